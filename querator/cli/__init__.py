@@ -1,30 +1,28 @@
 """The command `querator`. Exit codes are in `querator.cli.shared.failures`, those of `serve` in
-`querator.cli.serve`.
+`querator.cli.serve`. Code that works without a command line does not belong here.
 
 A command's module is loaded when the command is used: `querator serve` loads no client, and the
-others load neither the storage nor the Raft engine.
+other commands load neither the storage nor the Raft engine.
 
-The modules and sub-packages:
-
-    bench             `querator bench`: load on any server
-    cluster           `querator cluster`: nodes and partitions on one screen
-    cluster_pictures  tables and plans of a cluster for a terminal
-    cluster_views     the state of a cluster in sentences
-    consume           `querator consume`: a command for each item
-    dead              `querator peek` and `querator dead`
-    demo              `querator demo`
-    leases            `querator lease`, `complete`, `retry`, `extend`
-    node              `querator node`
-    produce           `querator produce`
-    queues            `querator queue`
-    readers           `querator reader`
-    reference         `docs/cli.md`, made from the commands
-    serve             `querator serve`: one node in a process of its own
-    shared            options, output and errors that commands share
-    spark             `querator spark`
-    stats             `querator stats`
-    transactions      `querator txn`
-    verify            `querator verify`: a full scan of a data directory
+    bench               `bench`: load on a server, and its measurement
+    cluster             `cluster`: state of the cluster, plan, repair of time
+    cluster_pictures    views of a cluster as tables in a terminal
+    cluster_views       views of a cluster, with its problems in sentences
+    consume             `consume`: a shell command for each item
+    dead                `peek` and `dead`: items without leases, dead letters
+    leases              `lease`, `complete`, `retry`, `extend`
+    node                `node`: operations on one node
+    produce             `produce`: items from arguments, lines, JSON lines or CSV
+    queues              `queue`: queues and their settings
+    readers             `reader`: readers and their named batches
+    reference           the page docs/cli.md, made from the commands
+    serve               `serve`: one node in a process of its own
+    stats               `stats`: counts of queues
+    transactions        `txn`: staged batches
+    verify              `verify`: a full check of a data directory
+    demo                `demo`, and code that it shares with the demo on Spark
+    shared              options, output and errors that commands share
+    spark               `spark`: pipelines between queues and files
 """
 
 import contextlib
@@ -58,19 +56,19 @@ _COMMANDS: Final = {
     "demo": "demo.demo:demo",
     "bench": "bench:bench",
 }
-"""Name of the command → its module in this package and its name there."""
+"""Name of the command → its module in this package and its name in that module."""
 
 _NOT_FOR_SERVE: Final = ("cryptography", "rich")
-"""structlog and PySyncObj load these wherever they are installed. `serve` uses nothing of them, and
-they are a sixth of what it loads.
+"""structlog and PySyncObj load these libraries wherever they are installed. `serve` uses nothing of
+them, and they are a sixth of what it would load.
 """
 
 
 class LazyGroup(click.Group):
-    """Commands by name, loaded on first use."""
+    """Commands by name, loaded at their first use."""
 
     def __init__(self, *args: Any, table: Mapping[str, str], **kwargs: Any) -> None:
-        """`table` is as `_COMMANDS`."""
+        """`table` has the form of `_COMMANDS`."""
         super().__init__(*args, **kwargs)
         self._table = table
 
@@ -89,7 +87,7 @@ class LazyGroup(click.Group):
 
 @contextlib.contextmanager
 def _collector_off() -> Iterator[None]:
-    """Loading makes many objects and no garbage: the collector's passes find nothing."""
+    """Turns the garbage collector off: loading makes many objects and no garbage."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -101,9 +99,9 @@ def _collector_off() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hidden(libraries: tuple[str, ...]) -> Iterator[None]:
-    """Within the block, libraries that are not loaded cannot be loaded."""
+    """Within the block, these libraries cannot be loaded, unless they were loaded before."""
     absent = [name for name in libraries if name not in sys.modules]
-    # An import of what is None here raises ModuleNotFoundError.
+    # An import of a module that is None in this table raises ModuleNotFoundError.
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
     try:
         yield
@@ -117,19 +115,19 @@ def _hidden(libraries: tuple[str, ...]) -> Iterator[None]:
 )
 @click.version_option(package_name="querator", prog_name="querator")
 def querator() -> None:
-    """A lease queue: acknowledged items are on disk, and each is under at most one live lease.
+    """A lease queue: acknowledged items are on disk, and each item is under at most one live lease.
 
-    Exit codes: 0 done; 1 something is wrong with what was found, or serve could not start; 2 the
-    command line or a setting is wrong; 3 refused; 4 no server; 5 the outcome is unknown; 6 serve
-    stopped by a failure; 130, 143 ended by a signal.
+    Exit codes: 0 done; 1 the command found something wrong, or serve could not start; 2 the command
+    line or a setting is wrong; 3 the server refused the request; 4 no server answers; 5 the outcome
+    is unknown; 6 serve was stopped by a failure; 130 and 143 ended by a signal.
     """
 
 
 def main() -> None:
-    """Runs the command line; ends the process with its exit code and, on failure, one line on
+    """Runs the command line. Ends the process with its exit code and, after a failure, one line on
     standard error.
     """
-    # Before gRPC is loaded: what it writes by itself would stand beside our one line.
+    # This must be set before gRPC is loaded: gRPC's own messages would stand beside our one line.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         sys.exit(querator.main(prog_name="querator", standalone_mode=False))

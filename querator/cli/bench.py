@@ -24,12 +24,12 @@ from querator.model import limits
 IN_FLIGHT = 8
 IN_FLIGHT_MAX = limits.STREAM_UNANSWERED_MAX
 _HEAD = struct.Struct(">Qd")
-"""Number of the item, and when it was given to the producer (this process's clock)."""
+"""Number of the item, and the instant at which the producer got it (this process's clock)."""
 
 
 class BenchView(msgspec.Struct, frozen=True):
-    """`ack`: from when a batch was due until its acknowledgement. `delivery`: from when an item was
-    due until it was leased. `problems` is empty when the counts balance.
+    """`ack`: from the due time of a batch to its acknowledgement. `delivery`: from the due time of
+    an item to its lease. `problems` is empty when the counts balance.
     """
 
     items: int
@@ -165,9 +165,10 @@ def bench(
 ) -> None:
     """Measure a server: produce items and, at the same time, lease and complete them.
 
-    All clients are in this process, on one core; when `client cpu` comes near the time taken, it is
-    the client that is measured. With --rate latencies count from when an item was due, so that a
-    server that falls behind shows it. The exit code is 1 unless every item was seen exactly once.
+    All clients are in this process, on one core. When `client cpu` is close to the time taken, the
+    client limits the result. With --rate, latencies count from the time at which an item was due,
+    so a server that falls behind shows it. The exit code is 1 unless every item was seen exactly
+    once.
 
     \b
     Examples:
@@ -315,7 +316,7 @@ class _Bench:
     async def _produce_on_time(
         self, producer: Producer, tasks: asyncio.TaskGroup, rate: float
     ) -> None:
-        """All producers share one timetable; a batch waits for nothing but its time."""
+        """All producers share one timetable. A batch waits only for its due time."""
         while numbers := self._take():
             due = self._began + numbers.start / rate
             if (ahead := due - time.monotonic()) > 0:
@@ -361,7 +362,7 @@ class _Bench:
             return
         error = future.exception()
         if isinstance(error, LeaseLost):
-            return  # They come again.
+            return  # They are delivered again.
         if error is not None:
             self._failure = error
             self._all_done.set()

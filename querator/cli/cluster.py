@@ -1,4 +1,4 @@
-"""`querator cluster`: the state of all nodes and partitions on one screen."""
+"""`querator cluster`: the state of all nodes and partitions, moves of replicas, repair of time."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ from querator.client.values import PartitionTime
 
 @click.group(short_help="Look at the cluster.")
 def cluster() -> None:
-    """Look at the cluster."""
+    """Show the state of the cluster, and repair time in its queues."""
 
 
 @cluster.command(short_help="Show nodes, leaders, copies, and what is wrong.")
@@ -31,9 +31,10 @@ def cluster() -> None:
 def status(
     watch: bool, interval: timedelta, partitions: bool, target: Target, as_json: bool
 ) -> None:
-    """Show all nodes, who leads, how many copies there are, and what is wrong.
+    """Show all nodes, the leaders, the number of replicas, and all problems.
 
-    Any node can be asked; it says where the others are. Exit code 1 when something is wrong.
+    Any node can be asked; it knows the addresses of the other nodes. The exit code is 1 if there is
+    a problem.
 
     \b
     Examples:
@@ -83,9 +84,10 @@ def status(
 @server_options
 @output_option
 def plan(target: Target, as_json: bool) -> None:
-    """Show which copies of partitions are on their way to other nodes, and which will be, and why.
+    """Show which replicas move to other nodes, at present and later, and why.
 
-    Copies move by themselves, a few partitions at a time, when nodes join, are drained or removed.
+    Replicas move by themselves, a few partitions at a time, when nodes join, are drained or
+    removed.
 
     \b
     Example:
@@ -106,12 +108,13 @@ def plan(target: Target, as_json: bool) -> None:
 @server_options
 @output_option
 def repair_time(queue: str, dry_run: bool, yes: bool, target: Target, as_json: bool) -> None:
-    """Put time in the partitions of QUEUE to the clock: back where a wrong clock has moved it
-    ahead, forward where clocks were set forward and it is behind.
+    """Set the state time of the partitions of QUEUE to the clock. Time goes back where a wrong
+    clock has moved it ahead. It goes forward where it is behind because clocks were set forward.
 
-    Shows the partitions first, and asks. Where time goes back leases last as long as they were
-    meant to, and what has expired, lapsed or come due too early is not brought back. Where it goes
-    forward leases that end by the clock lapse. Set all clocks before.
+    Set all clocks first. The command shows the partitions, and asks before it changes them. Where
+    time goes back, leases last as long as intended; items that expired or came due too early and
+    leases that lapsed too early are not restored. Where time goes forward, leases lapse that have
+    ended by the clock.
 
     \b
     Examples:

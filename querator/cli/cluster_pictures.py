@@ -1,4 +1,4 @@
-"""How a cluster's view is drawn in a terminal: tables, and the plan of a rebalance."""
+"""Views of a cluster in a terminal: tables, and the plan of a rebalance."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from querator.model.limits import MIB
 
 
 def picture(view: ClusterView, *, partitions: bool) -> RenderableType:
-    """Everything on one screen; with `partitions` a line for each."""
+    """The state of the cluster on one screen; with `partitions` one line for each partition."""
     data = [one for one in view.partitions if one.queue]
     queues = len({(one.namespace, one.queue) for one in data})
     title = (
@@ -30,7 +30,7 @@ def picture(view: ClusterView, *, partitions: bool) -> RenderableType:
 
 
 def _hints(view: ClusterView) -> Iterable[str]:
-    """What is well, and yet not all that there could be."""
+    """Hints about limits of a cluster without problems."""
     for node in view.nodes:
         if not node.peer_address:
             yield (
@@ -41,7 +41,7 @@ def _hints(view: ClusterView) -> Iterable[str]:
 
 
 def plan_picture(plan: ClusterPlan) -> RenderableType:
-    """What moves, and why."""
+    """The moves, and their reasons."""
     if not plan.moves:
         return Text("Everything is where it should be.")
     under_way = sum(move.moving for move in plan.moves)
@@ -93,7 +93,9 @@ def _nodes_table(view: ClusterView) -> RenderableType:
 
 
 def _checked(node: NodeView) -> str:
-    """When the node had last compared the checksums of all its payloads, as far as it has."""
+    """The age of the node's last complete check of payload checksums, or the progress of its first
+    one.
+    """
     scrub = node.scrub
     if node.why or not scrub.on:
         return ""
@@ -142,13 +144,13 @@ def _whole_name(one: PartitionView) -> str:
 
 
 def _leaders(partitions: Sequence[PartitionView]) -> str:
-    """`a 3, b 2, nobody 1`."""
+    """`a 3, b 2, nobody 1`: number of partitions by leader."""
     counts = Counter(one.leader or "nobody" for one in partitions)
     return ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
 
 
 def _copies(partitions: Sequence[PartitionView]) -> str:
-    """`3`, or `2 of 3` for the worst of them."""
+    """`3`, or `2 of 3` for the partition with the fewest replicas that answer."""
     worst = min(partitions, key=lambda one: len(one.nodes) - len(one.silent))
     whole = len(worst.nodes)
     there = whole - len(worst.silent)

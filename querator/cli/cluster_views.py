@@ -1,5 +1,5 @@
-"""A cluster for people: what its nodes and queues are like, and what is wrong, in sentences. Drawn
-by `cluster_pictures`.
+"""Views of a cluster: states of its nodes and partitions, and its problems in sentences.
+`cluster_pictures` draws them.
 """
 
 from collections import Counter
@@ -19,16 +19,16 @@ from querator.model.limits import CLOCK_SKEW_MS_MAX, STATE_TIME_JUMP_MS_MAX
 from querator.model.placement_map import map_voters_wanted
 
 LAG_ENTRIES_MAX = 10_000
-"""A replica that is further behind is worth a word."""
+"""Log entries: a replica that is further behind is reported."""
 WORDED = frozenset({"clock_wrong", "clock_not_believed", "time_ahead", "blocks_damaged"})
-"""Kinds of conditions of nodes for which there are sentences here, about all nodes together."""
+"""Kinds of conditions of nodes that this module words itself, for all nodes together."""
 NAMED_MAX = 5
 MAP_NAME = "(map)"
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """`state`: up, handed off, or down, and whether it is draining or leaving. `leads` and
-    `replicas` are numbers of partitions. `scrub`: how it looks for damage in its payloads.
+    """`state`: up, handed off, or down, and whether the node is draining or leaving. `leads` and
+    `replicas` are numbers of partitions. `scrub`: progress of the check of its payloads for damage.
     """
 
     name: str
@@ -46,13 +46,20 @@ class NodeView(msgspec.Struct, frozen=True):
 
 
 class PartitionView(msgspec.Struct, frozen=True):
-    """Of the placement group the queue is empty. `nodes` have replicas that count for majorities,
-    `learning` nodes have some that will, `leaving` nodes some that the map does not want any more;
-    `silent` nodes do not answer. `lag_entries` is that of the last voter that answers, None while
-    nobody leads. `closing`: it takes no items, and goes when it is empty. `held` items of keys wait
-    for earlier ones in the partitions with the numbers `waits_for`. State time is `time_ahead_ms`
-    ahead of its leader's clock. `waits_for_clock`: a node that answers does not stand for election
-    because its clock is not believed.
+    """A partition.
+
+        nodes              have replicas that count for majorities
+        learning           nodes with replicas that will vote
+        leaving            nodes with replicas that the map does not want any more
+        silent             nodes that do not answer
+        lag_entries        lag of the last voter that answers; None while there is no leader
+        closing            the partition takes no items, and is deleted when it is empty
+        held               items of keys that wait for earlier items
+        waits_for          numbers of the partitions with those earlier items
+        time_ahead_ms      how far state time is ahead of the leader's clock
+        waits_for_clock    a node that answers does not stand for election: clock not believed
+
+    The queue of the placement group is empty.
     """
 
     namespace: str
@@ -77,7 +84,7 @@ class PartitionView(msgspec.Struct, frozen=True):
 
 
 class ClusterView(msgspec.Struct, frozen=True):
-    """`problems` is what an operator should know, in sentences; empty: all is well."""
+    """`problems` are sentences for the operator; empty if there is no problem."""
 
     cluster_id: str
     epoch: int
@@ -127,7 +134,7 @@ def _partition(group: ClusterGroup, silent: set[str]) -> PartitionView:
 
 
 def _learning(group: ClusterGroup) -> Iterable[str]:
-    """Nodes on which a replica is to vote that does not yet."""
+    """Nodes with a replica that is to vote and does not vote yet."""
     votes = {replica.id for replica in group.replicas if replica.voter}
     for replica in group.target:
         if group.leads and replica.voter and replica.id not in votes:
@@ -172,7 +179,7 @@ def _node(
     )
 
 
-# --- what is wrong -------------------------------------------------------------------------
+# --- problems ------------------------------------------------------------------------------
 
 
 def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> Iterable[str]:
@@ -241,7 +248,9 @@ def _node_problems(seen: SeenNode, partitions: Sequence[PartitionView]) -> Itera
 
 
 def _ahead(partitions: Sequence[PartitionView]) -> Iterable[str]:
-    """Where a wrong clock has moved time, by queue. That of the placement group does not matter."""
+    """Queues in which a wrong clock has moved time ahead. Time in the placement group does not
+    matter.
+    """
     for name in sorted({one.queue for one in partitions if one.queue}):
         some = [
             one
@@ -303,7 +312,9 @@ def _replica_problems(
 
 
 def _map_voters(picture: ClusterPicture) -> Iterable[str]:
-    """Nodes have come, and what they change of the placement group has not yet been said."""
+    """Nodes have joined, and the placement group does not have the intended number of voters
+    yet.
+    """
     wanted = map_voters_wanted(sum(seen.node.state == "active" for seen in picture.nodes))
     for group in picture.groups:
         voters = sum(replica.voter for replica in group.target)
@@ -315,12 +326,14 @@ def _map_voters(picture: ClusterPicture) -> Iterable[str]:
 
 
 def _is_news(seen: SeenCondition, picture: ClusterPicture) -> bool:
-    """Whether nothing else says what the node says. That one that is down is behind is clear."""
+    """Whether no other sentence reports the same condition. A node that is down is always
+    behind.
+    """
     condition = seen.condition
     if condition.kind == "copy_behind":
         return not any(one.node.name == condition.about and one.silent for one in picture.nodes)
     if condition.kind == "clocks_differ":
-        # Both nodes of the pair may say so.
+        # Both nodes of the pair may report it.
         pairs = ((one.condition.kind, one.condition.about) for one in picture.conditions)
         return picture.conditions[list(pairs).index((condition.kind, condition.about))] is seen
     return condition.kind not in WORDED
@@ -336,7 +349,7 @@ def _damage(seen: SeenDamage) -> str:
 
 
 def _held(partitions: Sequence[PartitionView]) -> Iterable[str]:
-    """Why items are not delivered whose keys have moved."""
+    """The reason why items of moved keys are held."""
     holding: dict[tuple[str, str], list[PartitionView]] = {}
     for one in partitions:
         if one.held:

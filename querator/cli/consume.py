@@ -42,7 +42,7 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What is run, and what its exit code means."""
+    """The command to run, and the meaning of its exit codes."""
 
     command: str
     queue: str
@@ -52,7 +52,7 @@ class _Rules:
     limit: int | None
 
     def delay(self, attempt: int) -> timedelta:
-        """Doubled with each attempt, up to the most."""
+        """The delay doubles with each attempt, up to `retry_delay_max`."""
         doubled: timedelta = self.retry_delay * 2 ** min(max(attempt - 1, 0), 30)
         return min(doubled, self.retry_delay_max)
 
@@ -126,11 +126,13 @@ def consume(
     QUERATOR_ATTEMPT, QUERATOR_QUEUE, QUERATOR_KIND, QUERATOR_ENCODING, QUERATOR_REFERENCE,
     QUERATOR_KEY, QUERATOR_GROUP and QUERATOR_ATTRIBUTES (a JSON object).
 
-    Exit code 0 completes the item. The one of --reject-exit-code makes a dead letter of it. Any
-    other retries it later, with the end of what the command said on standard error as the reason.
+    Exit code 0 completes the item. The exit code of --reject-exit-code makes the item a dead
+    letter. After any other exit code the item is retried later; its error is the end of the
+    command's standard error.
 
-    Ctrl-C or SIGTERM: no further item is begun. Running commands may end within --stop-timeout;
-    then they are ended, and their items go back to their places. A second signal does that at once.
+    After Ctrl-C or SIGTERM no further item is begun. Running commands may finish within
+    --stop-timeout. Then they are ended, and their items return to their places in the queue. A
+    second signal ends them at once.
 
     \b
     Examples:
@@ -146,7 +148,7 @@ def consume(
         consumer = client.consumer(
             queue,
             concurrency=concurrency,
-            # Each command has a lease of its own, and none waits here for another to end.
+            # Each command has a lease of its own. No item waits here for another command to end.
             prefetch_items=concurrency,
             batch_items=1,
             lease_timeout=lease_timeout,
@@ -208,7 +210,7 @@ async def _stop(
     running: "asyncio.Task[None]",
     stop_timeout: timedelta,
 ) -> None:
-    """The first signal asks, the second or the timeout ends."""
+    """The first signal stops new work; the second signal or the timeout ends running commands."""
     await signals.get()
     consumer.stop()
     note(

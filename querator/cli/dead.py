@@ -1,4 +1,4 @@
-"""`querator peek` and `querator dead`: looking at items without leasing them, and dead letters."""
+"""`querator peek` and `querator dead`: items without leases, and dead letters."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -76,7 +76,7 @@ def peek(
 
 @click.group()
 def dead() -> None:
-    """Look at dead letters and send them back."""
+    """Show dead letters and send them back to their queue."""
 
 
 @dead.command("list", short_help="Show dead letters.")
@@ -85,7 +85,7 @@ def dead() -> None:
 @server_options
 @output_option
 def list_dead(queue: str, limit: int, target: Target, as_json: bool) -> None:
-    """Show the dead letters of QUEUE (or, when it is a dead queue, all that are in it).
+    """Show the dead letters of QUEUE. If QUEUE is a dead queue, show all dead letters in it.
 
     With --output json each dead letter is a line.
 

@@ -46,8 +46,8 @@ def lease(
 ) -> None:
     """Lease items of QUEUE and show them with their lease ids.
 
-    The items are yours until the deadline; end the lease with `querator complete` or `querator
-    retry`. With --output json each item is a line; nothing is printed when nothing is ready.
+    The items are yours until the deadline. End the lease with `querator complete` or `querator
+    retry`. With --output json each item is a line; nothing is printed when no item is ready.
 
     \b
     Examples:
@@ -97,9 +97,10 @@ def lease(
 def complete(
     queue: str, lease_id: str, items: tuple[ItemId, ...], target: Target, as_json: bool
 ) -> None:
-    """End LEASE_ID: the work is done, its items are gone.
+    """End LEASE_ID: the work is done, and its items are removed.
 
-    Each ITEM is an id like 0-17; without, all that the lease holds. The same again is harmless.
+    Each ITEM is an id like 0-17; without ITEM, all items of the lease. To repeat the command is
+    harmless.
 
     \b
     Example:
@@ -136,9 +137,10 @@ def retry(
     target: Target,
     as_json: bool,
 ) -> None:
-    """End LEASE_ID: the work is not done, its items are leased again, now or later.
+    """End LEASE_ID: the work is not done, and its items can be leased again, at once or later.
 
-    Each ITEM is an id like 0-17; without, all that the lease holds. The same again is harmless.
+    Each ITEM is an id like 0-17; without ITEM, all items of the lease. To repeat the command is
+    harmless.
 
     \b
     Examples:
@@ -180,8 +182,8 @@ def extend(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Move the deadline of each LEASE_ID, or of all leases of a client, further away. It never
-    comes nearer.
+    """Extend each LEASE_ID, or all leases of a client. A deadline never moves to an earlier
+    instant.
 
     \b
     Examples:
@@ -220,7 +222,7 @@ def extend(
 
 
 def _write_settled(outcomes: Sequence[SettleOutcome], verb: str, *, as_json: bool) -> None:
-    """Exit code 3 when the lease had lost an item, or is not known any more."""
+    """Prints outcomes. The exit code is 3 if the lease had lost an item, or is unknown."""
     lost = 0
     for outcome in outcomes:
         if not (outcome.done or outcome.repeated or outcome.lost):

@@ -1,4 +1,4 @@
-"""`querator node`: what is done to one node."""
+"""`querator node`: operations on one node."""
 
 from pathlib import Path
 
@@ -28,10 +28,11 @@ def node() -> None:
 @server_options
 @output_option
 def handoff(name: str, target: Target, as_json: bool) -> None:
-    """Give all leaderships of the node at --address away, so that it can be stopped unnoticed.
+    """Give away all leaderships of the node at --address, so that it can be stopped without a
+    pause.
 
-    It gets none back until it starts again. NAME guards against the wrong address. At most 10 s;
-    exit code 1 when partitions were left that nobody could take.
+    The node gets no leadership back until it starts again. NAME guards against the wrong address.
+    The command takes at most 10 s. The exit code is 1 if no other node could take some partitions.
 
     \b
     Example:
@@ -60,10 +61,10 @@ def handoff(name: str, target: Target, as_json: bool) -> None:
 @server_options
 @output_option
 def replace(name: str, target: Target, as_json: bool) -> None:
-    """Let node NAME, which lost its data and waits with an empty directory, be rebuilt.
+    """Let node NAME be rebuilt. It has lost its data, and waits with an empty directory.
 
-    Ask any other node. What NAME had acknowledged counts no more; the other nodes must have a
-    majority.
+    Send the command to any other node. The former acknowledgements of NAME do not count any more;
+    the other nodes must have a majority.
 
     \b
     Example:
@@ -92,10 +93,10 @@ def replace(name: str, target: Target, as_json: bool) -> None:
 def restore_from_copy(data_dir: Path, as_json: bool) -> None:
     """Make a data directory that is an old copy, or may be one, safe to start.
 
-    A copy lacks what its node has voted and acknowledged since, so that the other nodes refuse it.
-    Afterwards the directory holds a new, empty copy of the node's data: started as before, the node
-    waits, without a vote, until it is rebuilt from the others with: querator node replace. The data
-    that was there is kept in DIR as data.copy, and may be deleted when all is well.
+    An old copy lacks the later votes and acknowledgements of its node, so the other nodes refuse
+    it. After this command the directory holds a new, empty copy of the node's data. Start the node
+    as before: it waits, without a vote, until it is rebuilt from the others with: querator node
+    replace. The former data is kept in DIR as data.copy. Delete that file when the node is rebuilt.
 
     \b
     Example:
@@ -121,7 +122,7 @@ def restore_from_copy(data_dir: Path, as_json: bool) -> None:
 
 
 class RestoredView(msgspec.Struct, frozen=True):
-    """`kept` is the file with the data that was there before."""
+    """`kept` is the file with the former data."""
 
     node: str
     cluster_id: str
@@ -134,10 +135,10 @@ class RestoredView(msgspec.Struct, frozen=True):
 @server_options
 @output_option
 def drain(name: str, undo: bool, target: Target, as_json: bool) -> None:
-    """Move all replicas and leaderships of node NAME to other nodes, while all goes on.
+    """Move all replicas and leaderships of node NAME to other nodes, while clients keep working.
 
-    When it has none, it can be stopped, and removed with: querator node remove. Refused when the
-    nodes that are left are fewer than the copies of a partition.
+    When the node has no replica, it can be stopped, and removed with: querator node remove. The
+    command is refused if the other nodes are fewer than the replicas of a partition.
 
     \b
     Example:
@@ -161,10 +162,10 @@ def drain(name: str, undo: bool, target: Target, as_json: bool) -> None:
 @server_options
 @output_option
 def remove(name: str, target: Target, as_json: bool) -> None:
-    """Remove node NAME for ever: one that is drained, or one that is down and will not return.
+    """Remove node NAME for ever: a drained node, or a node that is down and will not return.
 
-    What replicas it still has are made anew on other nodes first. Its data is refused from then on,
-    and its name until: querator node readmit.
+    Its remaining replicas are first built again on other nodes. Its data is refused from then on,
+    and its name is refused until: querator node readmit.
 
     \b
     Example:
@@ -188,7 +189,7 @@ def remove(name: str, target: Target, as_json: bool) -> None:
 @click.argument("name")
 @server_options
 def readmit(name: str, target: Target) -> None:
-    """Let the name of node NAME, which was removed, be used again, by a node with empty data.
+    """Let NAME, the name of a removed node, be used again by a node with empty data.
 
     \b
     Example:

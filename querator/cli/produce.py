@@ -40,7 +40,7 @@ _ITEM_AT_FAULT = {ErrorCode.INVALID_ARGUMENT, ErrorCode.LIMIT_EXCEEDED, ErrorCod
 
 
 class ProduceView(msgspec.Struct, frozen=True):
-    """`ids` only when the payloads were arguments; with `duplicates` among them."""
+    """`ids` are present only if the payloads were arguments; they include `duplicates`."""
 
     produced: int
     duplicates: int
@@ -56,9 +56,9 @@ class _Tally:
     duplicates: int = 0
     refused: int = 0
     failure: RequestError | None = None
-    """What ends the run: not the fault of one item."""
+    """The failure that ends the run; it is not the fault of one item."""
     failed_line: int = 0
-    """The first line that `failure` is about."""
+    """The first line that `failure` affects."""
     ids: list[str] = field(default_factory=list)
     keep_ids: bool = False
 
@@ -80,7 +80,7 @@ class _Tally:
             if self.keep_ids:
                 self.ids.append(str(item))
         elif isinstance(error, RequestError) and error.code in _ITEM_AT_FAULT:
-            # The item's place in its request says nothing to a person.
+            # The item's index in its request is of no use to the user.
             self.refuse(line, _REQUEST_PLACE.sub("", error.message))
         elif isinstance(error, RequestError) and (self.failure is None or line < self.failed_line):
             self.failure, self.failed_line = error, line
@@ -159,13 +159,13 @@ def produce(
 ) -> None:
     """Put items into QUEUE: each PAYLOAD, or each line of standard input.
 
-    Every item is durable when the command ends. Lines that are refused are named on standard error
-    and counted, and the others go on; then the exit code is 1.
+    Every item is durable when the command ends. Refused lines are counted and reported on standard
+    error, and the other lines are produced; then the exit code is 1.
 
-    A line of --json-lines is an object: payload (a string, or any JSON value that is stored as it
-    is) or payload_base64; and, if you like, kind, encoding, reference, attributes, priority, group,
-    key, enqueue_at, delay, expire_timeout, lease_timeout, dedup_key. Options of these names hold
-    for items that do not say otherwise.
+    A line of --json-lines is an object. It has payload (a string, or any JSON value that is stored
+    as it is) or payload_base64. Its other fields are optional: kind, encoding, reference,
+    attributes, priority, group, key, enqueue_at, delay, expire_timeout, lease_timeout, dedup_key.
+    Options of these names hold for items without such a field.
 
     A row of --csv becomes a JSON object, unless --payload-column names the payload.
 
@@ -220,7 +220,7 @@ def _columns(fields: dict[str, object]) -> Columns:
 
 
 def _template(fields: dict[str, object]) -> Item:
-    """The item that all others are made from, without payload."""
+    """The template of all items, without payload."""
     attributes = fields.pop("attributes")
     assert isinstance(attributes, tuple)
     priority = fields.pop("priority")
@@ -272,8 +272,8 @@ def _source(
         )
     if csv_file is not None and csv_file != "-":
         return partial(_csv_lines, Path(csv_file), columns, template)
-    # Not sys.stdin.buffer: the interpreter locks that at its end, where the feed's thread may still
-    # be in a read.
+    # sys.stdin.buffer is not used: the interpreter locks it at its end, when the feed's thread may
+    # still be in a read.
     stdin = open(sys.stdin.fileno(), "rb", closefd=False)
     if stdin.isatty():
         note("Type one item on each line; Ctrl-D ends.")
@@ -283,7 +283,7 @@ def _source(
 
 
 def _csv_lines(path: Path, columns: Columns, template: Item) -> Iterator[Line]:
-    """Shows how far it is, when there is a terminal."""
+    """Lines of a CSV file. Shows the progress on a terminal."""
     with (
         path.open("rb", buffering=1 << 20) as file,
         Progress(
@@ -318,12 +318,12 @@ async def _produce(
     ordered: bool,
     rate: float | None,
 ) -> None:
-    """Fills `tally`. Raises the failure that ended the run, if one did."""
+    """Fills `tally`. Raises the failure that ended the run, if there is one."""
     try:
         async with client.producer(queue, ordered=ordered) as producer:
             await _submit_all(producer, source, tally, rate)
     except RequestError as error:
-        # Leaving the producer raises the first failure, also of lines that are counted already.
+        # On exit the producer raises the first failure, even of lines that are already counted.
         if tally.failure is None and error.code not in _ITEM_AT_FAULT:
             raise
     if tally.failure is not None:
@@ -346,7 +346,7 @@ async def _submit_all(
                 tally.refuse(line.number, line.problem)
                 continue
             if rate is not None:
-                # A slow source is not made up for by a burst.
+                # The rate allows no long burst after a slow source.
                 due = max(due + 1 / rate, loop.time() - 1)
                 if (ahead := due - loop.time()) > 0:
                     await asyncio.sleep(ahead)

@@ -16,11 +16,11 @@ from querator.model.queues import REPLICAS_ALLOWED
 
 @click.group()
 def queue() -> None:
-    """Create, look at, change and delete queues."""
+    """Create, show, change and delete queues."""
 
 
 def _settings_options(command: Any) -> Any:
-    """The settings that can be given at creation and changed later; None: not given."""
+    """The settings that can be given at creation and changed later; None means not given."""
     for option in (
         click.option(
             "--partitions",
@@ -80,7 +80,7 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
 @server_options
 @output_option
 def create(name: str, target: Target, as_json: bool, **settings: Any) -> None:
-    """Create the queue NAME. The same again does nothing.
+    """Create the queue NAME. If it exists with the same settings, nothing is changed.
 
     \b
     Examples:
@@ -171,7 +171,7 @@ def _write_queue(info: QueueInfo, *, as_json: bool) -> None:
 
 
 def _partitions(info: QueueInfo) -> str:
-    """How many, and how many of them are on their way: 6 (6 closing)."""
+    """The number of partitions, and how many are opening or closing: 6 (6 closing)."""
     opening, closing = info.partitions_opening, info.partitions_closing
     on_their_way = [f"{opening} opening"] if opening else []
     on_their_way += [f"{closing} closing"] if closing else []
@@ -193,11 +193,11 @@ def _partitions(info: QueueInfo) -> str:
 def update(
     name: str, expected_version: int, target: Target, as_json: bool, **settings: Any
 ) -> None:
-    """Change settings of the queue NAME. What is not named stays.
+    """Change settings of the queue NAME. Settings that are not given stay.
 
-    All of it works while the queue is used. With more partitions, the new ones take items at once.
-    With fewer, those beyond the number take none any more, are leased from until they are empty,
-    and then go: `queue info` says how many are closing.
+    The queue can be used meanwhile. With more partitions, the new ones take items at once. With
+    fewer, the partitions beyond the number take no more items. They are leased from until they are
+    empty, and are then deleted: `queue info` shows how many are closing.
 
     \b
     Examples:
@@ -251,11 +251,12 @@ def delete(name: str, yes: bool, target: Target, as_json: bool) -> None:
 @server_options
 @output_option
 def give_up(name: str, dry_run: bool, yes: bool, target: Target, as_json: bool) -> None:
-    """Give up the items of the queue NAME whose payload is damaged, and on no replica whole.
+    """Give up the items of the queue NAME whose payload is damaged on all replicas.
 
-    Asks all replicas, shows the damaged blocks, and asks you. What is given up is dropped and
-    counted; it cannot be brought back. Blocks that a replica may have whole that does not answer
-    are kept, and items that are leased or in a reader's batch.
+    The command asks all replicas, shows the damaged blocks, and asks for confirmation. Items that
+    are given up are dropped and counted; they cannot be restored. A block is kept if a replica that
+    does not answer may have it undamaged. Items that are leased or in a reader's batch are kept as
+    well.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`querator reader`: who reads a queue in named batches, and what they hold."""
+"""`querator reader`: readers of queues, and their named batches."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,7 +14,7 @@ from querator.client.readers import Reader, Released
 
 @click.group()
 def reader() -> None:
-    """Look at readers (of Spark, for example), and take items back from them."""
+    """Show readers (of Spark, for example), and take items back from them."""
 
 
 @reader.command("list", short_help="Show readers and their open batches.")
@@ -24,10 +24,10 @@ def reader() -> None:
 @server_options
 @output_option
 def list_readers(queue: str, partitions: bool, stale: bool, target: Target, as_json: bool) -> None:
-    """Show the readers of QUEUE: how many items wait for them, and what they have not acknowledged.
+    """Show the readers of QUEUE, how many items wait for them, and their unacknowledged batches.
 
     A batch that is open for long, or was replayed often, belongs to a reader that has stopped or
-    fails again and again; its items wait for it. With --output json each reader is a line.
+    fails repeatedly; its items wait for that reader. With --output json each reader is a line.
 
     \b
     Examples:
@@ -124,14 +124,14 @@ def release(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Give the items that READER holds in open batches back to QUEUE, their attempt counted.
+    """Give the items in open batches of READER back to QUEUE, with their attempt counted.
 
-    Others get them then. If the reader has made something of them already (its sink has the rows,
-    and only the acknowledgement is missing), they are done twice. Its next run fails with
-    BATCH_RELEASED, unless it is told to skip what was released.
+    Other clients can then lease them. If the reader has already processed them (its sink has the
+    rows, and only the acknowledgement is missing), they are processed twice. The next run of the
+    reader fails with BATCH_RELEASED, unless it is configured to skip released batches.
 
-    With --dead-letters the items go to the dead queue of QUEUE (and are dropped and counted if it
-    has none), and the reader may go on behind them.
+    With --dead-letters the items go to the dead queue of QUEUE, and the reader may continue after
+    them. If QUEUE has no dead queue, the items are dropped and counted.
 
     \b
     Examples:

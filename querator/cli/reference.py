@@ -1,8 +1,8 @@
-"""`docs/cli.md`, made from the commands themselves.
+"""The page `docs/cli.md`, made from the commands themselves.
 
     python -m querator.cli.reference > docs/cli.md
 
-A test compares the two.
+A test checks that the page is current.
 """
 
 import inspect
@@ -94,7 +94,9 @@ def _section(path: str, command: click.Command) -> Iterator[str]:
 
 
 def _prose(text: str) -> str:
-    """Paragraphs as they are; the ones that click must not fold, which are examples, as code."""
+    """Paragraphs of a help text. Paragraphs that click must not fold are examples, and become
+    code.
+    """
     paragraphs = []
     for paragraph in text.split("\n\n"):
         if not paragraph.startswith("\b\n"):

@@ -1,15 +1,15 @@
 """`querator serve`: one node in a process of its own.
 
     exit code
-    0    stopped by SIGTERM or SIGINT: everything taken on was answered, or nothing was taken on yet
-    1    did not start: the directory, the port, or what is stored
+    0    stopped by SIGTERM or SIGINT: everything accepted was answered, or nothing was accepted
+    1    did not start: the directory, the port, or the stored data
     2    a setting is wrong
-    6    stopped by a failure, of the disk or of Querator itself; what was acknowledged is on disk,
-         and a new start goes on from there
+    6    stopped by a failure, of the disk or of Querator itself; acknowledged items are on disk,
+         and a new start continues from there
 
-The first signal begins the end, a second one ends the process at once. Once clients are served,
-standard output has one line, `querator ready address=HOST:PORT` (and ` admin=HOST:PORT` when there
-is an admin port); all else goes to standard error.
+The first signal begins an orderly stop, a second one ends the process at once. When clients are
+served, standard output has one line, `querator ready address=HOST:PORT` (and ` admin=HOST:PORT` if
+there is an admin port). Everything else goes to standard error.
 """
 
 import asyncio
@@ -107,9 +107,9 @@ def _options(command: Any) -> Any:
 def serve(file: Path | None, **flags: Any) -> None:
     """Run a node until SIGTERM or Ctrl-C.
 
-    Every option can also be set in the environment (--data-dir as QUERATOR_DATA_DIR) or in the
-    file (as data_dir). A new cluster of one node needs --new once; nodes that are given --peers
-    form theirs together.
+    Every option can also be set in the environment (--data-dir as QUERATOR_DATA_DIR) or in the file
+    (as data_dir). A new cluster of one node needs --new once. Nodes that are given --peers form a
+    cluster together.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     try:
@@ -147,8 +147,8 @@ async def _serve(config: Config, cluster: ClusterSettings | None) -> None:
         raise Failed(str(error)) from error
     except (StorageError, OSError, QueratorError, TlsError, PeerTlsError) as error:
         raise NotStarted(str(error)) from error
-    # What a start leaves behind lives as long as the process. Out of the collector's sight it no
-    # longer costs each full collection 30 ms in which nothing is answered.
+    # Objects of the start live as long as the process. Frozen, they no longer add 30 ms without
+    # answers to each full collection.
     gc.collect()
     gc.freeze()
     try:

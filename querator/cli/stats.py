@@ -1,4 +1,4 @@
-"""`querator stats`: exact counts, once or again and again."""
+"""`querator stats`: exact counts, once or repeatedly."""
 
 import asyncio
 import sys
@@ -51,7 +51,7 @@ def stats(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Show the counts of QUEUE, or of all queues. JSON: a line for each queue.
+    """Show the counts of QUEUE, or of all queues. With --output json each queue is a line.
 
     \b
     Examples:
@@ -90,7 +90,7 @@ async def _read(client: Client, queue: str | None, *, stale: bool) -> list[Queue
         try:
             found.append(await client.stats(info.name, stale=stale))
         except QueueNotFound:
-            continue  # Deleted since it was listed.
+            continue  # The queue was deleted after it was listed.
     return found
 
 
@@ -140,7 +140,7 @@ def _write_lines(found: list[QueueStats]) -> None:
 def _picture(
     found: list[QueueStats], rates: dict[int, tuple[float, float]], partitions: bool
 ) -> Group:
-    """What there is at present, then what has ever happened."""
+    """A table of present counts, then a table of all-time counts."""
     now_rows: list[list[object]] = []
     ever_rows: list[list[object]] = []
     for one in found:

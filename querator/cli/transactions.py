@@ -1,4 +1,4 @@
-"""`querator txn`: batches that are staged for a queue and not visible yet."""
+"""`querator txn`: batches that are staged for a queue and not yet visible."""
 
 from datetime import UTC, datetime
 
@@ -13,7 +13,7 @@ from querator.client.transactions import Aborted, StagedBatch, StagedBatches
 
 
 class StagedView(msgspec.Struct, frozen=True):
-    """What `--output json` prints of a batch."""
+    """A batch, as `--output json` prints it."""
 
     producer: str
     batch: int
@@ -27,7 +27,7 @@ class StagedView(msgspec.Struct, frozen=True):
 
 @click.group()
 def txn() -> None:
-    """Look at batches that are staged for a queue, and drop them."""
+    """Show the batches that are staged for a queue, and drop them."""
 
 
 @txn.command("list", short_help="Show what is staged.")
@@ -35,11 +35,11 @@ def txn() -> None:
 @server_options
 @output_option
 def list_staged(queue: str, target: Target, as_json: bool) -> None:
-    """Show the batches that are staged for QUEUE and not visible yet, the oldest first.
+    """Show the batches that are staged for QUEUE and not yet visible, the oldest first.
 
-    A batch is STAGED until somebody commits it, and expires a day after its last request. What is
-    PREPARING is being committed and does not expire; what is COMMITTED is being published. With
-    --output json each batch is a line.
+    A batch is `staged` until its producer commits it, and expires a day after its last request. A
+    batch that is `preparing` is being committed and does not expire. A batch that is `committed` is
+    being published. With --output json each batch is a line.
 
     \b
     Example:
@@ -83,10 +83,10 @@ def list_staged(queue: str, target: Target, as_json: bool) -> None:
 @server_options
 @output_option
 def abort(queue: str, producer: str, batch: int, target: Target, as_json: bool) -> None:
-    """Drop what is staged for QUEUE of batch number BATCH of PRODUCER (see `txn list`).
+    """Drop the staged items of batch number BATCH of PRODUCER in QUEUE (see `txn list`).
 
-    A batch that is committed stays as it is: that is refused. A pipeline that is still at work on
-    the batch finds out when it commits, and stages it again.
+    A committed batch is not changed: the command is refused. A pipeline that still works on the
+    batch gets an error when it commits, and stages the batch again.
 
     \b
     Example:

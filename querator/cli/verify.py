@@ -1,20 +1,19 @@
 """`querator verify`: a full scan of a data directory that no node is using.
 
-First the pages of the data file are walked. When that finds damage it is all that is told: rows in
-such pages cannot be relied on. Then, of each group (a partition's, or the placement group's):
+First the pages of the data file are checked. If they are damaged, only that is reported, because
+rows in damaged pages are unreliable. Then the scan checks, for each group (a partition's, or the
+placement group's):
 
-* its log: every entry from the first to the last is there, and its checksum holds;
-* its attachments: their checksums hold;
-* its tables: `partition.invariants`, all counts and indexes derived anew;
-* its place: each group is a partition of one queue;
-* what is kept of a snapshot that it receives.
+- its log: every entry from the first to the last is there, and its checksum is correct;
+- its attachments: their checksums are correct;
+- its tables: `partition.invariants`, which computes all counts and indexes again;
+- its place: each group is a partition of one queue;
+- the stored part of a snapshot that it receives.
 
-And what the node remembers of its own starts and of those of others.
+It also checks the node's records of its own starts and of other nodes' starts.
 
-As JSON it also tells a digest of each group's tables, by which replicas on several nodes can be
-compared.
-
-Nothing is changed, and the directory is locked meanwhile.
+The JSON output has a digest of each group's tables, which allows a comparison of replicas on
+several nodes. Nothing is changed, and the directory is locked during the scan.
 """
 
 import sys
@@ -61,8 +60,8 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class GroupDigest(msgspec.Struct, frozen=True):
-    """The state of a group on this node, in hexadecimal: replicas that have applied the same
-    commands have the same. Entries without commands, as elections bring them, count in
+    """Digest of a group's state on this node, in hexadecimal. Replicas that have applied the same
+    commands have the same digest. Entries without commands, such as those of elections, count in
     `applied_index` and do not change it.
     """
 
@@ -73,7 +72,9 @@ class GroupDigest(msgspec.Struct, frozen=True):
 
 
 class VerifyView(msgspec.Struct, frozen=True):
-    """`items` are those that the partitions count; `attachments` were read and summed."""
+    """`items` is the partitions' own count. `attachments` is the number that was read and
+    checked.
+    """
 
     data_dir: str
     cluster_id: str
@@ -87,7 +88,7 @@ class VerifyView(msgspec.Struct, frozen=True):
 
 
 class _Scan:
-    """Goes through the groups of one snapshot and remembers what it saw."""
+    """Scans the groups of one snapshot and collects the results."""
 
     def __init__(self, txn: ReadTransaction) -> None:
         self._txn = txn
@@ -138,7 +139,7 @@ class _Scan:
             if not self._has_closed(view, group):
                 self._wrong(place, "there are items, and no queue that they are of")
         elif queue.state is QueueState.DELETING:
-            return  # Its rows go in several steps, between which they do not agree.
+            return  # Its rows are deleted in several steps, between which they are inconsistent.
         try:
             for sentence in invariants.check(view, group):
                 self._wrong(place, sentence)
@@ -149,7 +150,9 @@ class _Scan:
 
     @staticmethod
     def _has_closed(view: ReadTransaction, group: int) -> bool:
-        """Whether it was a partition that left its queue empty: its rows go at the next start."""
+        """Whether it is a partition that left its queue empty: its rows are deleted at the next
+        start.
+        """
         row = SETTINGS.get(view, group)
         state = STATE.get(view, group)
         if row is None or state is None:
@@ -206,7 +209,7 @@ class _Scan:
 
 
 def _stored_groups(txn: ReadTransaction) -> Iterator[int]:
-    """Groups that have a state in any generation, one look-up each."""
+    """Groups that have a state in any generation, with one look-up each."""
     storage = 0
     while storage <= _GROUPS_MAX:
         start, _ = STATE.bounds(storage)
@@ -229,10 +232,10 @@ def _stored_groups(txn: ReadTransaction) -> Iterator[int]:
 )
 @output_option
 def verify(data_dir: Path, as_json: bool) -> None:
-    """Check everything in a data directory, by a full scan: logs, checksums, indexes, counts.
+    """Check everything in a data directory by a full scan: logs, checksums, indexes, counts.
 
-    Nothing is changed. A directory in use is refused: stop the node first. The exit code is 1 when
-    something is wrong; each finding is a sentence.
+    Nothing is changed. A directory in use is refused: stop the node first. The exit code is 1 if
+    there is a problem; each problem is a sentence.
 
     \b
     Example:

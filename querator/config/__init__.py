@@ -1,10 +1,12 @@
 """The settings of a node: their definitions, sources and checks.
 
+Command-line parsing is in `querator.cli`.
+
     addresses   parsing and checks of node names and addresses
     checks      rules that a single setting's type cannot express
     errors      ConfigError
-    files       detection of changed certificate and key files
-    loading     the sources of settings: flags, environment, TOML file, defaults
+    files       detection of changed files that settings name
+    loading     the sources of settings: flags, environment, TOML file
     settings    the fields of `Config` with defaults and descriptions
 """
 

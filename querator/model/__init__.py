@@ -1,23 +1,23 @@
-"""The values that travel between packages. Pure: no clock, no chance, no I/O.
+"""The values that travel between packages. Pure: no clock, no randomness, no I/O.
 
-The modules and sub-packages:
+Encodings of these values are in `querator.wire` and next to the state machines.
 
-    calls          calls of clients and their answers, free of any transport
+    calls          client calls and their replies
     cluster        what a node reports to operators about its cluster
-    commands       commands that change a partition, and their answers
-    entries        what a Raft group replicates, for raft and the state machines
-    errors         every error of Querator, as one table
+    commands       commands that change a partition, with their results
+    entries        what a Raft group replicates, as raft and machines see it
+    errors         ErrorCode with the table of all errors, QueratorError
     ids            identifiers and their text forms
-    limits         every limit, with its unit and its reason
-    nodes          nodes of a cluster, and their replicas
-    placement_map  the placement map as a value
-    queues         settings of a queue, and its place in the map
-    reader_calls   calls of readers and their answers
+    limits         all limits with units and reasons
+    nodes          nodes, incarnations and replicas
+    placement_map  the placement map: nodes, queues, groups
+    queues         queue settings, and a queue as the map knows it
+    reader_calls   calls of readers and their replies
     readers        commands and results of readers
-    routing        the partition of an identified request; pure
+    routing        the partition of an identified request
     shares         a limit that several keys share fairly
-    specials       options of single items
-    starts         starts of a node, and which image of its data is newer
+    specials       attributes of an item beyond a plain item
+    starts         chains of a node's starts, which expose old copies of data
     transactions   commands and results of transactional produce
-    txn_calls      calls about transactions and their answers
+    txn_calls      calls about transactions and their replies
 """

@@ -1,9 +1,8 @@
-"""What clients ask and what they are answered, free of any transport.
+"""The calls of clients and their replies, independent of any transport.
 
-`wire` makes the calls out of bytes and the bytes out of the replies; `service` answers the calls;
-`partition.queries` returns the views. Instants are ms since the epoch, durations ms; 0 means "not
-given" or "none". Calls have passed the limits of single fields (`wire` checks them while it
-parses); `service` checks what needs the queue.
+`wire` decodes calls and encodes replies; `service` answers the calls; `partition.queries` returns
+the views. Instants are ms since the epoch, durations ms; 0 means "not given" or "none". `wire`
+checks the limits of single fields while it parses; `service` checks what needs the queue.
 """
 
 from collections.abc import Sequence
@@ -16,9 +15,10 @@ from querator.model.queues import Queue
 
 
 class ProduceCall(msgspec.Struct, frozen=True):
-    """`items` are the items' wire bytes one after the other, each tagged and length-prefixed as
-    field 15; `lengths` has one little-endian u32 per item: its length in `items`. `slots` as of
-    `commands.Produce`, empty when no item has a key. `timeout_ms` 0: no deadline.
+    """A produce request. `items` are the items' wire bytes one after the other, each tagged and
+    length-prefixed as field 15; `lengths` has one little-endian u32 per item: its length in
+    `items`. `slots` is as in `commands.Produce`, empty when no item has a key. `timeout_ms` 0: no
+    deadline.
     """
 
     namespace: str
@@ -34,7 +34,9 @@ class ProduceCall(msgspec.Struct, frozen=True):
 
 
 class ProducedBatch(msgspec.Struct, frozen=True):
-    """`indexes` empty: the whole request. `duplicates` are (position, partition, seq)."""
+    """The items of a request that one partition stored. `indexes` empty: the whole request.
+    `duplicates` are (position, partition, seq).
+    """
 
     partition: int
     first_seq: int
@@ -45,7 +47,9 @@ class ProducedBatch(msgspec.Struct, frozen=True):
 
 
 class ProduceReply(msgspec.Struct, frozen=True):
-    """`leader`: client address of the node that stored it, if that was another one; else empty."""
+    """`leader` is the client address of the node that stored the request, if it was another one;
+    else empty.
+    """
 
     batches: tuple[ProducedBatch, ...]
     durable: bool
@@ -53,8 +57,8 @@ class ProduceReply(msgspec.Struct, frozen=True):
 
 
 class LeaseCall(msgspec.Struct, frozen=True):
-    """`wait_ms` 0: do not wait. `lease_timeout_ms` 0: the item's or the queue's. `partition` None:
-    any.
+    """A lease request. `wait_ms` 0: do not wait. `lease_timeout_ms` 0: the item's or the queue's.
+    `partition` None: any.
     """
 
     namespace: str
@@ -69,7 +73,7 @@ class LeaseCall(msgspec.Struct, frozen=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """Where an item in a dead queue came from. `reason` is a `DeadReason` of the protocol."""
+    """The origin of an item in a dead queue. `reason` is a `DeadReason` of the protocol."""
 
     origin_queue: str
     origin_partition: int
@@ -82,7 +86,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class Overlay(msgspec.Struct, frozen=True):
-    """What became true of the item at `index` of its batch after it was produced."""
+    """Attributes that the item at `index` of its batch got after it was produced."""
 
     index: int
     dead_letter: DeadLetter | None
@@ -90,8 +94,8 @@ class Overlay(msgspec.Struct, frozen=True):
 
 
 class LoadedItems(msgspec.Struct, frozen=True):
-    """Items of one block as stored: item i has sequence `first_seq` + `ordinals`[i] (empty: +
-    i).
+    """Items of one block as stored. Item i has sequence `first_seq` + `ordinals[i]`, or `first_seq`
+    + i if `ordinals` is empty.
     """
 
     first_seq: int
@@ -103,7 +107,9 @@ class LoadedItems(msgspec.Struct, frozen=True):
 
 
 class LeasedBatch(msgspec.Struct, frozen=True):
-    """A run of leased items for one caller. `remaining_ms` counts from when the reply was made."""
+    """A run of leased items for one caller. `remaining_ms` is counted from the creation of the
+    reply.
+    """
 
     lease_id: str
     queue: str
@@ -199,10 +205,9 @@ class SubscribeCall(msgspec.Struct, frozen=True):
 
 
 class PartitionStats(msgspec.Struct, frozen=True):
-    """Exact counts of one partition at one applied index; field by field as in the protocol.
-    `waits_for` has the numbers of the partitions for which items of keys are held. `state_ms`,
-    which is not in the protocol, is state time. Items that were `given_up` are among the
-    `dropped`.
+    """Exact counts of one partition at one applied index; the fields are those of the protocol.
+    `waits_for` has the numbers of the partitions for which items of keys are held. `state_ms` is
+    state time, and not in the protocol. Items that were `given_up` are included in `dropped`.
     """
 
     partition: int
@@ -238,10 +243,11 @@ class PartitionStats(msgspec.Struct, frozen=True):
     first_seq: int = 0
     head_seq: int = 0
     damaged: int = 0
-    """Items that the node that tells cannot read; they are in the other counts as well."""
+    """Items that the reporting node cannot read; the other counts include them."""
     state_ms: int = 0
     behind_ms: int = 0
-    """How far state time is behind the clock of the leader's node, if that was set forward."""
+    """How far state time is behind the clock of the leader's node, if that clock was set forward.
+    """
     given_up: int = 0
 
 
@@ -253,8 +259,8 @@ class QueueStats(msgspec.Struct, frozen=True):
 
 
 class PartitionTime(msgspec.Struct, frozen=True):
-    """A partition whose time is ahead of the clock, or far behind it (less than 0), or was: then it
-    is `repaired`.
+    """A partition whose state time is ahead of the clock, or far behind it (less than 0).
+    `repaired`: it was, and has been corrected.
     """
 
     partition: int
@@ -266,9 +272,9 @@ class PartitionTime(msgspec.Struct, frozen=True):
 
 
 class DamagedBlock(msgspec.Struct, frozen=True):
-    """A block that `node`, which leads the partition, cannot read; of its items `kept` are leased
-    or in a reader's batch. `lost`: every replica has said that it does not have it whole; else
-    `reason` says why it is not mended.
+    """A block that `node`, the leader of the partition, cannot read. `kept` of its items are leased
+    or in a reader's batch. `lost`: every replica has reported that it has no intact copy; else
+    `reason` says why the block is not repaired.
     """
 
     partition: int
@@ -281,8 +287,9 @@ class DamagedBlock(msgspec.Struct, frozen=True):
 
 
 class PeekedItem(msgspec.Struct, frozen=True):
-    """An item with what its partition knows about it. `state` is an `ItemState` of the protocol;
-    `item` its tagged, length-prefixed wire bytes; `lease` 0: not leased."""
+    """An item with its partition's data about it. `state` is an `ItemState` of the protocol; `item`
+    its tagged, length-prefixed wire bytes; `lease` 0: not leased.
+    """
 
     seq: int
     state: int
@@ -296,11 +303,11 @@ class PeekedItem(msgspec.Struct, frozen=True):
 
 
 class ItemRun(msgspec.Struct, frozen=True):
-    """Items of one block, their sequences ascending, with what their partition knows about each.
+    """Items of one block, in ascending order of sequence, with their partition's data about each.
 
-    `states` has an `ItemState` of the protocol by byte. `due_at_ms` is empty when none is
-    scheduled. `overlays` name items by their position in the run. `items` are the items' wire
-    bytes, tagged and length-prefixed: of each so many as `lengths` says.
+    `states` has an `ItemState` of the protocol as one byte per item. `due_at_ms` is empty when none
+    is scheduled. `overlays` name items by their position in the run. `items` are the items' wire
+    bytes, tagged and length-prefixed; `lengths` has the number of bytes of each.
     """
 
     seqs: Sequence[int]
@@ -314,8 +321,8 @@ class ItemRun(msgspec.Struct, frozen=True):
 
 
 class BrowseCall(msgspec.Struct, frozen=True):
-    """Items of one partition from `from_seq` to `upto_seq` (0: its head), of some states (as a set
-    of bits by number) and kinds, produced in a span of time; 0 and empty: any.
+    """A scan of one partition's items from `from_seq` to `upto_seq` (0: its head). It selects
+    states (a set of bits by number), kinds, and a span of produce times; 0 and empty: any.
     """
 
     namespace: str
@@ -332,8 +339,8 @@ class BrowseCall(msgspec.Struct, frozen=True):
 
 
 class BrowsedPage(msgspec.Struct, frozen=True, array_like=True):
-    """`columns` is an `ItemColumns`. `next_seq` is where the next page begins; it is more than
-    `upto_seq` when there is none.
+    """`columns` is an `ItemColumns`. The next page begins at `next_seq`, which is above `upto_seq`
+    when there is none.
     """
 
     columns: bytes
@@ -342,8 +349,8 @@ class BrowsedPage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PeekedPage(msgspec.Struct, frozen=True):
-    """(group, partition, item) in order of partition and sequence; `next_page_token` empty: no
-    more.
+    """`items` are (group, partition, item) in order of partition and sequence. `next_page_token`
+    empty: no more.
     """
 
     items: tuple[tuple[int, int, PeekedItem], ...]
@@ -351,8 +358,8 @@ class PeekedPage(msgspec.Struct, frozen=True):
 
 
 class Routing(msgspec.Struct, frozen=True):
-    """What a node knows of where calls go; it may be behind. `nodes` are (name, client address),
-    `leaders` names of nodes by partition, empty where none is known.
+    """A node's knowledge of where calls go, which may be outdated. `nodes` are (name, client
+    address), `leaders` names of nodes by partition, empty where none is known.
     """
 
     epoch: int

@@ -1,4 +1,4 @@
-"""What a node tells operators of its cluster."""
+"""What a node reports to operators about its cluster."""
 
 import msgspec
 
@@ -6,9 +6,9 @@ from querator.model.ids import GroupId
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
-    """A node of the map. `connected`: to the node that tells; `handed_off`: it takes no leaderships
-    until it starts again; `state` is a `NodeState`. `old_copy`: why the node that tells has refused
-    a process of this name, as one with an old copy of the data; empty: the last one was in order.
+    """A node of the map. `connected`: to the reporting node; `handed_off`: it takes no leaderships
+    until it starts again; `state` is a `NodeState`. `old_copy`: why the reporting node has refused
+    a process of this name for an old copy of the data; empty: the last process was in order.
     """
 
     name: str
@@ -25,8 +25,8 @@ class ClusterNode(msgspec.Struct, frozen=True):
 
 
 class ClusterReplica(msgspec.Struct, frozen=True):
-    """`lag_entries`: what it does not have on disk of the leader's log; None unless the node that
-    tells leads.
+    """`lag_entries` is the number of entries of the leader's log that the replica does not have on
+    disk; None unless the reporting node leads.
     """
 
     id: int
@@ -37,15 +37,15 @@ class ClusterReplica(msgspec.Struct, frozen=True):
 
 
 class ClusterGroup(msgspec.Struct, frozen=True):
-    """A partition, or the placement group (its queue is empty), as the node that tells knows it.
+    """A partition, or the placement group (its queue is empty), as the reporting node knows it.
 
     `leader` and `preferred_leader` are names of nodes, empty when there is none. `replicas` is what
-    the group has, `target` what it should have; `moving` while it is brought there. `closing`: it
-    takes no items, and goes when it is empty. `held` items of keys wait for earlier ones in the
-    partitions with the numbers `waits_for`; 0 unless the node that tells leads. `damaged_items` in
-    `damaged_blocks` blocks cannot be read by the node that tells. State time is `time_ahead_ms`
-    ahead of the wall clock of the node that tells; 0 unless it leads. `waits_for_clock`: that node
-    does not stand for election because its clock is not believed.
+    the group has, `target` what it should have; `moving` while it changes to the target. `closing`:
+    it accepts no items, and leaves the map when it is empty. `held` items of keys wait for earlier
+    ones in the partitions with the numbers `waits_for`; 0 unless the reporting node leads. The
+    reporting node cannot read `damaged_items` in `damaged_blocks` blocks. State time is
+    `time_ahead_ms` ahead of the wall clock of the reporting node; 0 unless it leads.
+    `waits_for_clock`: that node does not stand for election because its clock is not trusted.
     """
 
     group: GroupId
@@ -72,8 +72,8 @@ class ClusterGroup(msgspec.Struct, frozen=True):
 
 
 class ClusterPending(msgspec.Struct, frozen=True):
-    """A queue for which something is left to do. `waits_for` are names of nodes; empty: it is the
-    partitions' leaders that are waited for.
+    """A queue with pending work. `waits_for` are names of nodes; empty: the work waits for the
+    leaders of partitions.
     """
 
     namespace: str
@@ -83,8 +83,8 @@ class ClusterPending(msgspec.Struct, frozen=True):
 
 
 class ClusterCondition(msgspec.Struct, frozen=True):
-    """What makes items late or copies doubtful on the node that tells. `kind` is one of
-    `service.conditions.KINDS`; `about` names the queue or the node that it is about.
+    """A condition on the reporting node that delays items or makes replicas doubtful. `kind` is one
+    of `service.conditions.KINDS`; `about` names the affected queue or node.
     """
 
     kind: str
@@ -93,9 +93,9 @@ class ClusterCondition(msgspec.Struct, frozen=True):
 
 
 class ClusterScrub(msgspec.Struct, frozen=True):
-    """How far a node is with comparing the checksums of its payloads, since its start: whole
-    `rounds`, bytes of the one under way or of the last one, and how long ago that was over, or the
-    node was started. `on`: whether it does so at all.
+    """A node's progress in comparing the checksums of its payloads, since its start: complete
+    `rounds`, bytes of the current round or the last one, and the time since that ended, or since
+    the node started. `on`: whether the node compares checksums.
     """
 
     on: bool = False
@@ -105,8 +105,8 @@ class ClusterScrub(msgspec.Struct, frozen=True):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
-    """`node` is the name of the node that tells; `clock_ahead_ms` tells how far its wall clock is
-    ahead of the median of all, negative: behind. `conditions` and `scrub` are those of that node.
+    """`node` is the name of the reporting node; `clock_ahead_ms` is how far its wall clock is ahead
+    of the median of all, negative: behind. `conditions` and `scrub` are those of that node.
     """
 
     cluster_id: str
@@ -121,8 +121,8 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
 
 class ClusterMove(msgspec.Struct, frozen=True):
-    """A partition whose replicas or leadership will be elsewhere; names of nodes. `moving`: that is
-    under way, and `origin` is empty, for the map knows where replicas go to and not where from.
+    """A partition whose replicas or leadership will move; places are names of nodes. `moving`: that
+    is under way, and `origin` is empty, because the map knows only where replicas go.
     """
 
     namespace: str
@@ -136,14 +136,14 @@ class ClusterMove(msgspec.Struct, frozen=True):
 
 
 class ClusterPlan(msgspec.Struct, frozen=True):
-    """What is under way, and what comes next, at a version of the map."""
+    """The current and the next moves, at a version of the map."""
 
     epoch: int
     moves: tuple[ClusterMove, ...]
 
 
 class NodeHandedOff(msgspec.Struct, frozen=True):
-    """`left` are the groups that nobody could take."""
+    """The result of a handoff. `left` are the groups that no other node could take."""
 
     node: str
     moved: int
@@ -151,14 +151,14 @@ class NodeHandedOff(msgspec.Struct, frozen=True):
 
 
 class NodeRetired(msgspec.Struct, frozen=True):
-    """A node that is drained or removed, and how many partitions have a replica on it."""
+    """A node that is drained or removed, and the number of partitions with a replica on it."""
 
     node: ClusterNode
     partitions: int
 
 
 class NodeReplaced(msgspec.Struct, frozen=True):
-    """The node as it is known from here on, and how many partitions are rebuilt on it."""
+    """The replaced node, and the number of partitions that are rebuilt on it."""
 
     node: ClusterNode
     partitions: int

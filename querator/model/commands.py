@@ -1,9 +1,8 @@
-"""Commands that change a partition, and the values that answer them.
+"""Commands that change a partition, and their results.
 
-A command is a value; it says nothing about where it is stored. `partition.entry` packs many of them
-into one log entry (the versioned file format of the log) and stamps the leader's time on it. Times
-are ms since the epoch, durations ms, sizes bytes; 0 means "not given" where the docstring does not
-say otherwise.
+A command is a value, independent of its storage. `partition.entry` packs many commands into one log
+entry (the versioned file format of the log) and adds the leader's time. Times are ms since the
+epoch, durations ms, sizes bytes; 0 means "not given" where the docstring does not say otherwise.
 
 Item sequences travel as ranges `(first_seq, count)`.
 
@@ -19,7 +18,7 @@ from querator.model.specials import ItemSpecial as ItemSpecial
 from querator.model.transactions import StageResult, TxnCommand, TxnResult
 
 NO_SLOT = 0xFFFF
-"""Of an item without a key."""
+"""The slot of an item without a key."""
 
 Ranges = tuple[tuple[int, int], ...]
 """Runs of sequences: (first_seq, count), ascending, not overlapping."""
@@ -29,9 +28,10 @@ class Produce(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
     """Adds items. Their wire bytes travel beside the command, as the proposal's attachment.
 
     `lengths` holds one little-endian u32 per item: the length of its tagged, length-prefixed bytes
-    in the attachment. `specials` is ascending by ordinal and holds only items that are not plain.
-    `routing` is the version of the queue's routing by which the partition was chosen. `slots` has
-    one little-endian u16 per item when keys have decided on it: NO_SLOT for an item without.
+    in the attachment. `specials` is in ascending order of ordinal and holds only items that are not
+    plain. `routing` is the version of the queue's routing by which the partition was chosen. If
+    keys decided on the partition, `slots` has one little-endian u16 per item: NO_SLOT for an item
+    without a key.
     """
 
     lengths: bytes
@@ -56,8 +56,8 @@ class LeaseCaller(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
-    """Leases ready items to the callers, shared fairly (23 items for 20, 6 and 1 give 16, 6 and
-    1). Items of the blocks that begin at `aside` stay where they are: the leader cannot read them.
+    """Leases ready items to the callers, in fair shares (23 items for 20, 6 and 1 give 16, 6 and
+    1). Items of the blocks that begin at `aside` are skipped: the leader cannot read them.
     """
 
     callers: tuple[LeaseCaller, ...]
@@ -77,10 +77,10 @@ class Complete(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3):
 
 
 class Retry(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
-    """Gives items back: at the tail now, at `retry_at_ms`, or as dead letters (`dead`).
+    """Gives items back: at the tail at once, at `retry_at_ms`, or as dead letters (`dead`).
 
-    `count_attempt=False` without `retry_at_ms` is a polite release: back to their place, attempt
-    given back.
+    `count_attempt=False` without `retry_at_ms` is a release: the items return to their place, and
+    their attempt is given back.
     """
 
     leases: tuple[LeaseItems, ...]
@@ -92,8 +92,8 @@ class Retry(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
 
 
 class Extend(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=5):
-    """Sets deadlines to now + `lease_timeout_ms`, never shortening. 0: the own lease timeout of the
-    items if they were leased for that, else the queue's.
+    """Sets deadlines to now + `lease_timeout_ms`, and never shortens them. 0: the items' own lease
+    timeout if they were leased with it, else the queue's.
 
     `leases` empty: all leases of `client_id`.
     """
@@ -104,15 +104,15 @@ class Extend(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=5):
 
 
 class Expire(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=6):
-    """Lapses leases whose deadline has come, unless `lapses` says no, and kills items that have
-    expired, within the apply bound.
+    """Lapses leases whose deadline has come, unless `lapses` is False, and kills expired items,
+    within the apply bound.
     """
 
     lapses: bool = True
 
 
 class Activate(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=7):
-    """Makes scheduled items ready whose time has come, within the apply bound."""
+    """Makes scheduled items ready when their time has come, within the apply bound."""
 
 
 class DeadTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -124,8 +124,8 @@ class DeadTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
-    """What a partition needs to know of its queue. `dead_targets` empty: dead items are dropped.
-    `first_seq` is where a partition begins that has none yet; 0: with 1.
+    """The part of a queue's settings that a partition needs. `dead_targets` empty: dead items are
+    dropped. `first_seq` is the first sequence of a partition that has none yet; 0: 1.
     """
 
     namespace: str
@@ -142,17 +142,19 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Configure(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """Settings reach a partition through its own log; applied only if `version` is newer."""
+    """Sets the settings, which reach a partition through its own log; applied only if `version` is
+    newer.
+    """
 
     version: int
     settings: PartitionSettings
 
 
 class MovedItem(msgspec.Struct, frozen=True, array_like=True):
-    """One item on its way between partitions; its wire bytes are in the proposal's attachment, in
-    order.
+    """One item that moves between partitions. The items' wire bytes are in the proposal's
+    attachment, in order.
 
-    A dead letter carries its origin; a redriven item goes home with `reason` 0 and a fresh start.
+    A dead letter carries its origin. A redriven item returns with `reason` 0 and a fresh start.
     """
 
     origin_queue: str
@@ -161,7 +163,7 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
     origin_seq: int
     attempts: int
     reason: int
-    """A `DeadReason` of the rows; VOID: nothing arrives under this number."""
+    """A `DeadReason` of the rows; VOID: no item arrives under this number."""
     errors: tuple[str, ...]
     produced_at_ms: int
     died_at_ms: int
@@ -171,9 +173,9 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
 
 class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """Adds moved items number `first_move`, `first_move`+1, … of `source_group`; known ones are
-    skipped. Takes the first ones for which there is room.
+    skipped. Accepts the first ones for which there is space.
 
-    Refused as a whole when it would leave a gap, or when there is no room for any.
+    Refused as a whole when it would leave a gap, or when there is no space for any.
     """
 
     source_group: int
@@ -184,7 +186,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 class MoveDone(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=10):
     """The target has everything up to and with move `upto_move`: the outbox rows and their items
-    go.
+    are deleted.
     """
 
     target_group: int
@@ -200,11 +202,11 @@ class MoveReturn(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=11)
 
 
 class Redrive(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """Sends dead letters of this (dead) partition home: those of `seqs`, or all of
-    `origin_queue_id`.
+    """Sends dead letters of this (dead) partition back to their queue: those of `seqs`, or all of
+    `origin_queue`.
 
-    `homes` are the partitions of the origin queue; an item goes to the partition it came from where
-    that exists. `after_seq` bounds the scan when `seqs` is empty: the result says where to go on.
+    `homes` are the partitions of the origin queue; an item goes to its original partition if that
+    exists. `after_seq` bounds the scan when `seqs` is empty; the result says where to continue.
     """
 
     origin_queue: str
@@ -214,9 +216,9 @@ class Redrive(msgspec.Struct, frozen=True, array_like=True, tag=12):
 
 
 class Route(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=13):
-    """Requests with an identity or keys are shared out among `partitions`, as of `version`. Until
-    `open` none are taken; a partition behind them takes nothing at all, and no moves ever again.
-    `before`: among how many they were shared out as of the version before; 0: not given.
+    """Distributes requests with an identity or keys over `partitions`, as of `version`. Until
+    `open`, none are accepted; a partition beyond the number accepts nothing at all, and no moves
+    ever again. `before` is the number of partitions of the version before; 0: not given.
     """
 
     version: int
@@ -226,7 +228,7 @@ class Route(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=13):
 
 
 class KeyedPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where an item of a request is whose key has decided on its partition."""
+    """The place of a request's item whose key decided on its partition."""
 
     slot: int
     partition: int
@@ -234,7 +236,7 @@ class KeyedPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class OutcomeFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What became of a request of a producer: it is in `partition` as a whole, or the items of some
+    """The outcome of a producer's request: it is in `partition` as a whole, or the items of some
     slots are in their `places`. `mode` is a `ProduceMode`.
     """
 
@@ -249,7 +251,7 @@ class OutcomeFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ProducerFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a partition knows of a producer, or some of it."""
+    """A partition's knowledge of a producer, or a part of it."""
 
     producer_id: bytes
     highest: int
@@ -269,7 +271,7 @@ class KeyFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TxnProducerFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Batches of a producer of transactions up to `committed` are committed, the last of them at
+    """A producer of transactions has committed batches up to `committed`, the last one at
     `last_ms`.
     """
 
@@ -279,8 +281,8 @@ class TxnProducerFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Facts(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a partition remembers of produces: it stays true wherever it is known, and for ever.
-    `displaced_ms` as in the partition's state.
+    """A partition's memory of produces. It stays true for ever, in any partition. `displaced_ms` is
+    as in the partition's state.
     """
 
     producers: tuple[ProducerFact, ...] = ()
@@ -290,13 +292,13 @@ class Facts(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Adopt(msgspec.Struct, frozen=True, array_like=True, tag=14):
-    """What another partition remembers, for repeats that come here from now on."""
+    """Adopts another partition's memory, for repeats that come here from now on."""
 
     facts: Facts
 
 
 class MoveElsewhere(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=15):
-    """The target takes no moves any more and has those up to `upto_move`: they are done, and the
+    """The target accepts no moves any more and has those up to `upto_move`: they are done, and the
     others go to `to_group` (bounded per command).
     """
 
@@ -306,8 +308,8 @@ class MoveElsewhere(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=
 
 
 class Unhold(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=16):
-    """The partitions in `passed` (a little-endian mask of their numbers) have nothing left of what
-    was ready in them before Route `version`: what is held for that becomes ready (bounded per
+    """The partitions in `passed` (a little-endian mask of their numbers) have nothing left that was
+    ready in them before Route `version`. Items that are held for that become ready (bounded per
     command).
     """
 
@@ -316,14 +318,14 @@ class Unhold(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=16):
 
 
 class RepairTime(TimeBack, frozen=True, array_like=True, gc=False, tag=17):
-    """Puts state time to the clock. Where it goes back, what is dated after that is dated anew
-    (`partition.redate`), and Done tells by how many ms it went back.
+    """Sets state time to the clock. If it goes back, later dates are adjusted (`partition.redate`),
+    and Done has the ms by which it went back.
     """
 
 
 class GiveUp(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=18):
-    """Drops the items of the blocks that begin at `blocks`, at most GIVE_UP_BLOCKS_MAX of them:
-    their payload is on no replica whole, and an operator says so. Those that are leased or in a
+    """Drops the items of the blocks that begin at `blocks`, at most GIVE_UP_BLOCKS_MAX of them, on
+    an operator's command: no replica has their payload intact. Items that are leased or in a
     reader's batch stay.
     """
 
@@ -331,8 +333,9 @@ class GiveUp(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=18):
 
 
 class ForgetGroups(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=19):
-    """The groups from first to last of each of `ranges`, ascending, have left the map for ever: no
-    move of theirs counts any more, nor the number of the last move to them (bounded per command).
+    """The groups from first to last of each of `ranges`, ascending, have left the map for ever.
+    Their moves do not count any more, nor does the number of the last move to them (bounded per
+    command).
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -376,9 +379,9 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProduceResult(msgspec.Struct, frozen=True, gc=False):
-    """`duplicates` are (position in the request, sequence of the item that was there before), and a
-    third number, its partition, when that is another one. `partition`: the one that has it all; -1:
-    the one that answers.
+    """`duplicates` are (position in the request, sequence of the existing item), and as a third
+    number its partition, when that is another one. `partition`: the one that has all items; -1: the
+    one that answers.
     """
 
     first_seq: int
@@ -389,8 +392,8 @@ class ProduceResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeasedSegment(msgspec.Struct, frozen=True, gc=False):
-    """Items of one block leased together: bit i of `mask` is the item with sequence first_seq +
-    i. `lease` and `deadline_ms` 0: those of the grant.
+    """Items of one block leased together: bit i of `mask` is the item with sequence first_seq + i.
+    `lease` and `deadline_ms` 0: those of the grant.
     """
 
     first_seq: int
@@ -403,8 +406,8 @@ class LeasedSegment(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaseGrant(msgspec.Struct, frozen=True, gc=False):
-    """`lease` 0: nothing was ready for this caller. Items with different lease timeouts are under
-    several leases: the segments name them, and `lease` is the lowest one.
+    """The items leased to one caller. `lease` 0: nothing was ready. Items with different lease
+    timeouts are under several leases: the segments name them, and `lease` is the lowest one.
     """
 
     lease: int
@@ -414,8 +417,8 @@ class LeaseGrant(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaseResult(msgspec.Struct, frozen=True, gc=False):
-    """One per caller of the command, in its order. `now_ms` is the state time of the apply: what a
-    lease has left is counted from there, never from another clock.
+    """One grant per caller of the command, in its order. `now_ms` is the state time of the apply. A
+    lease's remaining time is counted from it, never from another clock.
     """
 
     grants: tuple[LeaseGrant | Refusal, ...]
@@ -423,25 +426,26 @@ class LeaseResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class SettleOutcome(msgspec.Struct, frozen=True, gc=False):
-    """What became of the items named for one lease."""
+    """The outcome for the items named for one lease."""
 
     lease: int
     done: Ranges = ()
     repeated: Ranges = ()
     lost: Ranges = ()
     unknown: bool = False
-    """The lease is not known (any more); `lost` then holds the ranges as they were named."""
+    """The lease is unknown, possibly because it has ended; `lost` then holds the ranges as named.
+    """
 
 
 class SettleResult(msgspec.Struct, frozen=True, gc=False):
-    """The answer to complete and retry: one outcome per named lease, in the command's order."""
+    """The result of complete and retry: one outcome per named lease, in the command's order."""
 
     outcomes: tuple[SettleOutcome, ...]
 
 
 class ExtendResult(msgspec.Struct, frozen=True, gc=False):
-    """(lease, deadline_ms) in the command's order, by lease for a client; deadline 0: the lease is
-    lost. `now_ms` as in `LeaseResult`.
+    """`outcomes` are (lease, deadline_ms) in the command's order, by lease for a client; deadline
+    0: the lease is lost. `now_ms` is as in `LeaseResult`.
     """
 
     outcomes: tuple[tuple[int, int], ...]
@@ -449,15 +453,15 @@ class ExtendResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class RedriveResult(msgspec.Struct, frozen=True, gc=False):
-    """`next_seq` 0: the scan is at its end."""
+    """The result of Redrive. `next_seq` 0: the scan is at its end."""
 
     redriven: int
     next_seq: int
 
 
 class Moved(msgspec.Struct, frozen=True, gc=False):
-    """The answer to Move: `changed` items were taken, and now all up to move `upto_move` are there.
-    The others found no room.
+    """The result of Move: `changed` items were accepted, and all up to move `upto_move` are there.
+    There was no space for the others.
     """
 
     changed: int
@@ -465,7 +469,7 @@ class Moved(msgspec.Struct, frozen=True, gc=False):
 
 
 class Done(msgspec.Struct, frozen=True, gc=False):
-    """The answer to commands without a result of their own; `changed` counts what they touched."""
+    """The result of commands without a result of their own; `changed` counts what they changed."""
 
     changed: int = 0
 
@@ -486,8 +490,8 @@ Result = (
 
 
 class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
-    """What the owner of a partition must know after an apply: absolute values, so none can be
-    missed.
+    """What the owner of a partition must know after an apply. All values are absolute, so a missed
+    one does no harm.
     """
 
     ready: int
@@ -495,7 +499,7 @@ class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
     outbox: int
     """Moves not yet acknowledged by their targets."""
     txns: int = 0
-    """Transactions that it coordinates and that are not finished."""
+    """Unfinished transactions that the partition coordinates."""
     pinned: int = 0
     """Staged items that are pinned for transactions."""
     occupied: int = 0
@@ -503,4 +507,4 @@ class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
     stages: int = 0
     """Stages, of all kinds."""
     drained: int = 0
-    """Changes of the number of partitions that are not over here, and that no item is ahead of."""
+    """Unfinished changes of the number of partitions for which no earlier item is left here."""

@@ -1,4 +1,4 @@
-"""What a Raft group replicates, as raft and the state machines both see it: neither imports the
+"""What a Raft group replicates. Raft and the state machines both use it, and neither imports the
 other.
 """
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Proposal(msgspec.Struct, frozen=True, gc=False):
-    """One client command for a group; `attachment` is stored once, by reference, and never
+    """One client command for a group. `attachment` is stored once, by reference, and never
     re-encoded.
     """
 
@@ -18,7 +18,7 @@ class Proposal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Tier(IntEnum):
-    """What a command does to the disk; when space is short, the higher ones are refused first."""
+    """What a command does to the disk. When space is short, higher tiers are refused first."""
 
     FREES = 0
     LEASES = 1
@@ -26,24 +26,24 @@ class Tier(IntEnum):
 
 
 class Need(msgspec.Struct, frozen=True, gc=False):
-    """`bytes`: what applying a command may put at most, besides what its size tells."""
+    """`bytes` is the most that applying a command may store, in addition to its own size."""
 
     tier: Tier
     bytes: int
 
 
 class TimeBack(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A command that puts a group's time to the clock, if it is ahead of it, or far behind. The
-    leader writes `to_ms` when it packs the command: the time from here on; 0: nothing is to be
-    done. Where time is behind, the entry is the first of that time, as any other may be.
+    """Sets a group's time to the clock, if it is ahead of it, or far behind. When the leader packs
+    the command, it writes the time from here on into `to_ms`; 0: nothing is to be done. If time is
+    behind, the entry is the first of that time, like any other entry.
     """
 
     to_ms: int = 0
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """What one log entry carries: a small command, and attachments that the journal stores in their
-    own table.
+    """The content of one log entry: a small command, and attachments that the journal stores in
+    their own table.
     """
 
     command: bytes
@@ -51,11 +51,11 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
-    """What came of an entry: one result per proposal packed into it, in order; what the owner must
-    know (`effects`, opaque to raft); the earliest instant at which the leader should propose
-    `due_commands` (ms of state time; None: never); whether the effects, and those results of which
-    the machine says so, may be known before the state can be read (`early`); the same instant
-    without what a new leader lets wait for a while (`prompt_ms`).
+    """The outcome of an entry. `results` has one result per proposal in it, in order. `effects` is
+    what the owner must know, opaque to raft. `due_ms` is the earliest instant at which the leader
+    should propose `due_commands` (ms of state time; None: never). `prompt_ms` is the same instant
+    without what a new leader delays for a while. `early`: the effects, and the results for which
+    the machine says so, may be known before the state can be read.
     """
 
     results: tuple[Any, ...]

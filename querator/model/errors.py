@@ -1,4 +1,4 @@
-"""Every reason for which Querator refuses or fails a request, as one table.
+"""The reasons for which Querator refuses or fails a request, as one table.
 
     QueratorError            a request was refused or failed, with an ErrorCode
 
@@ -48,7 +48,7 @@ class ErrorCode(IntEnum):
 
 
 class ErrorSpec(msgspec.Struct, frozen=True):
-    """What a code means to the outside."""
+    """The meaning of a code for clients."""
 
     grpc_status: str
     http_status: int

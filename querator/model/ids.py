@@ -1,11 +1,11 @@
-"""Identifiers, and the text forms in which clients see them.
+"""Identifiers, and their text forms for clients.
 
 * An item id is `partition-seq`: stable for the item's life in its queue.
 * A lease id is opaque to clients. It carries the group (never reused, so an id of a deleted queue
-  never hits its successor), the partition (for routing) and the lease number, which the partition
-  counts.
-* The request id of a lease that a stream of a consumer asks for names both, so that the partition
-  knows what was leased for it.
+  never matches its successor), the partition (for routing) and the lease number, which the
+  partition counts.
+* The request id of a lease for a consumer's stream names both, so that the partition knows what was
+  leased for the stream.
 """
 
 import re
@@ -74,7 +74,7 @@ def parse_lease_id(text: str, *, field: str) -> tuple[GroupId, PartitionNumber, 
 
 @lru_cache(_LEASE_IDS_KEPT)
 def _lease_id(text: str) -> tuple[GroupId, PartitionNumber, LeaseNumber] | None:
-    # Kept: a lease is named when it is delivered, when it is settled and when that is answered.
+    # Cached: a lease id is parsed at delivery, at settlement and in the answer to that.
     match = _LEASE_ID.fullmatch(text)
     if match is None:
         return None
@@ -83,7 +83,7 @@ def _lease_id(text: str) -> tuple[GroupId, PartitionNumber, LeaseNumber] | None:
 
 
 def stream_request_id(consumer_id: str, stream_number: int, name: str) -> str:
-    """`name` has no slash."""
+    """The request id of a stream's lease. `name` has no slash."""
     return f"{consumer_id}/{stream_number}/{name}"
 
 

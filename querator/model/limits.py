@@ -1,9 +1,9 @@
-"""Every limit of Querator with its unit and its reason. Relations between limits are asserted at
+"""All limits of Querator with their units and reasons. Relations between limits are asserted at
 import.
 
 Names end in their unit or in `_MAX`/`_MIN` of a count. `…_MAX` is the default limit, `…_CAP` the
-most an operator may raise it to. Limits used inside `partition` apply are constants of the log's
-format version: changing one needs a new version, for replicas must decide alike.
+highest value that an operator may set. Limits used inside `partition` apply are constants of the
+log's format version. Changing one needs a new version, because replicas must decide alike.
 """
 
 KIB = 1024
@@ -15,7 +15,7 @@ HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 YEAR_MS = 365 * DAY_MS
 
-# Requests (checked at the door).
+# Requests (checked at the API).
 PAYLOAD_BYTES_MAX = 1 * MIB  # An item is copied whole through every queue and buffer of the node.
 PAYLOAD_BYTES_CAP = 8 * MIB
 REQUEST_BYTES_MAX = 8 * MIB  # Bounds what one call may hold in memory before it is refused.
@@ -34,8 +34,8 @@ DEDUP_KEY_BYTES_MAX = 512
 CLIENT_ID_CHARS_MAX = 128
 REQUEST_ID_CHARS_MAX = 128
 READER_ID_BYTES_MAX = 128
-TXN_PRODUCER_CHARS_MAX = 128  # Who commits batches: a Spark query's id, or a user's name for it.
-TXN_ATTEMPT_BYTES = 16  # A UUID: an attempt that comes again after a crash is another one.
+TXN_PRODUCER_CHARS_MAX = 128  # Names what commits batches: a Spark query's id or a user's name.
+TXN_ATTEMPT_BYTES = 16  # A UUID: an attempt repeated after a crash is another attempt.
 TXN_NUMBER_MAX = (1 << 63) - 1  # Batches and sequences of stages; Spark counts in 64 bits.
 TXN_TASKS_MAX = 1 << 31  # Spark counts its partitions in 31 bits.
 TXN_CLAIMS_MAX = 10_000  # Stages of one commit, over all partitions: they are in one log entry.
@@ -44,72 +44,72 @@ CONSUMER_ID_CHARS_MAX = 64  # It is part of the request ids of its streams' leas
 PRODUCER_ID_BYTES = 16  # A UUIDv7.
 ATTRIBUTES_MAX = 64
 ATTRIBUTES_BYTES_MAX = 8 * KIB  # Names and values together.
-ERROR_CHARS_MAX = 1_000  # A consumer's words on a retry.
+ERROR_CHARS_MAX = 1_000  # A consumer's text on a retry.
 ERRORS_KEPT_MAX = 5
 DESCRIPTION_CHARS_MAX = 1_000
 PAGE_ITEMS_MAX = 1_000
 PAGE_ITEMS_DEFAULT = 100
 PAGE_TOKEN_CHARS_MAX = 1_024
-REPLY_BYTES_DEFAULT = 3 * MIB  # gRPC clients refuse messages over 4 MiB unless told otherwise.
+REPLY_BYTES_DEFAULT = 3 * MIB  # gRPC clients refuse messages over 4 MiB by default.
 REPLY_BYTES_MAX = REQUEST_BYTES_CAP
 STREAM_BATCH_ITEMS_DEFAULT = 100
 # Named batches of readers: what one call reserves in all partitions of a queue. No payload moves
-# then; what is read of a batch at once is bounded by itself.
+# then; reads of a batch have their own bounds.
 BATCH_ITEMS_DEFAULT = 50_000
-BATCH_ITEMS_MAX = 500_000  # What BATCH_SEGMENTS_MAX full blocks hold, about.
+BATCH_ITEMS_MAX = 500_000  # About what BATCH_SEGMENTS_MAX full blocks hold.
 BATCH_BYTES_DEFAULT = 64 * MIB
-BATCH_BYTES_MAX = 1024 * MIB  # Whoever repeats a batch reads all of it again.
-STREAM_UNANSWERED_MAX = 256  # Requests of one stream taken on and not answered.
-STREAM_UNANSWERED_BYTES_MAX = REQUEST_BYTES_CAP  # Beyond, no frame is read: at most one more.
+BATCH_BYTES_MAX = 1024 * MIB  # A client that repeats a batch reads all of it again.
+STREAM_UNANSWERED_MAX = 256  # Requests of one stream, accepted and not answered.
+STREAM_UNANSWERED_BYTES_MAX = REQUEST_BYTES_CAP  # Beyond, no frame is read: one more at most.
 STREAM_DELIVERIES_BYTES_MAX = 4 * MIB  # Beyond, a slow reader gets no more leases.
 STREAM_CREDIT_ITEMS_MAX = 100_000
 STREAM_LEASES_MAX = 10_000  # Live leases of one stream; it gets no more until it settles some.
 
-# Work that a node has taken on and not answered (beyond: OVERLOADED).
+# Work that a node has accepted and not answered (beyond: OVERLOADED).
 PRODUCES_WAITING_MAX = 16_384
 PRODUCE_BYTES_WAITING_MAX = 64 * MIB  # Below what proposals may hold: completes still get in.
-PRODUCE_BYTES_HELD_MAX = 128 * MIB  # With those that wait for a leader, or for a map.
+PRODUCE_BYTES_HELD_MAX = 128 * MIB  # Including those that wait for a leader, or for a map.
 PRODUCES_HELD_MAX = 32_768
 SETTLES_WAITING_MAX = 16_384
-# Of these, calls that wait for a leader: an election is short, and a partition without one must not
-# take the memory of the others.
+# Of these, calls that wait for a leader. An election is short, and a partition without a leader
+# must not use the memory of the others.
 LEADERLESS_BYTES_MAX = 32 * MIB
 LEADERLESS_CALLS_MAX = 8_192
 LEASES_WAITING_MAX = 65_536  # Parked lease calls and streams.
-CONNECTIONS_MAX = 1_000  # Of clients and of other nodes; gRPC ends further ones.
-# Incomplete messages of all connections. Beyond it connections on which nothing comes are ended,
-# beyond twice as much others too.
+CONNECTIONS_MAX = 1_000  # Of clients and other nodes; gRPC closes further ones.
+# Incomplete messages of all connections. Beyond it, connections without traffic are closed; beyond
+# twice as much, others too.
 INCOMPLETE_BYTES_MAX = 96 * MIB
 OVERLOADED_RETRY_MS = 50
-# Lease commands in a row that a partition answers with nothing though it has something ready. It is
-# behind, or wrong about itself; then it is asked again after OVERLOADED_RETRY_MS.
+# Lease commands in a row that a partition answers with nothing although it has something ready. It
+# is behind, or its counts are wrong. It is asked again after OVERLOADED_RETRY_MS.
 LEASES_EMPTY_MAX = 4
-FORWARD_BYTES_MAX = REQUEST_BYTES_CAP  # What one lease command asks of another node, or one caller.
-FORWARDS_BYTES_WAITING_MAX = 64 * MIB  # Sent to another node and not answered; then OVERLOADED.
-# One answer of a scan, besides what its last block has over that: what a turn of the loop, and of
-# other threads, waits for while it is made.
+FORWARD_BYTES_MAX = REQUEST_BYTES_CAP  # Asked of another node by one lease command or caller.
+FORWARDS_BYTES_WAITING_MAX = 64 * MIB  # Sent to another node, unanswered; beyond: OVERLOADED.
+# One answer of a scan, plus what its last block has beyond that. The event loop and other threads
+# wait while it is made.
 BROWSE_BYTES = 1 * MIB
 BROWSE_ITEMS_MAX = 4_096
 BROWSES_MAX = 256  # Per node: each has two answers in memory.
-BATCH_READS_MAX = 256  # The same, of batches of readers: streaming goes on beside scans.
-SCANS_CONNECTION_MAX = 64  # Of each of both, for one connection: others find some.
-SCAN_IDLE_MS_MAX = 2 * MINUTE_MS  # A client that reads nothing for so long gives its slot back.
+BATCH_READS_MAX = 256  # The same for readers' batches, so that scans do not stop streaming.
+SCANS_CONNECTION_MAX = 64  # Of each kind, for one connection: others get some.
+SCAN_IDLE_MS_MAX = 2 * MINUTE_MS  # A client that reads nothing for this time loses its slot.
 BROWSE_KINDS_MAX = 100
-PAYLOAD_CACHE_BYTES = 8 * MIB  # Blocks read last: they are leased in pieces.
-# Blocks of a partition that are set aside because their payload is damaged: each lease command
-# names them. With more, the partition is not leased from on this node until some are mended.
+PAYLOAD_CACHE_BYTES = 8 * MIB  # Blocks read last, because they are leased in pieces.
+# Blocks of a partition that are set aside because their payload is damaged; each lease command
+# names them. With more, this node does not lease from the partition until some are repaired.
 ASIDE_BLOCKS_MAX = 256
-# Blocks of a partition that a node knows to be damaged; more are found when these are mended.
+# Blocks of a partition that a node knows to be damaged; more are found when these are repaired.
 DAMAGED_BLOCKS_MAX = 1_024
-# Payloads are read in the background to find damage: so much of them at a time, for a look at a row
-# costs some microseconds; and not all of them again within an hour, for a node may have few.
+# Payloads are read in the background to find damage. The pieces are small, because checking a row
+# takes some microseconds. A round takes at least an hour, because a node may have few payloads.
 SCRUB_BYTES_PER_S = 2 * MIB
 SCRUB_PIECE_BYTES = 256 * KIB
 SCRUB_PIECE_ROWS = 64
 SCRUB_ROUND_MS_MIN = HOUR_MS
-# A damaged block is asked of each other replica in turn, one block of the node at a time; when none
-# has it whole, again after a pause that is doubled each time.
-GIVE_UP_BLOCKS_MAX = 7  # Of one command, whose work is bounded like that of the others.
+# A damaged block is requested from each other replica in turn, one block of the node at a time. If
+# none has it intact, this is repeated after a pause that is doubled each time.
+GIVE_UP_BLOCKS_MAX = 7  # Of one command: its work is bounded like that of others.
 MEND_ANSWER_MS = 5 * SECOND_MS
 MEND_PAUSE_MS_MIN = 500
 MEND_PAUSE_MS_MAX = 60 * SECOND_MS
@@ -120,78 +120,81 @@ LEASE_TIMEOUT_MS_MAX = 24 * HOUR_MS
 LEASE_TIMEOUT_MS_DEFAULT = 30 * SECOND_MS
 REQUEST_TIMEOUT_MS_MAX = 15 * MINUTE_MS  # Also the longest wait of a lease call.
 SCHEDULE_AHEAD_MS_MAX = 10 * YEAR_MS
-SCHEDULE_NOW_MS = 100  # Less than this ahead is now.
+SCHEDULE_NOW_MS = 100  # Less than this ahead counts as now.
 EXPIRE_TIMEOUT_MS_MAX = 10 * YEAR_MS
 EXPIRY_GRAIN_MS = 1 * SECOND_MS  # Expiries are rounded up to this.
 DEDUP_WINDOW_MS_DEFAULT = 1 * HOUR_MS
 DEDUP_WINDOW_MS_MAX = 7 * DAY_MS
 PRODUCER_RETENTION_MS = 7 * DAY_MS
-# Last batches of producers of transactions. Longer than those of requests: a pipeline may stand
-# still over a holiday, and goes on with a batch that may be committed.
+# Last batches of producers of transactions. Longer than those of requests: a pipeline may stop over
+# a holiday, and then continues with a batch that may be committed.
 TXN_PRODUCER_RETENTION_MS = 30 * DAY_MS
-# Unprepared and without a further request. The first task of a batch waits for the last one.
+# Of a stage that is unprepared and gets no further request. The first task of a batch waits for the
+# last one.
 STAGE_TIMEOUT_MS = 1 * DAY_MS
 COMMIT_WAIT_MS_MAX = 30 * SECOND_MS  # How long a commit without a deadline waits for the decision.
 STAGES_ASK_MS = 1 * MINUTE_MS  # While anything is staged, its coordinator is asked about it.
 LEASE_OUTCOME_WINDOW_MS = 15 * MINUTE_MS
 CLOCK_SKEW_MS_MAX = 500
-# How far a leader's wall clock may take state time beyond both the log and what the clocks of a
-# majority show: more than messages are late, less than leases usually last.
+# How far a leader's wall clock may take state time beyond both the log and the clocks of a
+# majority: more than messages are late, less than leases usually last.
 STATE_TIME_JUMP_MS_MAX = 10 * SECOND_MS
-# The same where nobody else has a clock: a machine that was off for a week or two goes on alone.
+# The same where no other node has a clock: a machine that was off for a week or two continues
+# alone.
 LONE_TIME_JUMP_MS_MAX = 14 * DAY_MS
-# A group with one voter in which nothing happens notes the time this often, so that a node that was
-# idle for long is not taken for one whose clock is wrong.
+# An idle group with one voter records the time this often, so that the clock of a node that was
+# idle for long is not taken for wrong.
 LONE_TIME_NOTED_MS = 1 * DAY_MS
 LEADER_WAIT_MS_MAX = 10 * SECOND_MS  # How long a call without a deadline waits for a leader.
-READER_LOOK_MS_MAX = 1 * SECOND_MS  # A reader's call that waits looks again after so long.
-READER_PARTITION_WAIT_MS = 2 * SECOND_MS  # How long a partition without a leader holds it up.
-STRAGGLER_WAIT_MS = 200  # How long a lease reply with items waits for partitions still asked.
+READER_LOOK_MS_MAX = 1 * SECOND_MS  # A reader's waiting call checks again after this time.
+READER_PARTITION_WAIT_MS = 2 * SECOND_MS  # How long a partition without a leader delays it.
+STRAGGLER_WAIT_MS = 200  # How long a lease reply with items waits for further partitions.
 DELETE_WAIT_MS_MAX = 5 * SECOND_MS  # How long a deletion waits for nodes that do not answer.
 STOP_WAIT_MS_MAX = 5 * SECOND_MS  # How long commands in flight may take when a node stops.
-# No Expire this long after taking office: nobody could extend before.
+# No Expire this long after becoming leader: clients could not extend before.
 LEASE_GRACE_MS = 2 * SECOND_MS
 
-# A change of the number of partitions stops requests with an identity or keys for so long at the
-# most, and is then undone: about an election and a handing over.
+# A change of the number of partitions stops requests with an identity or keys for at most this
+# time, and is then undone: about an election and a handover.
 ROUTING_CLOSED_MS_MAX = 5 * SECOND_MS
-ROUTING_AGAIN_MS = 1 * MINUTE_MS  # Then it is tried again: requests wait 5 s of 65 at the most.
+ROUTING_AGAIN_MS = 1 * MINUTE_MS  # Then it is retried: requests wait at most 5 s of 65.
 CHANGE_WAIT_MS_MAX = 1 * MINUTE_MS  # How long a caller waits for all partitions to follow a change.
 
 # Queues.
 PARTITIONS_MAX = 1_024
 NODES_MAX = 50
-NODE_PARTITIONS_MAX = 2_000  # Replicas, on the average node: an idle one costs some CPU as well.
+NODE_PARTITIONS_MAX = 2_000  # Average replicas per node: even an idle one costs some CPU.
 ATTEMPTS_MAX = 65_535
-RELEASES_MAX = 100  # So many polite releases count as one attempt, unless it is the last one.
-KEY_CHANGES_MAX = 8  # Changes of the number of partitions that items of keys may wait for at once.
+RELEASES_MAX = 100  # This number of releases counts as one attempt, unless it is the last.
+KEY_CHANGES_MAX = 8  # Changes of the partition number that items of keys may wait for at once.
 
 # Partition state machine.
 BLOCK_ITEMS_MAX = 256
-BLOCK_BYTES_MAX = 256 * KIB  # One larger item is a block of its own.
-APPLY_SEGMENTS_MAX = 2_000  # Work of one command; more goes on in further entries.
-# Segments of damaged blocks that one lease passes over: a look at each costs a few microseconds.
+BLOCK_BYTES_MAX = 256 * KIB  # A larger item is a block of its own.
+APPLY_SEGMENTS_MAX = 2_000  # Work of one command; more is done in further entries.
+# Segments of damaged blocks that one lease skips: checking each costs a few microseconds.
 ASIDE_SEGMENTS_MAX = 4_096
 PRODUCERS_MAX = 100_000  # Per partition.
-# How far after the partition's time a new producer may have been born: it is remembered that much
-# longer. It is generous, for state time may be behind true time: when a leader's wall clock steps
-# forward, as after a pause of its virtual machine, state time follows by a tenth of what passes.
+# How far a new producer's creation may be ahead of the partition's time: it is remembered that much
+# longer. The limit is generous, because state time may be behind true time: when a leader's wall
+# clock steps forward, as after a pause of its virtual machine, state time follows by a tenth of the
+# elapsed time.
 PRODUCER_AHEAD_MS_MAX = 7 * DAY_MS
 # Per partition, in the queue's dedup window: 1,400 items with a key each second for an hour. About
 # 1 GB with short keys, 3 GB with the longest.
 DEDUP_KEYS_MAX = 5_000_000
 PRODUCER_OUTCOMES_MAX = 1_024  # Last outcomes kept per producer: more than a stream has unanswered.
-ENDED_LEASES_MAX = 100_000  # Per partition; the oldest go first.
+ENDED_LEASES_MAX = 100_000  # Per partition; the oldest are dropped first.
 STAGES_MAX = 10_000  # Per partition: attempts at tasks of all batches.
 STAGED_BYTES_MAX = 4 * GIB  # Per partition, of items that are not visible yet.
 TXNS_OPEN_MAX = 1_000  # Per queue, not finished; one producer has one undecided.
-TXN_PRODUCERS_MAX = 100_000  # Per queue, remembered by its first partition; likewise by each other.
+TXN_PRODUCERS_MAX = 100_000  # Per queue, remembered by its first partition, and by each other.
 MOVE_BATCH_ITEMS_MAX = 500
-# Before a target that is full or out of reach is tried again; doubled from the one to the other.
+# Pause before a full or unreachable target is tried again; doubled from MIN to MAX.
 MOVE_PAUSE_MS_MIN = 20
-MOVE_PAUSE_MS_MAX = 5 * SECOND_MS  # A try is a log entry of a full target: one item each.
-READER_OPENS_KEPT = 8  # Per reader: openings whose repeats are known, however late they come.
-READERS_MAX = 100  # Per partition: lists and stats look at each, and each may hold a batch.
+MOVE_PAUSE_MS_MAX = 5 * SECOND_MS  # A try is a log entry of a full target, for one item.
+READER_OPENS_KEPT = 8  # Per reader: openings whose repeats are recognised, at any time.
+READERS_MAX = 100  # Per partition: lists and stats scan all, and each may hold a batch.
 BATCH_SEGMENTS_MAX = APPLY_SEGMENTS_MAX  # One command acknowledges a batch and reserves the next.
 MOVE_BATCH_BYTES_MAX = 1 * MIB
 KEY_BYTES_STORED_MAX = 64  # Length of a storage key.
@@ -203,56 +206,55 @@ ENTRY_COMMANDS_MAX = 4_096
 TURN_BYTES_MAX = 16 * MIB
 PROPOSALS_WAITING_MAX = 65_536  # Per node; beyond: OVERLOADED.
 PROPOSAL_BYTES_WAITING_MAX = 128 * MIB
-# With those whose time is over, and whose entries are not applied: a leader may wait long for a
-# majority that hears it and cannot write.
+# Including those that have timed out and whose entries are not applied: a leader may wait long for
+# a majority that hears it and cannot write.
 PROPOSAL_BYTES_UNAPPLIED_MAX = 256 * MIB
 APPEND_BYTES_MAX = 1 * MIB  # Entries of one message to a follower, unless one entry is larger.
 REPLICATION_WINDOW_BYTES = 8 * MIB  # Sent to a follower and not acknowledged.
 REPLICATION_MESSAGES_MAX = 64
 PROPOSAL_TIMEOUT_MS = 10 * SECOND_MS  # Then its outcome is unknown.
-LOG_BYTES_KEPT = 256 * MIB  # Of logs behind what is applied, per node; its groups share it.
+LOG_BYTES_KEPT = 256 * MIB  # Applied log kept per node; its groups share it.
 LOG_BYTES_KEPT_MIN = 1 * MIB
-LOG_PART_BYTES_MAX = (
-    64 * MIB
-)  # What one group keeps of it, and what a young data file has room for.
-LOG_PART_BYTES_MIN = 256 * KIB  # What it may keep however many are busy: some seconds of work.
-LOG_CACHE_BYTES = 256 * KIB  # Newest entries a group keeps in memory besides the unapplied ones.
-LOG_UNAPPLIED_CACHE_BYTES = 4 * MIB  # As above, with those that are on disk and not applied.
-LOG_ENTRY_OVERHEAD_BYTES = 128  # What an entry counts for in the window besides its bytes.
+LOG_PART_BYTES_MAX = 64 * MIB  # What one group keeps of it, and the space of a new data file.
+LOG_PART_BYTES_MIN = 256 * KIB  # What it may keep however many are busy: seconds of work.
+LOG_CACHE_BYTES = 256 * KIB  # Newest entries a group keeps in memory, plus unapplied ones.
+LOG_UNAPPLIED_CACHE_BYTES = 4 * MIB  # As above, including those on disk and not applied.
+LOG_ENTRY_OVERHEAD_BYTES = 128  # Counted per entry in the window, plus its bytes.
 LOG_TERMS_MAX = 1_024  # Elections in the window: their list is rewritten at each.
-PROPOSAL_OVERHEAD_BYTES = 256  # What a proposal counts for besides its attachment.
+PROPOSAL_OVERHEAD_BYTES = 256  # Counted per proposal, plus its attachment.
 TURN_ROWS_MAX = 50_000  # Written by one turn; groups that have not applied theirs wait.
 APPLY_ENTRIES_TURN_MAX = 256  # Per group: a long tail is applied over many turns.
 TRUNCATE_ENTRIES_TURN_MAX = 64  # Per group: more than a turn appends, so that the window is kept.
 DELETE_ROWS_TURN_MAX = 2_000  # A group is deleted over many turns.
 
 # Between nodes.
-# The largest proposal in one entry, and what comes around it.
+# The largest proposal in one entry, and its overhead.
 PEER_FRAME_BYTES_MAX = REQUEST_BYTES_CAP + 2 * ENTRY_BYTES_MAX
-PEER_SEND_BYTES_MAX = 8 * MIB  # Queued for one node: replication keeps itself within it.
-PEER_SEND_BYTES_CAP = 64 * MIB  # Beyond, the connection ends: memory comes before a slow peer.
+PEER_SEND_BYTES_MAX = 8 * MIB  # Queued for one node: replication stays within it.
+PEER_SEND_BYTES_CAP = 64 * MIB  # Beyond, the connection is closed to save memory.
 PEER_RECEIVE_BYTES = 256 * KIB  # Buffer of a connection, while its frames are smaller.
 # Sent on one connection: AES-GCM is sound for 24.5 million under one key (RFC 8446, section 5.5).
 PEER_TLS_RECORDS_MAX = 1 << 24
-PEER_HELLO_BYTES_MAX = 4 * KIB  # Read from somebody who has proven nothing.
-PEER_DESCRIPTION_BYTES_MAX = 256 * KIB  # What a node answers to a query: all nodes, generously.
+PEER_HELLO_BYTES_MAX = 4 * KIB  # Read from an unauthenticated peer.
+PEER_DESCRIPTION_BYTES_MAX = 256 * KIB  # The answer to a query: ample for all nodes.
 PEER_REFUSAL_CHARS_MAX = 500
-PEER_UNPROVEN_MAX = 64  # Connections that have proven nothing; then the oldest one goes.
+PEER_UNPROVEN_MAX = 64  # Unauthenticated connections; beyond, the oldest is closed.
 PEER_ACCEPTS_TURN_MAX = 16
 PEER_CONNECT_MS_MAX = 1 * SECOND_MS  # For each address of a name.
 PEER_RESOLVE_MS_MAX = 2 * SECOND_MS
 PEER_HANDSHAKE_MS_MAX = 2 * SECOND_MS
-PEER_PING_MS = 200  # A node that has sent nothing for so long says that it lives.
-# Nothing received: others are asked for a leader. More on a link whose gaps have been longer.
+PEER_PING_MS = 200  # A node that has sent nothing for this time sends a ping.
+# Time without messages after which other nodes are asked for a leader. Longer on a link with longer
+# gaps.
 PEER_QUIET_MS = 700
-PEER_SILENCE_MS_MAX = 2 * SECOND_MS  # Nothing received: the link is dead. Below an election's.
+PEER_SILENCE_MS_MAX = 2 * SECOND_MS  # Nothing received: link dead. Below an election timeout.
 PEER_RETRY_MS_MIN = 50
 PEER_RETRY_MS_MAX = 1 * SECOND_MS
 PEER_REFUSAL_LOG_MS = 1 * MINUTE_MS  # One line for the same refusal of the same host.
 PEER_REFUSALS_KEPT_MAX = 1_024
 NODE_NAME_CHARS_MAX = 253  # The longest DNS name.
 STARTS_KEPT_MAX = 32  # Of a node: its last starts, which prove that it has the newest data.
-START_MARK_MS = 10 * SECOND_MS  # A copy of a running node is known for one if it is older.
+START_MARK_MS = 10 * SECOND_MS  # A copy of a running node is recognised if older than this.
 STARTS_MET_MAX = 4 * NODES_MAX  # Nodes whose last start a node remembers, removed ones too.
 
 assert PAYLOAD_BYTES_MAX <= PAYLOAD_BYTES_CAP < REQUEST_BYTES_CAP

@@ -1,8 +1,8 @@
 """Nodes of a cluster, and the replicas they hold.
 
-A node is known by its name, and each copy of its data by a random *incarnation*, which is born with
-the data directory. What has to do with votes and acknowledgements names both: a node that lost its
-disk comes back as another incarnation, and nothing that the first one promised is expected of it.
+A node has a name, and each copy of its data has a random *incarnation*, which is created with the
+data directory. Votes and acknowledgements name both. A node that lost its disk returns as another
+incarnation, and is not bound by the promises of the first one.
 """
 
 from typing import NewType
@@ -23,8 +23,9 @@ def node_name(key: NodeKey) -> str:
 
 
 class Replica(msgspec.Struct, frozen=True, array_like=True):
-    """One node's copy of a group. `id` counts from 1 in the group and is never reused there: votes
-    name it. One that is not a voter (a learner) gets everything and counts for nothing.
+    """A group's replica on one node. `id` counts from 1 in the group and is never reused there:
+    votes name it. A replica that is not a voter (a learner) receives everything and does not count
+    for majorities.
     """
 
     id: int

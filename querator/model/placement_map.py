@@ -1,14 +1,14 @@
-"""The placement map: which nodes and queues there are, and which Raft group holds each partition,
-on which nodes.
+"""The placement map: the nodes, the queues, the Raft group of each partition, and the nodes of each
+group.
 
-A map is one version (`epoch`) of the truth that the placement group keeps. It is never changed:
-a later version is another object, so a reader holds one consistent map as long as it likes. At any
-time a name belongs to at most one queue, in whatever state: the name of a queue that is being
-deleted is free again only when the queue has left the map.
+A map is one version (`epoch`) of the state that the placement group keeps. It is immutable: a later
+version is another object, so a reader can keep one consistent map. A name belongs to at most one
+queue at any time, in any state. The name of a queue that is being deleted is free again only when
+the queue has left the map.
 
-A group's replicas in the map are its *target*: what its own configuration, which the group keeps in
-its log, is brought to. Its *founding* replicas are the configuration that it began with; they never
-change, so that a founding replica which is opened late begins as the others have begun.
+A group's replicas in the map are its *target*. The group's own configuration, which it keeps in its
+log, is changed to match the target. Its *founding* replicas are the configuration with which it
+began. They never change, so a founding replica that is opened late begins like the others.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,17 +23,17 @@ from querator.model.queues import Queue
 
 
 class NodeState(Enum):
-    """`placement.map.commands` says how a node gets from one to the next."""
+    """The state of a node; `placement.map.commands` has the transitions."""
 
     ACTIVE = "active"
     DRAINING = "draining"
     """Its replicas move to other nodes; it gets none."""
     LEAVING = "leaving"
-    """As DRAINING; and when none is left, it is removed."""
+    """As DRAINING; the node is removed when no replica is left."""
     REMOVED = "removed"
-    """Its name is kept, so that it is refused when it comes back."""
+    """Its name is kept, so that it is refused when it returns."""
     FORGOTTEN = "forgotten"
-    """As REMOVED; but its name may be used again, with other data."""
+    """As REMOVED, but its name may be used again, with other data."""
 
 
 _FIRST_GROUP: Final = GroupId(PLACEMENT_GROUP + 1)
@@ -41,20 +41,20 @@ _GONE: Final = (NodeState.REMOVED, NodeState.FORGOTTEN)
 
 
 _MAP_VOTERS: Final = ((7, 5), (3, 3), (0, 1))
-"""From so many nodes that take replicas, so many replicas of the placement group vote."""
+"""(Nodes that take replicas, from this number on; replicas of the placement group that vote.)"""
 
 
 def map_voters_wanted(nodes: int) -> int:
-    """Replicas of the placement group that are to vote, of so many nodes that take replicas."""
+    """The number of voters of the placement group, when `nodes` nodes take replicas."""
     return next(voters for least, voters in _MAP_VOTERS if nodes >= least)
 
 
 class PlacedNode(msgspec.Struct, frozen=True, array_like=True):
-    """A node as it said itself when it last started. Addresses are `HOST:PORT`.
+    """A node as it described itself at its last start. Addresses are `HOST:PORT`.
 
     `boots` counts the starts on this copy of its data. `handoff_boots` is the start in which the
-    node last gave its leaderships away (0: in none); it is given none until it starts again.
-    `state` is what operators want of it.
+    node last gave its leaderships away (0: in none); it gets none until it starts again. `state` is
+    set by operators.
     """
 
     name: str
@@ -80,16 +80,16 @@ class PlacedNode(msgspec.Struct, frozen=True, array_like=True):
         return self.state is NodeState.ACTIVE
 
     def as_known(self, known: "PlacedNode") -> "PlacedNode":
-        """With what a node does not say of itself, as it was known before."""
+        """The node, with the fields that a node does not set itself taken from `known`."""
         return msgspec.structs.replace(self, handoff_boots=known.handoff_boots, state=known.state)
 
 
 class PlacedGroup(msgspec.Struct, frozen=True, array_like=True):
-    """Where a group's replicas are. `next_replica` is an id that no replica of the group ever had;
-    `preferred` is the id of the replica that should lead when it can. `moving`: the target has
-    changed, and the group's leader has not yet said that its configuration is the same; until then
-    the target stays. `former` are the nodes that had voters before it began to move; empty while it
-    does not.
+    """The places of a group's replicas. `next_replica` is an id that no replica of the group ever
+    had; `preferred` is the id of the replica that should lead when it can. `moving`: the target has
+    changed, and the group's leader has not yet reported that its configuration is the same; until
+    then the target stays. `former` are the nodes that had voters before the move began; empty
+    otherwise.
     """
 
     founding: Replicas
@@ -110,8 +110,8 @@ class PlacedGroup(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PlacementMap:
-    """One version of the map. Lookups cost O(1) and know nothing of queue states: callers decide
-    what a CREATING or DELETING queue means to them.
+    """One version of the map. Lookups cost O(1) and ignore queue states: callers decide how to
+    treat a CREATING or DELETING queue.
     """
 
     __slots__ = (
@@ -173,10 +173,10 @@ class PlacementMap:
         nodes: Iterable[PlacedNode] = (),
         groups: Mapping[GroupId, PlacedGroup] | None = None,
     ) -> "PlacementMap":
-        """The map of the next epoch: queues added or replaced (with their namespaces), one left out
-        with its groups and, if it was the last one there, its namespace; nodes and groups added or
-        replaced; a cluster id if one is given. Groups that a queue has no more leave the map. Costs
-        copies of dictionaries: about 20 µs for 1,000 partitions.
+        """The map of the next epoch. Queues are added or replaced (with their namespaces). One
+        queue is left out with its groups and, if it was the last one there, its namespace. Nodes
+        and groups are added or replaced, and the cluster id is set if given. Groups that a queue
+        has no more leave the map. Copies dictionaries: about 20 µs for 1,000 partitions.
         """
         assert epoch > self.epoch
         after = PlacementMap(
@@ -213,7 +213,7 @@ class PlacementMap:
     # --- queues ------------------------------------------------------------------
 
     def find(self, namespace: str, name: str) -> Queue | None:
-        """The queue of this name, in whatever state."""
+        """The queue of this name, in any state."""
         return self._by_name.get((namespace, name))
 
     def get(self, queue_id: QueueId) -> Queue | None:
@@ -228,16 +228,16 @@ class PlacementMap:
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """By name."""
+        """The namespaces, by name."""
         return tuple(sorted(self._namespaces))
 
     def queues(self, namespace: str) -> tuple[Queue, ...]:
-        """By name; empty when the namespace is not known. Costs a look at every queue."""
+        """The queues of a namespace, by name; empty when it is unknown. Scans all queues."""
         found = [queue for queue in self._by_id.values() if queue.namespace == namespace]
         return tuple(sorted(found, key=lambda queue: queue.name))
 
     def __iter__(self) -> Iterator[Queue]:
-        """All queues, in no order that matters."""
+        """All queues, in no defined order."""
         return iter(self._by_id.values())
 
     def __len__(self) -> int:
@@ -253,12 +253,12 @@ class PlacementMap:
 
     @property
     def nodes(self) -> tuple[PlacedNode, ...]:
-        """By name, without those that were removed."""
+        """The nodes by name, without those that were removed."""
         return tuple(node for node in self._by_node_name() if node.state not in _GONE)
 
     @property
     def removed(self) -> tuple[PlacedNode, ...]:
-        """By name: nodes that were removed, also those whose names may be used again."""
+        """The removed nodes by name, also those whose names may be used again."""
         return tuple(node for node in self._by_node_name() if node.state in _GONE)
 
     def _by_node_name(self) -> list[PlacedNode]:
@@ -271,14 +271,14 @@ class PlacementMap:
 
     @property
     def groups(self) -> Mapping[GroupId, PlacedGroup]:
-        """Where each group's replicas are, the placement group's included."""
+        """The places of each group's replicas, the placement group included."""
         return self._groups
 
     def placed(self, group: GroupId) -> PlacedGroup | None:
         return self._groups.get(group)
 
     def replicas(self, group: GroupId) -> Replicas:
-        """The target; empty for a group that is not in the map."""
+        """The group's target; empty for a group that is not in the map."""
         placed = self._groups.get(group)
         return () if placed is None else placed.target
 

@@ -1,4 +1,4 @@
-"""What an operator decides about a queue, and what the placement map knows about it."""
+"""The settings that an operator gives a queue, and the queue as the placement map knows it."""
 
 from enum import IntEnum
 
@@ -28,21 +28,22 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     partition_items_max: int = 0
     description: str = ""
     replicas: int = 0
-    """Copies of each partition, one of `REPLICAS_ALLOWED`; 0: three, or as many as there are nodes
-    while there are fewer.
+    """Replicas of each partition, one of `REPLICAS_ALLOWED`. 0: three, or one per node while there
+    are fewer nodes.
     """
 
 
 class Queue(msgspec.Struct, frozen=True, array_like=True):
     """One incarnation of a queue. `groups[p]` is the Raft group of partition p.
 
-    `settings.partitions` is how many there are to be. Requests with an identity or keys are shared
-    out among the first `routed` (0: all), as version `routing` of that number;
-    while the two numbers differ the change is under way. Partitions behind both are closing: they
-    take nothing, and go when they are empty. `first_seqs[p]` is where partition p goes on when it
-    comes again (0: at the beginning). `reopening`: a change was given up, and requests go on by the
-    number of before as of this version, once its partitions have been told (0: none was).
-    `closed`: the queue is being deleted, and nobody can lead any of its partitions any more.
+    `settings.partitions` is the wanted number of partitions. Requests with an identity or keys are
+    distributed over the first `routed` (0: all), as version `routing` of that number. While the two
+    numbers differ, the change is under way. Partitions beyond both are closing: they accept
+    nothing, and leave the map when they are empty. `first_seqs[p]` is the sequence at which
+    partition p continues when it is created again (0: at the beginning). `reopening`: a change was
+    given up, and requests continue by the old number as of this version, once its partitions have
+    received it (0: none was). `closed`: the queue is being deleted, and no node can lead any of its
+    partitions.
     """
 
     namespace: str
@@ -61,27 +62,27 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def shares(self) -> int:
-        """Number of partitions among which identities and keys are shared out."""
+        """Number of partitions over which identities and keys are distributed."""
         return self.routed or len(self.groups)
 
     @property
     def taking(self) -> int:
-        """Number of partitions that take items without identity or key."""
+        """Number of partitions that accept items without identity or key."""
         return min(self.shares, self.settings.partitions)
 
     @property
     def is_changing(self) -> bool:
-        """Whether the number of partitions is being changed; closing ones may be left after."""
+        """Whether the number of partitions is being changed; closing ones may remain afterwards."""
         return self.shares != self.settings.partitions or self.reopening > 0
 
     @property
     def opening(self) -> int:
-        """Number of partitions that are to take items and do not yet."""
+        """Number of partitions that will accept items and do not yet."""
         return max(0, self.settings.partitions - self.shares)
 
     @property
     def closing(self) -> int:
-        """Number of partitions that go when they are empty."""
+        """Number of partitions that leave the map when they are empty."""
         return max(0, len(self.groups) - self.settings.partitions)
 
     def first_seq(self, partition: int) -> int:

@@ -1,4 +1,4 @@
-"""What readers ask and what they are answered; as of `calls`."""
+"""The calls of readers and their replies; conventions as in `calls`."""
 
 import msgspec
 
@@ -15,8 +15,8 @@ class OpenReaderCall(msgspec.Struct, frozen=True):
 
 
 class ReaderPosition(msgspec.Struct, frozen=True):
-    """`ready_upto`: the last place in line that any item of the partition had. `dead_seq`: the last
-    batch whose items were made to die; 0: none.
+    """`ready_upto` is the last position in the wait queue that any item of the partition had.
+    `dead_seq` is the last batch whose items were made dead letters; 0: none.
     """
 
     partition: int
@@ -32,7 +32,7 @@ class OpenedReader(msgspec.Struct, frozen=True):
 
 
 class ReaderAck(msgspec.Struct, frozen=True):
-    """`ready_upto` 0: whatever is ready is given out."""
+    """`ready_upto` 0: any ready items are given out."""
 
     partition: int
     ack_seq: int
@@ -40,8 +40,8 @@ class ReaderAck(msgspec.Struct, frozen=True):
 
 
 class AdvanceReaderCall(msgspec.Struct, frozen=True):
-    """`max_items` and `max_bytes` hold for all partitions together. Partitions without an ack have
-    acknowledged nothing.
+    """`max_items` and `max_bytes` apply to all partitions together. Partitions without an ack
+    acknowledge nothing.
     """
 
     namespace: str
@@ -58,8 +58,8 @@ class AdvanceReaderCall(msgspec.Struct, frozen=True):
 
 
 class ReaderProgress(msgspec.Struct, frozen=True):
-    """`error`: why the partition is as it was, as far as is known. `gone`: it is not the queue's
-    any more, and was empty.
+    """`error` is why the partition is unchanged, as far as is known. `gone`: it left the queue, and
+    was empty.
     """
 
     partition: int
@@ -70,13 +70,13 @@ class ReaderProgress(msgspec.Struct, frozen=True):
 
 
 class AdvancedReader(msgspec.Struct, frozen=True):
-    """By partition."""
+    """The progress by partition."""
 
     partitions: tuple[ReaderProgress, ...]
 
 
 class ReadBatchCall(msgspec.Struct, frozen=True):
-    """Items of an open batch from one index up to before another (0: to the end)."""
+    """Reads items of an open batch from `from_index` up to before `upto_index` (0: to the end)."""
 
     namespace: str
     queue: str
@@ -90,8 +90,8 @@ class ReadBatchCall(msgspec.Struct, frozen=True):
 
 
 class BatchPage(msgspec.Struct, frozen=True, array_like=True):
-    """`columns` is an `ItemColumns` of the items up to before `next_index`; the last page ends
-    before `upto_index`.
+    """`columns` is an `ItemColumns` of the items before `next_index`; the last page ends before
+    `upto_index`.
     """
 
     columns: bytes
@@ -101,8 +101,8 @@ class BatchPage(msgspec.Struct, frozen=True, array_like=True):
 
 class ReaderState(msgspec.Struct, frozen=True):
     """A reader in one partition, as of the state time `now_ms`. `opened_at_ms` is when its epoch
-    came, `advanced_at_ms` when it was advanced last (0: never). `ready`: items that wait for it, or
-    for anybody else.
+    began, `advanced_at_ms` when it last advanced (0: never). `ready` items wait for this or another
+    client.
     """
 
     reader_id: str
@@ -116,14 +116,16 @@ class ReaderState(msgspec.Struct, frozen=True):
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """`partitions` are (number, state in it)."""
+    """A reader with its partitions, as (number, state in it)."""
 
     reader_id: str
     partitions: tuple[tuple[int, ReaderState], ...]
 
 
 class ReleaseReaderCall(msgspec.Struct, frozen=True):
-    """`partition` None: all. `batch_seq` 0: whatever is open. `dead`: the items die."""
+    """Gives a batch back. `partition` None: all. `batch_seq` 0: any open batch. `dead`: the items
+    become dead letters.
+    """
 
     namespace: str
     queue: str

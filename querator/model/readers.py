@@ -1,4 +1,4 @@
-"""Commands and results of readers; conventions as in `model.commands`, what they do in
+"""Commands and results of readers; conventions as in `model.commands`, semantics in
 `partition.readers`.
 """
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class OpenReader(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=20):
-    """Makes a reader known, or opens another epoch of it: earlier ones are refused from then on.
+    """Registers a reader, or opens another epoch of it: earlier epochs are refused from then on.
 
     `epoch` 0: the one after the last; else this one, unless the partition knows a later one. A
     repeat with the same `request_id` (empty: none) opens no other.
@@ -18,11 +18,11 @@ class OpenReader(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=20)
 
 
 class AdvanceReader(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=21):
-    """Acknowledges the reader's open batch, if `ack_seq` names it, and reserves the next one; an
-    open batch that is not acknowledged stays what it is, and is the answer.
+    """Acknowledges the reader's open batch, if `ack_seq` names it, and reserves the next one. An
+    open batch that is not acknowledged is unchanged, and is the answer.
 
-    `max_items` 0: nothing is reserved. Of several items the bytes are at most `max_bytes`.
-    `upto_position`: only items that had this place in line, or one before it; 0: all.
+    `max_items` 0: nothing is reserved. Several items have at most `max_bytes` together.
+    `upto_position`: only items that had this position in the wait queue, or an earlier one; 0: all.
     `skip_released`: a batch whose items were released counts as acknowledged.
     """
 
@@ -36,9 +36,9 @@ class AdvanceReader(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=
 
 
 class ReleaseReader(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=22):
-    """Gives the items of the reader's open batch back, if it is `batch_seq`, their attempt counted.
+    """Gives the items of the reader's open batch back, if it is `batch_seq`; their attempt counts.
 
-    `remove`: and forgets the reader, unless another batch is open. `dead`: the items die instead,
+    `remove` also forgets the reader, unless another batch is open. `dead`: the items die instead,
     as rejected ones, and the batch counts as acknowledged.
     """
 
@@ -53,7 +53,7 @@ ReaderCommand = OpenReader | AdvanceReader | ReleaseReader
 
 class NamedBatch(msgspec.Struct, frozen=True, gc=False):
     """Items reserved for a reader under a number that names no other batch of the reader in the
-    partition. `replays`: how many epochs were opened while it was open.
+    partition. `replays` is the number of epochs that were opened while the batch was open.
     """
 
     seq: int
@@ -64,9 +64,10 @@ class NamedBatch(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReaderResult(msgspec.Struct, frozen=True, gc=False):
-    """A reader as a command has left it. `position`: the last place in line that any item has got;
-    `now_ms` the state time. `dead_seq`: the last batch whose items were made to die; 0: none.
-    `routing`: the last version of the queue's number of partitions that this one was told.
+    """A reader after a command. `position` is the last position in the wait queue that any item
+    got; `now_ms` the state time. `dead_seq` is the last batch whose items were made dead letters;
+    0: none. `routing` is the last version of the queue's number of partitions that this partition
+    received.
     """
 
     epoch: int

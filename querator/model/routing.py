@@ -1,11 +1,11 @@
-"""Which partition an identified request belongs to: pure functions of the identity, so that a
-repeat meets its first attempt, whichever client or node computes them.
+"""The partition of an identified request: pure functions of the identity, so that a repeat reaches
+the partition of its first attempt, on whichever client or node they are computed.
 
     dedup key    slot = hash(key) mod 4,096; partition = slot mod n
     ordered      partition = hash(producer_id) mod n: one partition sees all of the producer's
-                 sequences, so that "only the last one + 1 is accepted" means what it says
+                 sequences, so it can accept only the last one + 1
     unordered    partition = (hash(producer_id) + sequence) mod n: one producer uses all partitions;
-                 each sees every n-th sequence, in whatever order they arrive
+                 each sees every n-th sequence, in any order of arrival
 
 `n` is the queue's number of partitions. `hash` is BLAKE2b with a digest of 8 bytes (RFC 7693; not a
 longer digest cut short), without key, salt or personalisation, read as a big-endian integer.
@@ -20,12 +20,12 @@ _HASH_BYTES = 8
 
 
 def hash_bytes(data: bytes) -> int:
-    """0 to 2**64 - 1."""
+    """The hash, 0 to 2**64 - 1."""
     return int.from_bytes(blake2b(data, digest_size=_HASH_BYTES).digest(), "big")
 
 
 def slot_of_key(key: bytes) -> int:
-    """0 to 4,095; for dedup keys and ordering keys, in UTF-8."""
+    """The slot, 0 to 4,095, of a dedup key or an ordering key in UTF-8."""
     return hash_bytes(key) % SLOTS
 
 
@@ -34,8 +34,8 @@ def partition_of_key(key: bytes, partitions: int) -> int:
 
 
 def partitions_sharing(partition: int, partitions: int, others: int) -> set[int]:
-    """The partitions that slots of one belong to where there are `others` instead of `partitions`;
-    none when it has no slots.
+    """The partitions to which the slots of `partition` belong when the number changes from
+    `partitions` to `others`; none when it has no slots.
     """
     if partition >= partitions:
         return set()

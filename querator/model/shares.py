@@ -1,9 +1,9 @@
-"""A limit that several share, so that one that is stuck leaves room for the others.
+"""A limit that several keys share, so that a stuck key leaves space for the others.
 
-A key may have WEIGHT times what is free beside it (dynamic thresholds; Choudhury and Hahne, 1998).
-Alone it gets two thirds of the limit, so it borrows what nobody else needs. Of n keys that take all
-they can each gets 2/(2n + 1) of the limit, and 1/(2n + 1) stays free for the next one. Nothing is
-taken back: a key that has more than its share gets nothing until it has less.
+A key may have WEIGHT times the free part of the limit (dynamic thresholds; Choudhury and Hahne,
+1998). Alone it gets two thirds of the limit, so it borrows what no other key needs. Each of n keys
+that take all they can gets 2/(2n + 1) of the limit, and 1/(2n + 1) stays free for the next one.
+Nothing is taken back: a key that has more than its share gets nothing until it has less.
 """
 
 from collections.abc import Hashable
@@ -19,9 +19,9 @@ _UNBOUNDED: Final = 1 << 62
 
 
 class Excess(msgspec.Struct, frozen=True):
-    """Why there is no room: with one more call there would be `value` of the unit.
+    """Why a call does not fit: with it there would be `value` of the unit, above `limit`.
 
-    `whole`: all keys together would have them, and the limit is theirs.
+    `whole`: the value and the limit are those of all keys together.
     """
 
     unit: Unit
@@ -31,12 +31,12 @@ class Excess(msgspec.Struct, frozen=True):
 
 
 def share(limit: int, others: int) -> int:
-    """What a key may have of the limit while the others have so much."""
+    """The share of a key in the limit, while the other keys use `others`."""
     return max(0, -(-WEIGHT * (limit - others) // (WEIGHT + 1)))
 
 
 class Shares(Generic[K]):
-    """How many calls each key has, and of how many bytes. Not safe for several threads."""
+    """The number of calls and of bytes of each key. Not thread-safe."""
 
     __slots__ = (
         "_ample_bytes",
@@ -49,7 +49,7 @@ class Shares(Generic[K]):
     )
 
     def __init__(self, *, calls_max: int = 0, bytes_max: int = 0) -> None:
-        """0: not bounded."""
+        """Creates the counts. 0: not bounded."""
         self._calls_max = calls_max or _UNBOUNDED
         self._bytes_max = bytes_max or _UNBOUNDED
         self._ample_calls = _ample(self._calls_max)
@@ -57,17 +57,18 @@ class Shares(Generic[K]):
         self._used: dict[K, list[int]] = {}
         """[calls, bytes]"""
         self.calls = 0
-        """Of all keys together; `bytes` as well."""
+        """Calls of all keys together; `bytes` likewise."""
         self.bytes = 0
 
     def used(self, key: K) -> tuple[int, int]:
-        """Calls and bytes."""
+        """The calls and bytes of a key."""
         calls, size = self._used.get(key, (0, 0))
         return calls, size
 
     def excess(self, key: K, size: int) -> Excess | None:
-        """Why the key may not have one more call of so many bytes; None: it may. What is beyond its
-        share fits when the key has nothing, what is beyond the limit when no key has anything.
+        """Why the key may not have one more call of `size` bytes; None: it may. A call beyond the
+        key's share is allowed when the key has nothing, a call beyond the limit when no key has
+        anything.
         """
         if self.calls < self._ample_calls and self.bytes + size <= self._ample_bytes:
             return None
@@ -77,8 +78,8 @@ class Shares(Generic[K]):
         )
 
     def take(self, key: K, size: int) -> Excess | None:
-        """Adds one call if there is room; else why there is none."""
-        # The short cut of `excess`, without a call: each item comes by here several times.
+        """Adds one call if it fits; else returns why it does not."""
+        # The short cut of `excess`, inlined: this runs several times per item.
         if self.calls >= self._ample_calls or self.bytes + size > self._ample_bytes:
             excess = self.excess(key, size)
             if excess is not None:
@@ -87,7 +88,7 @@ class Shares(Generic[K]):
         return None
 
     def add(self, key: K, size: int) -> None:
-        """One call, whether or not there is room."""
+        """Adds one call, even if it does not fit."""
         self.calls += 1
         self.bytes += size
         mine = self._used.get(key)
@@ -98,7 +99,7 @@ class Shares(Generic[K]):
             mine[1] += size
 
     def remove(self, key: K, size: int) -> None:
-        """A call of so many bytes that was added."""
+        """Removes a call of `size` bytes that was added."""
         mine = self._used[key]
         self.calls -= 1
         self.bytes -= size
@@ -111,7 +112,7 @@ class Shares(Generic[K]):
 
 
 def _ample(limit: int) -> int:
-    """Up to this total no key can have more than its share: each has at least as much."""
+    """The total up to which no key can exceed its share: each share is at least as large."""
     return WEIGHT * limit // (2 * WEIGHT + 1)
 
 

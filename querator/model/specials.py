@@ -1,12 +1,10 @@
-"""What single items ask for beyond a plain item."""
+"""Attributes of single items beyond a plain item."""
 
 import msgspec
 
 
 class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one item asks for beyond a plain item. `ordinal` is its position in the command that
-    brings it.
-    """
+    """The attributes of one item beyond a plain item. `ordinal` is its position in its command."""
 
     ordinal: int
     enqueue_at_ms: int = 0

@@ -1,9 +1,9 @@
 """Starts of a node on one copy of its data, and which of two images of that data is the later one.
 
 Each start makes a random *nonce*, which is on disk before anything of that start leaves the node.
-While it runs it also counts *marks* and tells the others of each. What a node presents is the chain
-of its last starts. Others remember the newest chain that they have met. A restart of the real data
-presents a chain that has what they remember; an image that was copied before does not:
+While the node runs, it also counts *marks* and reports each to the others. A node presents the
+chain of its last starts. Others remember the newest chain that they have met. A restart of the real
+data presents a chain that contains what they remember; an image that was copied before does not:
 
     what is remembered    what is presented                        it is
     start 4               … start 4, start 5                       the real data
@@ -25,7 +25,7 @@ from querator.model.nodes import NodeKey
 
 class Start(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`boots` counts the starts on this copy of the data, from 1; `nonce` has 63 random bits.
-    `marks`: how far the start had come when the image was made.
+    `marks` is the number of marks when the image was made.
     """
 
     boots: int
@@ -38,14 +38,14 @@ Starts = tuple[Start, ...]
 
 
 class Met(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A node, and the newest start of it that is known, with those before."""
+    """A node, and its newest known start with those before."""
 
     node: NodeKey
     starts: Starts
 
 
 class Kin(Enum):
-    """What a chain is to a start that is known."""
+    """The relation of a chain to a known start."""
 
     SAME = auto()
     LATER = auto()
@@ -67,7 +67,7 @@ def marked(starts: Starts) -> Starts:
 
 
 def kin(starts: Starts, known: Start) -> Kin:
-    """What a chain, which is not empty, is to a start that is known of the same data."""
+    """The relation of a chain, which is not empty, to a known start of the same data."""
     newest = starts[-1]
     if newest.boots < known.boots:
         return Kin.OLD
@@ -77,15 +77,15 @@ def kin(starts: Starts, known: Start) -> Kin:
     if same.nonce != known.nonce:
         return Kin.OTHER
     if same is newest:
-        # One process alone runs with this nonce: what says less was said earlier.
+        # Only one process runs with this nonce: a chain with fewer marks was reported earlier.
         return Kin.SAME
     return Kin.OLD if same.marks < known.marks else Kin.LATER
 
 
 def newer(one: Starts, other: Starts) -> Starts:
-    """Of two chains of the same data the one that counts. It does not matter which of them comes
-    first. Of two that contradict each other, the one that has more of the last start that both
-    have counts; if they have the same of it, chance decides, by the nonces.
+    """The valid one of two chains of the same data, independent of their order. If they contradict
+    each other, the chain with more marks of the last common start counts. If these are equal, the
+    nonces decide, which is random.
     """
     kins = kin(one, other[-1]), kin(other, one[-1])
     match kins:

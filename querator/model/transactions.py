@@ -1,8 +1,9 @@
 """Commands and results of transactional produce; conventions as in `model.commands`.
 
-A *batch* of a *producer* is what becomes visible together. Its items wait in *stages*: what one
-attempt at one task of the batch has put into one partition. Partition 0 of the queue coordinates:
-it numbers the transactions and decides; those that hold stages are its participants.
+A *batch* of a *producer* becomes visible as a whole. Its items wait in *stages*: a stage is what
+one attempt at one task of the batch has put into one partition. Partition 0 of the queue is the
+coordinator: it numbers the transactions and decides. The partitions that hold stages are the
+participants.
 
     participant    Stage · DropStages · Prepare · Publish · Discard
     coordinator    Begin · Decide · AbortTxn · Finish
@@ -17,7 +18,7 @@ from querator.model.specials import ItemSpecial
 
 
 class TxnState(IntEnum):
-    """Where a transaction is. COMMITTED and ABORTED are decisions, and last."""
+    """The state of a transaction. COMMITTED and ABORTED are decisions, and final."""
 
     NONE = 0
     PREPARING = 1
@@ -28,9 +29,9 @@ class TxnState(IntEnum):
 class Stage(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=30):
     """Adds items to a stage, invisibly. Their wire bytes travel as the proposal's attachment.
 
-    `attempt` (16 bytes) names the attempt at the task, `sequence` (from 1) the request of it: a
-    repeat changes nothing. `checksum` is the CRC-32 of the attachment. `lengths`, `specials`,
-    `routing` and `slots` as of Produce.
+    `attempt` (16 bytes) names the attempt at the task, `sequence` (from 1) its request: a repeat
+    changes nothing. `checksum` is the CRC-32 of the attachment. `lengths`, `specials`, `routing`
+    and `slots` are as in Produce.
     """
 
     producer: str
@@ -46,8 +47,8 @@ class Stage(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=30):
 
 
 class StageClaim(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a stage holds, as whoever has filled it says: items, and the sum of the checksums of its
-    requests, modulo 2**32.
+    """A stage's content, as reported by the client that filled it: the number of items, and the sum
+    of the checksums of its requests, modulo 2**32.
     """
 
     task: int
@@ -57,9 +58,7 @@ class StageClaim(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Prepare(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=31):
-    """Checks the stages of a batch that a transaction wants to publish, and pins them for it: all
-    or none.
-    """
+    """Checks the stages of a batch that a transaction will publish, and pins all or none for it."""
 
     txn: int
     producer: str
@@ -68,9 +67,9 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=31):
 
 
 class Publish(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=32):
-    """Makes the items visible that are pinned for the transaction, within the apply bound; then the
-    other attempts at its batch go. The partition remembers that the batch of the producer is
-    committed; a `producer` that is not given is that of what is pinned.
+    """Makes the items visible that are pinned for the transaction, within the apply bound; then
+    drops the other attempts at its batch. The partition remembers that the producer's batch is
+    committed. If `producer` is not given, it is that of the pinned stages.
     """
 
     txn: int
@@ -79,8 +78,8 @@ class Publish(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=32):
 
 
 class Discard(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=33):
-    """Lets go of what is pinned for the transaction. `keep`: another one may prepare it. The
-    partition remembers that the transaction is over; `producer` and `batch` as of Publish.
+    """Releases the pins of the transaction. `keep`: another transaction may prepare the stages. The
+    partition remembers that the transaction is over; `producer` and `batch` are as in Publish.
     """
 
     txn: int
@@ -90,8 +89,8 @@ class Discard(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=33):
 
 
 class DropStages(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=34):
-    """Drops the stages of a batch that are not pinned, within the apply bound. `committed`: the
-    partition remembers that the producer's batches up to this one are (-1: none).
+    """Drops the unpinned stages of a batch, within the apply bound. `committed`: the partition
+    remembers that the producer's batches up to this one are committed (-1: none).
     """
 
     producer: str
@@ -100,7 +99,7 @@ class DropStages(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=34)
 
 
 class Participant(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A partition of the queue, and the stages in it that are to be published."""
+    """A partition of the queue, and its stages that will be published."""
 
     partition: int
     group: int
@@ -116,8 +115,8 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=35):
 
 
 class Decide(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=36):
-    """Commits a transaction that is being prepared (`code` 0), or aborts it for a reason; a
-    transaction that is decided stays as it is. `keep` as of Discard.
+    """Commits a transaction that is being prepared (`code` 0), or aborts it for a reason; a decided
+    transaction is unchanged. `keep` is as in Discard.
     """
 
     txn: int
@@ -134,7 +133,7 @@ class AbortTxn(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=37):
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=38):
-    """All participants have carried out what was decided."""
+    """All participants have carried out the decision."""
 
     txn: int
 
@@ -143,7 +142,9 @@ TxnCommand = Stage | Prepare | Publish | Discard | DropStages | Begin | Decide |
 
 
 class StageResult(msgspec.Struct, frozen=True, gc=False):
-    """`repeated`: the request was there before. `committed`: its batch is, nothing was staged."""
+    """`repeated`: the request existed already. `committed`: its batch is committed, nothing was
+    staged.
+    """
 
     repeated: bool = False
     committed: bool = False
@@ -152,7 +153,7 @@ class StageResult(msgspec.Struct, frozen=True, gc=False):
 class TxnResult(msgspec.Struct, frozen=True, gc=False):
     """A transaction as the coordinator has it. `txn` 0: there is none, or none any more.
 
-    `mine`: it is the one that was asked for. `code` and `message` say why it was aborted.
+    `mine`: it is the transaction of the request. `code` and `message` say why it was aborted.
     """
 
     txn: int
@@ -163,7 +164,9 @@ class TxnResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProducerTotals(msgspec.Struct, frozen=True, gc=False):
-    """What is committed of a producer: its last batch (-1: none), the items of that, and of all."""
+    """The committed totals of a producer: its last batch (-1: none), the items of that batch, and
+    of all.
+    """
 
     batch: int = -1
     batch_items: int = 0
@@ -171,8 +174,8 @@ class ProducerTotals(msgspec.Struct, frozen=True, gc=False):
 
 
 class StagedBatch(msgspec.Struct, frozen=True):
-    """What is staged of a batch, or of it in one partition, for operators. `state` PREPARING: some
-    of it is pinned; COMMITTED: it is being published.
+    """What is staged of a batch, in all partitions or in one, for operators. `state` PREPARING:
+    some of it is pinned; COMMITTED: it is being published.
     """
 
     producer: str
@@ -185,7 +188,7 @@ class StagedBatch(msgspec.Struct, frozen=True):
     state: TxnState
 
     def joined(self, other: "StagedBatch") -> "StagedBatch":
-        """Both together, of one batch."""
+        """The sum of both parts of one batch."""
         return StagedBatch(
             self.producer,
             self.batch,

@@ -1,4 +1,4 @@
-"""What is asked about transactions and what is answered; conventions as in `model.calls`."""
+"""The calls about transactions and their replies; conventions as in `model.calls`."""
 
 import msgspec
 
@@ -7,8 +7,8 @@ from querator.model.transactions import StagedBatch
 
 
 class StageCall(msgspec.Struct, frozen=True):
-    """Items of one request of an attempt at a task; `items`, `lengths`, `specials` and `slots` as
-    of `ProduceCall`. `partition` None: the node chooses.
+    """Items of one request of an attempt at a task. `items`, `lengths`, `specials` and `slots` are
+    as in `ProduceCall`. `partition` None: the node chooses.
     """
 
     namespace: str
@@ -27,7 +27,7 @@ class StageCall(msgspec.Struct, frozen=True):
 
 
 class StagedPart(msgspec.Struct, frozen=True):
-    """What one partition has got; of a stage in a commit: of all its requests together."""
+    """What one partition received; in a commit, the sum over all requests of a stage."""
 
     partition: int
     count: int
@@ -36,7 +36,7 @@ class StagedPart(msgspec.Struct, frozen=True):
 
 
 class StageReply(msgspec.Struct, frozen=True):
-    """`committed`: the batch is, nothing was staged and nothing needs to be."""
+    """`committed`: the batch is committed; nothing was staged and nothing needs to be."""
 
     parts: tuple[StagedPart, ...]
     durable: bool
@@ -44,7 +44,7 @@ class StageReply(msgspec.Struct, frozen=True):
 
 
 class CommittedAttempt(msgspec.Struct, frozen=True):
-    """The attempt at a task that counts, with what it has staged by partition."""
+    """The valid attempt at a task, with what it has staged by partition."""
 
     task: int
     attempt: bytes
@@ -76,14 +76,14 @@ class AbortCall(msgspec.Struct, frozen=True):
 
 
 class AbortReply(msgspec.Struct, frozen=True):
-    """`committed`: too late, nothing was aborted. `stages` counts those that were dropped."""
+    """`committed`: it was too late, nothing was aborted. `stages` counts the dropped ones."""
 
     committed: bool
     stages: int
 
 
 class TxnList(msgspec.Struct, frozen=True):
-    """What is staged in a queue by batch, the oldest first; `more`: some are left out."""
+    """The staged batches of a queue, the oldest first; `more`: some are left out."""
 
     batches: tuple[StagedBatch, ...]
     more: bool

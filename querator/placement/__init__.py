@@ -7,6 +7,6 @@ Raft itself is in `querator.raft`, the state machine of a partition in `querator
     joining     how a node finds, founds or joins its cluster
     map         the placement map as a replicated state machine
     placement   the placement of one node: its map, changes, background work
+    tasks       the work that makes the cluster match the map
     waiting     callers that wait for a change to take effect
-    work        the work that makes the cluster match the map
 """

@@ -1,37 +1,36 @@
-"""Queues as a data source of Spark: `QueratorDataSource`, format `querator`, and `register`.
+"""Queues as a Spark data source: `QueratorDataSource` (format `querator`) and `register`.
 
     from querator.spark import register
     register(spark)
     spark.read.format("querator").option("endpoint", "…").option("queue", "…").load()
     spark.readStream.format("querator").option("readerId", "…")….load()
 
-It runs in the processes that Spark starts: schema and partitions on the driver, rows on executors,
-which go straight to the leaders of partitions. Nothing here opens a connection before it is used:
-readers are pickled, and processes forked. See docs/spark.md. Needs the extra `querator[spark]`.
+The code runs in the processes that Spark starts: schema and partitions on the driver, rows on
+executors, which connect directly to the leaders of partitions. Connections are opened at their
+first use, because readers are pickled and processes are forked. The package needs the extra
+`querator[spark]`. See docs/spark.md. Commands of the command line are in `querator.cli.spark`.
 
-The modules and sub-packages:
-
-    answers       answers of scans, with payloads kept apart
-    browsing      the batch reader: a scan, planned on the driver
-    columns       answers as Arrow record batches
-    discovery     lets Spark find the data source by its name
-    flights       the example on real data, `querator spark demo`
-    offsets       positions of a stream in Spark's checkpoint
-    options       options of the data source
-    oversize      rows that are larger than an item may be
-    pipelines     ready pipelines between queues and files
-    reader_run    one run of a reader, in the driver
-    registration  registers the data source in a session
-    report        reports as one HTML file each
-    requirements  the PySpark that is required
-    rows          rows that are written, as items in the protocol's bytes
-    rpc           synchronous calls from Spark's processes
-    schema        the columns of reads
-    sending       items on their way from a task to the nodes
-    sink_options  options of writes
-    source        the data source as Spark knows it
-    streaming     the stream reader: named batches of a reader
-    writing       writers: what tasks and the driver do of a write
+    answers         answers of scans, with the payloads apart from the message
+    browsing        the batch reader: a snapshot scan of a queue
+    columns         columns of the protocol as Arrow record batches
+    offsets         offsets of a stream, as Spark's checkpoint keeps them
+    options         options of reads: names, limits and checks
+    oversize        rows whose payload is too large: an error, or skipped
+    reader_run      one run of a reader, on the driver
+    registration    registration of the data source in a session
+    requirements    the versions of PySpark and PyArrow that are needed
+    rows            rows to be written, as items in the protocol's bytes
+    rpc             synchronous calls of Spark's processes to the nodes
+    schema          the columns of reads, without Arrow
+    sending         requests of a write, several of them in flight
+    sink_options    options of writes
+    source          the data source class that Spark instantiates
+    streaming       the stream reader: named batches of a reader
+    writing         batch and stream writers
+    discovery       the module by which Spark finds the format by itself
+    flights         the example on real data: `querator spark demo`
+    pipelines       ready pipelines between queues and files
+    report          HTML reports and their charts
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,8 @@
-"""Answers of scans: the message, and apart from it the payloads, where gRPC has put them.
+"""Answers of scans: the message, and separately the payloads, in gRPC's own buffer.
 
-Payloads are nearly all of an answer. protobuf copies them into the message, and once more out of
-it, each time into memory that nobody has touched before; together that takes longer than to make
-all columns of Arrow. So they are taken out before the rest is parsed.
+Payloads are nearly all of an answer. protobuf copies them into the message and out of it again,
+each time into untouched memory; both copies together take longer than to make all Arrow columns.
+The payloads are therefore separated before the rest is parsed.
 """
 
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -15,7 +15,7 @@ _PATH: Final = (
     items_pb2.ItemColumns.VALUE_FIELD_NUMBER,
     items_pb2.ByteColumn.DATA_FIELD_NUMBER,
 )
-"""Where payloads are, in both kinds of answers."""
+"""The path to the payloads, in both kinds of answers."""
 
 assert reader_service_pb2.ReadBatchResponse.COLUMNS_FIELD_NUMBER == _PATH[0]
 
@@ -30,14 +30,14 @@ class Kind(Protocol[M_co]):
 
 
 class Answer(NamedTuple, Generic[M]):
-    """`message` has no bytes in `columns.value.data`: they are `payloads`."""
+    """`message` has no bytes in `columns.value.data`: these bytes are `payloads`."""
 
     message: M
     payloads: memoryview
 
 
 def parse(data: bytes, kind: Kind[M]) -> Answer[M]:
-    """A `BrowseResponse` or `ReadBatchResponse`. Raises MalformedError."""
+    """Parses a `BrowseResponse` or a `ReadBatchResponse`. Raises MalformedError."""
     rest, payloads = _without(memoryview(data), data, 0, len(data), _PATH)
     return Answer(kind.FromString(rest), payloads)
 
@@ -45,7 +45,7 @@ def parse(data: bytes, kind: Kind[M]) -> Answer[M]:
 def _without(
     view: memoryview, data: bytes, at: int, stop: int, path: tuple[int, ...]
 ) -> tuple[bytes, memoryview]:
-    """The message from `at` on without the field at the end of the path, and what is in it."""
+    """The message from `at` on without the field at the end of the path, and that field's bytes."""
     found = view[:0]
     kept: list[Any] = []
     while at < stop:

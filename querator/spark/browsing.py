@@ -1,8 +1,8 @@
 """The batch reader: a snapshot scan, planned on the driver, read by executors from the leaders.
 
-The driver fixes the head of each partition. So a DataFrame is of a fixed range of sequences, and no
-item is in it twice; items that are completed before their range is read are missing, and a task
-that runs again may find fewer.
+The driver fixes the head of each partition. A DataFrame therefore covers a fixed range of
+sequences, and no item is in it twice. Items that are completed before their range is read are
+missing, and a task that runs again may find fewer items.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,13 +28,13 @@ class Range(InputPartition):
 
 
 class BrowseReader(DataSourceReader):
-    """Pickled to executors: it holds nothing but the options."""
+    """The reader is pickled to executors, so it holds only the options."""
 
     def __init__(self, options: BrowseOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """On the driver. Raises NotFound, naming the option that is wrong."""
+        """Runs on the driver. Raises NotFound, which names the wrong option."""
         options = self._options
         try:
             stats = cluster(options.target).stats(
@@ -45,9 +45,9 @@ class BrowseReader(DataSourceReader):
         return plan(stats.partitions, options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """On an executor: Arrow record batches of `ARROW_SCHEMA`."""
+        """Runs on an executor. Yields Arrow record batches of `ARROW_SCHEMA`."""
         if not isinstance(partition, Range):
-            # A plan without partitions is one partition of nothing.
+            # For an empty plan Spark makes one partition without a range.
             return
         from querator.spark.columns import to_batch
 
@@ -61,15 +61,15 @@ class BrowseReader(DataSourceReader):
                 if columns.rows:
                     yield to_batch(columns, answer.payloads, options.queue)
         finally:
-            # Spark leaves a reader alone that has given enough (`limit`): the stream ends with it.
+            # Spark stops a reader that has given enough rows (`limit`): the stream ends with it.
             answers.close()  # type: ignore[attr-defined]
 
 
 def plan(
     partitions: Sequence[admin_service_pb2.PartitionStats], least: int
 ) -> list[InputPartition]:
-    """Ranges for all that is there: `least` of them at least, if there are as many items, large
-    partitions in more parts than small ones.
+    """Ranges that cover all partitions. There are at least `least` ranges, if there are that many
+    items. Large partitions are split into more ranges than small ones.
     """
     there = [each for each in partitions if each.first_seq]
     total = sum(each.head_seq - each.first_seq + 1 for each in there)

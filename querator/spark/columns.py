@@ -1,7 +1,7 @@
-"""`ItemColumns` of the protocol as Arrow record batches, without copying what is large.
+"""`ItemColumns` of the protocol as Arrow record batches. Large buffers are not copied.
 
-The schema is the same for every queue and every option: a column that was not asked for is null.
-What an item does not have (empty text, 0) is null as well.
+The schema is the same for every queue and every option: a column that was not requested is null. A
+value that an item does not have (empty text, 0) is null as well.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class ColumnsError(ValueError):
 
 
 def _names(members: Sequence[Any]) -> Any:
-    """Names by number; 0: null."""
+    """Names by number; 0 is null."""
     names = {int(member): member.name.lower() for member in members}
     return pa.array([names.get(number) for number in range(128)], pa.string())
 
@@ -68,8 +68,8 @@ _REASONS: Final = _names(list(DeadReason))
 
 
 def to_batch(columns: items_pb2.ItemColumns, payloads: memoryview, queue: str) -> Any:
-    """A record batch of `ARROW_SCHEMA`, which refers to `payloads`: they are the data of `value`,
-    as `querator.spark.answers` parts them. Raises ColumnsError.
+    """A record batch of `ARROW_SCHEMA`. It refers to `payloads`, the data of the column `value`
+    that `querator.spark.answers` has separated. Raises ColumnsError.
     """
     rows = columns.rows
     seq = _numbers(columns.seq, pa.int64(), rows)
@@ -99,7 +99,7 @@ def to_batch(columns: items_pb2.ItemColumns, payloads: memoryview, queue: str) -
 
 
 def _numbers(packed: bytes, kind: Any, rows: int) -> Any:
-    """Numbers that are all there; an unset column is of zeros."""
+    """A column of numbers without nulls. An unset column consists of zeros."""
     size = kind.bit_width // 8 * rows
     buffer = pa.py_buffer(packed or bytes(size))
     if buffer.size != size:
@@ -108,7 +108,7 @@ def _numbers(packed: bytes, kind: Any, rows: int) -> Any:
 
 
 def _instants(packed: bytes, rows: int) -> Any:
-    """0 is null."""
+    """A column of instants, in which 0 is null."""
     if not packed:
         return pa.nulls(rows, _INSTANT)
     numbers = _numbers(packed, pa.int64(), rows)
@@ -122,7 +122,7 @@ def _named(packed: bytes, names: Any, rows: int) -> Any:
 
 
 def _bounds(packed: bytes, rows: int) -> Any:
-    """Offsets of a column of lists or bytes; an unset one is of empty ones."""
+    """Offsets of a column of lists or bytes. An unset column consists of empty values."""
     return _numbers(packed, pa.int32(), rows + 1)
 
 
@@ -131,7 +131,7 @@ def _lengths(bounds: Any) -> Any:
 
 
 def _there(numbers: Any) -> Any:
-    """The bitmap of those that are not 0."""
+    """A validity bitmap, in which 0 is null."""
     return pc.not_equal(numbers, pa.scalar(0, numbers.type)).buffers()[1]
 
 
@@ -149,7 +149,7 @@ def _bytes(column: items_pb2.ByteColumn, rows: int) -> Any:
 
 
 def _texts(column: items_pb2.ByteColumn, rows: int, *, empty: bool = False) -> Any:
-    """Empty text is null, unless `empty` says that it is text."""
+    """A column of texts. Empty text is null, unless `empty` is set."""
     if not column.offsets and not empty:
         return pa.nulls(rows, pa.string())
     bounds, data = _parts(column, rows)
@@ -190,7 +190,7 @@ def _errors(errors: items_pb2.ErrorColumns, rows: int) -> Any:
 
 
 def _lists(kind: Any, bounds: Any, elements: Any, rows: int) -> Any:
-    """An empty list is null."""
+    """A column of lists. An empty list is null."""
     there = _there(_lengths(bounds))
     buffers = [there, bounds.buffers()[1]]
     return pa.Array.from_buffers(kind, rows, buffers, children=[elements])

@@ -1,10 +1,10 @@
-"""Where a stream is, as Spark keeps it in its checkpoint, and what is between two such places.
+"""Offsets of a stream, as Spark keeps them in its checkpoint, and the items between two offsets.
 
     {"v": 1, "q": "orders", "r": "lake", "p": {"0": [17, 500], "3": [9, 120]}}
 
-By partition: the last batch of the reader, and how many items it has. A batch of that number is
-one set of items for ever, so two offsets say what to read without anybody being asked. Spark
-compares offsets as text: whoever has no news returns the offset that he was given, and keys are
+By partition: the last batch of the reader, and its number of items. A batch number stands for the
+same set of items for ever, so two offsets determine what to read without a call to the queue. Spark
+compares offsets as text: a reader without news returns the offset that it received, and keys are
 always in the same order.
 """
 
@@ -20,18 +20,20 @@ from querator.spark.options import StreamOptions
 
 VERSION: Final = 1
 Offset = dict[str, Any]
-"""As Spark hands it over: JSON."""
+"""JSON, as Spark hands it over."""
 Pairs = Mapping[int, tuple[int, int]]
-"""By partition: number of a batch, and of its items."""
+"""Number of the batch and of its items, by partition."""
 
 
 class OffsetError(ValueError):
-    """The checkpoint is not of this queue and reader; the message says which, and the way out."""
+    """The checkpoint belongs to another queue or reader; the message says which, and names a
+    remedy.
+    """
 
 
 @dataclass
 class BatchPart(InputPartition):
-    """Items of one open batch by their index in it: from `lo` up to before `hi`."""
+    """Items of one open batch by their index in it: from `lo` to before `hi`."""
 
     partition: int
     batch_seq: int
@@ -40,7 +42,7 @@ class BatchPart(InputPartition):
 
 
 def initial_offset(options: StreamOptions) -> Offset:
-    """The place before the first batch. The same at all times: Spark asks again after a crash."""
+    """The offset before the first batch. It is always the same: Spark asks again after a crash."""
     return offset_of(options, {})
 
 
@@ -74,8 +76,8 @@ def pairs_of(options: StreamOptions, offset: Offset) -> dict[int, tuple[int, int
 
 
 def parts_between(start: Pairs, end: Pairs, *, least: int) -> list[BatchPart]:
-    """The batches of `end` that `start` does not have: in `least` parts at least, if there are as
-    many items, large batches in more parts than small ones.
+    """The batches of `end` that are not in `start`. There are at least `least` parts, if there are
+    that many items. Large batches are split into more parts than small ones.
     """
     batches = [
         (partition, seq, count)

@@ -1,7 +1,6 @@
-"""Options of the data source: their names, and what they may be.
+"""Options of the data source: their names and their allowed values.
 
-Spark hands names over in lower case. An option that is not known is an error: Spark would ignore
-it, and with it what was meant.
+Spark hands over names in lower case. An unknown option is an error: Spark would ignore it silently.
 """
 
 import difflib
@@ -57,14 +56,14 @@ _OF_TABLES: Final = frozenset(
         "serialization.format",
     )
 )
-"""What Spark's catalogue adds to the options of a table."""
+"""Options that Spark's catalogue adds to a table's own."""
 _OF_A_TABLE: Final = "option."
-"""Before the options of a table, as the catalogue hands them over."""
+"""The prefix of a table's options, as the catalogue hands them over."""
 RETRY_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 1.0
 MIN_PARTITIONS_MAX: Final = 10_000
 _YEAR_10000_US: Final = 253_402_300_800_000_000
-"""Where the instants of the protocol end."""
+"""The end of the range of the protocol's instants."""
 BATCH_REPLAYS_MAX: Final = 1_000
 _BY_LOWER: Final = {name.lower(): name for name in NAMES}
 _TRUTH: Final = {"true": True, "false": False}
@@ -74,11 +73,11 @@ _POISON_POLICIES: Final = {"fail": False, "deadletter": True}
 
 
 class OptionError(ValueError):
-    """An option is missing, unknown or malformed; the message names it and the way out."""
+    """An option is missing, unknown or malformed; the message names it and a remedy."""
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A cluster. Files are read where the connection is made."""
+    """Address and TLS files of a cluster. The files are read where the connection is made."""
 
     endpoints: tuple[str, ...]
     tls_ca_file: str = ""
@@ -91,8 +90,8 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class BrowseOptions(msgspec.Struct, frozen=True):
-    """Of a snapshot scan. Instants are microseconds since 1970, None: not given; `states` and
-    `kinds` empty: any. `retry_seconds` is how long a failure may go on without a row.
+    """Options of a snapshot scan. Instants are microseconds since 1970, or None if not given. Empty
+    `states` and `kinds` mean any. `retry_seconds` is how long failures may last without a row.
     """
 
     target: Target
@@ -108,10 +107,11 @@ class BrowseOptions(msgspec.Struct, frozen=True):
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """Of a stream. `max_items` and `max_bytes` are of a micro-batch; `poll_seconds` is how long the
-    driver waits for its first item; `adopts`: a checkpoint that is behind the queue goes on where
-    the queue is. `max_replays` (0: any): how many runs may begin while a batch is open; after that
-    it is an error, or with `gives_up` its items become dead letters. Others as in `BrowseOptions`.
+    """Options of a stream. `max_items` and `max_bytes` hold for a micro-batch. `poll_seconds` is
+    how long the driver waits for its first item. `adopts`: a query whose checkpoint is behind the
+    queue continues at the queue's position. `max_replays` (0: any number) is how many runs may
+    begin while a batch is open; after that it is an error, or with `gives_up` its items become dead
+    letters. Other fields are as in `BrowseOptions`.
     """
 
     target: Target
@@ -131,7 +131,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 def check_options(given: Mapping[str, str]) -> None:
-    """What can be said before it is known what is to be done. Raises OptionError."""
+    """Checks that need no knowledge of the intended operation. Raises OptionError."""
     if named(given).keys() & set(_OF_STREAMS):
         stream_options(given)
     else:
@@ -207,12 +207,12 @@ def browse_options(given: Mapping[str, str]) -> BrowseOptions:
 
 
 def is_of_a_table(given: Mapping[str, str]) -> bool:
-    """Whether Spark's catalogue is about to keep them."""
+    """Whether these are options that Spark's catalogue is about to store with a table."""
     return "provider" in given
 
 
 def named(given: Mapping[str, str]) -> dict[str, str]:
-    """By the names as they are documented. Raises OptionError."""
+    """The options by their documented names. Raises OptionError."""
     options = {}
     for key, value in given.items():
         said = key.lower().removeprefix(_OF_A_TABLE)
@@ -303,7 +303,7 @@ def retry_seconds(options: Mapping[str, str]) -> float:
 
 
 def _listed(options: Mapping[str, str], name: str) -> list[str]:
-    """Texts with commas between; none when the option is not given."""
+    """Texts separated by commas; none if the option is not given."""
     if name not in options:
         return []
     return [part.strip() for part in options[name].split(",")]

@@ -1,5 +1,5 @@
-"""Rows whose payload is larger than an item's may be, found before they are sent: an error, or left
-out and counted, as the user has chosen.
+"""Rows whose payload exceeds an item's limit. They are found before they are sent: they are an
+error, or are left out and counted, as the user has chosen.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from querator.spark.rows import RowsError
 
 
 def oversized(values: Any) -> list[int]:
-    """Places of the values (binary or string; null is none) that are too large."""
+    """Indexes of the values (binary or string; null is none) that are too large."""
     import pyarrow.compute as pc
 
     sizes = pc.binary_length(values)
@@ -21,7 +21,7 @@ def oversized(values: Any) -> list[int]:
 
 
 def refusal(name: str, size: int, row: int) -> RowsError:
-    """`name`: of the column."""
+    """`name` is the name of the column."""
     return RowsError(
         f"column {name} has {size:,} bytes in row {row} of this task: the payload of an item has "
         f"{PAYLOAD_BYTES_MAX:,} at most. Store such values elsewhere and write where they are, or "
@@ -32,7 +32,7 @@ def refusal(name: str, size: int, row: int) -> RowsError:
 
 
 def left_out(rows: int, first: str) -> str:
-    """What the driver's log says of them; `first`: which one, in words."""
+    """The line about them in the driver's log; `first` describes the first one."""
     return (
         f"querator: oversizePolicy=skip has left out {rows:,} rows, whose payload is larger than "
         f"{PAYLOAD_BYTES_MAX:,} bytes; one of them is {first}\n"
@@ -40,6 +40,6 @@ def left_out(rows: int, first: str) -> str:
 
 
 def without(places: Sequence[int], of: Sequence[Any]) -> list[Any]:
-    """What is not at `places`."""
+    """The elements whose index is not in `places`."""
     gone = set(places)
     return [each for place, each in enumerate(of) if place not in gone]

@@ -1,12 +1,13 @@
 """A run of a reader, in the driver: from the start of a query to its end.
 
-It begins with the first call that needs the queue: no earlier run does anything from then on, and
-the batches that it left open count as replayed. Advancing acknowledges what Spark has committed,
-and returns what is open then. A call that fails half way is made again: what is open stays open.
+A run begins with the first call that needs the queue. Calls of earlier runs are then refused, and
+the batches that those runs left open count as replayed. Advancing acknowledges what Spark has
+committed, and returns the batches that are then open. A call that fails half way is repeated: open
+batches stay open.
 
-A batch that is about to be handed out once more, after more runs than the user allows, is an error;
-or it is given up, and its items become dead letters. Whether a batch is open says nothing by
-itself: perhaps Spark has committed it, and only its acknowledgement is missing.
+When a batch would be handed out again after more runs than the user allows, this is an error; or
+the batch is given up, and its items become dead letters. An open batch is no proof of a failure:
+Spark may have committed it, and only its acknowledgement is missing.
 """
 
 import sys
@@ -34,21 +35,21 @@ from querator.spark.sending import sender
 from querator.v1 import reader_service_pb2 as pb
 
 _FIRST_PLACE: Final = 1
-"""The first place in line that a partition gives; a bound of 0 would be none."""
+"""The lowest position in the wait queue of a partition; a bound of 0 would mean no bound."""
 
 
 class PoisonBatch(RuntimeError):
-    """Run after run begins a batch, and none finishes it; the message says which, and the ways
-    out.
+    """Several runs in succession have begun a batch, and none has finished it. The message names
+    the batch and the remedies.
     """
 
 
 class ReaderRun:
-    """Every method raises RequestError, Unreachable; errors say the way out."""
+    """Every method raises RequestError and Unreachable. The errors name a remedy."""
 
     def __init__(self, options: StreamOptions, *, bounded: bool) -> None:
-        """Opens the reader. `bounded`: only what is in line by then is given out. Raises
-        OptionError.
+        """Opens the reader. `bounded`: the run hands out only items that are in the wait queue when
+        it begins. Raises OptionError.
         """
         self._options = options
         self._cluster = cluster(options.target)
@@ -92,7 +93,7 @@ class ReaderRun:
         }
         self._given_up = {each.partition: each.dead_seq for each in opened.partitions}
         self._acked = {each.partition: each.acked_seq for each in opened.partitions}
-        # Of an empty partition the first place is the least that can be said.
+        # For an empty partition the lowest position is the bound.
         self._bounds = {
             each.partition: max(_FIRST_PLACE, each.ready_upto) for each in opened.partitions
         }
@@ -100,8 +101,9 @@ class ReaderRun:
     def advance(
         self, acks: Mapping[int, int], *, max_items: int, max_bytes: int
     ) -> list[pb.ReaderProgress]:
-        """What is open, by partition, when the batches up to `acks` are acknowledged. A bounded run
-        that finds nothing has asked all partitions, for a run ends then. Raises PoisonBatch.
+        """Acknowledges the batches up to `acks`, and returns the open batches by partition. A
+        bounded run that returns no batch has reached all partitions, because a run ends then.
+        Raises PoisonBatch.
         """
         patience = Patience(self._options.retry_seconds)
         while True:
@@ -148,13 +150,16 @@ class ReaderRun:
             return self._progress(acks, max_items, max_bytes)
         if self._bounded:
             for each in response.partitions:
-                # It was made after the run has begun: what it has given is the last of it.
+                # A partition without a bound was created after the run began: it gets the lowest
+                # bound.
                 if not each.error:
                     self._bounds.setdefault(each.partition, _FIRST_PLACE)
         return list(response.partitions)
 
     def to_read(self, parts: Sequence[BatchPart]) -> list[BatchPart]:
-        """Those whose items were not given up, now or in an earlier run. Raises PoisonBatch."""
+        """The parts whose items were not given up, in this run or in an earlier one. Raises
+        PoisonBatch.
+        """
         for partition, seq in sorted({(part.partition, part.batch_seq) for part in parts}):
             batch = self._found.get(partition)
             if batch is not None and batch.seq == seq:
@@ -162,7 +167,7 @@ class ReaderRun:
         return [part for part in parts if self._given_up.get(part.partition) != part.batch_seq]
 
     def _gives_up(self, partition: int, batch: pb.NamedBatch) -> bool:
-        """Whether the batch, which comes once more, has come too often. Raises PoisonBatch."""
+        """Whether the batch is given up, because it was replayed too often. Raises PoisonBatch."""
         options = self._options
         if not 0 < options.max_replays < batch.replays:
             return False
@@ -222,7 +227,7 @@ class ReaderRun:
 
 
 def explained(error: RequestError, options: StreamOptions) -> RequestError:
-    """The same error, with what to do about it in Spark."""
+    """The same error, with a remedy in Spark's terms."""
     endpoints = ",".join(options.target.endpoints)
     ways_out: tuple[tuple[type[RequestError], str], ...] = (
         (

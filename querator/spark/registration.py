@@ -1,11 +1,11 @@
-"""The registration of the data source in a session, such that its queries may begin together.
+"""Registration of the data source in a session, such that its queries may begin at the same time.
 
 Spark's runner of a streaming source (`PythonStreamingSourceRunner`, in 4.3) puts four variables of
-the environment into a map that belongs to the registered source. All its queries use the same map,
-each from a thread of its own, and every task takes a copy along. When two queries begin at the same
-moment, the map may come to count more entries than it has; from then on, every task fails with
-OptionalDataException. Entries that are there are only given other values, and that spoils nothing:
-so they are there from the beginning. What stands for the values here is what Spark has by default.
+the environment into a map that belongs to the registered source. All queries of the source use the
+same map, each from its own thread, and every task takes a copy of it. When two queries begin at the
+same moment, the map may count more entries than it has; every later task then fails with
+OptionalDataException. To change the value of an existing entry is safe. `register` therefore
+creates the four entries, with Spark's default values.
 """
 
 from typing import Any, Final
@@ -19,10 +19,11 @@ _VARIABLES: Final = {
 
 
 def register(spark: Any, source: type | None = None) -> None:
-    """Makes format `querator` known to the session; `source`: a class that takes the place of
+    """Makes the format `querator` known to the session. `source` is a class that replaces
     `QueratorDataSource`. Several streaming queries of the session may begin at the same moment.
 
-    Over Spark Connect it is `spark.dataSource.register`: there such queries begin one by one.
+    Over Spark Connect it calls only `spark.dataSource.register`: such queries must begin one by
+    one.
     """
     if source is None:
         from querator.spark import QueratorDataSource as source

@@ -1,17 +1,19 @@
-"""Which PySpark there must be, said before anything of it is imported."""
+"""The versions of PySpark and PyArrow that are needed, checked before either is imported."""
 
 from importlib import metadata
 from typing import Final
 
 PYSPARK_LEAST: Final = (4, 2)
-"""Before, `latestOffset` is not told what is committed: a stream could not be exactly once."""
+"""In earlier versions `latestOffset` does not receive the committed offset, so a stream could not
+be exactly once.
+"""
 PYSPARK_BELOW: Final = (4, 4)
 PYARROW_LEAST: Final = (18,)
 _WAY_OUT: Final = "pip install 'querator[spark]' brings one that fits"
 
 
 def check_requirements() -> None:
-    """Raises ImportError: PySpark or PyArrow is missing, or is of a version that does not do."""
+    """Raises ImportError when PySpark or PyArrow is missing or has an unsuitable version."""
     pyspark = _version("pyspark")
     if not PYSPARK_LEAST <= pyspark < PYSPARK_BELOW:
         raise ImportError(

@@ -1,8 +1,8 @@
-"""Rows that are written, as items in the protocol's bytes.
+"""Rows to be written, encoded as items in the protocol's bytes.
 
-Columns have the names and types of those that are read. An item is encoded from the bytes that
-Arrow has of its fields, without an object for each: a field is its tag, its length and its bytes.
-Null, and empty text, is a field that is not given.
+Columns have the names and types of the columns of reads. An item is encoded from Arrow's bytes of
+its fields, without a Python object for each field: a field is its tag, its length and its bytes.
+Null and empty text are encoded as an absent field.
 """
 
 import difflib
@@ -42,11 +42,13 @@ WRITTEN: Final = (
     DEDUPE_KEY,
     "partition",
 )
-"""What an item is made of."""
+"""The columns that make up an item."""
 PASSED_OVER: Final = frozenset(COLUMNS) - frozenset(WRITTEN)
-"""What a queue itself says of an item: rows that were read may be written as they are."""
+"""Columns that the queue itself sets. They are ignored, so rows that were read may be written as
+they are.
+"""
 _TEXTS: Final = {"kind": 2, "encoding": 3, "reference": 4, "group": 7, "key": 8, DEDUPE_KEY: 12}
-"""Numbers of the fields of `Item`."""
+"""Field numbers in `Item`."""
 _VALUE, _HEADERS, _PRIORITY, _ENQUEUE_AT = 1, 5, 6, 9
 _PRIORITIES: Final = {member.name.lower(): fields.varint(int(member)) for member in Priority}
 _HEADS_MAX: Final = 8_192
@@ -54,11 +56,11 @@ _TEXT_TYPES: Final = (StringType, VarcharType, CharType)
 
 
 class RowsError(ValueError):
-    """A column or a value in it cannot be written; the message names it and the way out."""
+    """A column, or a value in it, cannot be written; the message names it and a remedy."""
 
 
 class _Heads(dict[int, bytes]):
-    """What stands before the bytes of a field, by their number."""
+    """Tag and length of a field, by the number of its bytes."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -72,16 +74,17 @@ class _Heads(dict[int, bytes]):
 
 
 class Layout:
-    """Which columns a frame has, and what they are for. Pickled to executors."""
+    """The columns of a frame, and their meanings. It is pickled to executors."""
 
     def __init__(self, schema: StructType, *, dedupe_key: str = "", unique: bool = False) -> None:
-        """`dedupe_key`: the column that has it, when it is of another name, besides what that name
-        means; `unique`: every row must have one. Raises RowsError.
+        """`dedupe_key` names the column of dedupe keys, if it is not called `dedupe_key`; the
+        column keeps the meaning of its own name as well. `unique`: every row must have a key.
+        Raises RowsError.
         """
         self._unique = unique
         self._places: dict[str, int] = {}
         self.names: dict[str, str] = {}
-        """Of the frame's columns, by what they are."""
+        """Names of the frame's columns, by meaning."""
         wanted = dedupe_key.lower()
         for place, field in enumerate(schema.fields):
             name = field.name.lower()
@@ -120,8 +123,8 @@ class Layout:
         return batch.column(self._places["value"])
 
     def encode(self, batch: Any, first: int) -> list[bytes]:
-        """Items of the rows, each behind its tag and length; the first row's number is `first`.
-        Raises RowsError.
+        """The items of the rows, each with its tag and length. `first` is the number of the first
+        row. Raises RowsError.
         """
         parts: list[Iterable[bytes]] = []
         for meaning, place in self._places.items():
@@ -134,7 +137,7 @@ class Layout:
         return [heads[len(body)] + body for body in bodies]
 
     def partitions(self, batch: Any, first: int) -> list[int | None] | None:
-        """The column `partition`; None: no row has one. Raises RowsError."""
+        """The column `partition`; None if no row has a value. Raises RowsError."""
         place = self._places.get("partition")
         if place is None or batch.column(place).null_count == batch.num_rows:
             return None
@@ -229,8 +232,8 @@ def _values(name: str, column: Any, first: int) -> list[bytes]:
 
 
 def _check_texts(name: str, column: Any, first: int) -> None:
-    """Spark makes texts of any bytes; one that is not UTF-8 fails its request without a word of
-    where it is.
+    """Checks that texts are UTF-8: Spark accepts any bytes as text. The server would refuse the
+    whole request, without the place of the invalid text.
     """
     try:
         column.validate(full=True)
@@ -256,7 +259,7 @@ def _check_unique(name: str, column: Any, first: int) -> None:
 
 
 def _pieces(column: Any) -> Iterator[bytes]:
-    """The bytes of each row; none for null."""
+    """The bytes of each row; empty for null."""
     import pyarrow as pa
 
     if column.null_count:
@@ -283,7 +286,7 @@ def _each(
 
 
 def _headers(pairs: Sequence[dict[str, Any] | None]) -> bytes:
-    """A map of texts: each name once."""
+    """Encodes headers as a map of texts, in which each name occurs once."""
     found: dict[str, str] = {}
     for pair in pairs:
         if pair is None or pair["key"] is None:
@@ -313,7 +316,7 @@ def _priority(name: str) -> bytes:
 
 
 def _enqueue_at(at_us: int) -> bytes:
-    """Instants before 1970 are as much in the past as 1970."""
+    """Instants before 1970 are written as 1970: both are in the past."""
     seconds, rest_us = divmod(max(0, at_us), 1_000_000)
     body = b"\x08" + fields.varint(seconds) + b"\x10" + fields.varint(rest_us * 1_000)
     return fields.prefix(_ENQUEUE_AT, len(body)) + body

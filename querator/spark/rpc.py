@@ -1,11 +1,10 @@
-"""Synchronous calls from the processes of Spark: straight to the leaders of partitions.
+"""Synchronous calls from Spark's processes directly to the leaders of partitions.
 
-A process opens its channels when it makes the first call, and keeps them: Spark forks workers and
-uses them again, and a channel does not survive a fork. Whoever leads a partition is asked of the
-nodes at the endpoints; when the leader's address cannot be reached from here, the endpoints
-themselves are used, for any node passes calls on. What is said here only reads, or may be said
-again whatever became of it, so it is repeated until it works, or until nothing has come for the
-time that the user allows.
+A process opens its channels at its first call and keeps them: Spark forks workers and reuses them,
+and a channel does not survive a fork. The nodes at the endpoints name the leader of a partition.
+When the leader's address cannot be reached from here, the endpoints themselves are used, because
+any node forwards calls. All calls here only read or are safe to repeat. They are therefore repeated
+until they succeed, or until no answer has arrived for the time that the user allows.
 """
 
 import os
@@ -33,9 +32,9 @@ from querator.v1 import (
 from querator.wire.tls import RESOLVING, Tls, TlsError
 
 CALL_SECONDS: Final = 15.0
-"""How long one attempt of a unary call may take."""
+"""Time limit of one attempt of a unary call."""
 ROUTING_SECONDS: Final = 2.0
-"""The same, when a node is asked who leads: any node does, if need be."""
+"""Time limit of a request for the leader. If it fails, any node serves the call."""
 
 _BROWSE: Final = "/querator.v1.QueueService/Browse"
 _READ_BATCH: Final = "/querator.v1.ReaderService/ReadBatch"
@@ -49,8 +48,8 @@ _clusters: "dict[tuple[int, Target], Cluster]" = {}
 
 
 class Unreachable(RuntimeError):
-    """No node can be reached from this process; the message says which were tried, and the way
-    out.
+    """No node can be reached from this process; the message names each address tried
+    and a remedy.
     """
 
 
@@ -66,18 +65,18 @@ class Cluster:
     """A process's connections to the nodes of a cluster."""
 
     def __init__(self, target: Target) -> None:
-        """Raises TlsError: a file is not there, or is not what it should be."""
+        """Raises TlsError when a file is missing or malformed."""
         self._endpoints = target.endpoints
         self._tls = _tls(target)
         self._channels: dict[str, grpc.Channel] = {}
 
-    # --- what is asked -------------------------------------------------------------------------
+    # --- calls ---------------------------------------------------------------------------------
 
     def stats(
         self, namespace: str, queue: str, *, retry_seconds: float
     ) -> admin_service_pb2.GetQueueStatsResponse:
-        """Counts and heads of all partitions: of everything acknowledged before the call. Raises
-        RequestError, Unreachable.
+        """Counts and heads of all partitions, which include everything acknowledged before the
+        call. Raises RequestError, Unreachable.
         """
         request = admin_service_pb2.GetQueueStatsRequest(namespace=namespace, queue=queue)
 
@@ -90,8 +89,8 @@ class Cluster:
     def browse(
         self, request: queue_service_pb2.BrowseRequest, *, retry_seconds: float
     ) -> Iterator[Answer[queue_service_pb2.BrowseResponse]]:
-        """All answers of a scan, whatever becomes of leaders meanwhile: after a failure it goes on
-        where it was. Cancels the stream when it is closed. Raises RequestError, Unreachable.
+        """All answers of a scan, across changes of leaders: after a failure it continues at the
+        same position. Closing it cancels the stream. Raises RequestError, Unreachable.
         """
         at = queue_service_pb2.BrowseRequest()
         at.CopyFrom(request)
@@ -112,7 +111,7 @@ class Cluster:
     def read_batch(
         self, request: reader_service_pb2.ReadBatchRequest, *, retry_seconds: float
     ) -> Iterator[Answer[reader_service_pb2.ReadBatchResponse]]:
-        """The same for a part of an open batch, whose end `request` names."""
+        """Like `browse`, for a part of an open batch, whose end `request` names."""
         at = reader_service_pb2.ReadBatchRequest()
         at.CopyFrom(request)
 
@@ -132,7 +131,7 @@ class Cluster:
     def open_reader(
         self, request: reader_service_pb2.OpenReaderRequest, *, retry_seconds: float
     ) -> reader_service_pb2.OpenReaderResponse:
-        """`request` has a request id: each attempt is of the same run. Raises RequestError,
+        """`request` has a request id, so each attempt opens the same run. Raises RequestError,
         Unreachable.
         """
 
@@ -157,7 +156,7 @@ class Cluster:
     def release_reader(
         self, request: reader_service_pb2.ReleaseReaderRequest, *, retry_seconds: float
     ) -> reader_service_pb2.ReleaseReaderResponse:
-        """Of one batch, so that it may be repeated. Raises RequestError, Unreachable."""
+        """Releases one batch. The call may be repeated. Raises RequestError, Unreachable."""
 
         def ask(channel: grpc.Channel) -> reader_service_pb2.ReleaseReaderResponse:
             stub = reader_service_pb2_grpc.ReaderServiceStub(channel)
@@ -173,8 +172,8 @@ class Cluster:
         place: _Place,
         retry_seconds: float,
     ) -> Iterator[Answer[R]]:
-        """Answers of a stream, which `open_stream` begins behind the last answer that `go_on` was
-        told of; it says whether there are more.
+        """Answers of a stream. `open_stream` begins behind the last answer that `go_on` received;
+        `go_on` returns whether there are more.
         """
         patience = Patience(retry_seconds)
         tried: dict[str, str] = {}
@@ -199,21 +198,23 @@ class Cluster:
             tried[address] = error.message
             self._wait(error, patience, tried, place[2])
 
-    # --- where it is asked ---------------------------------------------------------------------
+    # --- addresses -----------------------------------------------------------------------------
 
     def _way(self, place: _Place, tried: dict[str, str]) -> str:
-        """The leader's address, if it is known and was not in vain; else another one."""
+        """The leader's address, if it is known and has not failed; else another one."""
         leader = self.leader(*place)
         ways = [leader, *self._endpoints] if leader else list(self._endpoints)
         for address in ways:
             if address not in tried:
                 return address
-        # Each was in vain once: things may have changed since.
+        # All have failed once: the state may have changed since.
         tried.pop(ways[0], None)
         return ways[0]
 
     def leader(self, namespace: str, queue: str, partition: int) -> str:
-        """Address of the node that leads a partition; empty: not known, or there is but one."""
+        """Address of the node that leads a partition; empty if it is unknown or there is only one
+        node.
+        """
         asked = queue_service_pb2.GetRoutingRequest(namespace=namespace, queue=queue)
 
         def ask(channel: grpc.Channel) -> queue_service_pb2.GetRoutingResponse:
@@ -253,7 +254,7 @@ class Cluster:
         tried: dict[str, str],
         partition: int | None,
     ) -> None:
-        """Before the next attempt; raises when there is none."""
+        """Waits before the next attempt. Raises the error if there is none."""
         if not error.retriable and not isinstance(error, ConnectionFailed):
             raise error from None
         if patience.wait(error.retry_delay_ms):
@@ -292,19 +293,19 @@ def _tls(target: Target) -> Tls | None:
 
 
 class Patience:
-    """How long attempts go on in vain."""
+    """How long attempts continue without success."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.renew()
 
     def renew(self) -> None:
-        """Something has come."""
+        """Restarts the time limit after a success."""
         self._backoff = Backoff()
         self._until = time.monotonic() + self._seconds
 
     def wait(self, at_least_ms: int | None) -> bool:
-        """Waits, if there is time for another attempt."""
+        """Waits and returns True if there is time for another attempt."""
         pause = self._backoff.next(at_least_ms=at_least_ms)
         if time.monotonic() + pause >= self._until:
             return False

@@ -1,5 +1,5 @@
-"""The columns of reads, for those who need no Arrow: importing it takes longer than what Spark's
-short-lived processes on the driver do. `columns.ARROW_SCHEMA` is the same.
+"""The columns of reads, without Arrow: its import takes longer than the work of Spark's short-lived
+processes on the driver. `columns.ARROW_SCHEMA` is the same schema.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ SPARK_SCHEMA: Final = (
     "`dead_letter` struct<`queue`: string, `partition`: int, `offset`: bigint, `attempts`: int, "
     "`reason`: string, `timestamp`: timestamp, `died_at`: timestamp, `errors`: array<string>>"
 )
-"""DDL."""
+"""The schema as DDL."""
 COLUMNS: Final = (
     "key",
     "value",

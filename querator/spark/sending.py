@@ -1,8 +1,8 @@
-"""Items on their way from a task to the nodes: requests of bounded size, several at once.
+"""Requests from a task to the nodes: of bounded size, and several of them in flight.
 
-A node cuts a request by partition and passes the parts on to their leaders, so any node will do;
-tasks begin with different ones. A request that failed goes to the next node, until the time that
-the user allows for it is over.
+Any node accepts a request: it divides the items by partition and forwards the parts to their
+leaders. Tasks begin with different nodes. A request that failed goes to the next node, until the
+time that the user allows has passed.
 """
 
 import os
@@ -25,18 +25,18 @@ from querator.v1 import transaction_service_pb2 as pb
 from querator.v1.transaction_service_pb2_grpc import TransactionServiceStub
 
 CALL_SECONDS: Final = 30.0
-"""How long one attempt of a call may take: as long as a commit waits for its decision."""
+"""Time limit of one attempt of a call: as long as a commit waits for its decision."""
 REQUEST_BYTES: Final = 2 * 1024 * 1024
-"""Requests are of so many bytes at most, unless one item is larger."""
+"""The largest size of a request, unless a single item is larger."""
 WINDOW: Final = 4
-"""Requests of a task that are not answered."""
+"""Unanswered requests of a task."""
 STAGE: Final = "/querator.v1.TransactionService/Stage"
 PRODUCE: Final = "/querator.v1.QueueService/Produce"
 _FIELD: Final = re.compile(r"items\[(\d+)\]\.(\w+)")
 _WHOLE: Final = ("", "request")
-"""Fields of an error that is about the size of a request: gRPC's, and the node's."""
+"""Fields of errors about the size of a whole request: gRPC's, and the node's."""
 _COLUMNS: Final = {"payload": "value", "attributes": "headers", "dedup_key": "dedupe_key"}
-"""Where the protocol has another name for a field."""
+"""Names of columns that differ from the protocol's field."""
 
 A = TypeVar("A", bound=Message, covariant=True)
 
@@ -48,7 +48,7 @@ class Answer(Protocol[A]):
 
 
 class RowRefused(InvalidArgument):
-    """The queue does not take a row; the message names its column, its number, limit and value."""
+    """The queue refuses a row; the message names its column, its number, limit and value."""
 
 
 _senders: "dict[tuple[int, Target], Sender]" = {}
@@ -63,7 +63,7 @@ def sender(target: Target) -> "Sender":
 
 
 class Sender(Cluster):
-    """Calls that change something. Each may be repeated as it is, but for a produce without dedupe
+    """Calls that change something. Each may be repeated as it is, except a produce without dedupe
     keys. Every method raises RequestError and Unreachable.
     """
 
@@ -82,7 +82,7 @@ class Sender(Cluster):
     def totals(
         self, namespace: str, queue: str, producer: str, *, retry_seconds: float
     ) -> pb.GetTxnProducerResponse:
-        """What the queue has counted of a producer's batches."""
+        """The queue's counts of a producer's batches."""
         request = pb.GetTxnProducerRequest(namespace=namespace, queue=queue, producer=producer)
 
         def ask(channel: grpc.Channel) -> pb.GetTxnProducerResponse:
@@ -93,8 +93,8 @@ class Sender(Cluster):
     def redrive(
         self, namespace: str, queue: str, item_ids: Sequence[str], *, retry_seconds: float
     ) -> tuple[int, int]:
-        """How many dead letters are on their way, by the last of so many attempts: what is on its
-        way is not sent again, and not counted again.
+        """The number of dead letters that the last attempt has moved, and the number of attempts. A
+        letter that is already on its way is neither moved nor counted again.
         """
         attempts = 0
         request = admin_service_pb2.RedriveDeadLettersRequest(
@@ -131,8 +131,8 @@ class Sender(Cluster):
         window: int,
         retry_seconds: float,
     ) -> Iterator[A]:
-        """Answers in the order of the requests, which are taken as there is room for them among
-        `window` unanswered ones. `first` is the task's number. Raises RowRefused.
+        """Answers in the order of the requests. The next request is taken when fewer than `window`
+        requests are unanswered. `first` is the task's number. Raises RowRefused.
         """
         flying: deque[_Flight] = deque()
         try:
@@ -173,7 +173,7 @@ class Sender(Cluster):
 
 
 class Request:
-    """Bytes of a request, and the rows that are in it, as numbers from the start of the task."""
+    """Bytes of a request, and the rows in it, numbered from the start of the task."""
 
     __slots__ = ("data", "rows")
 
@@ -183,7 +183,7 @@ class Request:
 
 
 class _Flight:
-    """A request that is not answered. `way`: which of the endpoints it goes to."""
+    """An unanswered request. `way` selects the endpoint that it goes to."""
 
     __slots__ = ("address", "call", "path", "request", "way")
 
@@ -196,7 +196,7 @@ class _Flight:
 
 
 def cut(items: list[bytes], rows: Sequence[int]) -> Iterator[tuple[list[bytes], Sequence[int]]]:
-    """Items in parts that fit into a request, with their rows."""
+    """The items and their rows, in parts that fit into a request."""
     start = size = 0
     for at, item in enumerate(items):
         if at > start and (at - start == REQUEST_ITEMS_MAX or size + len(item) > REQUEST_BYTES):
@@ -210,7 +210,7 @@ def cut(items: list[bytes], rows: Sequence[int]) -> Iterator[tuple[list[bytes], 
 def by_partition(
     items: list[bytes], rows: Sequence[int], partitions: list[int | None] | None
 ) -> Iterator[tuple[int | None, list[bytes], Sequence[int]]]:
-    """Items by the partition that is wished for, in their order."""
+    """Items by the requested partition, in their order."""
     if partitions is None:
         yield None, items, rows
         return
@@ -221,7 +221,7 @@ def by_partition(
 
 
 def _name_row(error: RequestError, request: Request) -> None:
-    """Raises RowRefused for what is wrong with an item, in the words of a frame."""
+    """Raises RowRefused for an error in one item, in the terms of the frame."""
     found = _FIELD.fullmatch(error.field)
     if found is not None and isinstance(error, InvalidArgument):
         row, column = request.rows[int(found[1])], _COLUMNS.get(found[2], found[2])

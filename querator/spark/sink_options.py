@@ -33,11 +33,11 @@ _OF_SINKS: Final = (
     "tlsKeyFile",
 )
 _OF_SPARK: Final = frozenset(("checkpointlocation", "queryname"))
-"""What a streaming query hands over to its sink besides."""
+"""Spark's own options, which a streaming query hands over to its sink."""
 
 
 class SinkOptions(msgspec.Struct, frozen=True):
-    """`producer` and `batch` are the user's names for what is written, "" and None when not given;
+    """`producer` and `batch` are the user's names for the write, or "" and None if not given.
     `dedupe_key` is a column. `skips_oversized`: rows whose payload is too large are left out.
     `retry_seconds` is how long one request may be tried.
     """
@@ -58,7 +58,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
 
 
 def sink_options(given: Mapping[str, str], *, of_table: Mapping[str, str]) -> SinkOptions:
-    """`of_table`: those of the table that is inserted into, which are of reads as well. Raises
+    """`of_table`: options of the table that is inserted into, which may be options of reads. Raises
     OptionError.
     """
     said = named({key: value for key, value in given.items() if key.lower() not in _OF_SPARK})

@@ -1,7 +1,7 @@
-"""The data source as Spark knows it. Instances are pickled: they hold the options alone.
+"""The data source class that Spark uses. Instances are pickled: they hold only the options.
 
-Spark makes them in processes that live for a moment, several for each query. So nothing is imported
-here that only the later steps need: Arrow and gRPC take a third of a second of such a process.
+Spark makes several short-lived processes for each query. This module therefore imports nothing that
+only later steps need: the import of Arrow and gRPC takes a third of a second of such a process.
 """
 
 from collections.abc import Mapping
@@ -27,17 +27,19 @@ from querator.spark.schema import COLUMNS, SPARK_SCHEMA
 from querator.spark.sink_options import SinkOptions, sink_options
 
 _RECORDED: Final = "querator"
-"""Metadata of a table's first column: its options."""
+"""Metadata key of a table's first column, which holds the table's options."""
 
 
 class NotSupported(ValueError):
-    """Something that Spark can do with other sources; the message says what to do instead."""
+    """An operation that other sources allow and this one does not; the message names an
+    alternative.
+    """
 
 
 class QueratorDataSource(DataSource):
-    """Format `querator`: `spark.read` is a snapshot scan of a queue, `spark.readStream` takes items
-    out of it, each exactly once; `df.write` and `writeStream` put rows into it, each exactly once.
-    See docs/spark.md.
+    """The format `querator`. `spark.read` is a snapshot scan of a queue, and `spark.readStream`
+    takes items out of it, each exactly once. `df.write` and `writeStream` put rows into it, each
+    exactly once. See docs/spark.md.
     """
 
     @classmethod
@@ -45,10 +47,10 @@ class QueratorDataSource(DataSource):
         return "querator"
 
     def schema(self) -> StructType | str:
-        """The same for all queues. Options are checked here already, before anything is planned.
+        """The schema, which is the same for all queues. Options are checked here, before planning.
 
-        Spark asks when a table is created, with its options; when the table is read it hands over
-        the schema without them. So they go along with the schema.
+        Spark asks when a table is created, and passes the table's options. When the table is read,
+        Spark passes the schema without the options. The schema therefore carries them.
         """
         check_options(self.options)
         if not is_of_a_table(self.options):
@@ -96,8 +98,8 @@ class QueratorDataSource(DataSource):
                 "output mode complete; nothing was written. Use append, and empty the queue by "
                 "consuming it or by `querator queue delete`"
             )
-        # A table is inserted into with all of its columns, and with no option of the query's own
-        # that says where.
+        # An insert into a table has all of the table's columns, and none of the options endpoint
+        # and queue.
         whole = tuple(schema.fieldNames()) == COLUMNS
         given = self.options
         of_table = _recorded(schema) if whole and not {"endpoint", "queue"} & set(given) else {}
@@ -105,7 +107,9 @@ class QueratorDataSource(DataSource):
 
 
 def _options(schema: StructType, given: Mapping[str, str]) -> Mapping[str, str]:
-    """Those of the query (`SELECT … WITH (…)`) win over those of its table. Raises OptionError."""
+    """The options of the query (`SELECT … WITH (…)`) override those of its table. Raises
+    OptionError.
+    """
     if tuple(schema.fieldNames()) != COLUMNS:
         raise OptionError(
             "the schema of a queue is fixed: leave out .schema(…), and select the columns"

@@ -1,5 +1,5 @@
 """The stream reader: named batches of a reader, planned on the driver, read by executors from the
-leaders, each item exactly once in what the query makes of it.
+leaders. Each item is in the query's result exactly once.
 
     latestOffset(start)     Spark has committed everything up to `start`: it is acknowledged, and
                             the next batches are reserved; the offset names them
@@ -7,9 +7,9 @@ leaders, each item exactly once in what the query makes of it.
     partitions(start, end)  the batches that `end` names, in parts
     read(part)              the items of the part, the same as often as Spark asks
 
-After a crash before the checkpoint was written, latestOffset returns the batches that are open;
-after a later one Spark plans the same two offsets again, and what they name is still there.
-`commit` comes one batch late, and never for the last one: nothing depends on it.
+After a crash before the checkpoint was written, latestOffset returns the batches that are open.
+After a later crash Spark plans the same two offsets again, and their batches are still open. Spark
+calls `commit` one batch late, and never for the last batch: nothing depends on it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,12 +39,12 @@ from querator.v1 import reader_service_pb2
 
 
 class IncompleteBatch(RuntimeError):
-    """A part of a batch came with another number of items than it has."""
+    """A part of a batch arrived with a wrong number of items."""
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One instance is the driver's for a run of the query; another one is pickled to executors
-    before it has done anything.
+    """One instance belongs to the driver for a run of the query. Another one is pickled to
+    executors before its first use.
     """
 
     def __init__(self, options: StreamOptions) -> None:
@@ -61,12 +61,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_items)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What comes after this is left for the next run. Raises RequestError, Unreachable."""
+        """Later items are left to the next run. Raises RequestError, Unreachable."""
         self._run = ReaderRun(self._options, bounded=True)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Acknowledges `start`, and returns where the batches end that are open then; `start`
-        itself if there are none. Waits for some, for `pollTimeout`. Raises RequestError,
+        """Acknowledges `start`, and returns the end of the batches that are then open; `start`
+        itself if there are none. Waits up to `pollTimeout` for a batch. Raises RequestError,
         Unreachable, OffsetError, PoisonBatch.
         """
         options = self._options
@@ -86,15 +86,16 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for each in progress
             if each.HasField("batch")
         }
-        # What was adopted goes into the checkpoint for all partitions, also by an empty batch: the
-        # next run need not adopt.
+        # The adopted position of every partition goes into the checkpoint, if need be by an empty
+        # batch: the next run need not adopt.
         adopted = {
             each.partition: (each.acked_seq, 0)
             for each in progress
             if not each.gone and each.acked_seq > pairs.get(each.partition, (0, 0))[0]
         }
         if news or adopted:
-            # What is gone of the queue goes with news: by itself it would be an empty batch.
+            # Deleted partitions leave the offset together with other news: alone they would be an
+            # empty batch.
             gone = {each.partition for each in progress if each.gone}
             kept = {partition: pair for partition, pair in pairs.items() if partition not in gone}
             start = offset_of(options, {**kept, **adopted, **news})
@@ -102,23 +103,23 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def reportLatestOffset(self) -> Offset | None:
-        """For Spark's progress reports, as often as it likes: asks nobody."""
+        """Serves Spark's progress reports, at any rate: it makes no call."""
         return self._last
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """What is planned follows from the offsets alone, but that items which were given up are
-        not read. Raises OffsetError; and RequestError, PoisonBatch when this is the first call of a
-        run that repeats a batch.
+        """The plan depends on the offsets alone, except that items which were given up are not
+        read. Raises OffsetError; and RequestError, PoisonBatch when this is the first call of a run
+        that repeats a batch.
         """
         options = self._options
         parts = parts_between(
             pairs_of(options, start), pairs_of(options, end), least=options.min_partitions
         )
-        # A run that repeats a batch begins here: it counts, and the runs before it end.
+        # A run that repeats a batch begins here: it counts as a run, and earlier runs end.
         return self._running().to_read(parts) if parts else []
 
     def commit(self, end: Offset) -> None:
-        """Nothing: what is committed is acknowledged by the next `latestOffset`."""
+        """Does nothing: the next `latestOffset` acknowledges what is committed."""
 
     def _running(self) -> ReaderRun:
         if self._run is None:

@@ -1,15 +1,15 @@
-"""Writers: what tasks and the driver do of a write, as Spark calls them.
+"""Writers: the steps of a write in tasks and in the driver, as Spark calls them.
 
     writer(schema)        driver    options, columns and the queue are checked: nothing has moved
     write(batches)        executor  once for each attempt at a task; its message says what it staged
     commit(messages)      driver    one CommitTxn with the attempts that Spark has chosen
     abort(messages)       driver    drops what is staged, unless it is committed
 
-Transactional writes are named by a producer and a batch. Of a streaming query these are its id and
-the number of the micro-batch, which Spark hands to tasks alone: so messages carry them, and commit
+A producer and a batch identify a transactional write. For a streaming query these are its id and
+the number of the micro-batch. Spark gives these only to tasks, so messages carry them, and commit
 needs nothing else. A batch write makes up a name in `__init__`: the writer that Spark pickles for
-tasks is the one that commits. With that, each may come again at any point: an attempt at a task is
-another attempt, a batch is committed once, and what is committed is not aborted.
+tasks is the one that commits. Each step may therefore be repeated at any point: an attempt at a
+task is another attempt, a batch is committed once, and a committed batch is not aborted.
 """
 
 import sys
@@ -48,15 +48,15 @@ from querator.v1 import queue_service_pb2
 from querator.v1 import transaction_service_pb2 as pb
 
 ABORT_SECONDS: Final = 10.0
-"""How long an abort is tried: what is staged expires by itself."""
+"""How long an abort is tried. Staged items expire by themselves."""
 _BATCH_ID: Final = "streaming.sql.batchId"
 _QUERY_ID: Final = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True)
 class Task:
-    """What Spark says of a task. `query` and `batch` are those of a streaming query, and of what is
-    written in foreachBatch; else "" and None.
+    """Spark's description of a task. `query` and `batch` belong to a streaming query or to a write
+    in foreachBatch; else they are "" and None.
     """
 
     number: int
@@ -65,7 +65,7 @@ class Task:
 
     @classmethod
     def current(cls) -> "Task":
-        """Of the worker that this runs in."""
+        """The task of the worker that this runs in."""
         context = TaskContext.get()
         assert context is not None, "write() is called by Spark's workers"
         batch = context.getLocalProperty(_BATCH_ID)
@@ -75,9 +75,9 @@ class Task:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What an attempt at a task has done. `parts`: items and checksum by partition of the queue.
-    `committed`: the batch was already. `skipped` rows were too large and left out, the first of
-    them `skipped_first`.
+    """The result of an attempt at a task. `parts`: number of items and checksum, by partition of
+    the queue. `committed`: the batch was committed before. `skipped` rows were too large and left
+    out; `skipped_first` is the first of them.
     """
 
     producer: str
@@ -97,7 +97,7 @@ class Written(WriterCommitMessage):
 
 
 class Sink:
-    """Both writers do this. Pickled: it holds options, and where columns are."""
+    """The common part of both writers. It is pickled: it holds options and positions of columns."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         """Raises OptionError, RowsError."""
@@ -112,7 +112,9 @@ class Sink:
             )
 
     def check_queue(self) -> None:
-        """Before data moves. Raises NotFound, OptionError and, as calls do, Unreachable."""
+        """Checks the queue before data moves. Raises NotFound, OptionError and, as calls do,
+        Unreachable.
+        """
         options = self._options
         try:
             settings = sender(options.target).queue(
@@ -129,7 +131,7 @@ class Sink:
     # --- tasks -------------------------------------------------------------------------------
 
     def produce(self, task: Task, batches: Iterable[Any]) -> Written:
-        """Writes at once: what is written stays, also when the task is tried again."""
+        """Writes at once. Written items stay, even when the task is tried again."""
         options = self._options
         head = queue_service_pb2.ProduceRequest(namespace=options.namespace, queue=options.queue)
         start = head.SerializeToString()
@@ -151,7 +153,7 @@ class Sink:
             requests(),
             queue_service_pb2.ProduceResponse,
             first=task.number,
-            # Items of a key keep the order of the rows.
+            # Items with the same key keep the order of the rows.
             window=1 if "key" in self._layout else WINDOW,
             retry_seconds=options.retry_seconds,
         )
@@ -160,7 +162,9 @@ class Sink:
         return written
 
     def stage(self, task: Task, producer: str, batch: int, batches: Iterable[Any]) -> Written:
-        """Stages under an attempt of its own; ends at once when the batch is committed."""
+        """Stages the items under an attempt of its own. Ends early if the batch is already
+        committed.
+        """
         options = self._options
         written = Written(producer, batch, task.number, uuid_utils.uuid7().bytes)
         answers = sender(options.target).send(
@@ -176,7 +180,7 @@ class Sink:
                 written.committed = True
                 break
             written.add(answer.parts)
-        # Requests under way are of no use when the batch is committed.
+        # Requests in flight are useless once the batch is committed.
         answers.close()  # type: ignore[attr-defined]
         return written
 
@@ -200,7 +204,7 @@ class Sink:
     def _cut(
         self, written: Written, batches: Iterable[Any]
     ) -> Iterator[tuple[list[bytes], Sequence[int], int | None]]:
-        """Requests of all rows: items, numbers of their rows, partition. Raises RowsError."""
+        """All rows, cut into requests: items, row numbers, partition. Raises RowsError."""
         begun = 0
         for batch in batches:
             if not batch.num_rows:
@@ -218,7 +222,7 @@ class Sink:
             begun += batch.num_rows
 
     def _oversized(self, written: Written, batch: Any, begun: int) -> list[int]:
-        """Places in a batch of rows to be left out. Raises RowsError."""
+        """Indexes of the rows of a batch that are left out. Raises RowsError."""
         values = self._layout.values(batch)
         places = oversized(values)
         if not places:
@@ -232,11 +236,11 @@ class Sink:
         written.skipped += len(places)
         return places
 
-    # --- the driver --------------------------------------------------------------------------
+    # --- on the driver -----------------------------------------------------------------------
 
     def decide(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commits what the messages say; does nothing when it is. Raises RequestError,
-        Unreachable.
+        """Commits the attempts of the messages; does nothing if the batch is already committed.
+        Raises RequestError, Unreachable.
         """
         written = _of(messages)
         _tell_skipped(written)
@@ -268,8 +272,8 @@ class Sink:
     def drop(
         self, messages: Sequence[WriterCommitMessage | None], producer: str, batch: int | None
     ) -> None:
-        """Aborts, if it can: what is staged is invisible, and expires by itself. `producer` and
-        `batch`, as far as the driver knows them, are for when no task has ended well.
+        """Aborts, if possible; staged items are invisible, and expire by themselves. `producer` and
+        `batch`, as far as the driver knows them, are used if no task has ended successfully.
         """
         written = _of(messages)
         if written:
@@ -287,7 +291,7 @@ class Sink:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write`, INSERT, and what is written in foreachBatch."""
+    """The writer of `df.write`, of INSERT, and of writes in foreachBatch."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         """Raises OptionError, RowsError."""
@@ -319,8 +323,8 @@ class BatchWriter(DataSourceArrowWriter):
                 )
             return 0
         if not self._options.producer:
-            # By the query's id alone, a second write in the same function would be taken for a
-            # repeat of the first one, and left out.
+            # The query's id alone would identify all writes of the function: the second write would
+            # be taken for a repeat of the first, and left out.
             raise OptionError(
                 "a write in foreachBatch needs option txnAppId: a name for this write, other than "
                 "those of other writes, and the same after each restart; so a micro-batch that is "
@@ -334,13 +338,15 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         options = self._options
-        # In foreachBatch the number is that of the micro-batch, of which tasks alone are told.
+        # In foreachBatch the batch is the number of the micro-batch, which only tasks receive.
         batch = 0 if options.batch is None and not options.producer else options.batch
         self._sink.drop(messages, self._name, batch)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`. Spark makes one for each micro-batch, and another one to commit it."""
+    """The writer of `df.writeStream`. Spark makes one for each micro-batch, and another to commit
+    it.
+    """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         """Raises OptionError, RowsError."""
@@ -372,12 +378,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _of(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
-    """Those of tasks that have ended well."""
+    """The messages of the tasks that have ended successfully."""
     return [one for one in messages if isinstance(one, Written)]
 
 
 def _tell_skipped(written: Sequence[Written]) -> None:
-    """In the driver's log."""
+    """Reports skipped rows in the driver's log."""
     skipped = [one for one in written if one.skipped]
     if skipped:
         first = f"row {skipped[0].skipped_first} of task {skipped[0].task}"

@@ -1,10 +1,10 @@
-"""`querator demo`, and what it shares with the demo on Spark.
+"""`querator demo`, and the modules that it shares with the demo on Spark.
 
-The modules and sub-packages:
+    demo           the command: real data, real nodes and a kill
+    demo_run       one run: all flights through one queue, and the counts
+    flights        the input: flights of 2013, and a ledger of rows
+    local_nodes    node processes on free ports and own directories
+    measure        latencies, and progress bars
 
-    demo         the command: nodes, load, a killed node, the proof
-    demo_run     the work: all flights through one queue, and the counts
-    flights      the input: 336,776 flights of 2013
-    local_nodes  node processes on this machine
-    measure      latencies, and the progress of long work
+The demo on Spark is in `querator.cli.spark`.
 """

@@ -1,5 +1,5 @@
-"""`querator demo`: real data through real nodes, one of which dies, and the proof that nothing was
-lost.
+"""`querator demo`: real data through real nodes, one of which is killed, and the proof that nothing
+was lost.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from querator.client import Client
 from querator.client.values import PartitionStats
 
 DOWN_SECONDS = 1.0
-"""How long the node that is killed stays down."""
+"""How long the killed node stays down."""
 
 
 class DemoView(msgspec.Struct, frozen=True):
@@ -71,11 +71,13 @@ class DemoView(msgspec.Struct, frozen=True):
 def demo(rows: int, nodes: str) -> None:
     """Push the 336,776 flights that left New York in 2013 through three nodes of your own.
 
-    The nodes run on a temporary directory and free ports, durable as always, and are gone
-    afterwards. Each flight is produced, leased and completed; one in a hundred is retried, one
-    consumer dies with items in its hands, and in the middle of it all a node that leads is killed
-    (kill -9) and comes back later. At the end the books must balance: every flight was
-    completed exactly once. The last line is a JSON object; the exit code is 1 if anything is amiss.
+    The nodes run on a temporary directory and free ports, durably as always; the directory is
+    deleted at the end. Each flight is produced, leased and completed. One in a hundred is retried,
+    and one consumer dies while it holds leases. In the middle of the run a node that leads is
+    killed (kill -9) and returns later.
+
+    At the end the counts must balance: every flight was completed exactly once. The last line is a
+    JSON object; the exit code is 1 if there is a problem.
     """
     try:
         path = find_flights()
@@ -111,7 +113,7 @@ def demo(rows: int, nodes: str) -> None:
 async def _run(
     directory: Path, path: Path, rows: int, count: int
 ) -> tuple[Books, PartitionStats, float, str]:
-    """The books, the nodes' own counts at the end, how long it took, and which node was killed."""
+    """Returns the counts, the nodes' own counts at the end, the duration, and the killed node."""
     books = Books(rows)
     async with (
         local_nodes(directory, count) as nodes,
@@ -136,7 +138,7 @@ async def _run(
 
 
 async def _kill_a_leader(nodes: LocalNodes, books: Books) -> str:
-    """Kills the node that leads the first partition, and starts it again; its name."""
+    """Kills the node that leads the first partition, and starts it again. Returns its name."""
     await books.a_third.wait()
     name = await nodes.leader(QUEUE, 0)
     note(f"kill -9 {name}, which leads partition 0, after {books.acknowledged:,} flights.")
@@ -148,7 +150,7 @@ async def _kill_a_leader(nodes: LocalNodes, books: Books) -> str:
 
 
 def find_problems(books: Books, total: PartitionStats) -> list[str]:
-    """Sentences, one for each thing that does not balance; empty when all is well."""
+    """One sentence for each imbalance; empty if all counts balance."""
     rows, completed = books.rows, books.completed
     checks = (
         (books.acknowledged == rows, f"{books.acknowledged} of {rows} flights were acknowledged"),
@@ -220,7 +222,7 @@ def _write_summary(books: Books, view: DemoView, path: Path) -> None:
 
 
 def _carrier_name(flights_path: Path, code: str) -> str:
-    """`F9 (Frontier Airlines Inc.)`, by the list that lies beside the flights."""
+    """`F9 (Frontier Airlines Inc.)`, from the list in the directory of the flights."""
     with (flights_path.parent / "airlines.csv").open(encoding="utf-8", newline="") as file:
         names = dict(csv.reader(io.StringIO(file.read())))
     return f"{code} ({names[code]})" if code in names else code

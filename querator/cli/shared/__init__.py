@@ -1,13 +1,12 @@
-"""Options, output and errors that commands share.
+"""Options, output and errors that commands share. Code of a single command belongs into the
+command's own module, or here if it is about input and output.
 
-The modules and sub-packages:
-
-    connection    options of a connection, and the client of a command
-    failures      how a command fails: one line and an exit code
-    feed          values of a blocking iterator, for the event loop
-    item_command  runs a command for an item
-    output        tables for people, JSON for machines
-    parameters    click types of durations, instants, rates and pairs
-    sources       where `produce` takes items from
-    views         what `--output json` prints
+    connection      options of the server, and the client of a command
+    failures        exit codes, and errors as one line
+    feed            values of a blocking iterator, for the event loop
+    item_command    the shell command of `consume`, run for one item
+    output          tables, JSON and notes
+    parameters      durations, instants, item ids and attributes as click types
+    sources         input of `produce`: lines, JSON lines, CSV
+    views           structs that `--output json` prints
 """

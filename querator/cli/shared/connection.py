@@ -1,4 +1,4 @@
-"""Options that commands share, and the client that a command talks through."""
+"""Options that commands share, and the client of a command."""
 
 import asyncio
 import functools
@@ -25,7 +25,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server and namespace that a command is for."""
+    """The server and namespace of a command."""
 
     address: str
     namespace: str
@@ -44,7 +44,7 @@ class Target:
     def run(
         self, main: Callable[[Client], Awaitable[_Result]], *, client_id: str | None = None
     ) -> _Result:
-        """Runs `main` with a client of its own. Raises `Failure` for the client's errors."""
+        """Runs `main` with its own client. Raises `Failure` for the client's errors."""
 
         async def connected() -> _Result:
             async with self.client(client_id) as client:
@@ -53,7 +53,7 @@ class Target:
         return self.finish(connected())
 
     def ask_cluster(self, main: Callable[[ClusterAdmin], Awaitable[_Result]]) -> _Result:
-        """As `run`, with what operators talk through."""
+        """Like `run`, with a client for operators."""
 
         async def connected() -> _Result:
             async with self.cluster() as admin:
@@ -76,7 +76,7 @@ class Target:
 
 
 def run_to_end(main: Coroutine[Any, Any, _Result]) -> _Result:
-    """Runs `main`. SIGTERM cancels it as Ctrl-C does, so that what it began is ended; exit code
+    """Runs `main`. SIGTERM cancels it as Ctrl-C does, so `main` can clean up; then the exit code is
     143.
     """
 
@@ -93,7 +93,7 @@ def run_to_end(main: Coroutine[Any, Any, _Result]) -> _Result:
 
 
 def server_options(command: _Command) -> _Command:
-    """--address, --namespace, --request-timeout, --tls…, as the argument `target`."""
+    """Adds --address, --namespace, --request-timeout, --tls…, as the argument `target`."""
 
     @functools.wraps(command)
     def wrapper(
@@ -168,7 +168,7 @@ WHERE = (
         help="How long a request is repeated before it counts as failed.",
     ),
 )
-"""Of the server, the namespace, and how long to try."""
+"""Options for the server, the namespace and the request timeout."""
 TLS_FILES = (
     _tls_file("ca", "Authorities to trust; default: those that gRPC knows."),
     _tls_file("cert", "Certificate to show, when the server asks who you are."),
@@ -177,7 +177,7 @@ TLS_FILES = (
 
 
 def stale_option(command: _Command) -> _Command:
-    """--stale, as the argument `stale`."""
+    """Adds --stale, as the argument `stale`."""
     option = click.option(
         "--stale",
         is_flag=True,
@@ -196,7 +196,7 @@ OUTPUT = click.option(
 
 
 def output_option(command: _Command) -> _Command:
-    """--output, as the argument `as_json`."""
+    """Adds --output, as the argument `as_json`."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, output: str, **kwargs: Any) -> Any:
@@ -206,7 +206,7 @@ def output_option(command: _Command) -> _Command:
 
 
 def decorated(wrapper: Any, options: tuple[Callable[[Any], Any], ...]) -> Any:
-    """With the options, in this order."""
+    """Adds the options, in this order."""
     for option in reversed(options):
         wrapper = option(wrapper)
     return wrapper

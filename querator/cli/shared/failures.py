@@ -1,13 +1,15 @@
-"""How a command fails: one line on standard error that says what to do, and an exit code.
+"""Failures of commands: one line on standard error that names a remedy, and an exit code.
 
-0    done
-1    done, and something is wrong with what was found: damage, a lost item, refused input lines
-2    the command line is wrong
-3    the server refused the request
-4    no server answers, or it cannot take the request at present; nothing was done
-5    the outcome is unknown: it may have been done, or may yet be
-130  ended by Ctrl-C
-143  ended by SIGTERM
+    0    done
+    1    done, with a problem: damage, a lost item, refused input lines
+    2    the command line is wrong
+    3    the server refused the request
+    4    no server answers, or it cannot take the request at present; nothing was done
+    5    the outcome is unknown: the request may have been executed, or may still be
+    130  ended by Ctrl-C
+    143  ended by SIGTERM
+
+`serve` has exit codes of its own: see `querator.cli.serve`.
 """
 
 from collections.abc import Iterator
@@ -37,7 +39,7 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, exit_code: ExitCode = ExitCode.WRONG) -> None:
         super().__init__(message)
-        # click's own way to choose it for one exception, although it is declared for the class.
+        # click's own way to set it for one exception, although it is declared for the class.
         self.exit_code = exit_code  # type: ignore[misc]
 
 

@@ -1,7 +1,7 @@
-"""Values of a blocking iterator, handed to the event loop as they come.
+"""Values of a blocking iterator, passed to the event loop as they arrive.
 
-A thread reads, for a read from a pipe or a terminal may take for ever. It is a daemon: nothing
-waits for it when the command ends. It is never more than `AHEAD_MAX` values ahead.
+A thread reads them, because a read from a pipe or a terminal may take for ever. The thread is a
+daemon: nothing waits for it when the command ends. It is at most `AHEAD_MAX` values ahead.
 """
 
 import asyncio
@@ -17,10 +17,11 @@ _Value = TypeVar("_Value")
 
 
 class Feed(Generic[_Value]):
-    """Iterates in lists of what is there, at least one value each. Raises what the iterator raises.
+    """Iterates over lists of the available values, at least one value each. Raises the iterator's
+    errors.
 
-    `open_source` is called in the thread; give a generator function so that opening a file is not
-    the event loop's work either.
+    `open_source` is called in the thread. Pass a generator function, so that the event loop does
+    not open the file.
     """
 
     def __init__(self, open_source: Callable[[], Iterator[_Value]]) -> None:
@@ -38,7 +39,8 @@ class Feed(Generic[_Value]):
         while True:
             await self._news.wait()
             self._news.clear()
-            # In this order: whatever the thread adds after it, it tells again.
+            # The order matters: the thread signals again for every value that it adds after this
+            # line.
             self._told = False
             finished = self._finished
             while chunk := [self._values.popleft() for _ in range(min(len(self._values), 500))]:
@@ -55,7 +57,7 @@ class Feed(Generic[_Value]):
                 self._room.acquire()
                 self._values.append(value)
                 self._tell()
-        # The top of this thread: whatever it is, the reader of the feed gets it.
+        # The top of this thread: the reader of the feed gets any error.
         except Exception as error:  # noqa: BLE001
             self._error = error
         self._finished = True
@@ -65,5 +67,5 @@ class Feed(Generic[_Value]):
     def _tell(self) -> None:
         if not self._told:
             self._told = True
-            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody listens any more.
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nothing reads the feed.
                 self._loop.call_soon_threadsafe(self._news.set)

@@ -1,4 +1,4 @@
-"""Running a command for an item: payload on standard input, the rest in the environment."""
+"""A shell command for one item: the payload on standard input, other fields in the environment."""
 
 import asyncio
 import contextlib
@@ -17,19 +17,21 @@ _READ_BYTES = 64 * 1024
 _ERROR_TAIL_BYTES = 4 * ERROR_CHARS_MAX
 _LAST_LINES = 5
 KILL_SECONDS = 2.0
-"""Between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the command ended. `error` is the end of what it said on standard error."""
+    """The end of a command. `error` is the last part of its standard error."""
 
     exit_code: int
     error: str
 
 
 def environment(item: LeasedItem, queue: str) -> dict[str, str]:
-    """Ours, and QUERATOR_… for the item. A NUL cannot be passed on and becomes U+FFFD."""
+    """This process's environment, and QUERATOR_… for the item. A NUL cannot be passed and becomes
+    U+FFFD.
+    """
     own: Mapping[str, str] = {
         "QUERATOR_QUEUE": queue,
         "QUERATOR_ITEM_ID": str(item.id),
@@ -46,8 +48,9 @@ def environment(item: LeasedItem, queue: str) -> dict[str, str]:
 
 
 async def run_command(command: str, item: LeasedItem, queue: str) -> Ended:
-    """Runs `command` by the shell, in a session of its own: a Ctrl-C at the terminal is for us, and
-    all that the command starts ends with it. When this is cancelled, the command is ended first.
+    """Runs `command` in the shell, in a session of its own: a Ctrl-C at the terminal reaches only
+    this process, and all processes of the command end with it. A cancellation first ends the
+    command.
     """
     process = await asyncio.create_subprocess_exec(
         "/bin/sh",
@@ -65,7 +68,7 @@ async def run_command(command: str, item: LeasedItem, queue: str) -> Ended:
             listening = tasks.create_task(_listen(process, said))
             exit_code = await process.wait()
             _signal(process, signal.SIGTERM)
-            # What the command left behind may hold its pipes open.
+            # Processes that the command has left may hold its pipes open.
             await asyncio.wait({giving, listening}, timeout=KILL_SECONDS)
             giving.cancel()
             listening.cancel()
@@ -75,7 +78,7 @@ async def run_command(command: str, item: LeasedItem, queue: str) -> Ended:
 
 
 async def _give(process: asyncio.subprocess.Process, payload: bytes) -> None:
-    """A command need not read its input."""
+    """Writes the payload. A command need not read its input."""
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         process.stdin.write(payload)
@@ -86,7 +89,7 @@ async def _give(process: asyncio.subprocess.Process, payload: bytes) -> None:
 
 
 async def _listen(process: asyncio.subprocess.Process, tail: bytearray) -> None:
-    """Passes standard error on and keeps its end in `tail`."""
+    """Forwards standard error and keeps its end in `tail`."""
     assert process.stderr is not None
     while piece := await process.stderr.read(_READ_BYTES):
         sys.stderr.buffer.write(piece)
@@ -96,7 +99,7 @@ async def _listen(process: asyncio.subprocess.Process, tail: bytearray) -> None:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends what is left of the command's session."""
+    """Ends the remaining processes of the command's session."""
     if process.returncode is None:
         _signal(process, signal.SIGTERM)
         try:
@@ -109,7 +112,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """To the command and all that it started, as far as they are still there."""
+    """Signals the command and all processes that it started, if they still run."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 

@@ -1,5 +1,4 @@
-"""Results go to standard output, as a table for people or as JSON for machines; all else goes to
-standard error.
+"""Results go to standard output, as tables or as JSON; everything else goes to standard error.
 
 JSON is one document, or one line for each value of a stream. Fields are the names of the structs in
 `cli.shared.views`, with units; they do not change.
@@ -19,11 +18,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _PIPE_COLUMNS = 1_000
-"""A pipe has no width: nothing is folded or cut there."""
+"""The width for pipes, at which nothing is folded or cut."""
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """A console for a stream. It colours on a terminal only, and never reads markup in data."""
+    """A console for a stream. It uses colours only on a terminal, and never reads markup in
+    data.
+    """
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -32,17 +33,17 @@ def console(*, stderr: bool = False) -> "Console":
 
 
 def write_json(value: object) -> None:
-    """One line, flushed: a reader at the other end of a pipe waits for it."""
+    """Writes one line and flushes it: a reader at the other end of a pipe waits for it."""
     click.echo(msgspec.json.encode(value))
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns whose cells are numbers are aligned to the right."""
+    """Writes a table. Columns whose cells are numbers are aligned to the right."""
     write_picture(make_table(columns, rows))
 
 
 def write_picture(picture: "RenderableType") -> None:
-    """Something of rich's; without its padding at the ends of lines when it goes into a pipe."""
+    """Writes an object of Rich, in a pipe without the padding at the ends of lines."""
     target = console()
     if target.is_terminal:
         target.print(picture)
@@ -71,7 +72,7 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> "Tab
 
 
 def write_details(pairs: Iterable[tuple[str, object]]) -> None:
-    """One record: a name and a value on each line."""
+    """Writes one record: a name and a value on each line."""
     lines = [(name, _cell(value)) for name, value in pairs]
     width = max(len(name) for name, _ in lines)
     for name, text in lines:
@@ -79,7 +80,7 @@ def write_details(pairs: Iterable[tuple[str, object]]) -> None:
 
 
 def note(text: str) -> None:
-    """A word to the person in front, on standard error."""
+    """Writes a message for the user to standard error."""
     click.echo(text, err=True)
 
 
@@ -99,7 +100,7 @@ def _cell(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without what could move the cursor or recolour the terminal: data is foreign."""
+    """Escapes characters that could move the cursor or colour the terminal: data is untrusted."""
     return "".join(c if c.isprintable() else _escape(c) for c in text)
 
 

@@ -1,4 +1,4 @@
-"""What people type for durations, instants, rates and pairs, as click parameter types."""
+"""Texts for durations, instants, item ids and attributes, as click parameter types."""
 
 import re
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,7 @@
-"""Where `produce` takes items from: lines, JSON lines, CSV.
+"""Input of `produce`: lines, JSON lines, CSV.
 
-Each source yields for every line of its input one `Line`: an item, or the reason why there is none.
-A bad line is not the end: the others go on.
+Each source yields one `Line` for every line of its input: an item, or the reason why there is none.
+After a bad line the source continues with the next one.
 """
 
 import base64
@@ -19,11 +19,11 @@ from querator.client.values import Item, Priority
 from querator.model.limits import PAYLOAD_BYTES_CAP
 
 LINE_BYTES_MAX = 2 * PAYLOAD_BYTES_CAP
-"""Longer lines are refused unread: the payload in base64, with room for the rest."""
+"""Longer lines are refused unread. The limit allows the payload in base64, and the other fields."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """Line `number` of the input, from 1. Either `item` or `problem` is given."""
+    """Line `number` of the input, from 1, with either `item` or `problem`."""
 
     number: int
     item: Item | None = None
@@ -31,11 +31,13 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class SourceError(Exception):
-    """The input as a whole cannot be read; a sentence for the person who gave it."""
+    """The input as a whole cannot be read; the message is a sentence for the user."""
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """Which CSV columns become what. No payload column: the payload is the row as a JSON object."""
+    """The CSV columns of the item's fields. Without a payload column the payload is the row as a
+    JSON object.
+    """
 
     payload: str = ""
     kind: str = ""
@@ -67,8 +69,9 @@ def read_json_lines(stream: BinaryIO, template: Item) -> Iterator[Line]:
 
 
 def read_csv(stream: BinaryIO, columns: Columns, template: Item) -> Iterator[Line]:
-    """The first line names the columns. Raises SourceError when a wanted column is not there."""
-    # What is not UTF-8 becomes lone surrogates, which the encoder of the row refuses line by line.
+    """The first line names the columns. Raises SourceError if a requested column is missing."""
+    # Bytes that are not UTF-8 become lone surrogates; the encoder of the row refuses them line by
+    # line.
     text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
     reader = csv.reader(text)
     try:

@@ -1,6 +1,6 @@
-"""What `--output json` prints: one struct for each kind of result.
+"""Structs that `--output json` prints: one for each kind of result.
 
-Durations are ms, instants RFC 3339 in UTC. Every field is always there; null: none.
+Durations are ms, instants RFC 3339 in UTC. Every field is always present; null means none.
 """
 
 import base64
@@ -66,7 +66,7 @@ def queue_view(queue: QueueInfo) -> QueueView:
 
 
 class StatsView(msgspec.Struct, frozen=True):
-    """Counts of one queue at one moment of each of its partitions."""
+    """Counts of one queue, each partition at one moment."""
 
     queue: str
     durable: bool
@@ -187,7 +187,7 @@ def preview(payload: bytes | str, *, characters_max: int = 60) -> str:
 
 
 class LeasedView(msgspec.Struct, frozen=True):
-    """`lease_remaining_ms` counts from when the server answered."""
+    """`lease_remaining_ms` counts from the server's answer."""
 
     id: str
     lease_id: str
@@ -215,7 +215,9 @@ def leased_view(leased: LeasedItem) -> LeasedView:
 
 
 class SettleView(msgspec.Struct, frozen=True):
-    """What became of the items of one lease, as ids. `repeated`: it had been done before."""
+    """The outcome of a lease, by item id. `repeated`: the items were completed or retried
+    before.
+    """
 
     lease_id: str
     done: list[str]

@@ -1,17 +1,16 @@
-"""`querator spark`: pipelines between queues and files, on Spark.
+"""`querator spark`: pipelines between queues and files, on Spark. The pipelines themselves are in
+`querator.spark.pipelines`.
 
-The modules and sub-packages:
-
-    archive      a queue into Parquet files
-    copy         a queue into another one
-    demo         real data through Spark while processes are killed
-    demo_counts  the counts that the demo compares
-    demo_run     the work of the demo: nodes, Spark, consumers, kills
-    driver       a Spark program as a process that may be killed
-    ingest       files into a queue
-    redrive      dead letters to the queue they came from
-    replay       an archive into a queue
-    run          shared options, and a run from session to summary
-    spark        the group of commands
-    stats        counts of queues, as a page with pictures
+    archive        `archive`: a queue into Parquet files
+    copy           `copy`: a queue into another one
+    demo           `demo`: real data, Spark and a cluster, with kills
+    demo_counts    counts of the demo, and what must balance
+    demo_run       one run of the demo: nodes, Spark, consumers and kills
+    driver         a Spark program as a child process that may be killed
+    ingest         `ingest`: files into a queue
+    redrive        `redrive`: dead letters back to their queue
+    replay         `replay`: an archive into a queue
+    run            shared options, and a run from session to summary
+    spark          the group of these commands
+    stats          `stats`: contents of queues, counted by Spark
 """

@@ -56,8 +56,9 @@ def archive(
 ) -> None:
     """Take items out of QUEUE into Parquet files below PATH, each exactly once.
 
-    What is in line when it begins is taken, and the run ends: for cron. With --continuous it goes
-    on. Consumers may work on the same queue; each item goes to one of them or into the archive.
+    A run takes the items that are ready when it begins, and then ends, which suits cron. With
+    --continuous it takes later items as well. Consumers may work on the same queue; each item goes
+    to one of them or into the archive.
 
     \b
     Examples:

@@ -64,9 +64,9 @@ def copy(
 ) -> None:
     """Take items out of SOURCE and put them into TARGET, each exactly once.
 
-    Fields stay as they are, unless an option gives an expression over the columns of reads. What
-    --where leaves out is taken out of SOURCE as well. A run ends when it has taken what was in line
-    at its beginning, or goes on (--continuous).
+    Fields stay as they are, unless an option gives an expression over the columns of reads. Items
+    that --where excludes are taken out of SOURCE as well. A run ends when it has taken the items
+    that were ready at its beginning, or continues with later ones (--continuous).
 
     \b
     Examples:

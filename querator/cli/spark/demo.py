@@ -1,5 +1,5 @@
 """`querator spark demo`: real data through Spark and a cluster while a driver, a worker and a node
-die, and the proof that nothing was lost or doubled.
+are killed, and the proof that nothing was lost or doubled.
 """
 
 import csv
@@ -74,12 +74,15 @@ class DemoView(msgspec.Struct, frozen=True):
 def demo(rows: int, nodes: str, kills: bool, out: Path) -> None:
     """Push the flights that left New York in 2013 through Spark and three nodes of your own.
 
-    Spark takes 336,776 of them from CSV into a queue by transactions, and out of it into an archive
-    of Parquet by month and carrier; beside that it fills a second queue and copies it into a third
-    one, which consumers of the SDK complete. Meanwhile the driver is killed (kill -9) with all of
-    its work and started again, a Python worker is, and a node that leads. Then Spark counts the
-    archive: each month, carrier and hour must have what the CSV has, and each flight must have been
-    completed once. The last line is a JSON object; the exit code is 1 if anything is amiss.
+    Spark takes 336,776 flights from CSV into a queue by transactions, and from the queue into a
+    Parquet archive by month and carrier. At the same time it fills a second queue and copies it
+    into a third one. Consumers of the SDK complete the items of the third queue. Meanwhile the
+    driver is killed (kill -9) with all of its work and started again. A Python worker and a node
+    that leads are killed as well.
+
+    Then Spark counts the archive. For each month, carrier and hour it must agree with the CSV, and
+    each flight must have been completed once. The last line is a JSON object; the exit code is 1 if
+    there is a problem.
     """
     with failures("the demo"):
         check_requirements()

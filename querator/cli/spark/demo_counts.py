@@ -1,4 +1,4 @@
-"""The books of `querator spark demo`: what the CSV has, and what must come out of it again."""
+"""Counts of `querator spark demo`: the contents of the CSV, and what must come out of it again."""
 
 import csv
 import io
@@ -18,27 +18,27 @@ from querator.spark.pipelines.summary import Summary
 
 PART_ROWS = 60_000
 PIPELINES = (f"ingest {FLIGHTS}", "archive", f"ingest {DEPARTURES}", "copy")
-"""By the names under which the Spark program tells of them."""
+"""The names of the pipelines in the messages of the Spark program."""
 ROW = "row"
-"""Column before those of the CSV: number of the row from 0."""
+"""The first column, before those of the CSV: the number of the row from 0."""
 
 
 @dataclass(slots=True)
 class Split:
-    """The CSV in parts, each with a header and the numbers of rows, and what is in it."""
+    """The CSV in parts, each with a header and row numbers, and the counts of its contents."""
 
     directory: Path
     fields: tuple[str, ...]
     parts: int
     part_bytes: int
-    """Of the largest one."""
+    """The size of the largest part."""
     flights: Flights
     ledger: Ledger
 
 
 @dataclass(slots=True)
 class Books:
-    """What consumers have confirmed, and batches of pipelines, by number and by pipeline."""
+    """Items that consumers have confirmed, and items of batches, by pipeline and by number."""
 
     split: Split
     completed: Ledger = field(default_factory=Ledger)
@@ -46,12 +46,12 @@ class Books:
     summaries: dict[str, Summary] = field(default_factory=dict)
 
     def items(self, pipeline: str) -> int:
-        """Of the batches that it has done; one that was repeated counts once."""
+        """Items of the finished batches of a pipeline; a repeated batch counts once."""
         return sum(self.batches.get(pipeline, {}).values())
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What was found at the end; `queues` are their own counts."""
+    """The results at the end; `queues` are the queues' own counts."""
 
     archived: Flights
     queues: dict[str, PartitionStats]
@@ -95,12 +95,12 @@ def split_flights(path: Path, rows: int, directory: Path) -> Split:
 
 
 def canonical(values: Sequence[str]) -> bytes:
-    """The fields of a flight in their order, whatever form they had."""
+    """The fields of a flight in their order, independent of their former format."""
     return "\x1f".join(values).encode()
 
 
 def find_problems(books: Books, outcome: Outcome) -> list[str]:
-    """Sentences, one for each thing that does not balance; empty when all is well."""
+    """One sentence for each imbalance; empty if all counts balance."""
     rows = books.split.flights.rows
     archived, completed = outcome.archived, books.completed
     killed = outcome.drivers_killed, outcome.workers_killed, outcome.nodes_killed

@@ -1,4 +1,4 @@
-"""The work of `querator spark demo`: nodes, a Spark program as a process, consumers, and kills."""
+"""A run of `querator spark demo`: nodes, a Spark program as a process, consumers, and kills."""
 
 import asyncio
 import sys
@@ -19,17 +19,17 @@ from querator.spark.flights.settings import BOARDING, DEPARTURES, FLIGHTS, Said,
 
 PARTITIONS = 4
 BATCHES = 5
-"""So many micro-batches of each pipeline, about."""
+"""The approximate number of micro-batches of each pipeline."""
 FILES_AT_ONCE = 3
 CONSUMERS = 2
 PREFETCH_ITEMS = 4_000
 BATCH_ITEMS = 256
 DOWN_SECONDS = 1.0
-"""How long the node that is killed stays down."""
+"""How long the killed node stays down."""
 
 
 async def run_demo(scratch: Path, home: Path, books: Books, nodes: int, *, kills: bool) -> Outcome:
-    """Raises Failure and the client's errors."""
+    """Runs the demo. Raises Failure and the client's errors."""
     split = books.split
     rows = split.flights.rows
     async with (
@@ -72,7 +72,7 @@ async def run_demo(scratch: Path, home: Path, books: Books, nodes: int, *, kills
 
 
 class DemoRun:
-    """One pass of the flights, with what is killed on the way."""
+    """One pass of the flights, with the kills on the way."""
 
     def __init__(
         self,
@@ -105,7 +105,9 @@ class DemoRun:
         )
 
     async def run(self) -> None:
-        """Returns when Spark has archived and counted all, and consumers have completed all."""
+        """Returns when Spark has archived and counted all flights, and consumers have completed
+        all.
+        """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._driver.run())
             if self._kills_leader:
@@ -113,7 +115,7 @@ class DemoRun:
             for _ in range(CONSUMERS):
                 tasks.create_task(self._consume())
 
-    # --- what is killed ------------------------------------------------------------------------
+    # --- kills ---------------------------------------------------------------------------------
 
     def _hear(self, line: bytes) -> None:
         said = msgspec.json.decode(line, type=Said)
@@ -162,9 +164,7 @@ class DemoRun:
         batch.complete().add_done_callback(partial(self._completed, done))
 
     def _completed(self, done: list[tuple[int, bytes]], future: "asyncio.Future[None]") -> None:
-        """Only what the node has confirmed is entered in the books; items of a lost lease come
-        again.
-        """
+        """Counts only what the node has confirmed; items of a lost lease are delivered again."""
         if future.cancelled():
             return
         error = future.exception()

@@ -1,4 +1,4 @@
-"""A Spark program as a process of ours, which may be killed and is started again."""
+"""A Spark program as a child process, which may be killed and is started again."""
 
 import asyncio
 import contextlib
@@ -11,18 +11,20 @@ from querator.cli.shared.failures import Failure
 from querator.cli.shared.output import note
 
 STARTS_MAX = 5
-"""Programs of Spark's fail now and then on a very busy machine: it waits 10 s for a worker."""
+"""On a very busy machine Spark programs fail now and then: Spark waits 10 s for a worker."""
 _LINES_SHOWN = 10
 _LINE_BYTES = 1024 * 1024
 _WORKER = b"pyspark.worker"
-"""What the processes have in their command line in which an executor's tasks run."""
+"""Part of the command line of the processes that run an executor's tasks."""
 
 
 class SparkDriver:
-    """`run` starts the program again until it ends well: it goes on where it was."""
+    """`run` starts the program again until it succeeds; the program continues at its last
+    position.
+    """
 
     def __init__(self, command: Sequence[str], log: Path, hear: Callable[[bytes], None]) -> None:
-        """`hear` gets each line of its standard output; standard error goes to `log`."""
+        """`hear` gets each line of the program's standard output; standard error goes to `log`."""
         self._command = list(command)
         self._log = log
         self._hear = hear
@@ -30,8 +32,8 @@ class SparkDriver:
         self._told = False
 
     async def run(self) -> None:
-        """Raises Failure when it fails too often, or before it has told anything. It leaves nothing
-        behind.
+        """Runs the program. Raises Failure when it fails too often, or before its first message. No
+        process is left behind.
         """
         for start in range(1, STARTS_MAX + 1):
             code = await self._run_once()
@@ -52,7 +54,7 @@ class SparkDriver:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                # A Ctrl-C reaches us alone, and Java is killed with its driver.
+                # A Ctrl-C reaches only this process, and Java is killed with its driver.
                 start_new_session=True,
                 limit=_LINE_BYTES,
             )
@@ -67,8 +69,8 @@ class SparkDriver:
             await process.wait()
 
     def kill(self) -> None:
-        """SIGKILL for the program, for Java, which may be there for a moment when the program has
-        ended, and for all workers.
+        """Sends SIGKILL to the program, to Java, which may briefly survive the program, and to all
+        workers.
         """
         process = self._process
         if process is None:
@@ -77,12 +79,14 @@ class SparkDriver:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         for pid in workers:
-            # Those that fork workers have left the group.
+            # Processes that fork workers have left the group.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def kill_worker(self) -> int:
-        """SIGKILL for a process in which a task may run; its number, 0: there is none."""
+        """Sends SIGKILL to a process in which a task may run; returns its pid, or 0 if there is
+        none.
+        """
         process = self._process
         if process is None or process.returncode is not None:
             return 0
@@ -96,8 +100,8 @@ class SparkDriver:
 
 
 def _below(pid: int) -> list[tuple[int, bytes]]:
-    """Processes that come from one, parents first, with their command lines; none where the system
-    does not say.
+    """Descendants of a process, parents first, with their command lines; none if the system has no
+    /proc.
     """
     parents: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -79,10 +79,10 @@ def ingest(
 ) -> None:
     """Make an item in QUEUE of each row of the files at PATH, exactly once.
 
-    PATH is a file, a directory or a pattern, wherever Spark can read. Without --checkpoint all of
-    it is one transaction: all rows become visible, or none. The payload is the line (text), or all
-    columns as JSON, unless --value says otherwise. CSV files have a header. A record that cannot
-    be read fails the run (--option mode=PERMISSIVE makes nulls of it).
+    PATH is a file, a directory or a pattern, wherever Spark can read. Without --checkpoint the
+    whole of PATH is one transaction: all rows become visible, or none. The payload is the line
+    (text), or all columns as JSON, unless --value gives an expression. CSV files have a header. A
+    record that cannot be read fails the run (--option mode=PERMISSIVE makes nulls of it).
 
     \b
     Examples:

@@ -43,7 +43,7 @@ def redrive(
     """Send dead letters of QUEUE back to it, and show them by reason and kind.
 
     --where is over the columns of reads, and reason, died_at and error (the last one). The dead
-    queue moves each letter by itself, in one step: nothing is lost or doubled wherever a run ends.
+    queue moves each letter in one step of its own: wherever a run ends, nothing is lost or doubled.
     Letters that a consumer of the dead queue holds are left out.
 
     \b

@@ -50,9 +50,9 @@ def replay(
 ) -> None:
     """Put the items of the archive at PATH back into QUEUE, each exactly once.
 
-    PATH is what `querator spark archive` has written. A run that was interrupted goes on when it is
-    begun again with the same --checkpoint, perhaps at another rate; files that have come to the
-    archive since are replayed as well.
+    `querator spark archive` writes such an archive. To continue an interrupted run, start it again
+    with the same --checkpoint; another --rate is possible. Files that were added to the archive
+    since then are replayed as well.
 
     \b
     Examples:

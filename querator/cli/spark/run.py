@@ -1,4 +1,4 @@
-"""What the commands of `querator spark` share: their options, and a run from session to summary."""
+"""Shared options of the commands of `querator spark`, and a run from session to summary."""
 
 import functools
 import os
@@ -26,11 +26,11 @@ from querator.spark.rpc import Unreachable
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 Run = Callable[[Any, Control], Summary]
-"""A pipeline with its settings: takes a session, and returns what came of it."""
+"""A pipeline with its settings: takes a session, and returns a summary."""
 
 
 class At(msgspec.Struct, frozen=True):
-    """A cluster and a namespace."""
+    """The address of a cluster, and a namespace."""
 
     address: str
     namespace: str
@@ -40,7 +40,9 @@ class At(msgspec.Struct, frozen=True):
     retry_seconds: float
 
     def queue(self, name: str, *, address: str = "") -> QueuePlace:
-        """Raises OptionError, SettingsError. `address`: of another cluster."""
+        """A queue of the namespace; `address` selects another cluster. Raises OptionError,
+        SettingsError.
+        """
         return QueuePlace(
             address or self.address,
             name,
@@ -53,14 +55,14 @@ class At(msgspec.Struct, frozen=True):
 
 
 class Engine(msgspec.Struct, frozen=True):
-    """Where Spark runs, and how its outcome is shown."""
+    """Where Spark runs, and the form of the output."""
 
     master: str
     conf: Mapping[str, str]
     as_json: bool
 
     def run(self, place: QueuePlace, pipeline: Run, *, continuous: bool = False) -> None:
-        """Raises Failure, and Exit when it was ended by a signal before its end."""
+        """Runs a pipeline. Raises Failure, and Exit if a signal ended the run early."""
         control = Control(_report)
         with self.session(place) as spark:
             ended_by = _stops(control)
@@ -71,7 +73,7 @@ class Engine(msgspec.Struct, frozen=True):
 
     @contextmanager
     def session(self, place: QueuePlace) -> Iterator[Any]:
-        """A SparkSession, stopped in the end. Raises Failure for what goes wrong with it."""
+        """A SparkSession, stopped at the end. Raises Failure for its errors."""
         with failures(place.endpoint):
             with _quiet(loud="spark.log.level" in self.conf):
                 spark = open_session(self.master, self.conf)
@@ -83,7 +85,7 @@ class Engine(msgspec.Struct, frozen=True):
 
 @contextmanager
 def settings_of() -> Iterator[None]:
-    """While settings are made. Raises UsageError."""
+    """For the creation of settings. Raises UsageError."""
     try:
         yield
     except (SettingsError, OptionError) as error:
@@ -92,7 +94,7 @@ def settings_of() -> Iterator[None]:
 
 @contextmanager
 def failures(address: str) -> Iterator[None]:
-    """Turns what pipelines raise into a `Failure`."""
+    """Turns the errors of pipelines into a `Failure`."""
     try:
         with explained(address):
             yield
@@ -105,7 +107,7 @@ def failures(address: str) -> Iterator[None]:
     except (SettingsError, OptionError) as error:
         raise Failure(_sentence(str(error)), ExitCode.USAGE) from error
     except (ValueError, RuntimeError) as error:
-        # PipelineFailed, Unreachable, TlsError and others: each says a line of its own.
+        # PipelineFailed, Unreachable, TlsError and others: each has a one-line message.
         if not type(error).__module__.startswith("querator."):
             raise
         code = ExitCode.UNAVAILABLE if isinstance(error, Unreachable) else ExitCode.WRONG
@@ -114,13 +116,13 @@ def failures(address: str) -> Iterator[None]:
 
 def _sentence(words: str) -> str:
     words = words.strip().rstrip(".")
-    # Not the name of a setting or a column.
+    # The name of a setting or a column keeps its case.
     begins = words.split(maxsplit=1)[0].isalpha() if words else False
     return f"{words[:1].upper() if begins else words[:1]}{words[1:]}."
 
 
 def conclude(summary: Summary, *, as_json: bool) -> None:
-    """Prints it. Raises Failure when it does not balance."""
+    """Prints the summary. Raises Failure if it does not balance."""
     if as_json:
         write_json({**msgspec.structs.asdict(summary), "balanced": summary.balanced})
     else:
@@ -152,8 +154,8 @@ def _report(progress: Progress) -> None:
 
 @contextmanager
 def _quiet(*, loud: bool) -> Iterator[None]:
-    """What Java, which is started meanwhile, and its workers write to standard error goes nowhere:
-    what went wrong is said by the command.
+    """Discards the standard error of Java, which is started in the block, and of its workers: the
+    command itself reports errors.
     """
     if loud:
         yield
@@ -170,8 +172,8 @@ def _quiet(*, loud: bool) -> Iterator[None]:
 
 
 def _stops(control: Control) -> list[int]:
-    """From here on Ctrl-C and SIGTERM end the run between two batches, and a second one at once;
-    the signals that came.
+    """Ctrl-C and SIGTERM end the run between two batches, a second signal ends it at once. Returns
+    the list to which received signals are added.
     """
     came: list[int] = []
 
@@ -191,8 +193,8 @@ def _stops(control: Control) -> list[int]:
 
 
 def spark_options(command: _Command) -> _Command:
-    """Options of the cluster as the argument `at`, which makes a place of a queue's name; --master,
-    --conf and --output as `engine`.
+    """Adds options of the cluster as the argument `at`, which makes a place of a queue's name;
+    --master, --conf and --output as `engine`.
     """
 
     @functools.wraps(command)
@@ -237,7 +239,7 @@ def spark_options(command: _Command) -> _Command:
 
 
 def column_options(command: _Command) -> _Command:
-    """--value, --key, … as the argument `columns`."""
+    """Adds --value, --key, … as the argument `columns`."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -279,7 +281,7 @@ rate_option = click.option(
 
 
 def stream_options(command: _Command) -> _Command:
-    """How items are taken out of a queue."""
+    """Adds the options for taking items out of a queue."""
     return cast(_Command, decorated(command, _STREAM))
 
 

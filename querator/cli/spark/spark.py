@@ -1,4 +1,4 @@
-"""`querator spark`: pipelines between queues and files, on Spark."""
+"""The group `querator spark`: pipelines between queues and files, on Spark."""
 
 import os
 from typing import Final
@@ -7,7 +7,7 @@ import click
 
 from querator.cli import LazyGroup
 
-# Before gRPC is loaded, by the commands: Spark forks this process.
+# This must be set before the commands load gRPC: Spark forks this process.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 _COMMANDS: Final = {
@@ -19,13 +19,13 @@ _COMMANDS: Final = {
     "stats": "spark.stats:stats",
     "demo": "spark.demo:demo",
 }
-"""Name of the command → its module in this package and its name there."""
+"""Name of the command → its module in this package and its name in that module."""
 
 
 @click.group(cls=LazyGroup, table=_COMMANDS)
 def spark() -> None:
-    """Move items between queues and files by Spark, each exactly once.
+    """Move items between queues and files with Spark, each exactly once.
 
-    It needs Java 17 or newer and `pip install 'querator[spark]'`. Every run ends with a summary,
-    and with exit code 1 when what was taken and what was made of it are not as many.
+    Spark needs Java 17 or newer and `pip install 'querator[spark]'`. Every run ends with a summary.
+    The exit code is 1 if the numbers of items taken and items made differ.
     """

@@ -1,4 +1,4 @@
-"""`querator spark stats`: what is in queues, counted by Spark, as a page with pictures."""
+"""`querator spark stats`: contents of queues, counted by Spark, as a page with pictures."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,9 +44,9 @@ def stats(
 ) -> None:
     """Count the items of each QUEUE by state, kind, partition, age, attempts and size.
 
-    Items are looked at, not leased; Spark reads each queue once. The sums must agree with each
-    other, and with the queue's own counts when nothing happened in it meanwhile; exit code 1 if
-    they do not.
+    Nothing is leased, and Spark reads each queue once. The sums must agree with each other. If
+    nothing happened in the queue during the scan, they must agree with the queue's own counts as
+    well. The exit code is 1 if they do not agree.
 
     \b
     Examples:

@@ -1,10 +1,10 @@
-"""How a node finds, founds or joins its cluster, and comes back to it.
+"""How a node finds, founds or joins its cluster, and how it returns to it.
 
-The modules and sub-packages:
+Changes of a group's replicas are in `placement.tasks`, the peer protocol is in `raft.tcp`.
 
-    formation    the decisions of formation, without I/O
-    forming      formation with its I/O: asks peers, acts, keeps the result
+    formation    what a starting node does next, given its peers' answers
+    forming      formation with its I/O: queries, durable decisions
     known_peers  the nodes that may connect to this one
-    membership   this node as a member: how it becomes one, and its peer port
-    restoring    brings the directory of an old copy back as a new incarnation
+    membership   this node as a member: start, watch, peer port
+    restoring    conversion of an old copy of the data to a new incarnation
 """

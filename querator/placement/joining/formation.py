@@ -1,12 +1,12 @@
-"""How nodes that know nothing become a cluster, and how one that starts finds its own. Pure: what a
-node does next, given what it is and what the peers that it asked have said.
+"""How nodes without a cluster form one, and how a starting node finds its own. Pure: decides what a
+node does next, given its own state and the answers of its peers.
 
-Nobody is told anything: nodes only ask, and each keeps durably what it has decided before it says
-it to others. With the peers' list all nodes get the names of those that found the cluster; the
-smallest of these names is the *founder*, who decides alone and once for its data. So it does not
-matter in which order nodes start, stop and lose their data: a copy of a node's data (an
-incarnation) is in one cluster for ever, and what was founded without the data of some node goes on
-with the others or not at all.
+No node is notified. Nodes only ask, and each stores durably what it has decided before it reports
+it. From the peers' list, all nodes derive the names of the nodes that found the cluster. The node
+with the smallest of these names is the *founder*. It alone decides, once for its data. So the order
+in which nodes start, stop and lose their data does not matter. One copy of a node's data (an
+incarnation) belongs to one cluster for ever. A cluster that was founded without some node's data
+continues with the other nodes, or not at all.
 
     this node is      and the peers say                                       it does
     a member          that its name has other data in its cluster             refuses: replaced
@@ -19,7 +19,7 @@ with the others or not at all.
                       that its data is of the cluster                         joins
                       that its name is known with other data                  waits as replacement
                       that its name was removed                               refuses: removed
-                      that its name is not known                              waits to be taken in
+                      that its name is not known                              waits to be added
                       nothing, and it has waited as replacement before        waits as replacement
     not a member, of  all that found with it that they are empty, of no       founds
     no cluster, the   cluster, and would found with the same nodes
@@ -27,8 +27,8 @@ with the others or not at all.
     the same, not     anything else                                           waits
     the founder
 
-Of several lists of a cluster's nodes that with the highest epoch counts. A node that waits asks
-again and again.
+Of several lists of a cluster's nodes, the list with the highest epoch counts. A waiting node
+repeats its questions.
 """
 
 from collections.abc import Mapping
@@ -43,13 +43,13 @@ VERSION = 1
 
 
 class Description(msgspec.Struct, frozen=True, array_like=True):
-    """What a node says of itself and of its cluster to whoever asks.
+    """What a node reports about itself and its cluster to any node that asks.
 
-    `founds_with` are the names of the nodes that its settings found a cluster with, its own among
-    them. Of a node with a cluster: `nodes` are those that it knows, at `epoch` of the map (0: those
-    that founded the cluster), `replicas` the target of the placement group, empty while it does not
-    know the map; a node that waits for a lost one's place knows the cluster and no nodes. `removed`
-    are the nodes that were removed.
+    `founds_with` are the names of the nodes with which its settings found a cluster, its own
+    included. If the node has a cluster, `nodes` are the nodes that it knows, at `epoch` of the map
+    (0: the founding nodes). `replicas` is then the target of the placement group, empty while the
+    node does not know the map. A node that waits for a lost node's place knows the cluster and no
+    nodes. `removed` are the removed nodes.
     """
 
     version: int
@@ -81,12 +81,12 @@ class OldCopy(msgspec.Struct, frozen=True):
 
 
 Said = Mapping[str, Description | OldCopy | str]
-"""By the peer's name in the settings: what it said, or why it did not."""
+"""The answer of each peer, by its name in the settings, or the reason why there is none."""
 
 
 class Starter(msgspec.Struct, frozen=True):
-    """The node that starts. `cluster_id` empty: none; `member` whether its data is in the cluster,
-    or it waits for a lost node's place.
+    """The starting node. `cluster_id` is empty if it has none. `member`: its data is in the
+    cluster; False for one that waits for a lost node's place.
     """
 
     node: PlacedNode
@@ -96,8 +96,8 @@ class Starter(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Go on as the member that it is. `nodes` is the newest list of its cluster that was told, at
-    `epoch`; empty when none was.
+    """Start as a member. `nodes` is the newest list of its cluster that a peer reported, at
+    `epoch`; empty when none was reported.
     """
 
     epoch: int = 0
@@ -105,7 +105,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Ask again. `reason` says what for."""
+    """Ask again later. `reason` says what the node waits for."""
 
     reason: str
 
@@ -118,15 +118,15 @@ class WaitAsReplacement(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Make a cluster of these nodes, by name, under an id of its own."""
+    """Found a cluster of these nodes, ordered by name, under a new id."""
 
     founders: tuple[PlacedNode, ...]
 
 
 class Join(msgspec.Struct, frozen=True):
-    """Become a member. `founders` is empty when the node came after the founding; `replicas` is its
-    first configuration of the placement group. `nodes` is the newest list of the cluster, at
-    `epoch`.
+    """Become a member. `founders` is empty when the node joined after the founding. `replicas` is
+    the node's first configuration of the placement group. `nodes` is the newest list of the
+    cluster, at `epoch`.
     """
 
     cluster_id: str
@@ -137,7 +137,7 @@ class Join(msgspec.Struct, frozen=True):
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """Do not start. `reason` says what to do. `for_good`: this copy of the data is never started
+    """Do not start. `reason` says what to do. `for_good`: this copy of the data can never start
     again.
     """
 
@@ -149,7 +149,7 @@ Decision = Start | Wait | WaitAsReplacement | Found | Join | Refuse
 
 
 def decide(own: Starter, said: Said) -> Decision:
-    """`said` has the peers without the node itself."""
+    """Decides the next action. `said` has the answers of the peers, without the node itself."""
     heard = [
         answer
         for name, answer in sorted(said.items())
@@ -182,7 +182,7 @@ def _stranger(name: str, answer: Description) -> bool:
 
 
 def old_copy(reason: str) -> str:
-    """What to do about it."""
+    """The reason, with advice what to do."""
     return (
         f"{reason}; start with the newest data, or have the node rebuilt from the others, first: "
         "querator node restore-from-copy"
@@ -308,7 +308,7 @@ def encode_description(description: Description) -> bytes:
 
 
 def decode_description(data: bytes) -> Description | str:
-    """The description, or why it is none."""
+    """The decoded description, or why it cannot be decoded."""
     try:
         version = msgspec.msgpack.decode(data, type=list)[0]
         if version != VERSION:

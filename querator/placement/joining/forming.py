@@ -1,5 +1,6 @@
-"""Formation with its I/O: asks the peers, does what `placement.joining.formation` decides, and
-keeps it before anybody hears of it. What the peer port says of this node is made here too.
+"""Formation with its I/O: asks the peers, carries out the decisions of
+`placement.joining.formation`, and stores each durably before it is reported. It also makes the
+description that the peer port serves.
 """
 
 import asyncio
@@ -45,18 +46,18 @@ from querator.storage.identity import DirectoryRefused, Identity
 
 QUERY_TIMEOUT_S: Final = 1.0
 AGAIN_S: Final = 0.25
-"""Between two rounds of questions while the cluster is not found."""
+"""Pause between two rounds of questions while no cluster is found."""
 _ATTEND_S: Final = 0.1
 
 _log = telemetry.logger(__name__)
 
 
-# --- what is said and heard at the peer port -----------------------------------------------
+# --- messages of the peer port -------------------------------------------------------------
 
 
 def peer_info(node: PlacedNode, cluster_id: str, starts: Starts = ()) -> PeerInfo:
-    """What the handshake says of a node; `cluster_id` empty: it has none. `starts` are said by the
-    peer port itself, but for questions.
+    """The handshake's description of a node; `cluster_id` empty: it has none. The peer port adds
+    `starts` itself, except for queries.
     """
     return PeerInfo(
         name=node.name,
@@ -72,7 +73,7 @@ def peer_info(node: PlacedNode, cluster_id: str, starts: Starts = ()) -> PeerInf
 
 
 def placed_node(info: PeerInfo) -> PlacedNode:
-    """A node as it said itself in the handshake."""
+    """A node as it described itself in the handshake."""
     return PlacedNode(
         info.name,
         info.incarnation,
@@ -87,7 +88,7 @@ def placed_node(info: PeerInfo) -> PlacedNode:
 def description(
     settings: ClusterSettings, identity: Identity, node: PlacedNode, placed: PlacementMap
 ) -> bytes:
-    """What queries are answered."""
+    """The answer to queries."""
     replicas: Replicas = placed.replicas(PLACEMENT_GROUP)
     return encode_description(
         Description(
@@ -105,7 +106,7 @@ def description(
 
 
 def ask(address: str, token: bytes, *, tls: PeerTls | None) -> Description | str:
-    """What the node at the address says of itself, or why it does not. Blocks."""
+    """What the node at the address reports, or why it does not answer. Blocks."""
     try:
         return decode_description(query(address, token, QUERY_TIMEOUT_S, tls=tls))
     except QueryFailed as failure:
@@ -115,7 +116,7 @@ def ask(address: str, token: bytes, *, tls: PeerTls | None) -> Description | str
 def ask_as(
     info: PeerInfo, address: str, token: bytes, *, tls: PeerTls | None
 ) -> Description | OldCopy | str:
-    """As `ask`; the node at the address judges whether the data of the one that asks is the newest.
+    """As `ask`; the node at the address also judges whether the asking node's data is the newest.
     Blocks.
     """
     try:
@@ -126,12 +127,12 @@ def ask_as(
         return str(failure)
 
 
-# --- before the raft thread is there -------------------------------------------------------
+# --- before the raft thread runs -----------------------------------------------------------
 
 
 class Attendant:
-    """Serves the peer port until the raft thread does. Before the node is a member, nothing but
-    queries comes of it.
+    """Serves the peer port until the raft thread does. Before the node is a member, the port only
+    answers queries.
     """
 
     def __init__(self, peers: TcpPeers) -> None:
@@ -142,7 +143,7 @@ class Attendant:
         self._thread.start()
 
     def stop(self) -> None:
-        """Blocks until the port is another thread's. Raises what ended the work."""
+        """Blocks until another thread can use the port. Raises the error that ended the work."""
         self._ending.set()
         self._thread.join()
         if self._error is not None:
@@ -162,7 +163,7 @@ class Attendant:
 
 
 class Forming:
-    """One start of one node of several. On the event loop."""
+    """One start of a node of a cluster of several. Runs on the event loop."""
 
     def __init__(
         self,
@@ -176,8 +177,8 @@ class Forming:
         starts: Starts,
         waits_for: Callable[[str], None],
     ) -> None:
-        """`tls` is that of the peer port, `starts` are those of this node. `waits_for` is told
-        what the start waits for; empty: for nothing any more.
+        """`tls` is that of the peer port, `starts` are those of this node. `waits_for` is called
+        with what the start waits for; empty: nothing any more.
         """
         self._acquaintances = acquaintances
         self._settings = settings
@@ -190,8 +191,8 @@ class Forming:
         self._reason = ""
 
     async def check(self) -> None:
-        """Of a member: what the others know, and whether they know better. Raises
-        DirectoryRefused.
+        """Asks the others about this member and adopts their newest list of nodes. Raises
+        DirectoryRefused if they refuse its data.
         """
         assert self._identity.is_member
         decision = await self._decision()
@@ -205,10 +206,10 @@ class Forming:
         self._acquaintances.learn(decision.epoch, decision.nodes)
 
     async def join(self, peers: TcpPeers, stop: asyncio.Event) -> Identity | None:
-        """The identity of the member that the node has become, kept durably; None when `stop` came
-        before. Whoever asks at the peer port is answered meanwhile.
+        """Returns the identity of the new member, stored durably; None when `stop` came before.
+        Queries at the peer port are answered meanwhile.
 
-        Raises DirectoryRefused, and StorageError.
+        Raises DirectoryRefused and StorageError.
         """
         attendant = Attendant(peers)
         try:
@@ -271,7 +272,7 @@ class Forming:
                 _log.info("formation.joined", cluster_id=cluster_id)
             case _:
                 raise AssertionError(decision)
-        # Only what is kept is said.
+        # The node only reports what is stored.
         told = description(self._settings, self._identity, self._node, PlacementMap())
         peers.set_description(told)
 

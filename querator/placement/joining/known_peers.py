@@ -1,8 +1,8 @@
-"""Which nodes may connect to this one: those of the newest list of its cluster that it has heard
-of, from the map or from what a peer said when this node started.
+"""Knows which nodes may connect to this one: those of the newest node list of its cluster, received
+from the map or from a peer at the start.
 
-The map of a node that learns it from its beginning, or that was away, names data that has been
-replaced since. It must not turn the nodes away from which it would learn that.
+The map of a node that is learning it from the beginning, or that was away, can name data that has
+been replaced since. Such a map must not lock out the nodes from which this node would learn that.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from querator.raft.tcp.hello import KnownPeer
 
 
 class Acquaintances:
-    """Of the node with these settings."""
+    """The acquaintances of the node with these settings."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
@@ -21,8 +21,8 @@ class Acquaintances:
         self._nodes: tuple[PlacedNode, ...] = ()
 
     def learn(self, epoch: int, nodes: Iterable[PlacedNode]) -> bool:
-        """A list of the cluster's nodes, at an epoch of the map (0: those that founded it); whether
-        it is as new as any before.
+        """Adopts a list of the cluster's nodes at an epoch of the map (0: the founding nodes),
+        unless a newer list is known. Returns whether it was adopted.
         """
         nodes = tuple(nodes)
         if epoch < self._epoch or not nodes:
@@ -31,8 +31,8 @@ class Acquaintances:
         return True
 
     def peers(self) -> dict[str, KnownPeer]:
-        """With the addresses of the settings, where these name a node. Before any list is known the
-        names of the settings count, with whatever data.
+        """The peers by name, with the address of the settings for nodes that these name. Before a
+        list is known, the names of the settings count, with any incarnation.
         """
         settings = self._settings
         known = {
@@ -46,8 +46,8 @@ class Acquaintances:
 
 
 def why_no_member(placed: PlacementMap, own: PlacedNode) -> str:
-    """Why a node that the newest map does not name as it is must stop; empty: it is named so, or
-    not at all.
+    """Why this node must stop, if the newest map names it with other data, a later start, or as
+    removed; empty otherwise.
     """
     known = placed.node(own.name)
     if known is None:

@@ -1,5 +1,5 @@
-"""This node among the others of its cluster: how it becomes a member, who may connect to it, and
-what it says to who asks.
+"""This node among the others of its cluster: how it becomes a member, which nodes may connect to
+it, and what it reports to nodes that ask.
 """
 
 import asyncio
@@ -21,11 +21,13 @@ from querator.storage.environment import Environment
 from querator.storage.identity import DirectoryRefused, Identity, give_up
 
 WATCH_S: Final = 2.0
-"""How often a node without connections asks."""
+"""Interval at which a node without connections asks."""
 
 
 class Membership:
-    """Of a node of several. On the event loop; `start` comes first, `close` last."""
+    """The membership of a node in a cluster of several. Runs on the event loop; `start` comes
+    first, `close` last.
+    """
 
     def __init__(
         self,
@@ -34,8 +36,8 @@ class Membership:
         waits_for: Callable[[str], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`waits_for` is told what the start waits for; empty: nothing. `on_failure` is told when
-        the cluster does not count on this node any more.
+        """`waits_for` is called with what the start waits for; empty: nothing. `on_failure` is
+        called when the cluster does not count on this node any more.
         """
         self._settings = settings
         self._waits_for = waits_for
@@ -47,7 +49,7 @@ class Membership:
         self._node: PlacedNode | None = None
         self._environment: Environment | None = None
         self._old_copy = ""
-        """Why the others refuse this copy of the data; empty: they do not."""
+        """Why the others refuse this copy of the data; empty if they do not."""
 
     @property
     def settings(self) -> ClusterSettings:
@@ -67,11 +69,11 @@ class Membership:
         clock: Clock,
         stop: asyncio.Event,
     ) -> Identity | None:
-        """Listens for the others, and becomes a member if this node is none yet, however long that
-        takes; the member's identity, None when `stop` came before.
+        """Listens for the others, and waits without limit until the node is a member. Returns the
+        member's identity; None when `stop` came before.
 
-        Raises StorageError, also for a directory that the others do not let in, PeerTlsError, and
-        OSError when it cannot listen.
+        Raises StorageError (also for a directory that the others refuse), PeerTlsError, and OSError
+        when it cannot listen.
         """
         if self._settings.tls is not None:
             self._tls = await asyncio.to_thread(PeerTls, self._settings.tls)
@@ -120,8 +122,8 @@ class Membership:
         return identity
 
     async def watch(self) -> None:
-        """Until it is cancelled. A node to which nobody is connected asks whether it was removed:
-        it is told the map no more.
+        """Runs until cancelled. While no other node is connected, asks the others whether this node
+        was removed, because a removed node does not receive the map.
         """
         while True:
             await asyncio.sleep(WATCH_S)
@@ -141,20 +143,20 @@ class Membership:
         return False
 
     async def ask(self, node: PlacedNode) -> Description | str:
-        """What who answers at the node's address says of itself, or why it does not."""
+        """What the node at `node`'s address reports, or why it does not answer."""
         return await self._ask(self._settings.peers.get(node.name) or node.peer_address)
 
     async def _ask(self, address: str) -> Description | str:
         return await asyncio.to_thread(ask, address, self._settings.token, tls=self._tls)
 
     def _on_old_copy(self, reason: str) -> None:
-        """A node that knows says that this data is an old copy."""
+        """Called when another node reports that this data is an old copy."""
         if not self._old_copy:
             self._old_copy = old_copy(reason)
             self._on_failure(DirectoryRefused(self._old_copy))
 
     def close(self) -> None:
-        """After the raft thread has ended. Blocks. Raises StorageError."""
+        """Closes the peer port, after the raft thread has ended. Blocks. Raises StorageError."""
         if self._peers is not None:
             self._peers.close()
         if self._old_copy:
@@ -163,11 +165,11 @@ class Membership:
             give_up(self._environment, self._identity, self._old_copy)
 
     def say(self, node: PlacedNode) -> None:
-        """What this node says of itself from here on, to who asks."""
+        """Replaces this node's own description."""
         self._node = node
 
     def connected(self) -> dict[NodeKey, PlacedNode]:
-        """The nodes whose connections are open, in their own words."""
+        """The nodes with open connections, as they describe themselves."""
         return {key: placed_node(info) for key, info in self.peers.connected().items()}
 
     def newcomers(self) -> tuple[PlacedNode, ...]:
@@ -175,16 +177,16 @@ class Membership:
         return tuple(map(placed_node, self.peers.newcomers()))
 
     def old_copies(self) -> dict[str, str]:
-        """Nodes that were refused with an old copy of their data, by name, and why."""
+        """Nodes that were refused because of an old copy of their data: the reason by name."""
         return self.peers.old_copies()
 
     def out_of_reach(self, placed: PlacementMap) -> frozenset[str]:
-        """The other nodes of the map to which there is no connection, or which are not heard."""
+        """The other nodes of the map that are not connected, or from which nothing is received."""
         near = {node_name(key) for key in self.peers.connected().keys() - self.peers.quiet()}
         return frozenset({node.name for node in placed.nodes} - near - {self._settings.name})
 
     def on_map(self, placed: PlacementMap) -> None:
-        """Who may connect, and what is said to who asks, as the map is now."""
+        """Updates, from the map, which nodes may connect and what this node reports."""
         assert self._identity is not None
         assert self._node is not None
         if self._acquaintances.learn(placed.epoch, placed.nodes):
@@ -197,7 +199,7 @@ class Membership:
 
 
 def stored_map(environment: Environment) -> PlacementMap:
-    """The map as this node last kept it. Blocks. Raises StorageError."""
+    """The map that this node stored last. Blocks. Raises StorageError."""
     with environment.snapshot() as snapshot:
         return stored_effects(snapshot).map
 

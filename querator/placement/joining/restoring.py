@@ -1,8 +1,8 @@
-"""A node's directory that is an old copy, or may be one, brought back safely: as a new incarnation,
-which has no vote and nothing acknowledged, and is rebuilt from the other nodes.
+"""Converts a node's directory that is, or may be, an old copy to a new incarnation. That has no
+vote and nothing acknowledged, and is rebuilt from the other nodes.
 
-Of what the copy holds nothing is used: which of its log entries, terms and votes others count on
-cannot be known. Its data file is kept beside the new one.
+Nothing of the copy's content is used, because it cannot be known which of its log entries, terms
+and votes other nodes count on. Its data file is kept beside the new one.
 
     1  the new data file is made in RESTORING_NAME
     2  the old one is renamed to KEPT_NAME
@@ -31,10 +31,10 @@ _DATA_NAME: Final = "data.mdb"
 
 
 def restore(path: Path, *, make_id: Callable[[], str]) -> Identity:
-    """Makes of the directory one that waits to take its node's place; what it waits as. Blocks.
+    """Converts the directory to one that waits for its node's place; returns its identity. Blocks.
 
-    Raises DirectoryRefused for a directory that has no data of a node of several, or is of another
-    format, and for one that waits already; StorageLocked while it is in use; StorageError.
+    Raises DirectoryRefused for a directory without data of a node of a cluster of several, of
+    another format, or that waits already; StorageLocked while it is in use; StorageError.
     """
     try:
         return _restore(path, make_id)
@@ -68,7 +68,7 @@ def _restore(path: Path, make_id: Callable[[], str]) -> Identity:
 
 
 def _read(path: Path) -> Identity:
-    """Whose data it is, if it may be restored."""
+    """The identity of the data, if it may be restored."""
     environment = open_lmdb(path)
     try:
         with environment.snapshot() as snapshot:
@@ -96,7 +96,7 @@ def _read(path: Path) -> Identity:
 
 
 def _make(path: Path, old: Identity, make_id: Callable[[], str]) -> Identity:
-    """New data of the same node, which knows nothing but its cluster."""
+    """Makes new data of the same node that knows only its cluster."""
     environment = open_lmdb(path, room_bytes=DATA_FILE_BYTES)
     try:
         new = identities.claim(

@@ -1,8 +1,8 @@
-"""Commands that change the placement map, and the values that answer them.
+"""Commands that change the placement map, and their results.
 
-The life of a queue as the commands drive it; what is absent is refused or changes nothing:
+The life of a queue; a command that is not listed for a state is refused or changes nothing:
 
-    state      command           next       who proposes it
+    state      command           next       proposed by
     (none)     CreateQueue       CREATING   a client
     CREATING   QueueConfigured   ACTIVE     the leader of group 0, when all partitions have their
                                             settings
@@ -10,48 +10,48 @@ The life of a queue as the commands drive it; what is absent is refused or chang
     ACTIVE     UpdateQueue       ACTIVE     a client
     CREATING   DeleteQueue       DELETING   a client
     ACTIVE     DeleteQueue       DELETING   a client
-    DELETING   ReplicasClosed    DELETING   each node, when its replicas take part in nothing more
-    DELETING   ReplicasGone      DELETING   each node, when its data of the queue is gone
-    DELETING   ReplicasGone      (none)     the last node of those that held any, when nobody can
-                                            lead a partition any more
+    DELETING   ReplicasClosed    DELETING   each node, when its replicas are closed
+    DELETING   ReplicasGone      DELETING   each node, when its data of the queue is deleted
+    DELETING   ReplicasGone      (none)     the last node that held data, when no node can lead a
+                                            partition any more
 
-The number of an ACTIVE queue's partitions, `settings.partitions` and by which one requests are
-shared out (`model.queues.Queue`):
+An ACTIVE queue has two numbers of partitions: `settings.partitions`, and the number by which
+requests are distributed (`model.queues.Queue`):
 
-    numbers    command           next       who proposes it
+    numbers    command           next       proposed by
     the same   UpdateQueue       differ     a client; groups for new partitions are in the map
-    differ     QueueRouted       the same   the leader of group 0, when all partitions share
-                                            requests out by the new number
+    differ     QueueRouted       the same   the leader of group 0, when all partitions distribute
+                                            requests by the new number
     differ     UndoRouting       differ     the leader of group 0, when the partitions did not
-                                            follow in time: the number of before is reopened
-    differ     UpdateQueue       differ     a client who wants the number of before again: it is
+                                            follow in time: the old number is reopened
+    differ     UpdateQueue       differ     a client that asks for the old number again: it is
                                             reopened, and then the numbers are the same
-    differ     QueueRouted       as asked   the leader of group 0, when the partitions that can be
-                                            reached are reopened
-    the same   PartitionsEmpty   the same   the leader of group 0: closing partitions that nobody
-                                            needs any more leave the map
+    differ     QueueRouted       as asked   the leader of group 0, when the reachable partitions
+                                            are reopened
+    the same   PartitionsEmpty   the same   the leader of group 0: closing partitions that are not
+                                            needed any more leave the map
 
-The nodes, whose names are not given to others unless an operator says so:
+The nodes; the name of a node is not given to another unless an operator says so:
 
-    state      command           next       who proposes it
+    state      command           next       proposed by
     (no map)   FormCluster       ACTIVE     the first leader of group 0, with the founding nodes
     (none)     JoinNode          ACTIVE     a member that the node has asked
-    known      RegisterNode      the same   the leader of group 0, when a node says other things of
-                                            itself than the map does
+    known      RegisterNode      the same   the leader of group 0, when a node's description of
+                                            itself differs from the map
     known      HandOffNode       the same   a node that is about to stop: it gets no leaderships
                                             until it starts again
     known      ReplaceNode       the same   an operator, when a node has lost its data
     ACTIVE     DrainNode         DRAINING   an operator; and back again
     ACTIVE,    RemoveNode        LEAVING    an operator
     DRAINING
-    LEAVING    NodeGone          REMOVED    the leader of group 0, when the node has no replicas
-                                            but of queues that are being deleted
+    LEAVING    NodeGone          REMOVED    the leader of group 0, when the node has only replicas
+                                            of queues that are being deleted
     REMOVED    ReadmitNode       FORGOTTEN  an operator
     FORGOTTEN  JoinNode          ACTIVE     as above, with other data
 
-Where the replicas of a group are:
+The places of a group's replicas:
 
-    state      command           next       who proposes it
+    state      command           next       proposed by
     settled    PlaceGroups       moving     the leader of group 0, as `placement.tasks.plan` says
     moving     GroupSettled      settled    the leader of the group, when its configuration is the
                                             target
@@ -68,7 +68,7 @@ from querator.model.queues import Queue, QueueSettings
 
 
 class CreateQueue(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Repeats with the same settings are answered with the queue that is there."""
+    """Creates a queue. A repeat with the same settings returns the existing queue."""
 
     namespace: str
     name: str
@@ -86,7 +86,9 @@ class UpdateQueue(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class DeleteQueue(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Cannot be undone once applied. Repeats are answered alike until the queue is gone."""
+    """Deletes a queue. Cannot be undone once applied. Repeats get the same answer until the queue
+    is gone.
+    """
 
     namespace: str
     name: str
@@ -100,29 +102,29 @@ class QueueConfigured(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class FormCluster(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """The founding nodes, once: repeats change nothing."""
+    """Sets the founding nodes, once: repeats change nothing."""
 
     cluster_id: str
     nodes: tuple[PlacedNode, ...]
 
 
 class RegisterNode(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """What a node says of itself, in the start that `node.boots` counts. Its `handoff_boots` are
-    not looked at.
+    """A node's description of itself, in the start that `node.boots` counts. Its `handoff_boots`
+    are ignored.
     """
 
     node: PlacedNode
 
 
 class ReplaceNode(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """The node of this name has lost its data of incarnation `lost`, and goes on as `node`."""
+    """The node of this name has lost its data of incarnation `lost`, and continues as `node`."""
 
     node: PlacedNode
     lost: str
 
 
 class HandOffNode(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """The node gives its leaderships away, in the start that `boots` counts."""
+    """The node transfers its leaderships away, in the start that `boots` counts."""
 
     name: str
     incarnation: str
@@ -130,26 +132,26 @@ class HandOffNode(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 
 class JoinNode(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """A node with empty data that wants to be one of the cluster."""
+    """A node with empty data wants to join the cluster."""
 
     node: PlacedNode
 
 
 class DrainNode(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """The node is to give its replicas away; `drain` False: it may have some again."""
+    """The node is to move its replicas elsewhere; `drain` False: it may hold replicas again."""
 
     name: str
     drain: bool = True
 
 
 class RemoveNode(msgspec.Struct, frozen=True, array_like=True, tag=13):
-    """The node will not come back. Its replicas go elsewhere, and then it is gone."""
+    """The node will not come back. It leaves the map once its replicas have moved elsewhere."""
 
     name: str
 
 
 class NodeGone(msgspec.Struct, frozen=True, array_like=True, tag=14):
-    """A node that is LEAVING has no replica any more, but for one of the placement group."""
+    """A LEAVING node has only the placement group's replica left, or none."""
 
     name: str
 
@@ -161,8 +163,8 @@ class ReadmitNode(msgspec.Struct, frozen=True, array_like=True, tag=17):
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where the replicas of a group should be instead of where the target has them (`before`).
-    `voters` may lead, and count for majorities; `learners` only learn.
+    """The wanted places of a group's replicas, instead of the target's places (`before`). `voters`
+    may lead and count for majorities; `learners` only replicate.
     """
 
     group: GroupId
@@ -173,28 +175,28 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PlaceGroups(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """New targets. One that was made for another state of the map changes nothing."""
+    """Sets new targets. A target that was made for another state of the map changes nothing."""
 
     places: tuple[Place, ...]
 
 
 class GroupSettled(msgspec.Struct, frozen=True, array_like=True, tag=16):
-    """The configuration of the group is its target, which had `next_replica`."""
+    """The group's configuration equals its target, which had this `next_replica`."""
 
     group: GroupId
     next_replica: int
 
 
 class ReplicasGone(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """The node holds no data any more of a queue that is being deleted."""
+    """The node has deleted its data of a queue that is being deleted."""
 
     queue_id: QueueId
     node: NodeKey
 
 
 class ReplicasClosed(msgspec.Struct, frozen=True, array_like=True, tag=21):
-    """The node's replicas of a queue that is being deleted will never vote or acknowledge anything
-    again: that is on its disk. Their data may still be there.
+    """The node's replicas of a queue that is being deleted will never vote or acknowledge again,
+    which is stored durably. Their data may still exist.
     """
 
     queue_id: QueueId
@@ -202,7 +204,7 @@ class ReplicasClosed(msgspec.Struct, frozen=True, array_like=True, tag=21):
 
 
 class QueueRouted(msgspec.Struct, frozen=True, array_like=True, tag=18):
-    """All partitions of the queue share requests out among `partitions`, as version `routing`."""
+    """All partitions of the queue distribute requests over `partitions`, as version `routing`."""
 
     queue_id: QueueId
     routing: int
@@ -210,8 +212,8 @@ class QueueRouted(msgspec.Struct, frozen=True, array_like=True, tag=18):
 
 
 class UndoRouting(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """The change of the queue under version `routing` is given up; it is begun again later, under
-    another version.
+    """The queue's change of version `routing` is given up. It begins again later, under another
+    version.
     """
 
     queue_id: QueueId
@@ -219,8 +221,8 @@ class UndoRouting(msgspec.Struct, frozen=True, array_like=True, tag=20):
 
 
 class PartitionsEmpty(msgspec.Struct, frozen=True, array_like=True, tag=19):
-    """As of version `routing`, the partitions of the queue from number `left` on are empty for
-    ever. `first_seqs` has where each of them would go on.
+    """As of version `routing`, the queue's partitions from number `left` on are empty for ever.
+    `first_seqs` has the sequence at which each of them would continue.
     """
 
     queue_id: QueueId
@@ -254,20 +256,20 @@ Command = (
 
 
 class QueueCreated(msgspec.Struct, frozen=True):
-    """`created` False: a queue with these settings was there."""
+    """The result of CreateQueue. `created` False: a queue with these settings existed."""
 
     queue: Queue
     created: bool
 
 
 class QueueDeleted(msgspec.Struct, frozen=True):
-    """The queue, which is being deleted. `changed` False: it was already."""
+    """The queue, which is being deleted. `changed` False: it was being deleted already."""
 
     queue: Queue
     changed: bool
 
 
 class QueueUpdated(msgspec.Struct, frozen=True):
-    """The queue with its new settings, which its partitions may not have yet."""
+    """The queue with its new settings, which may not have reached its partitions."""
 
     queue: Queue

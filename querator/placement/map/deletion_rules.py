@@ -1,10 +1,11 @@
-"""How a queue that is being deleted leaves the map: what the nodes report, and what follows.
+"""How a queue that is being deleted leaves the map: the nodes' reports, and what follows from them.
 
-    its partitions are closed     nobody can lead one of them any more (`placement.map.majorities`)
-    it leaves the map             when they are, and no node of the map that should hold a replica
-                                  of it has any data
+    its partitions are closed     no node can lead one of them any more
+                                  (`placement.map.majorities`)
+    it leaves the map             when they are closed, and no node of the map that should hold a
+                                  replica of it has any data
 
-Reports bring this about, and so does a node that is replaced or removed: it is waited for no more.
+Reports lead to this. Replacing or removing a node does too, because the map stops waiting for it.
 """
 
 from collections.abc import Iterable
@@ -53,8 +54,8 @@ def _put(
 
 
 def concerned(view: View, change: Change) -> Iterable[QueueId]:
-    """The queues of which nodes have reported, and that may go on to their end by a change that the
-    view has: its own, those of its groups, and all when nodes have changed.
+    """The queues with reports whose deletion a change may advance: the queue of the change, the
+    queues of its groups, and all when nodes have changed. `view` includes the change.
     """
     reported = view.deleted_on.keys() | view.closed_on.keys()
     if change.nodes:
@@ -67,7 +68,7 @@ def concerned(view: View, change: Change) -> Iterable[QueueId]:
 
 
 def next_end(view: View, queue_id: QueueId) -> Change | None:
-    """What follows from the map for a queue of which nodes have reported; None: nothing more."""
+    """The next change in the deletion of a queue with reports; None when there is none."""
     queue = view.map.get(queue_id)
     if queue is None:
         return None

@@ -1,8 +1,8 @@
 """The log's file format of the placement group.
 
-An entry is one byte of version, then msgpack of [now_ms, [command, …]]; a command is
-[tag, field, …] with the tags of `placement.map.commands`. Released bytes are never given another
-meaning: fields are only added at the end, with defaults; anything else takes another version.
+An entry is one version byte, then msgpack of [now_ms, [command, …]]; a command is [tag, field, …]
+with the tags of `placement.map.commands`. The meaning of released bytes never changes. Fields are
+only added at the end, with defaults; anything else takes another version.
 `tests/unit/placement/test_entry.py` holds golden bytes of every command.
 """
 
@@ -23,7 +23,7 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnknownEntryError(Exception):
-    """The entry is of a version or shape that this release does not know: it must not guess."""
+    """The entry has a version or shape that this release does not know, and it must not guess."""
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,10 +1,10 @@
 """The map of a node that does not lead the placement group.
 
-The leader's node hears of the map by the effects of its host, once they are synced. The others hear
-of it from their machine, at once, and look at the stored rows now and then: for a state that came
-as a whole from another replica is told by nobody, and what is heard around a change of leaders may
-be dropped. What the machine says is committed in the group, though this node may not have synced
-it; nothing is answered to clients because of it that the leader has not answered for.
+The leader's node receives the map through the effects of its host, once they are synced. The other
+nodes receive it from their machine, at once, and also check the stored rows now and then: a
+snapshot installed from another replica is not announced, and effects around a change of leaders may
+be dropped. What the machine reports is committed in the group, though this node may not have synced
+it. Clients get no answer because of it that the leader does not vouch for.
 """
 
 import asyncio
@@ -22,7 +22,9 @@ LOOK_S = 1.0
 
 
 class Follower:
-    """Belongs to one event loop; `heard` gets what may be news, and passes over what is not."""
+    """Belongs to one event loop. `heard` receives effects that may be new, and ignores those that
+    are not.
+    """
 
     def __init__(
         self, host: Host, environment: Environment, heard: Callable[[PlacementEffects], None]
@@ -31,12 +33,12 @@ class Follower:
         self._environment = environment
         self._heard = heard
         self._applied_index = 0
-        """Of the placement group, when the stored rows were last looked at."""
+        """Applied index of the placement group at the last check of the stored rows."""
         self._epoch = -1
-        """Of the newest map that was heard of here."""
+        """Epoch of the newest map that was passed on here."""
 
     def told(self, loop: asyncio.AbstractEventLoop) -> Callable[[PlacementEffects], None]:
-        """What the machine calls, on the raft thread."""
+        """Returns the callback for the machine, which calls it on the raft thread."""
 
         def tell(effects: PlacementEffects) -> None:
             loop.call_soon_threadsafe(self._hear, effects)
@@ -48,7 +50,7 @@ class Follower:
             self._pass_on(effects)
 
     async def run(self) -> None:
-        """Looks at the stored rows when entries were applied since the last look."""
+        """Checks the stored rows whenever entries were applied since the last check."""
         while True:
             await asyncio.sleep(LOOK_S)
             status = self._host.status(PLACEMENT_GROUP)
@@ -62,7 +64,7 @@ class Follower:
             self._pass_on(effects)
 
     async def stored_groups(self) -> dict[GroupId, bool]:
-        """The groups of which this node has a replica, and whether that is half deleted."""
+        """The groups with a replica stored here, and whether its deletion is unfinished."""
         return await asyncio.to_thread(self._stored_groups)
 
     def _stored_groups(self) -> dict[GroupId, bool]:
@@ -71,7 +73,7 @@ class Follower:
             return {group: _is_half_deleted(snapshot, group) for group in found}
 
     def _stored(self) -> PlacementEffects | None:
-        """What is stored, if it is news."""
+        """The stored effects, if they are new."""
         with self._environment.snapshot() as snapshot:
             return stored_effects(snapshot) if rows.epoch(snapshot) > self._epoch else None
 
@@ -84,5 +86,5 @@ def _is_half_deleted(snapshot: ReadTransaction, group: GroupId) -> bool:
     try:
         return is_being_deleted(generations.view(snapshot, group), group)
     except StorageCorrupt:
-        # Opening it tells.
+        # Opening the group reports the error.
         return False

@@ -1,12 +1,12 @@
-"""What the placement commands about replicas do, as pure functions from a view to a change.
+"""The rules for placement commands about replicas: pure functions from a view to a change.
 
-Rules that hold after every command, whatever the commands were:
+Invariants that hold after every sequence of commands:
 
-* the target of a group that is moving does not change, but for a node that joins the placement
-  group: so what a group is told to do is done, step by step, before it is told something else;
-* a node has at most one replica of a group, and gets another only when the group has settled
-  without the first, of which it may still have the data;
-* a replica that votes never becomes a learner: it stays or goes.
+* the target of a moving group does not change, except for a node that joins the placement group, so
+  one change of a group is finished before the next one begins;
+* a node has at most one replica of a group; it gets another only after the group has settled
+  without the first one, whose data the node may still have;
+* a voter never becomes a learner: it stays or goes.
 """
 
 from collections.abc import Mapping
@@ -35,8 +35,8 @@ def place(view: View, command: PlaceGroups) -> Change:
 
 
 def placed_as(placed: PlacedGroup, wanted: Place) -> PlacedGroup:
-    """The group with its replicas where they are wanted; the same object when that was made for
-    another state of it.
+    """The group with its replicas at the wanted places. Returns the same object if `wanted` was
+    made for another state of the group.
     """
     current: Mapping[NodeKey, Replica] = {replica.node: replica for replica in placed.target}
     demoted = [node for node in wanted.learners if node in current and current[node].voter]

@@ -1,7 +1,8 @@
-"""The state machine of the placement group: what every replica of the map does alike.
+"""The state machine of the placement group, identical on every replica of the map.
 
-Implements `raft.machine.Machine`. Deterministic: no clock, no chance, no I/O but the transaction;
-time comes with the entry. The rules are in `placement.map.rules`, the rows in `placement.map.rows`.
+Implements `raft.machine.Machine`. Deterministic: no clock, no randomness, no I/O except the
+transaction; the time comes with the entry. The rules are in `placement.map.rules`, the rows in
+`placement.map.rows`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,10 +25,11 @@ from querator.storage.environment import ReadTransaction, WriteTransaction
 
 
 class PlacementEffects(msgspec.Struct, frozen=True):
-    """The whole truth, so that none of it can be missed: the map, the queues for which there is
-    something left to do (being created or deleted, with settings not yet in all partitions, or
-    with a number of partitions that is being changed), and of those being deleted the nodes that
-    have done so. Queues with ids below `next_queue_id` are in the map, or have been.
+    """The complete state, so that missed effects do no harm: the map, the queues with pending work,
+    and for queues being deleted the nodes that have deleted their data. A queue is pending while it
+    is being created or deleted, while its settings are not in all partitions, or while its number
+    of partitions is being changed. Queues with ids below `next_queue_id` are, or have been, in the
+    map.
     """
 
     map: PlacementMap
@@ -35,11 +37,11 @@ class PlacementEffects(msgspec.Struct, frozen=True):
     deleted_on: Mapping[QueueId, tuple[NodeKey, ...]]
     next_queue_id: QueueId
     closed_on: Mapping[QueueId, tuple[NodeKey, ...]] = {}
-    """Of queues being deleted: the nodes whose replicas take part in nothing any more."""
+    """For queues being deleted, the nodes whose replicas are closed."""
 
     def has_settled(self, asked: Queue) -> bool:
-        """Whether nothing that a caller waits for is left to do, who asked for the queue to be so.
-        This map may be behind the one in which that was decided.
+        """Whether the change with which a caller asked for the queue is complete. This map may be
+        older than the map in which the change was decided.
         """
         if asked.id >= self.next_queue_id:
             return False
@@ -49,17 +51,17 @@ class PlacementEffects(msgspec.Struct, frozen=True):
         return queue.settings_version >= asked.settings_version and asked.id not in self.pending
 
     def has_closed(self, queue_id: QueueId) -> bool:
-        """Whether the queue, which is being deleted, is closed or gone by this map."""
+        """Whether the queue, which is being deleted, is closed or gone in this map."""
         queue = self.map.get(queue_id)
         return queue_id < self.next_queue_id if queue is None else queue.closed
 
 
 class PlacementMachine:
-    """Keeps the last view in memory, and uses it only while it is of the epoch that is stored."""
+    """Caches the last view in memory, and uses it only while its epoch is the stored one."""
 
     def __init__(self, told: Callable[[PlacementEffects], None] | None = None) -> None:
-        """`told` gets the effects of each entry, on the raft thread, on followers too: what is
-        committed in the group, though this node has not synced it yet.
+        """`told` receives the effects of each entry, on the raft thread, also on followers. They
+        are committed in the group, though this node may not have synced them.
         """
         self._view: View | None = None
         self._told = told
@@ -68,7 +70,7 @@ class PlacementMachine:
         return Entry(entry.encode(now_ms, [proposal.command for proposal in proposals]))
 
     def need(self, txn: ReadTransaction, command: Any) -> Need:
-        """A queue with as many partitions as it may have, and where they are."""
+        """Space for a queue with the maximum of partitions, and their places."""
         return Need(Tier.FREES, PARTITIONS_MAX * KIB)
 
     def apply(
@@ -85,7 +87,7 @@ class PlacementMachine:
             for queue_id in concerned(view, change):
                 while (end := next_end(view, queue_id)) is not None:
                     view = rows.store(txn, view, end)
-        # Time moves with changes only: a replica that restarts must not know less of it.
+        # Time moves only with changes: a restarted replica must not know less of it.
         self._view = stored if view.map is stored.map else view
         effects = _effects(self._view)
         if self._told is not None:
@@ -111,7 +113,7 @@ class PlacementMachine:
 
 
 def stored_effects(txn: ReadTransaction) -> PlacementEffects:
-    """What the rows of a snapshot amount to; costs a full scan."""
+    """The effects that the rows of a snapshot yield; costs a full scan."""
     return _effects(rows.load(txn))
 
 

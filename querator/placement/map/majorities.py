@@ -1,16 +1,16 @@
-"""When nobody can lead a partition of a deleted queue any more. Pure.
+"""When no node can lead a partition of a deleted queue any more. Pure.
 
-A node *closes* its replicas of a queue that is being deleted: they neither vote nor acknowledge
-anything again, also after a crash. It needs no leader for that, and nobody but the placement group
-to tell. A partition is closed when those that are left cannot be a majority, whichever of its
-configurations is in force:
+A node *closes* its replicas of a queue that is being deleted: they never vote or acknowledge again,
+not even after a crash. That needs no leader of the partition; the node only reports it to the
+placement group. A partition is closed when the remaining replicas cannot be a majority in any
+configuration that may be in force:
 
     kept    nodes that vote in all configurations from the former target to the present one
     others  nodes that vote in some of them
 
-A configuration has all of the kept ones. If of both together no more are open than of the kept ones
-are closed, at most half of its voters are open. When a group does not move, all are kept. What was
-replaced or removed does not count: nobody talks to it again.
+A configuration has all of the kept nodes. If the open nodes of both kinds are no more than the
+closed kept ones, at most half of its voters are open. When a group does not move, all are kept.
+Replaced and removed nodes do not count, because no node talks to them again.
 """
 
 from collections.abc import Collection
@@ -22,7 +22,7 @@ from querator.model.queues import Queue, QueueState
 
 
 def is_deleting(placed: PlacementMap, group: GroupId) -> bool:
-    """Whether the group is of a queue that is being deleted."""
+    """Whether the group belongs to a queue that is being deleted."""
     owner = placed.by_group(group)
     return owner is not None and owner[0].state is QueueState.DELETING
 
@@ -30,8 +30,8 @@ def is_deleting(placed: PlacementMap, group: GroupId) -> bool:
 def open_groups(
     placed: PlacementMap, queue: Queue, closed: Collection[NodeKey]
 ) -> dict[GroupId, tuple[NodeKey, ...]]:
-    """The queue's groups that may still have a leader, with the nodes that have not closed theirs,
-    when those of `closed` have.
+    """The queue's groups that may still have a leader when the nodes in `closed` have closed their
+    replicas; with each, the nodes that have not closed theirs.
     """
     alive = {node.key for node in placed.nodes}
     found: dict[GroupId, tuple[NodeKey, ...]] = {}

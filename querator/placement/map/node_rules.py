@@ -1,12 +1,13 @@
-"""What the placement commands about nodes do, as pure functions from a view to a change.
+"""The rules for placement commands about nodes: pure functions from a view to a change.
 
-Rules that hold after every command, whatever the commands were:
+Invariants that hold after every sequence of commands:
 
-* a name belongs to one incarnation at a time; another takes its place by ReplaceNode alone;
-* `boots` of an incarnation never goes down: who comes with fewer holds an old copy of the data;
-* ids of replicas count up in each group and are never used again;
-* the data of a node that was removed does not come back, nor its name, unless it was readmitted;
-* nodes that take replicas are as many as a partition has, or no fewer than they were.
+* a name belongs to one incarnation at a time; only ReplaceNode gives it to another;
+* `boots` of an incarnation never decreases: a node with fewer holds an old copy of the data;
+* replica ids count up in each group and are never reused;
+* the data of a removed node does not return, and neither does its name unless it was readmitted;
+* the nodes that take replicas are at least as many as a partition has replicas, or do not become
+  fewer.
 """
 
 import msgspec
@@ -186,7 +187,7 @@ def _barred(view: View, name: str) -> bool:
 
 
 def _refuse_fewer(view: View, known: PlacedNode) -> Refusal | None:
-    """Why the node may not give its replicas away; None when it may."""
+    """Why the node may not move its replicas elsewhere; None when it may."""
     left = sum(node.takes_replicas for node in view.map.nodes if node.name != known.name)
     if left == 0:
         message = f"node {known.name} is the last one that takes replicas; add another one first"
@@ -212,7 +213,7 @@ def _refuse_fewer(view: View, known: PlacedNode) -> Refusal | None:
 
 
 def _needs(view: View, nodes: int) -> Queue | None:
-    """A queue that asks for more replicas than so many nodes can have."""
+    """A queue that asks for more replicas than `nodes`."""
     asking = (queue for queue in view.map if queue.settings.replicas > nodes)
     staying = (queue for queue in asking if queue.state is not QueueState.DELETING)
     return min(staying, key=lambda queue: queue.name, default=None)

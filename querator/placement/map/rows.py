@@ -1,4 +1,4 @@
-"""The rows of the placement group, and the view of them that rules decide on.
+"""The rows of the placement group, and the view of them on which rules decide.
 
     table         key            value (msgpack)
     placement     (none)         [epoch, next queue id, next group, now_ms, cluster id]
@@ -8,7 +8,7 @@
     nodes         hash of name   node
     groups        group          founding and target replicas, next replica, preferred leader
 
-The namespace `default` is always there and needs no row.
+The namespace `default` always exists and needs no row.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ def _read_head(txn: ReadTransaction) -> _Head:
 
 
 def load(txn: ReadTransaction) -> View:
-    """Everything, by a full scan: about 10 ms for 1,000 queues of one partition."""
+    """The complete view, by a full scan: about 10 ms for 1,000 queues of one partition."""
     txn = generations.view(txn, PLACEMENT_GROUP)
     head = _read_head(txn)
     rows = [_decode_queue(value) for _, value in QUEUES.rows(txn, PLACEMENT_GROUP)]
@@ -92,7 +92,7 @@ def load(txn: ReadTransaction) -> View:
 
 
 def store(txn: WriteTransaction, view: View, change: Change) -> View:
-    """Writes the change; returns the view after it. A change of nothing costs nothing."""
+    """Writes the change and returns the view after it. An empty change costs nothing."""
     if not change.changes:
         return view
     placed = view.map.evolve(
@@ -123,7 +123,7 @@ def store(txn: WriteTransaction, view: View, change: Change) -> View:
 
 
 def _without(txn: WriteTransaction, before: View, view: View, gone: QueueId) -> View:
-    """The view without a queue that is gone, and its rows deleted."""
+    """The view without a deleted queue; deletes its rows."""
     queue = before.map.get(gone)
     assert queue is not None
     QUEUES.delete(txn, PLACEMENT_GROUP, gone)
@@ -140,7 +140,7 @@ def _without(txn: WriteTransaction, before: View, view: View, gone: QueueId) -> 
 
 
 def _with(txn: WriteTransaction, before: View, view: View, put: Queue, change: Change) -> View:
-    """The view with a queue, and its row written."""
+    """The view with a queue; writes its row."""
     row = _QueueRow(put, change.configured, change.deleted_on, change.closed_on)
     QUEUES.put(txn, PLACEMENT_GROUP, put.id, value=_encode(row))
     if not before.map.has_namespace(put.namespace):

@@ -1,18 +1,18 @@
-"""What each placement command does, as pure functions from a view to a change.
+"""The rules for placement commands: pure functions from a view to a change.
 
 The rules about nodes are in `placement.map.node_rules`, those about replicas in
 `placement.map.group_rules`, those about the end of a queue in `placement.map.deletion_rules`.
 
-Rules that hold after every command, whatever the commands were:
+Invariants that hold after every sequence of commands:
 
-* ids of queues and groups come from counters and are never used again;
+* ids of queues and groups come from counters and are never reused;
 * a dead queue is another queue of the same namespace that is not being deleted; it has no dead
   queue itself, so dead letters never travel in chains;
-* the number of partitions of a queue changes in one step at a time: to another one only when
-  requests are shared out among those that were asked for last;
-* each of them has a place on the nodes that are known;
-* a queue is made only if all together have at most `NODE_PARTITIONS_MAX` replicas for each node
-  that takes any, those being deleted included, for their data is still there.
+* the number of partitions of a queue changes in one step at a time: the next change begins only
+  when requests are distributed by the number of the last one;
+* each partition has a place on known nodes;
+* a queue is created only if all queues together have at most `NODE_PARTITIONS_MAX` replicas for
+  each node that takes any; queues being deleted count, because their data still exists.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -60,7 +60,7 @@ SETTINGS_FIELDS = QueueSettings.__struct_fields__
 
 
 def decide(view: View, command: Command) -> Change:
-    """Raises nothing for what a client sent: a refusal is a result."""
+    """Returns the change of a command. Nothing that a client sent raises: a refusal is a result."""
     return _RULES[type(command)](view, command)
 
 
@@ -97,7 +97,7 @@ def _create(view: View, command: CreateQueue) -> Change:
 def _placed(
     placed: PlacementMap, groups: Iterable[GroupId], replicas: int
 ) -> dict[GroupId, PlacedGroup]:
-    """Where the replicas of groups begin that did not exist."""
+    """The first places of new groups' replicas."""
     nodes = [node for node in placed.nodes if node.takes_replicas]
     wanted = replicas_wanted(len(nodes), replicas)
     return {group: assign(nodes, group, replicas=wanted) for group in groups}
@@ -130,7 +130,7 @@ def _refuse_unformed(placed: PlacementMap) -> Refusal | None:
 def _refuse_partitions(
     placed: PlacementMap, partitions: int, more: int, replicas: int
 ) -> Refusal | None:
-    """`more`: by how many that number exceeds those that the queue has."""
+    """`more` is the number of partitions beyond those that the queue has."""
     if not 1 <= partitions <= PARTITIONS_MAX:
         return Refusal(
             ErrorCode.LIMIT_EXCEEDED,
@@ -206,7 +206,7 @@ def _bad_dead_queue(message: str, dead_queue: str) -> Refusal:
 
 
 def _users_of(placed: PlacementMap, namespace: str, name: str) -> list[str]:
-    """Names of the queues whose dead queue is `name`, leaving out those being deleted."""
+    """Names of the queues whose dead queue is `name`, without those being deleted."""
     return sorted(
         queue.name
         for queue in placed
@@ -271,11 +271,11 @@ def _update(view: View, command: UpdateQueue) -> Change:
 
 
 def _with_other_number(view: View, queue: Queue, updated: Queue) -> Change:
-    """`updated` has another number of partitions than the queue."""
+    """The change for `updated`, which has another number of partitions than the queue."""
     settings, configured = updated.settings, view.configured[queue.id]
     also = _with_other_targets(view.map, queue)
     if queue.state is QueueState.ACTIVE and settings.partitions == queue.shares:
-        # The change that is under way is given up.
+        # The current change is given up.
         undone = _reopening(updated)
         return Change(QueueUpdated(undone), put=undone, configured=configured, also=also)
     more = settings.partitions - len(queue.groups)
@@ -296,7 +296,9 @@ def _with_other_number(view: View, queue: Queue, updated: Queue) -> Change:
 
 
 def _reopening(queue: Queue) -> Queue:
-    """The partitions may have been told of the next version: the one after it overrides that."""
+    """The queue, to be reopened. The partitions may have received the next version; the version
+    after that overrides it.
+    """
     return msgspec.structs.replace(queue, reopening=queue.reopening or queue.routing + 2)
 
 
@@ -320,7 +322,7 @@ def _refuse_while_changing(queue: Queue) -> Refusal | None:
 
 
 def _with_other_targets(placed: PlacementMap, queue: Queue) -> tuple[Queue, ...]:
-    """The queues whose partitions are to be told that their dead queue has others."""
+    """The queues whose partitions must learn that their dead queue has other partitions."""
     return tuple(
         msgspec.structs.replace(user, settings_version=user.settings_version + 1)
         for user in sorted(placed, key=lambda user: user.id)
@@ -331,7 +333,7 @@ def _with_other_targets(placed: PlacementMap, queue: Queue) -> tuple[Queue, ...]
 
 
 def _masked(current: QueueSettings, command: UpdateQueue) -> QueueSettings | Refusal:
-    """The settings with the fields that the mask names replaced."""
+    """The settings, with the fields that the mask names replaced."""
     unknown = sorted(set(command.mask).difference(SETTINGS_FIELDS))
     if unknown:
         return Refusal(

@@ -1,4 +1,4 @@
-"""What a placement rule looks at, and what it may change."""
+"""The input of a placement rule, and the change that it returns."""
 
 from collections.abc import Mapping
 
@@ -13,10 +13,10 @@ from querator.placement.map.commands import QueueCreated, QueueDeleted, QueueUpd
 
 
 class View(msgspec.Struct, frozen=True):
-    """What a rule may look at. `configured` has the version of the settings that all partitions of
-    a queue are known to have, `deleted_on` the nodes that hold nothing any more of a queue that is
-    being deleted, `closed_on` those whose replicas of it take part in nothing any more; `now_ms`
-    never goes backwards.
+    """The input of a rule. `configured` has the version of the settings that all partitions of a
+    queue are known to have, `deleted_on` the nodes that have deleted their data of a queue that is
+    being deleted, `closed_on` the nodes that have closed their replicas of it. `now_ms` never
+    decreases.
     """
 
     map: PlacementMap
@@ -28,7 +28,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What a command does. `put` replaces the queue of its id; `configured`, `deleted_on` and
+    """The effect of a command. `put` replaces the queue with its id; `configured`, `deleted_on` and
     `closed_on` belong to it. `also` are other queues, whose settings have another version. `nodes`
     and `groups` are added or replaced; `cluster_id` is set when it is not empty.
     """

@@ -1,14 +1,14 @@
-"""What nodes do so that the cluster becomes what the map says.
+"""The work of the nodes that makes the cluster match the map.
 
-The modules and sub-packages:
+The map itself changes only by the commands of `placement.map`.
 
-    balancing       the changes of the map that the plan asks for, and its voters
-    closing         how closing partitions leave, by the leader of group 0
-    group_worklist  the led groups in which something may be left to do
-    leader_tasks    what a node does repeatedly for the groups that it leads
-    plan            where replicas and leaderships should be; pure
-    reconcile       opens and deletes groups of this node, as the map says
-    repartitioning  how a queue gets another number of partitions while in use
-    steps           the next step of a group's leader towards the map; pure
-    telling         questions and commands of group 0's leader to partitions
+    balancing       input and output of `plan`; voters of the placement group
+    closing         removal of closing partitions from the map
+    group_worklist  the led groups for which work may be pending
+    leader_tasks    what a node does for the groups that it leads
+    plan            where all replicas and leaderships should be
+    reconcile       opens, configures and deletes groups as the map says
+    repartitioning  changes of a queue's number of partitions
+    steps           the next change of a group's replicas
+    telling         queries and commands to partitions on any node
 """

@@ -1,9 +1,9 @@
-"""What the map should be changed to, given its nodes: input and output of `placement.tasks.plan`,
-and who votes in the placement group. Pure.
+"""Decides changes of the map for its nodes: input and output of `placement.tasks.plan`, and the
+voters of the placement group. Pure.
 
-Every node has a replica of the placement group, for that is how it learns the map. Three of them
-vote, five from seven nodes on; the others learn. A voter stays one while its node is in the
-cluster, for a replica that votes never becomes a learner.
+Every node has a replica of the placement group, because it learns the map from it. Three replicas
+vote, five from seven nodes on; the others are learners. A voter stays one while its node is in the
+cluster, because a voter never becomes a learner.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from querator.placement.map.commands import Place
 from querator.placement.tasks.plan import Held, Home, Placing, plan
 
 MOVING_MAX: Final = 8
-"""Groups whose replicas are on their way to other nodes, in the whole cluster."""
+"""Groups whose replicas move to other nodes at the same time, in the whole cluster."""
 
 
 def homes(placed: PlacementMap) -> tuple[Home, ...]:
@@ -32,7 +32,7 @@ def homes(placed: PlacementMap) -> tuple[Home, ...]:
 
 
 def planned(placed: PlacementMap) -> dict[GroupId, Placing]:
-    """Where partitions should be that are elsewhere. Costs up to a second for 10,000."""
+    """The partitions that should be elsewhere, and where. Costs up to a second for 10,000."""
     nodes = sum(node.takes_replicas for node in placed.nodes)
     held = {
         group: Held(
@@ -49,8 +49,8 @@ def planned(placed: PlacementMap) -> dict[GroupId, Placing]:
 
 
 def next_places(placed: PlacementMap, planning: Mapping[GroupId, Placing]) -> tuple[Place, ...]:
-    """What to say next of the plan that was made of this map, so that at most MOVING_MAX groups are
-    moving; and of the placement group, whenever it should change.
+    """The next places to propose, from the plan for this map, so that at most MOVING_MAX groups
+    move; also those of the placement group, whenever they should change.
     """
     moving = sum(known.moving for known in placed.groups.values())
     ready = [group for group in sorted(planning) if not placed.groups[group].moving]
@@ -68,7 +68,7 @@ def _place(group: GroupId, known: PlacedGroup, placing: Placing) -> Place:
 
 
 def council(placed: PlacementMap) -> Place | None:
-    """What the replicas of the placement group should be; None when they are."""
+    """The wanted replicas of the placement group; None when it has them."""
     known = placed.placed(PLACEMENT_GROUP)
     if known is None or known.moving:
         return None
@@ -97,7 +97,7 @@ def council(placed: PlacementMap) -> Place | None:
 
 
 def _more(voters: Sequence[NodeKey], active: Sequence[PlacedNode], number: int) -> list[NodeKey]:
-    """So many more voters, from zones that have the fewest."""
+    """Chooses `number` more voters, from the zones that have the fewest."""
     zones: Mapping[NodeKey, str] = {node.key: node.zone for node in active}
     chosen: list[NodeKey] = []
     for _ in range(number):

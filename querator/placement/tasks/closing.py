@@ -1,22 +1,24 @@
-"""How closing partitions go: by the leader of group 0.
+"""How closing partitions leave the map, by the leader of group 0.
 
-Partitions behind the number that a queue is to have are closing from the change on: they take no
+Partitions from a queue's new number on are closing as soon as the change begins. They accept no
 items and no moves, and are leased from until they are empty. They leave the map, and then their
-data goes (`reconcile`), when
+data is deleted (`reconcile`), when
 
-* no item is in them or pinned for a transaction, and no outcome of a lease is remembered, for which
-  somebody may ask again;
-* they wait for nobody;
-* no partition of the namespace has a move on its way to them: those know then which have arrived.
+* they hold no item, no pin of a transaction, and no remembered outcome of a lease about which a
+  client may ask again;
+* they wait for no other partition;
+* no partition of the namespace has a move on its way to them, because only then do all sources know
+  which moves have arrived.
 
-A closing partition takes no moves, and knows from which partitions it took some. So of those that
-do not answer only these are waited for: a move from any other has not arrived, and goes elsewhere.
+A closing partition accepts no moves, and knows the partitions from which it received some. Of the
+partitions that do not answer, only these are waited for: a move from any other has not arrived, and
+goes elsewhere.
 
-Closing partitions are looked at once in CLOSING_S. The pause doubles up to CLOSING_S_MAX while they
-say the same. The other partitions of the namespace are asked only about empty ones.
+Closing partitions are checked once in CLOSING_S. The pause doubles up to CLOSING_S_MAX while their
+answers stay the same. The other partitions of the namespace are asked only about empty ones.
 
-They go from the last one on, for partitions are numbered without gaps. One that comes again under
-the same number goes on where its predecessor's sequences ended.
+They leave from the last one on, because partitions are numbered without gaps. If a partition with
+the same number is created later, its sequences continue after those of its predecessor.
 """
 
 import asyncio
@@ -33,17 +35,17 @@ from querator.placement.map.commands import PartitionsEmpty
 from querator.placement.tasks.telling import Telling
 
 Seen = list[Closure | None]
-"""What partitions say; None: nothing."""
+"""The answers of partitions; None: no answer."""
 
 CLOSING_S = 1.0
 CLOSING_S_MAX = 30.0
-"""Between two looks at closing partitions."""
+"""Pause between two checks of closing partitions."""
 
 _log = telemetry.logger(__name__)
 
 
 class _Look:
-    """The last look at the closing partitions of a queue."""
+    """The last check of a queue's closing partitions."""
 
     __slots__ = ("at_s", "pause_s", "queue", "seen")
 
@@ -52,7 +54,7 @@ class _Look:
         self.seen: Seen = []
         self.pause_s = 0.0
         self.at_s = 0.0
-        """When to look next, by the loop's clock."""
+        """Time of the next check, by the loop's clock."""
 
     def is_for(self, queue: Queue) -> bool:
         return self.queue == queue
@@ -74,7 +76,7 @@ class Closing:
     async def run(
         self, placed: Callable[[], PlacementMap], pending: Callable[[], Collection[QueueId]]
     ) -> None:
-        """Again and again, while `placed` is not empty, until it is cancelled."""
+        """Checks closing partitions periodically while `placed` is not empty, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(CLOSING_S)
@@ -96,7 +98,9 @@ class Closing:
     async def _let_go(
         self, placed: PlacementMap, pending: Collection[QueueId], queue: Queue
     ) -> Seen:
-        """What the closing partitions say; those that nobody needs leave the map."""
+        """Returns the answers of the closing partitions; removes those from the map that are not
+        needed.
+        """
         open_ = queue.settings.partitions
         seen: Seen = await self._look_at(queue.groups[open_:])
         going: list[Closure] = []
@@ -125,8 +129,8 @@ class Closing:
         groups: frozenset[GroupId],
         sources: frozenset[int],
     ) -> bool:
-        """Whether a partition may still want to move something to one of the groups, which have
-        taken moves from `sources`.
+        """Whether another partition may still move something to one of the groups, which have
+        received moves from `sources`.
         """
         others = [
             other

@@ -1,8 +1,8 @@
-"""Of the groups that a node leads, those of which something may be left to do. Pure.
+"""The groups led by a node for which work may be pending. Pure.
 
-A group with nothing left to do is passed over until the node leads it anew or the map says
-something else of it; so a round costs what has changed, and not what there is. All are looked at
-again every AGAIN_S all the same.
+A group without pending work is skipped until the node becomes its leader again or the map changes
+for it. So a round costs what has changed, not what exists. All groups are checked every AGAIN_S
+regardless.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -14,16 +14,16 @@ from querator.model.placement_map import PlacementMap
 AGAIN_S: Final = 10.0
 
 AT_ONCE_MAX: Final = 16
-"""Leaderships that go to their preferred nodes in one round."""
+"""Leaderships that move to their preferred nodes in one round."""
 QUEUE_PART: Final = 16
 QUEUE_MIN: Final = 2
-"""Of the partitions of one queue at most one in QUEUE_PART goes in a round, but QUEUE_MIN may: each
-stops for a moment, and the others go on.
+"""At most one in QUEUE_PART of a queue's partitions moves its leadership in a round, but QUEUE_MIN
+always may. Each stops for a moment, and the others continue.
 """
 
 
 class Led:
-    """`look` first, in each round."""
+    """Call `look` first in each round."""
 
     def __init__(self) -> None:
         self._since_s: dict[GroupId, float] = {}
@@ -33,18 +33,17 @@ class Led:
 
     @property
     def left(self) -> tuple[GroupId, ...]:
-        """Groups that are led and not done, those tried last behind the others; but before all
-        the placement group, from which a new node learns what it is to hold: the others wait for
-        that.
+        """Led groups that are not done. The placement group comes first, because a new node learns
+        from it what it should hold, and the others wait for that. The groups tried last come last.
         """
         return tuple(sorted(self._left, key=lambda group: group != PLACEMENT_GROUP))
 
     def led_s(self, group: GroupId, now_s: float) -> float:
-        """For how long a group that is led has been led, as far as rounds have seen."""
+        """How long a led group has been led, as seen by the rounds."""
         return now_s - self._since_s[group]
 
     def look(self, led: Set[GroupId], placed: PlacementMap, now_s: float) -> None:
-        """Which groups are led, and what the map is."""
+        """Takes over the led groups and the map."""
         for group in self._since_s.keys() - led:
             del self._since_s[group]
             self._left.pop(group, None)
@@ -65,18 +64,20 @@ class Led:
         self._placed = placed
 
     def tried(self, group: GroupId) -> None:
-        """Puts the group behind the others: one that waits for a node keeps nobody waiting."""
+        """Moves the group behind the others, so that a group that waits for a node does not hold up
+        others.
+        """
         if group in self._left:
             del self._left[group]
             self._left[group] = None
 
     def done(self, group: GroupId) -> None:
-        """Nothing is left to do of the group, by the map of the last look."""
+        """No work is pending for the group, by the map of the last `look`."""
         self._left.pop(group, None)
 
 
 def some_at_once(groups: Iterable[GroupId], placed: PlacementMap) -> list[GroupId]:
-    """The first of the groups, as many as may stop for a moment together."""
+    """The first groups, as many as may stop for a moment together."""
     chosen: list[GroupId] = []
     of_queue: dict[object, int] = {}
     for group in groups:

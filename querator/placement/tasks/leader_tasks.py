@@ -1,17 +1,17 @@
-"""What a node does for the groups that it leads, again and again: nobody needs to tell it, and what
-failed is looked at anew a moment later.
+"""What a node does, periodically, for the groups that it leads. No other node triggers it, and
+failed work is checked again a moment later.
 
     it leads               and it sees                                   it does
     anything, or nothing   that a node without a cluster has asked it    JoinNode
-    the placement group    that a connected node says other things of    RegisterNode
-                           itself than the map does
+    the placement group    that a connected node describes itself        RegisterNode
+                           differently than the map does
     the placement group    that replicas should be elsewhere             PlaceGroups, a few at a
-                           (`placement.tasks.balancing`)                       time
+                           (`placement.tasks.balancing`)                  time
     the placement group    that a node that leaves has no replicas       NodeGone
     a group                that it is moving, and its replicas are       GroupSettled
                            those of the map
     a group                that its replicas are not those of the map    `placement.tasks.steps`
-    a group                that the map prefers another leader, which    hands the leadership over,
+    a group                that the map prefers another leader, which    transfers the leadership,
                            could lead                                    a few at a time
 """
 
@@ -46,23 +46,25 @@ from querator.raft.host import Host
 
 ROUND_S = 0.5
 CHANGING_MAX = 4
-"""Groups whose replicas change at once: learners that catch up cost the disk and the network."""
+"""Groups whose replicas change at once: learners that catch up use disk and network."""
 HOMEWARD_AGAIN_S = 10.0
-"""After this a leadership that was not taken, or came back, is offered again."""
+"""A leadership that was not accepted, or came back, is offered again after this time."""
 HANDING_MAX = 16
-"""Leaderships that are handed over at once when the node is about to stop."""
+"""Leaderships that are transferred at once when the node is about to stop."""
 HANDING_PAUSE_S = 0.05
 
 Newcomers = Callable[[], Iterable[PlacedNode]]
 """Nodes without a cluster that have asked this one since the last call."""
 Connected = Callable[[], Mapping[NodeKey, PlacedNode]]
-"""The nodes whose connections are open, in their own words."""
+"""The nodes with open connections, as they describe themselves."""
 
 _log = telemetry.logger(__name__)
 
 
 class HandedOver(msgspec.Struct, frozen=True):
-    """What became of the leaderships of a node: `left` are groups for which nobody was there."""
+    """The outcome of a handover of all leaderships. `left` are groups that no other node could take
+    over.
+    """
 
     moved: int
     left: tuple[GroupId, ...]
@@ -82,8 +84,8 @@ class Duties:
         said: Callable[[], PlacedNode],
         newcomers: Newcomers = tuple,
     ) -> None:
-        """`said` is what this node says of itself; `newcomers` has who wants to join, each time
-        those that have asked since the last.
+        """`said` returns this node's own description. `newcomers` returns the nodes that have asked
+        to join since the last call.
         """
         self._host = host
         self._placed = placed
@@ -94,18 +96,18 @@ class Duties:
         self._newcomers = newcomers
         self._joining: set[str] = set()
         self._plan: tuple[int, Mapping[GroupId, Placing]] = (-1, {})
-        """Of the map of an epoch."""
+        """The plan for the map of an epoch."""
         self._balanced_epoch = -1
-        """Of the last map in which everything was where it should be."""
+        """Epoch of the last map that needed no changes of places."""
         self._changing: set[GroupId] = set()
         self._offered_s: dict[GroupId, float] = {}
         self._declined: dict[GroupId, Counter[NodeKey]] = {}
-        """How often nodes did not take the leadership of a group that this node has to give up."""
+        """How often nodes did not accept the leadership of a group that this node must give up."""
         self._led = Led()
         self._handing = False
 
     async def run(self) -> None:
-        """Until it is cancelled. Raises what is no QueratorError: a defect."""
+        """Runs until cancelled. Raises any error that is not a QueratorError: a defect."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._register()
@@ -129,7 +131,7 @@ class Duties:
                         elif self._is_done(group):
                             self._led.done(group)
                 if self._handing:
-                    # One may have been on its way here when the others were told.
+                    # A leadership may have been on its way here when the handoff was announced.
                     await self._hand_over_some(Counter())
                 else:
                     await self._move_home()
@@ -138,7 +140,7 @@ class Duties:
     # --- registering -------------------------------------------------------------
 
     async def _register(self) -> None:
-        """Brings what nodes say of themselves into the map, while this node leads it."""
+        """Proposes nodes' changed descriptions to the map, while this node leads it."""
         if not self._host.leads(PLACEMENT_GROUP):
             return
         for said in (self._said(), *self._connected().values()):
@@ -154,7 +156,7 @@ class Duties:
         return bool(placed.nodes) and known is None and newcomer.name not in self._joining
 
     async def _take_in(self, newcomer: PlacedNode) -> None:
-        """Brings a node that wants to join into the map, whoever leads it."""
+        """Proposes a node that wants to join to the leader of the map."""
         try:
             if await self._proposed(JoinNode(newcomer)):
                 _log.info("placement.joined", name=newcomer.name)
@@ -162,7 +164,7 @@ class Duties:
             self._joining.discard(newcomer.name)
 
     async def _proposed(self, command: Command) -> bool:
-        """Whether a command for the map was carried out; why not is in the log."""
+        """Proposes a command for the map; whether it was carried out. A failure is logged."""
         try:
             result = await self._propose(PLACEMENT_GROUP, command)
         except QueratorError as error:
@@ -176,7 +178,7 @@ class Duties:
     # --- replicas ----------------------------------------------------------------
 
     async def _arrange(self) -> None:
-        """Says where replicas should be, a few groups at a time, while this node leads the map."""
+        """Proposes places for replicas, a few groups at a time, while this node leads the map."""
         placed = self._placed()
         if not self._host.leads(PLACEMENT_GROUP) or placed.epoch == self._balanced_epoch:
             return
@@ -196,7 +198,7 @@ class Duties:
             self._balanced_epoch = placed.epoch
 
     def _deletes(self, placed: PlacementMap, node: NodeKey) -> bool:
-        """Whether the node, which is there, has replicas of queues that are being deleted."""
+        """Whether the node, which is connected, has replicas of queues that are being deleted."""
         return node in (self._node, *self._connected()) and any(
             known.replica_on(node) is not None for known in placed.groups.values()
         )
@@ -214,7 +216,7 @@ class Duties:
             self._changing.discard(group)
 
     def _is_done(self, group: GroupId) -> bool:
-        """Whether nothing is left to do, by this map."""
+        """Whether no work is pending, by this map."""
         status, placed = self._host.status(group), self._placed().placed(group)
         return (
             status is not None
@@ -237,7 +239,7 @@ class Duties:
         )
 
     def _is_lost(self, node: NodeKey) -> bool:
-        """Whether the node was replaced, or was removed while it was down."""
+        """Whether the node was replaced, or is being removed while it is down."""
         known = self._placed().node(node.partition("/")[0])
         if known is None or known.key != node:
             return True
@@ -245,7 +247,7 @@ class Duties:
         return leaves and node not in (self._node, *self._connected())
 
     async def _change(self, group: GroupId) -> None:
-        """The next steps of one group, until one is refused or none is left."""
+        """Takes the next steps of one group, until one is refused or none is left."""
         try:
             while self._host.leads(group) and (step := self._next(group)) is not None:
                 if isinstance(step, HandOver):
@@ -265,7 +267,7 @@ class Duties:
     # --- leaderships -------------------------------------------------------------
 
     def _able(self) -> set[NodeKey]:
-        """Nodes that are connected and take leaderships."""
+        """The connected nodes that take leaderships."""
         placed = self._placed()
         return {
             key
@@ -276,7 +278,7 @@ class Duties:
         }
 
     async def _move_home(self) -> None:
-        """Gives a few leaderships to the nodes that should have them."""
+        """Transfers a few leaderships to the preferred nodes."""
         able = self._able()
         if not able:
             return
@@ -294,7 +296,7 @@ class Duties:
                 tasks.create_task(self._transfer(group, homeward[group]))
 
     def _may_go(self, group: GroupId, preferred: NodeKey, able: set[NodeKey], now_s: float) -> bool:
-        """Whether the leadership may be given to the preferred node, one of those that are able."""
+        """Whether the leadership may move to the preferred node, which is one of the able ones."""
         if group in self._changing or not self._host.leads(group):
             return False
         status = self._host.status(group)
@@ -304,7 +306,7 @@ class Duties:
         return moves_home(status, self._placed().replicas(group), preferred, able, led_s=led_s)
 
     async def _transfer(self, group: GroupId, to: NodeKey) -> bool:
-        """Whether the leadership went over."""
+        """Transfers the leadership; whether that succeeded."""
         try:
             await self._host.transfer(group, to)
         except QueratorError as error:
@@ -314,8 +316,8 @@ class Duties:
         return True
 
     async def hand_over(self, timeout_s: float) -> HandedOver:
-        """Gives all leaderships away, as far as others can take them, for at most so long; from
-        then on this node gives away what it gets.
+        """Transfers all leaderships that other nodes can take over, within the timeout. From then
+        on this node transfers any leadership that it gets.
         """
         self._handing = True
         loop = asyncio.get_running_loop()
@@ -328,7 +330,9 @@ class Duties:
         return HandedOver(moved=given.total(), left=kept)
 
     async def _hand_over_some(self, given: Counter[NodeKey]) -> bool:
-        """Gives leaderships away at once, and counts them; whether that went well."""
+        """Transfers leaderships concurrently and counts them; whether there were some and all
+        succeeded.
+        """
         async with asyncio.TaskGroup() as tasks:
             moves = [
                 (group, to, tasks.create_task(self._transfer(group, to)))
@@ -341,7 +345,7 @@ class Duties:
         return bool(moves) and all(move.result() for *_, move in moves)
 
     def _followed(self) -> bool:
-        """Whether a group is led here that somebody else may take over, if not at once."""
+        """Whether this node leads a group that another node may take over, now or later."""
         able = self._able()
         return any(
             follower.voter and follower.node in able
@@ -351,7 +355,7 @@ class Duties:
         )
 
     def _heirs(self, given: Mapping[NodeKey, int]) -> list[tuple[GroupId, NodeKey]]:
-        """The groups led here that others can take over, with who should."""
+        """The groups led here that another node can take over, each with that node."""
         able, promised = self._able(), Counter(given)
         found = []
         for group in sorted(self._host.led):
@@ -372,7 +376,9 @@ class Duties:
 
 
 def differs(said: PlacedNode, known: PlacedNode) -> bool:
-    """Whether the map should learn what a node says: not of other data, nor of an earlier start."""
+    """Whether the map should adopt a node's description: not of other data, nor of an earlier
+    start.
+    """
     if said.incarnation != known.incarnation or said.boots < known.boots:
         return False
     return said.as_known(known) != known

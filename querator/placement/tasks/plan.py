@@ -1,32 +1,32 @@
-"""Where the replicas and the leaderships of all groups should be, given where they are. Pure.
+"""Plans where the replicas and leaderships of all groups should be, given where they are. Pure.
 
-What is wanted, and each only as far as those before it allow:
+The goals, each only as far as the earlier ones allow:
 
-    1  replicas     as many of a group as it should have, or as there are nodes that take any; one
+    1  replicas     each group has its number of replicas, or one per node that takes any; one
                     on a node, none on nodes that are lost or being drained
-    2  zones        a group's replicas in as many zones as possible, and no majority of them in one
-                    zone if that can be avoided
+    2  zones        a group's replicas are in as many zones as possible, and no majority of them
+                    is in one zone if that can be avoided
     3  evenness     of the numbers of replicas on the nodes
     4  leaderships  even as well; the leader is one of the group's replicas
     5  few moves
 
-What has to go goes first, from the fullest nodes and the leader's replica last; what is missing
-comes to the emptiest. Then the fullest node gives single replicas to emptier ones, directly or by
-way of others (a to b, and of another group b to c), until none can: first replicas that have only
-been planned, then those that are there. Leaderships are evened out in the same way, over the
-replicas of their groups; where that does not do, replicas of two groups change places.
+First, replicas that have to go are removed, from the fullest nodes and the leader's replica last.
+Missing replicas are added on the emptiest nodes. Then the fullest node gives single replicas to
+emptier ones, directly or through others (a to b, and of another group b to c), until no node can.
+Replicas that are only planned move first, then the existing ones. Leaderships are evened out in the
+same way, over the replicas of their groups; where that is not enough, replicas of two groups change
+places.
 
-This ends with the most even numbers there are, not only with good ones: the sets of nodes that a
+The result is the most even distribution possible, not only a good one. The sets of nodes that a
 group may be on are the bases of a matroid (between `low` and `high` nodes of each zone, a fixed
-number in all), and for sums of such sets an arrangement that no path of exchanges makes more even
-is the most even one (Frank, Murota: Decreasing minimization on M-convex sets, 2022). A shortest
-path is taken, for its exchanges can all be made even if a group is in several of them. Whether
-anything moves depends on what a node could still give, so a plan that has been carried out is
-followed by an empty one.
+number in all). For sums of such sets, an arrangement that no path of exchanges makes more even is
+the most even one (Frank, Murota: Decreasing minimization on M-convex sets, 2022). A shortest path
+is used, because its exchanges can all be made even if a group is in several of them. Whether
+anything moves depends on what a node could still give, so the plan after a completed plan is empty.
 
-A set of nodes is an int with a bit for each (a mask): bit n for the n-th by key of those that take
-replicas. Groups are taken in an order that scatters neighbours, for the partitions of a queue
-should not move together.
+A set of nodes is an int with a bit for each (a mask): bit n is the n-th by key of the nodes that
+take replicas. Groups are processed in an order that scatters neighbours, because the partitions of
+a queue should not move together.
 """
 
 from collections import Counter, OrderedDict
@@ -50,8 +50,8 @@ class Home(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Where one group's replicas are (its target), who should lead it, and how many replicas it
-    should have (at least 1).
+    """A group's current replicas (its target), its preferred leader, and its wanted number of
+    replicas (at least 1).
     """
 
     nodes: tuple[NodeKey, ...]
@@ -60,7 +60,9 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Placing(msgspec.Struct, frozen=True):
-    """Where one group's replicas should be (by key), who should lead, and why it changes."""
+    """The planned nodes of a group's replicas (by key), its planned leader, and the reason of the
+    change.
+    """
 
     nodes: tuple[NodeKey, ...]
     leader: NodeKey
@@ -69,8 +71,7 @@ class Placing(msgspec.Struct, frozen=True):
 
 def plan(homes: Sequence[Home], groups: Mapping[GroupId, Held]) -> dict[GroupId, Placing]:
     """The groups that change, by id; none when no home takes replicas. The order of homes and
-    groups does not matter. The groups that are left out count in the numbers that are evened out,
-    so give all that there are.
+    groups does not matter. Pass all groups, because every group counts for evenness.
 
     50 nodes and 10,000 groups of three cost under half a second, and up to one and a half if nearly
     all replicas move.
@@ -93,8 +94,8 @@ def plan(homes: Sequence[Home], groups: Mapping[GroupId, Held]) -> dict[GroupId,
 _SCATTER: Final = 0x9E3779B1
 """Multiples of 2³² over the golden ratio, modulo 2³², lie far from their neighbours."""
 _ORDERS: Final = 61
-"""In which equally empty nodes are taken, so that groups share few of their nodes. A prime, so that
-no number of partitions has the same ones again and again.
+"""Number of orders in which equally empty nodes are chosen, so that groups share few of their
+nodes. It is a prime, so that no number of partitions repeats the same orders.
 """
 
 
@@ -119,7 +120,7 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 class _Ground:
-    """The nodes that take replicas, and the rules of the first two lines of the table above."""
+    """The nodes that take replicas, and the rules of goals 1 and 2 of the table above."""
 
     def __init__(self, homes: Sequence[Home]) -> None:
         self.zone_names = {home.node: home.zone for home in homes}
@@ -133,15 +134,17 @@ class _Ground:
         }
         self._zones = sorted(masks.values())
         self._zone = [masks[name] for name in names]
-        """Of each node the nodes in its zone, itself among them."""
+        """For each node, the nodes in its zone, itself included."""
         self._limits = [self._limit(replicas) for replicas in range(len(self.nodes) + 1)]
 
     def mask(self, nodes: Iterable[NodeKey]) -> int:
-        """Those of the nodes that take replicas."""
+        """The mask of those nodes that take replicas."""
         return sum(1 << self.index[node] for node in set(nodes) if node in self.index)
 
     def _limit(self, replicas: int) -> tuple[int, int]:
-        """Of so many replicas, how many each zone has at least and at most, if it has the nodes."""
+        """The least and the most of a group's `replicas` replicas in each zone, if the zone has the
+        nodes.
+        """
         if replicas <= len(self._zones):
             return 0, 1
         minority = (replicas - 1) // 2
@@ -149,8 +152,8 @@ class _Ground:
         return 1, minority if reached >= replicas else replicas
 
     def surplus(self, members: int, replicas: int) -> int:
-        """Those of the members of which one has to go, so that nodes can be added until there are
-        so many replicas and the zones are as they should be; 0 when none has to.
+        """The members of which one must go before nodes can be added to reach `replicas` replicas
+        with proper zones; 0 when none must go.
         """
         low, high = self._limits[replicas]
         over = doubled = 0
@@ -164,7 +167,9 @@ class _Ground:
         return (doubled or members) if members.bit_count() + empty > replicas else 0
 
     def room(self, members: int, replicas: int) -> int:
-        """The nodes where the next one of so many replicas may be, the members being too few."""
+        """The nodes where the next of `replicas` replicas may be placed, when there are too few
+        members.
+        """
         low, high = self._limits[replicas]
         if low:
             empty = sum(zone for zone in self._zones if not members & zone)
@@ -173,7 +178,7 @@ class _Ground:
         return self._below(members, high)
 
     def targets(self, members: int, node: int, replicas: int) -> int:
-        """The nodes to which the replica on this one may move."""
+        """The nodes to which the replica on `node` may move."""
         low, high = self._limits[replicas]
         zone = self._zone[node]
         if (members & zone).bit_count() <= low:
@@ -190,8 +195,8 @@ class _Ground:
 
 
 class _Spread:
-    """How many of something (replicas, leaderships) each node has for its groups, and to which
-    nodes it can go: `targets` of a group and one of its nodes.
+    """The distribution of replicas or leaderships: the load of each node, and the nodes to which
+    its groups can move them. `targets` maps a group and one of its nodes to such nodes.
     """
 
     _RANKS: Final = 3
@@ -205,11 +210,12 @@ class _Spread:
         ]
         self._ranks = 0
         self._reach = [ground.all] * len(ground.nodes)
-        """Of each node at least those to which a group of it, of lower rank than `_ranks`, can go.
+        """For each node, at least the nodes to which a group of it, of lower rank than `_ranks`,
+        can go.
         """
 
     def add(self, group: int, node: int, rank: int) -> None:
-        """Of the groups that can go, those of lower rank go first, and rank 0 at no cost."""
+        """Adds a group to a node. Groups of lower rank move first, those of rank 0 at no cost."""
         self._pools[node][rank][group] = None
         self.load[node] += 1
 
@@ -223,14 +229,14 @@ class _Spread:
         return chain(*self._pools[node])
 
     def changed(self, group: int, nodes: int) -> None:
-        """Groups on these nodes may have other targets than before."""
+        """A group on these nodes may have other targets than before."""
         for node in _bits(nodes):
             if self._reach[node] != self._all:
                 self._reach[node] |= self._targets(group, node)
 
     def even_out(self, move: Callable[[int, int, int], None]) -> None:
-        """Until no node can give anything to one that has two fewer, even by way of others: first
-        as far as groups of rank 0 do, then all. `move` is called with group, start and end.
+        """Moves groups until no node can give one to a node that has two fewer, directly or through
+        others. Tries groups of rank 0 first, then all. `move` is called with group, start and end.
         """
         for ranks in (1, self._RANKS):
             if ranks > self._ranks:
@@ -245,7 +251,8 @@ class _Spread:
             start = max(_bits(open_), key=self.load.__getitem__)
             path, seen = self._path(start, open_)
             if not path:
-                # Nothing leaves these nodes, and who is left is not fuller: nothing comes either.
+                # Nothing can leave these nodes, and the remaining nodes are not fuller: nothing
+                # comes either.
                 open_ &= ~seen
                 continue
             steps = [(self._find(one, other), one, other) for one, other in pairwise(path)]
@@ -255,8 +262,8 @@ class _Spread:
                     move(group, one, other)
 
     def _path(self, start: int, within: int) -> tuple[list[int], int]:
-        """A shortest way from the node to one that has two fewer, as far as is known, and the nodes
-        that were looked at.
+        """A shortest known path from the node to one that has two fewer, and the nodes that were
+        visited.
         """
         few = self.load[start] - 2
         came_from = {start: start}
@@ -280,8 +287,8 @@ class _Spread:
         return [], seen
 
     def _find(self, start: int, end: int) -> int | None:
-        """A group that can go from one node to the other. Those that cannot are asked last the next
-        time.
+        """A group that can move from one node to the other. Groups that cannot are tried last the
+        next time.
         """
         reach = 0
         for pool in self._pools[start][: self._ranks]:
@@ -297,7 +304,7 @@ class _Spread:
 
 
 class _Layout:
-    """The groups, as numbers in scattered order, on their way to where they should be."""
+    """The groups, numbered in scattered order, while they are being placed."""
 
     def __init__(self, ground: _Ground, groups: Mapping[GroupId, Held]) -> None:
         self._ground = ground
@@ -346,7 +353,7 @@ class _Layout:
         )
 
     def _add(self, group: int, node: int) -> None:
-        """What has to move anyway moves first, and a replica that leads last."""
+        """Ranks the group on the node: replicas that move anyway go first, one that leads last."""
         stays = self._held[group] >> node & 1
         self._replicas.add(group, node, stays + (stays and self._held_leader[group] == node))
 
@@ -389,8 +396,8 @@ class _Layout:
         return self._members[group] & ~(1 << node)
 
     def _exchange(self) -> bool:
-        """Moves one leadership together with its replica to a node that leads two fewer groups, and
-        a replica of another group back; whether there was one that could.
+        """Moves one leadership with its replica to a node that leads two fewer groups, and a
+        replica of another group back; whether that was possible.
         """
         load = self._leaders.load
         backward: dict[int, int] = {}
@@ -408,8 +415,8 @@ class _Layout:
         return False
 
     def _find_back(self, start: int, end: int, reach: dict[int, int]) -> int | None:
-        """A group that `start` does not lead and whose replica can go to `end`. `reach` gets what
-        is known of the nodes that were asked in vain.
+        """A group that `start` does not lead and whose replica can move to `end`. `reach` collects
+        what is known of nodes for which no group was found.
         """
         if not reach.get(start, self._ground.all) >> end & 1:
             return None
@@ -425,7 +432,7 @@ class _Layout:
 
 
 class _Reasons:
-    """Why groups change, for operators. Numbers are those of the beginning."""
+    """The reasons of changes, for operators. Their numbers are those before the plan."""
 
     def __init__(self, ground: _Ground, groups: Mapping[GroupId, Held]) -> None:
         self._ground = ground

@@ -1,7 +1,7 @@
-"""Makes the groups of this node equal to the map, one queue at a time.
+"""Makes the groups of this node match the map, one queue at a time.
 
-What is to be done follows from the queue alone, so that it goes on after a crash wherever it
-stopped; every step may be done again, and by several nodes at once:
+The work follows from the queue alone, so after a crash it continues where it stopped. Every step
+may be repeated, and run by several nodes at once:
 
     queue in the map         each node that holds replicas     the leader of group 0
     CREATING, or settings    open each group (which makes it   Configure in each · QueueConfigured
@@ -15,15 +15,15 @@ stopped; every step may be done again, and by several nodes at once:
     number of partitions
     than before
 
-What is stored of a group that has settled without this node, or with another replica on it, is
-deleted (`surplus`): it moved elsewhere, and no majority counts on it. What a deletion that was
-broken off has left goes too. While the group moves, the replica that a start finds is opened as
-before: it may still vote, and it may have what no other one has.
+The stored data of a group that has settled without this node, or with another replica on it, is
+deleted (`surplus`): the replica moved elsewhere, and no majority counts on it. The remains of an
+interrupted deletion are deleted too. While the group moves, a replica found at the start is opened
+as before: it may still vote, and it may have data that no other replica has.
 
-A group is made only after the entry that names it is committed, and its queue leaves the map only
-after the group's data is gone everywhere: no data is ever without a name. A node may have made it
-by a map that it heard from another node. After a restart its own map may not name the group yet: a
-group that no map up to this one has named is kept.
+A group is made only after the entry that names it is committed. Its queue leaves the map only after
+the group's data is deleted everywhere. So no data is ever without a name. A node may have made the
+group by a map that it received from another node, and after a restart its own map may not name the
+group yet. A group that no map up to this one has named is therefore kept.
 """
 
 import asyncio
@@ -45,15 +45,14 @@ from querator.raft.machine import Machine
 MachineFactory = Callable[[GroupId], Machine]
 
 CONFIGURING_MAX = 64
-"""Partitions of one queue that are given their settings at once."""
+"""Partitions of one queue that are configured at once."""
 
 
 def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> PartitionSettings:
-    """What the partition needs to know of its queue.
+    """The part of the queue's settings that the partition needs.
 
-    A dead queue outlives the settings that name it, and when its partitions change, the settings of
-    its users get another version: so its groups are the same whenever the same version is looked
-    at.
+    A dead queue outlives the settings that name it. When its partitions change, the settings of its
+    users get another version, so one version always has the same groups.
     """
     settings = queue.settings
     targets: tuple[DeadTarget, ...] = ()
@@ -80,10 +79,10 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
 
 
 def first_configuration(placed: PlacedGroup, node: NodeKey) -> Replicas:
-    """With what a node begins when it has nothing of the group. A founding replica begins as all
-    others did, however late. One that came later, or came back, learns first: it votes when the
-    others, of whom there is a majority without it, have let it. Empty for a node that the map does
-    not name any more: it has something.
+    """The configuration with which a node begins that has no data of the group. A founding replica
+    always begins like the other founding replicas, however late. A replica that was added later, or
+    rebuilt, begins as a learner; it votes once the others, which have a majority without it,
+    promote it. Empty for a node that the map does not name any more: it has data.
     """
     own = placed.replica_on(node)
     if own is None:
@@ -94,7 +93,7 @@ def first_configuration(placed: PlacedGroup, node: NodeKey) -> Replicas:
 
 
 class Step(Enum):
-    """Of one queue on one node, as in the table above."""
+    """A step for one queue on one node, as in the table above."""
 
     OPEN = "open"
     CONFIGURE = "configure"
@@ -102,7 +101,7 @@ class Step(Enum):
 
 
 class Reconciler:
-    """The steps on one host. Not concurrent for one queue; the caller sees to that."""
+    """The steps on one host. The caller must not run two steps for one queue concurrently."""
 
     def __init__(
         self, host: Host, machine_for: MachineFactory, *, node: NodeKey, propose: Propose
@@ -112,34 +111,34 @@ class Reconciler:
         self._node = node
         self._propose = propose
         self.opened = 0
-        """How many groups this node has opened: what is surplus may change with each."""
+        """Number of groups that this node has opened; each may change what is surplus."""
         self.unconfigured: dict[QueueId, tuple[int, ...]] = {}
-        """By queue the numbers of the partitions that did not take its settings."""
+        """By queue, the numbers of the partitions that did not accept its settings."""
         self._open: set[GroupId] = set()
         self._stored: set[GroupId] = set()
-        """Groups of which there may be a replica here that is not being deleted."""
+        """Groups that may have a replica here that is not being deleted."""
         self._half_deleted: set[GroupId] = set()
         self._found: set[GroupId] = set()
-        """Those of `_stored` that were on disk at the start, and can be opened: one that was only
-        about to be made is not.
+        """Groups of `_stored` that were on disk at the start and can be opened; a group that was
+        only about to be made is not one of them.
         """
 
     def begin(self, stored: Mapping[GroupId, bool]) -> None:
-        """`stored` has the groups of which there is a replica here at the start, and whether its
-        deletion was broken off. Such a replica cannot be opened.
+        """`stored` has the groups with a replica here at the start, and whether its deletion was
+        interrupted. Such a replica cannot be opened.
         """
         self._stored.update(stored)
         self._half_deleted.update(group for group, half_deleted in stored.items() if half_deleted)
         self._found.update(stored.keys() - self._half_deleted)
 
     def surplus(self, placed: PlacementMap) -> list[GroupId]:
-        """The groups of which there is a replica here that has moved away."""
+        """The groups with a replica here that has moved away."""
         return [group for group in self._stored if self.is_surplus(placed, group)]
 
     def is_surplus(self, placed: PlacementMap, group: GroupId) -> bool:
         known = placed.placed(group)
         if group == PLACEMENT_GROUP or known is None:
-            # A queue that is deleted takes its groups along (`delete`), as long as the map has it.
+            # Groups of a queue in the map are deleted together with their queue (`delete`).
             return PLACEMENT_GROUP < group < placed.next_group
         own, status = known.replica_on(self._node), self._host.status(group)
         if own is None:
@@ -149,8 +148,8 @@ class Reconciler:
         return status is not None and status.replica != own.id
 
     async def clear(self, group: GroupId) -> None:
-        """Deletes what this node holds of the group. Raises QueratorError; then again."""
-        # Before it is deleted: meanwhile another replica of the group may be opened.
+        """Deletes this node's data of the group. Raises QueratorError; the caller then retries."""
+        # Removed before the deletion: meanwhile another replica of the group may be opened.
         self._open.discard(group)
         self._stored.discard(group)
         self._found.discard(group)
@@ -162,7 +161,7 @@ class Reconciler:
         self._half_deleted.discard(group)
 
     def missing(self, placed: PlacementMap, queue: Queue) -> list[GroupId]:
-        """The queue's groups of which this node should have a replica open and has not."""
+        """The queue's groups of which this node should have a replica open and does not."""
         return [
             group
             for group in queue.groups
@@ -177,8 +176,8 @@ class Reconciler:
         return moves_away or known.replica_on(self._node) is not None
 
     async def open(self, placed: PlacementMap, queue: Queue) -> None:
-        """Opens the queue's groups that are missing here. Raises what the host raises for the first
-        one that fails; the others are open all the same.
+        """Opens the queue's groups that are missing here. Raises the host's first error, after the
+        other groups are open.
         """
         await _all(self._open_group(placed, group) for group in self.missing(placed, queue))
 
@@ -189,13 +188,13 @@ class Reconciler:
         self._stored.add(group)
         await self._host.create_group(group, self._machine_for(group), replicas)
         if group in self._stored:
-            # It has not been cleared meanwhile.
+            # The group has not been cleared meanwhile.
             self._open.add(group)
         self.opened += 1
 
     async def configure(self, placed: PlacementMap, queue: Queue) -> None:
-        """Brings the settings to all partitions. Raises QueratorError; then again. `unconfigured`
-        has the partitions that did not take them.
+        """Sends the settings to all partitions. Raises QueratorError; the caller then retries.
+        `unconfigured` has the partitions that did not accept them.
         """
         version = queue.settings_version
         slots = asyncio.Semaphore(CONFIGURING_MAX)
@@ -219,7 +218,9 @@ class Reconciler:
         await self._accepted(PLACEMENT_GROUP, QueueConfigured(queue.id, version))
 
     async def delete(self, queue: Queue) -> None:
-        """Closes and deletes what this node holds of a queue. Raises QueratorError; then again."""
+        """Closes and deletes this node's data of a queue. Raises QueratorError; the caller then
+        retries.
+        """
         self.unconfigured.pop(queue.id, None)
         await _all(self._host.close_group(group) for group in queue.groups)
         closed = self._accepted(PLACEMENT_GROUP, ReplicasClosed(queue.id, self._node))

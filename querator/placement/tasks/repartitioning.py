@@ -1,50 +1,49 @@
-"""How a queue gets another number of partitions while it is used: by the leader of group 0.
+"""How the number of partitions of a queue in use is changed, by the leader of group 0.
 
-Requests with an identity or keys are shared out by their number (`model.routing`), and what is
-remembered of a request must be where its repeat will go. So, with n partitions before and n' after:
+Requests with an identity or keys are distributed by the number of partitions (`model.routing`). The
+memory of a request must be where its repeat will go. So, with n partitions before and n' after:
 
-    1  the groups of new partitions are there and have settings     `reconcile`
-    2  the first n are asked what they remember that others will
-       need, and those adopt it; requests go on meanwhile
-    3  all are told the new number, and to take nothing yet         Route, not open
+    1  the groups of new partitions exist and have settings         `reconcile`
+    2  the first n report what they remember that other partitions
+       will need, and those adopt it; requests continue meanwhile
+    3  all receive the new number, and accept nothing yet           Route, not open
     4  when no partition has anything pinned for a transaction,
-       as 2, of what has come since                                 requests wait
-    5  all are told to go on by the new number                      Route, open
-    6  the map is told, and by it every node                        QueueRouted
+       step 2 is repeated for what has come since                   requests wait
+    5  all continue by the new number                               Route, open
+    6  the map receives the new number, and all nodes through it    QueueRouted
     7  when a replica here has nothing left that was ready before
-       3, and from time to time, all are asked whether anything of
-       that is left in them; others may hold items of keys for it
-       (`partition.holds`), and are told                            Unhold
+       3, and from time to time, all are asked whether they have
+       any of that left; the answers are passed to the partitions
+       that may hold items of keys for it (`partition.holds`)       Unhold
 
-After 3 nothing is stored by the old number, whoever still believes in it, so that what is read in 4
-is all there is; and nothing is stored by the new one before 6. Nothing is pinned after 3 either,
-and what was pinned brings its keys before they are read. What is being dated anew, because time was
-put back (`partition.redate`), counts as pinned; if that begins while a partition is read, it is
-read once more. Every step may be done again, and by several nodes at once: what is known is only
-added to, and a partition does not go back. A node that dies leaves the rest to the next leader of
-group 0.
+After 3 nothing is stored by the old number, even if a client or node still uses it, so what is read
+in 4 is complete. Nothing is stored by the new number before 6. Nothing is pinned after 3 either,
+and what was pinned adds its keys before they are read. Rows that are being redated because time was
+set back (`partition.redate`) count as pinned. If that begins while a partition is read, the
+partition is read once more. Every step may be repeated, and run by several nodes at once: facts are
+only added, and a partition never goes back. If a node dies, the next leader of group 0 continues.
 
-Each step needs all partitions. One that cannot be reached holds up 1 and 2, while requests go on.
-From 3 to 6 requests wait, so these steps have ROUTING_CLOSED_MS_MAX. If they take longer, because a
+Each step needs all partitions. An unreachable one delays 1 and 2, while requests continue. From 3
+to 6 requests wait, so these steps have ROUTING_CLOSED_MS_MAX. If they take longer, because a
 partition was lost or a transaction stays prepared, the change is undone, and begins again at 1
 after ROUTING_AGAIN_MS:
 
-    a  the map is told that the version of 3 is given up; after
-       that 6 is refused, so that one of the two happens         UndoRouting
-    b  the partitions of before that can be reached are told to
-       go on by the old number, as the version after that        Route, open
-    c  the map is told, and by it every node                     QueueRouted
-    d  partitions that could not be reached in b are told when
-       they can be; they refuse requests until then              Route, open
+    a  the map records that the version of 3 is given up; after
+       that 6 is refused, so only one of the two happens         UndoRouting
+    b  the reachable old partitions continue by the old number,
+       as the version after that                                 Route, open
+    c  the map receives that, and all nodes through it           QueueRouted
+    d  partitions that b could not reach receive it when they
+       can be reached; they refuse requests until then           Route, open
 
-No request was stored by the new number then, so that each partition of before knows what it knew.
-A leader of group 0 that finds partitions closed and others away begins with a. An operator who
-gives the queue its old number back does the same, and nothing is tried again.
+No request was stored by the new number then, so each old partition has its old knowledge. A leader
+of group 0 that finds partitions closed and others away begins with a. If an operator sets the old
+number again, the same happens, and the change is not retried.
 
-In 7 a partition that cannot be reached holds up the keys that have moved from it, as does one that
-is full of items. The number may be changed again meanwhile, a few times.
+In 7 an unreachable partition holds up the keys that have moved from it, and so does one that is
+full of items. The number may be changed again meanwhile, a few times.
 
-Partitions behind the new number are closing from 3 on (`placement.tasks.closing`).
+Partitions from the new number on are closing from 3 on (`placement.tasks.closing`).
 """
 
 import asyncio
@@ -75,18 +74,18 @@ from querator.placement.tasks.closing import Closing
 from querator.placement.tasks.telling import Telling
 
 PINNED_S = 0.05
-"""Between two looks at partitions that have something pinned."""
+"""Pause between two checks of partitions that have something pinned."""
 FOLLOWING_S_MIN = 0.05
 FOLLOWING_S_MAX = 1.0
-"""Between two looks at whether keys may go on: the pause doubles while they may not."""
+"""Pause between two checks whether held keys may continue. It doubles while they may not."""
 
 _log = telemetry.logger(__name__)
 
 
 def passed(seen: Sequence[Closure | None], version: int) -> int:
-    """The partitions that nobody need wait for any more because of a change of their number, as a
-    mask: those that say so, and those that are not there. `seen` is what each of a queue says, None
-    if it does not answer.
+    """The partitions that no other partition must wait for because of a change of their number, as
+    a mask: those that report so, and those that do not exist. `seen` is each partition's answer,
+    None if it does not answer.
     """
     left = sum(
         1 << partition
@@ -99,12 +98,12 @@ def passed(seen: Sequence[Closure | None], version: int) -> int:
 
 
 def _is_closed(queue: Queue, seen: Sequence[Closure | None]) -> bool:
-    """Whether a partition has been told of the next version."""
+    """Whether a partition has received the next version."""
     return any(one is not None and one.routing > queue.routing for one in seen)
 
 
 def _behind(queue: Queue, seen: Sequence[Closure | None]) -> list[int]:
-    """Numbers of the partitions that answer, and were away when the queue was reopened."""
+    """Numbers of the partitions that answer and were away when the queue was reopened."""
     later = range(queue.shares, queue.settings.partitions)
     return [
         number
@@ -114,7 +113,7 @@ def _behind(queue: Queue, seen: Sequence[Closure | None]) -> list[int]:
 
 
 def _check_changes(queue: Queue, seen: Sequence[Closure]) -> None:
-    """Raises UNAVAILABLE when too many changes are not over for the keys."""
+    """Raises UNAVAILABLE when too many changes are unfinished for the keys."""
     if any(
         sum(version <= queue.routing for version, _, _ in one.changes) >= KEY_CHANGES_MAX
         for one in seen[: queue.shares]
@@ -142,25 +141,25 @@ class Sharing:
         self.telling = Telling(propose=propose, ask=ask)
         self._closing = Closing(self.telling)
         self._look = asyncio.Event()
-        """A number was changed, or a partition may have passed."""
+        """Set when a number was changed, or a partition may have passed."""
         self._drained: dict[GroupId, int] = {}
-        """By partition as `PartitionEffects`, where that is not 0."""
+        """`PartitionEffects.drained` by group, where it is not 0."""
         self._settled: dict[QueueId, int] = {}
-        """By queue the version up to which no key waits any more."""
+        """By queue, the version up to which no key waits any more."""
         self._again_s: dict[QueueId, float] = {}
-        """When a change that was undone may be tried again, by the loop's clock."""
+        """By queue, when an undone change may be tried again, by the loop's clock."""
         self._missing: dict[QueueId, tuple[int, ...]] = {}
 
     # --- another number ----------------------------------------------------------
 
     def missing(self, queue: QueueId) -> tuple[int, ...]:
-        """Numbers of the partitions that the change of the queue waits for, as far as is known."""
+        """Numbers of the partitions that the queue's change waits for, as far as is known."""
         return self._missing.get(queue, ())
 
     async def recover(self, queue: Queue) -> bool:
-        """Steps a to c, if a change was given up, or stopped where requests wait and not all
-        partitions can be reached. True: the map says something else of the queue. Raises
-        QueratorError; then again.
+        """Takes steps a to c, if a change was given up, or stopped while requests wait and some
+        partitions are unreachable. True: the map has changed for the queue. Raises QueratorError;
+        the caller then retries.
         """
         if not queue.reopening:
             seen = await self._seen(queue, queue.groups[: queue.shares])
@@ -171,9 +170,9 @@ class Sharing:
         return True
 
     async def change(self, queue: Queue) -> None:
-        """Steps 2 to 6. All groups of the queue have settings. Returns when the map says something
-        else of the queue. Raises QueratorError, also when the change was undone; then again, after
-        `retry_delay_ms` if it has one.
+        """Takes steps 2 to 6. All groups of the queue have settings. Returns when the map has
+        changed for the queue. Raises QueratorError, also when the change was undone; the caller
+        then retries, after `retry_delay_ms` if it is given.
         """
         self._check_pause(queue)
         seen = await self._all_seen(queue)
@@ -186,7 +185,7 @@ class Sharing:
                 changed = await self._switch(queue, since_ms)
         except (QueratorError, TimeoutError) as error:
             if not await self._undo(queue):
-                # The map has the new number, and the answer was lost; or another leader has given
+                # The map has the new number and the answer was lost, or another leader has given
                 # the change up. The map says which.
                 _log.info("placement.routing_decided", queue=queue.name, error=str(error))
                 self._missing.pop(queue.id, None)
@@ -207,7 +206,9 @@ class Sharing:
             self._look.set()
 
     async def _switch(self, queue: Queue, since_ms: Sequence[int]) -> bool:
-        """Steps 3 to 6; False: the change has been given up meanwhile, or somebody else made it."""
+        """Takes steps 3 to 6. False: the change was given up meanwhile, or another leader completed
+        it.
+        """
         routing, partitions = queue.routing + 1, queue.settings.partitions
         await self._tell(queue, Route(routing, partitions, open=False, before=queue.shares))
         await self._nothing_pinned(queue)
@@ -229,7 +230,7 @@ class Sharing:
         del self._again_s[queue.id]
 
     async def _undo(self, queue: Queue) -> bool:
-        """Steps a to c; False: the change is over, or was given up by somebody else."""
+        """Takes steps a to c. False: the change is over, or another leader gave it up."""
         routing = queue.routing + 1
         done = await self.telling.accepted(PLACEMENT_GROUP, UndoRouting(queue.id, routing))
         if not done.changed:
@@ -239,8 +240,8 @@ class Sharing:
         return True
 
     async def _reopen(self, queue: Queue) -> None:
-        """Steps b and c. Partitions that are to take items later are left out, for one that has
-        been behind the number of partitions takes no moves any more.
+        """Takes steps b and c. Partitions that are to accept items later are left out, because a
+        partition beyond the number never accepts moves again.
         """
         groups = queue.groups
         if queue.settings.partitions > queue.shares:
@@ -260,7 +261,7 @@ class Sharing:
         self._look.set()
 
     async def _all_seen(self, queue: Queue) -> list[Closure]:
-        """What each partition says. Raises UNAVAILABLE, naming those that say nothing."""
+        """The answer of each partition. Raises UNAVAILABLE, naming those that do not answer."""
         seen = await self._seen(queue, queue.groups)
         found = [one for one in seen if one is not None]
         if len(found) == len(seen):
@@ -275,7 +276,7 @@ class Sharing:
         )
 
     async def _seen(self, queue: Queue, groups: Sequence[GroupId]) -> list[Closure | None]:
-        """What each says, None: nothing; keeps in mind which are missing."""
+        """The answer of each group, None if there is none; remembers the missing ones."""
         seen: list[Closure | None] = await self.telling.all(
             [partial(self.telling.closure, group) for group in groups]
         )
@@ -286,7 +287,7 @@ class Sharing:
         return seen
 
     async def _nothing_pinned(self, queue: Queue) -> None:
-        """Until no partition has anything to publish, or to let go, for a transaction."""
+        """Waits until no partition has anything to publish or release for a transaction."""
         while True:
             seen = await self.telling.all(
                 [partial(self.telling.ask, group, ClosureQuery(group)) for group in queue.groups]
@@ -296,8 +297,8 @@ class Sharing:
             await asyncio.sleep(PINNED_S)
 
     async def _hand_over(self, queue: Queue, since_ms: Sequence[int]) -> list[int]:
-        """Brings what each of the partitions of before has come to remember since then to those
-        that need it; the state time of each when it was read.
+        """Sends what each old partition remembers since `since_ms` to the partitions that need it.
+        Returns the state time of each when it was read.
         """
         return await self.telling.all(
             [
@@ -314,7 +315,8 @@ class Sharing:
             page = await self.telling.ask(group, query)
             assert isinstance(page, FactsPage)
             if page.redating or (first is not None and not page.is_after(first)):
-                # Rows that were not read may be dated before those that were: from the beginning.
+                # Unread rows may get earlier dates than those that were read: read from the
+                # beginning.
                 await asyncio.sleep(PINNED_S)
                 first, after = None, b""
                 continue
@@ -333,8 +335,8 @@ class Sharing:
     async def run(
         self, placed: Callable[[], PlacementMap], pending: Callable[[], Collection[QueueId]]
     ) -> None:
-        """Lets keys go on and closing partitions go, again and again, while `placed` is not empty.
-        Until it is cancelled; raises what is no QueratorError: a defect.
+        """Lets held keys continue and closing partitions leave, periodically while `placed` is not
+        empty. Runs until cancelled; raises any error that is not a QueratorError: a defect.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow(placed))
@@ -343,7 +345,9 @@ class Sharing:
     # --- keys --------------------------------------------------------------------
 
     def on_drained(self, group: GroupId, changes: int) -> None:
-        """A partition with a replica here says so: keys that have moved from it may go on."""
+        """Handles that a partition with a replica here has drained: keys that moved from it may
+        continue.
+        """
         before = self._drained.get(group, 0)
         if changes == before:
             return
@@ -355,7 +359,7 @@ class Sharing:
             self._look.set()
 
     async def _follow(self, placed: Callable[[], PlacementMap]) -> None:
-        """Step 7, again and again."""
+        """Runs step 7 periodically."""
         pause_s = FOLLOWING_S_MIN
         while True:
             with contextlib.suppress(TimeoutError):
@@ -383,9 +387,9 @@ class Sharing:
         return queue.routing > self._settled.get(queue.id, 0)
 
     async def _let_follow(self, queue: Queue) -> bool:
-        """Tells those that hold items who has passed, and those that were away when the number was
-        reopened (step d); whether there was anything to tell. A partition that does not answer has
-        not passed, and is asked again.
+        """Informs partitions that hold items which partitions have passed, and takes step d for
+        those that were away at the reopening. Returns whether there was anything to send. A
+        partition that does not answer has not passed, and is asked again.
         """
         steps = [partial(self.telling.closure, group) for group in queue.groups]
         seen: list[Closure | None] = await self.telling.all(steps)

@@ -1,20 +1,20 @@
-"""What the leader of a group does next so that its replicas and its leadership become what the map
-says. Pure.
+"""The next step of a group's leader towards the replicas and the leadership that the map wants.
+Pure.
 
     replicas of the group, and the target                       next
-    one is there that the map has not named yet                 nothing: the map here is behind
-    a target replica is not there                               AddLearner, by id
+    one exists that the map has not named yet                   nothing: the map here is behind
+    a target replica does not exist                             AddLearner, by id
     a voter is lost, and is not in the target                   RemoveReplica
-    one is there that learns, and should vote                   Promote
-    all of the target vote; one is there that is not in it      RemoveReplica
+    one is a learner, and should vote                           Promote
+    all of the target vote; one exists that is not in it        RemoveReplica
     the same, and it is the leader's own                        HandOver to one of the target,
-                                                                to each in turn until one takes it
+                                                                to each in turn until one accepts
 
-One step at a time, and first those that add: between them there are never fewer voters than there
-were that live. One that is lost for ever goes before another one votes: a majority of three, of
-which one is lost, needs both others, and with a fourth it would need that one as well, which has
-just been made and is busy. A step that the group refuses (another change is on its way, the learner
-is not caught up) is tried again later; after a crash anywhere the same table says how it goes on.
+The leader takes one step at a time, and additions first, so there are never fewer live voters than
+before. A replica that is lost for ever is removed before another one votes. A majority of three, of
+which one is lost, needs both others. With a fourth voter it would need that one as well, which is
+new and busy. A step that the group refuses (another change is under way, the learner is not caught
+up) is tried again later. After a crash at any point, the same table says how to continue.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -28,12 +28,13 @@ from querator.raft.configuration import AddLearner, Change, Promote, RemoveRepli
 from querator.raft.status import GroupStatus, ReplicaStatus
 
 CAUGHT_UP_ENTRIES = 1_000
-"""A follower that is at most so far behind takes a leadership over in a moment."""
+"""A follower that is behind by at most this number of entries takes over a leadership in a moment.
+"""
 
 
 SETTLED_S = 2.0
-"""A leadership that has just come stays for so long: the map of its node may be behind, and the one
-that it should go to may be the one that gave it away because it is about to stop.
+"""A new leadership stays for this time. The map of its node may be behind, and the preferred node
+may be the one that gave it away because it is about to stop.
 """
 
 
@@ -52,8 +53,8 @@ def next_step(
     lost: Callable[[NodeKey], bool] = lambda _: False,
     declined: Mapping[NodeKey, int] = _NOBODY,
 ) -> Change | HandOver | None:
-    """The next step of the leader, whose replica is `own`; None when there is none. `lost` says of
-    a node whether it will never be heard again, `declined` how often it did not take the
+    """The next step of the leader, whose replica is `own`; None when there is none. `lost` returns
+    whether a node will never be heard again, `declined` has how often a node did not accept the
     leadership.
     """
     target = placed.target
@@ -87,8 +88,8 @@ def next_step(
 
 
 def has_settled(status: GroupStatus, placed: PlacedGroup) -> bool:
-    """Whether a group that is moving has arrived: its leader knows that the target is committed as
-    its configuration. Before that a node that is out of it must not lose its data.
+    """Whether a moving group has arrived: its leader knows that the target is committed as its
+    configuration. Before that, a node outside the target must not lose its data.
     """
     return (
         placed.moving
@@ -98,7 +99,7 @@ def has_settled(status: GroupStatus, placed: PlacedGroup) -> bool:
 
 
 def may_take_over(status: GroupStatus, able: Collection[NodeKey]) -> list[ReplicaStatus]:
-    """The followers that could lead in a moment, of those on nodes that are `able` to."""
+    """The followers on `able` nodes that could lead in a moment."""
     return [
         follower
         for follower in status.followers
@@ -116,8 +117,8 @@ def moves_home(
     *,
     led_s: float,
 ) -> bool:
-    """Whether the leadership should go to the preferred node: it could lead, the replicas are what
-    they should be, and this node has led for a while (`led_s`).
+    """Whether the leadership should move to the preferred node: it could lead, the replicas are the
+    target, and this node has led long enough (`led_s`).
     """
     if preferred is None or status.replicas != target or led_s < SETTLED_S:
         return False
@@ -131,8 +132,9 @@ def heir(
     given: Mapping[NodeKey, int],
     declined: Mapping[NodeKey, int] = _NOBODY,
 ) -> NodeKey | None:
-    """Who should lead instead of this node: of those that could, and `declined` the least often,
-    the preferred one, else the one that was `given` the fewest; None when nobody can.
+    """The node that should lead instead of this one: of those that could and have `declined` the
+    least often, the preferred node, else the one that was `given` the fewest; None if there is
+    none.
     """
     candidates = (follower.node for follower in may_take_over(status, able))
     return min(

@@ -1,4 +1,4 @@
-"""Asking and telling partitions, wherever they are led, on behalf of the leader of group 0."""
+"""Queries and commands to partitions, on any leader, for the leader of group 0."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,15 +14,15 @@ from querator.raft.host import Host
 from querator.storage.environment import Environment
 
 ANSWER_S = 1.0
-"""How long a partition may take to say how far it is, or to be reopened: others wait for that."""
+"""Time for a partition to report its progress, or to be reopened; others wait for that."""
 AT_ONCE_MAX = 16
-"""Partitions that are asked or told at once."""
+"""Partitions that receive a query or a command at once."""
 
 _log = telemetry.logger(__name__)
 
 
 def here(host: Host, environment: Environment) -> Ask:
-    """For a node that leads all groups."""
+    """Returns an `Ask` for a node that leads all groups."""
 
     async def ask(group: GroupId, query: SharingQuery) -> Any:
         await host.confirm_read(group)
@@ -41,7 +41,7 @@ class Telling:
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def closure(self, group: GroupId) -> Closure | None:
-        """How far a partition is; None: it has not answered within ANSWER_S."""
+        """The progress of a partition; None: it has not answered within ANSWER_S."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 closure = await self.ask(group, ClosureQuery(group))
@@ -52,7 +52,7 @@ class Telling:
         return closure
 
     async def accepted(self, group: GroupId, command: Any) -> Done:
-        """Raises QueratorError, INTERNAL for a refusal."""
+        """Sends a command. Raises QueratorError, INTERNAL for a refusal."""
         result = await self.propose(group, command)
         if isinstance(result, Refusal):
             message = f"group {group} refused {type(command).__name__}: {result.message}"
@@ -61,7 +61,9 @@ class Telling:
         return result
 
     async def taken(self, group: GroupId, command: Any) -> None:
-        """As `accepted`, within ANSWER_S; a failure is logged, and the command is told again."""
+        """As `accepted`, within ANSWER_S. A failure is logged, and the caller sends the command
+        again later.
+        """
         try:
             async with asyncio.timeout(ANSWER_S):
                 await self.accepted(group, command)
@@ -69,7 +71,9 @@ class Telling:
             _log.info("placement.tell_later", group=group, error=str(error))
 
     async def all(self, steps: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
-        """What all steps come to, AT_ONCE_MAX at a time; or the first error, when all are over."""
+        """Runs all steps, AT_ONCE_MAX at a time, and returns their results. Raises the first error
+        once all are over.
+        """
 
         async def one(step: Callable[[], Awaitable[Any]]) -> Any:
             async with self._room:

@@ -79,14 +79,12 @@ STALLED = _gauge(
 
 LOOP_HANGS = _counter(
     "event_loop_hangs",
-    "How often the event loop has hung since the start: the node answered nobody, and gave its "
-    "leaderships to other nodes. Always 0 on a node that is alone.",
+    "How often the event loop has hung since the start. Always 0 on a node that is alone.",
 )
 CONDITIONS = _gauge(
     "conditions",
-    "What makes items late or copies doubtful on this node, by kind: how many queues or nodes are "
-    "concerned. `querator cluster status` has a sentence for each, and the log its beginning and "
-    "its end.",
+    "How many queues or nodes have a condition, by kind: late items or doubtful replicas on this "
+    "node.",
     ("kind",),
 )
 
@@ -116,8 +114,7 @@ TURN_COUNTS: Final[dict[str, HistogramSpec]] = {
 
 CALLS = _counter(
     "calls",
-    "Calls that ended, by what became of them: OK, CANCELLED (the caller went away) or the error "
-    "code. `X/Y` are requests of kind Y on streams X, which are counted themselves when they end.",
+    "Calls that ended, by outcome: OK, CANCELLED (the caller went away) or the error code.",
     ("method", "code"),
 )
 CALL = _histogram(
@@ -128,8 +125,8 @@ CALL = _histogram(
 STREAMS = _gauge("open_streams", "Streams that clients have open.", ("method",))
 INCOMPLETE = _gauge(
     "incomplete_message_bytes",
-    "What has come of messages that are incomplete, or that the node has not read, on connections "
-    "with more than 64 KiB of it.",
+    "Bytes of messages that are incomplete or not read, on connections with more than 64 KiB of "
+    "them.",
 )
 CONNECTIONS_ENDED = _counter(
     "ended_connections",
@@ -138,8 +135,8 @@ CONNECTIONS_ENDED = _counter(
 )
 WAITING = _gauge(
     "waiting_calls",
-    "Calls taken on and not answered; lease calls and streams wait for work. Beyond a limit of "
-    "each kind calls are refused with OVERLOADED.",
+    "Calls accepted and not answered. Beyond a limit of each kind calls are refused with "
+    "OVERLOADED.",
     ("kind",),
 )
 WAITING_BYTES = _gauge("waiting_produce_bytes", "Bytes of produce calls that are not answered.")
@@ -167,15 +164,14 @@ ITEM_BYTES = _gauge("queue_bytes", "Bytes of those items.", _QUEUE)
 LEASES = _gauge("queue_leases", "Live leases in the partitions that this node leads.", _QUEUE)
 OLDEST = _gauge(
     "queue_oldest_ready_age_seconds",
-    "How long ago the item was produced that is next to be leased, the oldest of all partitions "
-    "that this node leads; 0 when none is ready.",
+    "Time since the next item to lease was produced, the longest of the partitions that this node "
+    "leads; 0: none.",
     _QUEUE,
 )
 OLDEST_BATCH = _gauge(
     "queue_oldest_open_batch_age_seconds",
-    "For how long the oldest batch of a reader has been open, of all partitions that this node "
-    "leads; 0 when none is. Its items stay reserved until the reader comes back or somebody "
-    "releases it.",
+    "How long the oldest batch of a reader has been open, in the partitions that this node leads; "
+    "0: none.",
     _QUEUE,
 )
 STAGED_BYTES = _gauge(
@@ -191,8 +187,8 @@ OLDEST_STAGE = _gauge(
 )
 PARTITIONS = _gauge(
     "queue_partitions",
-    "Partitions by what this node is to them: leader, follower, leaderless (it knows no leader), "
-    "stopped (by a defect: see the log), unreadable (damaged), absent (no replica is open here).",
+    "Partitions by state on this node: leader, follower, leaderless, stopped, unreadable or "
+    "absent.",
     (*_QUEUE, "state"),
 )
 PARTITION_STATES: Final = (
@@ -209,7 +205,7 @@ ITEM_COUNTS: Final[dict[str, MetricSpec]] = {
         ("acknowledged", "acknowledged", "Items in batches that readers have acknowledged."),
         ("retried", "retried", "Items given back for another attempt."),
         ("released", "released", "Items given back politely, which is no attempt."),
-        ("lapsed", "lapsed", "Items whose lease ran out: a consumer died, or was too slow."),
+        ("lapsed", "lapsed", "Items with a lapsed lease: a consumer died, or was too slow."),
         ("expired", "expired", "Items that expired before they were leased."),
         ("dead", "dead", "Items that became dead letters, by any reason."),
         (
@@ -252,14 +248,14 @@ UNAPPLIED = _gauge(
 )
 FOLLOWER_LAG = _gauge(
     "raft_follower_lag_entries",
-    "Entries that another node does not have on disk yet, in that one of the groups that this node "
-    "leads in which it lacks most.",
+    "Entries that are not yet on another node's disk, in the group with the most of them, of those "
+    "that this node leads.",
     ("follower",),
 )
 SNAPSHOTS = _counter(
     "raft_snapshots",
-    "Replicas that were so far behind that they got the whole state: sent and failed by the node "
-    "that leads, installed by the one that got it.",
+    "Snapshots for replicas far behind: sent or failed, counted by the leader; installed, by the "
+    "receiving node.",
     ("outcome",),
 )
 SNAPSHOTS_SENDING = _gauge("raft_sending_snapshots", "Snapshots that this node is sending.")
@@ -277,8 +273,8 @@ NODES = _gauge(
 )
 DAMAGED = _gauge(
     "damaged_blocks",
-    "Blocks of items whose payload cannot be read on this node, and that are set aside until "
-    "another replica has sent them whole; 0: none.",
+    "Blocks with a payload that this node cannot read, set aside until another replica sends them; "
+    "0: none.",
     _QUEUE,
 )
 DAMAGE = _counter(
@@ -287,7 +283,7 @@ DAMAGE = _counter(
     ("event",),
 )
 SCRUB_BYTES = _counter(
-    "scrub_bytes", "Bytes of payload whose checksums were compared in the background."
+    "scrub_bytes", "Bytes of payload that were checked against checksums in the background."
 )
 SCRUB_ROUNDS = _counter(
     "scrub_rounds", "Times that all payloads of the node were read in the background."
@@ -302,18 +298,17 @@ SCRUB_AGE = _gauge(
 )
 CLOCK_SKEW = _gauge(
     "clock_skew_seconds",
-    "How far the median of the nodes' wall clocks is ahead of this node's; beyond half a second, "
-    "either way, this node does not lead.",
+    "How far the median of the nodes' wall clocks is ahead of this node's; beyond ±0.5 s it does "
+    "not lead.",
 )
 TIME_AHEAD = _gauge(
     "time_ahead_seconds",
-    "How far time in a partition is ahead of this node's wall clock, the largest of the partitions "
-    "that this node leads; more than a few seconds: a clock was wrong, and `querator cluster "
-    "status` says where.",
+    "How far time is ahead of this node's wall clock, the most of the partitions that this node "
+    "leads.",
 )
 EPOCHS = _counter("placement_epochs", "Version of the placement map that this node knows.")
 PENDING = _gauge(
-    "placement_pending_queues", "Queues whose partitions do not yet follow the placement map."
+    "placement_pending_queues", "Queues with partitions that do not yet follow the placement map."
 )
 
 

@@ -1,8 +1,9 @@
-"""Where Spark finds the format `querator` by itself: it imports every top-level module named
-`pyspark_*`, and takes `DefaultSource`. The build puts this into the wheel as `pyspark_querator`.
+"""The module by which Spark finds the format `querator` by itself. The build puts it into the wheel
+as `pyspark_querator`.
 
-Nothing is imported here before it is asked for: a module that fails would switch off the discovery
-of all others as well, silently.
+Spark imports every top-level module named `pyspark_*`, and takes `DefaultSource` from it. Imports
+are deferred until that name is read, because a failing module would silently disable the discovery
+of all other modules as well. The package has no modules.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ def __getattr__(name: str) -> Any:
         try:
             from querator.spark import QueratorDataSource
         except ImportError:
-            # Whoever registers the source, or imports it, is told why.
+            # A program that registers or imports the source gets the reason.
             pass
         else:
             return QueratorDataSource

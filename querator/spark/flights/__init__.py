@@ -1,10 +1,9 @@
-"""The example on real data, `querator spark demo`: flights from CSV through queues to a report.
+"""The example on real data, `querator spark demo`: flights go from CSV through queues into an
+archive of Parquet, and a report is made of the archive.
 
-The modules and sub-packages:
-
-    archive   the archive of flights, as Spark reads it
-    delays    the counts of flights, which must agree on both sides
-    driver    the Spark program of the demo
-    page      the report of the demo
-    settings  messages between the demo and its Spark program
+    archive     counts of the archive, by Spark
+    delays      counts and delays of flights, and a counter for the CSV
+    driver      the Spark program
+    page        the report
+    settings    settings and messages between the demo and its Spark program
 """

@@ -1,4 +1,4 @@
-"""The archive of flights, as Spark reads it."""
+"""Counts of the archive of flights, by Spark."""
 
 from typing import Any, Final
 
@@ -11,8 +11,8 @@ _SUMS: Final = ("flights", "cancelled", "arrived", "minutes", "late")
 
 
 def count_flights(spark: Any, path: str) -> Flights:
-    """Month and carrier are those of the directories, all else is in the payloads. Raises
-    PipelineFailed.
+    """Month and carrier come from the names of directories, everything else from the payloads.
+    Raises PipelineFailed.
     """
     schema = "dep_time string, arr_delay string, hour string"
     with explained():

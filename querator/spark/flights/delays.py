@@ -1,16 +1,18 @@
-"""What is counted of flights: exact numbers, which two who count by themselves must agree on."""
+"""Counts of flights: exact numbers, on which two independent counts must agree."""
 
 from collections.abc import Callable, Iterable
 
 import msgspec
 
 LATE_MINUTES = 15
-"""From here on a flight counts as late, as the Bureau of Transportation Statistics has it."""
+"""Minutes from which a flight counts as late, as the Bureau of Transportation Statistics defines
+it.
+"""
 
 
 class Delays(msgspec.Struct, frozen=True):
-    """Of some flights: how many there are, how many never left, how many arrived, how many minutes
-    behind schedule those were in sum, and how many of them were late.
+    """Counts of a set of flights: all of them, the cancelled ones, those that arrived, their
+    minutes behind schedule in sum, and the number of late ones.
     """
 
     flights: int = 0
@@ -30,17 +32,17 @@ class Delays(msgspec.Struct, frozen=True):
 
     @property
     def mean(self) -> float | None:
-        """Minutes; None: none has arrived."""
+        """Mean minutes behind schedule; None if no flight has arrived."""
         return self.minutes / self.arrived if self.arrived else None
 
     @property
     def late_share(self) -> float | None:
-        """In percent."""
+        """Share of late flights, in percent."""
         return 100 * self.late / self.arrived if self.arrived else None
 
 
 class Cell(msgspec.Struct, frozen=True, order=True):
-    """Flights of one carrier that were to leave in one hour of the day, in one month."""
+    """Flights of one carrier that were scheduled to leave in one hour of the day, in one month."""
 
     month: int
     carrier: str
@@ -49,7 +51,7 @@ class Cell(msgspec.Struct, frozen=True, order=True):
 
 
 class Flights(msgspec.Struct, frozen=True):
-    """`rows`, `distinct` ones of them by their number, and `cells` in their order."""
+    """Number of rows, number of distinct row numbers, and the cells in their order."""
 
     rows: int
     distinct: int
@@ -68,7 +70,7 @@ class Flights(msgspec.Struct, frozen=True):
 
 
 class Counter:
-    """Counts flights one by one, from the texts that the CSV has."""
+    """Counts flights one by one, from the texts of the CSV."""
 
     def __init__(self) -> None:
         self._rows: set[str] = set()
@@ -76,7 +78,9 @@ class Counter:
         self._cells: dict[tuple[int, str, int], list[int]] = {}
 
     def add(self, row: str, *, month: str, carrier: str, hour: str, left: str, delay: str) -> None:
-        """`left`: when it left, `delay`: minutes at arrival; "NA": it did not."""
+        """`left`: time of departure; `delay`: minutes at arrival. "NA" means that it did not take
+        place.
+        """
         self._rows.add(row)
         self._count += 1
         cell = self._cells.setdefault((int(month), carrier, int(hour)), [0] * 5)
@@ -93,5 +97,5 @@ class Counter:
 
 
 def cells(found: Iterable[tuple[tuple[int, str, int], Iterable[int]]]) -> tuple[Cell, ...]:
-    """In their order."""
+    """The cells in their order."""
     return tuple(sorted(Cell(*key, Delays(*numbers)) for key, numbers in found))

@@ -1,9 +1,9 @@
-"""The Spark program of the demo: `python -m querator.spark.flights.driver SETTINGS`, JSON of
-`Settings`.
+"""The Spark program of the demo: `python -m querator.spark.flights.driver SETTINGS`. SETTINGS is
+`Settings` as JSON.
 
-Two lines of work at a time: CSV → queue FLIGHTS → archive, and CSV → queue DEPARTURES → copied into
-queue BOARDING. Then the archive is counted. It may be killed at any point: started again with the
-same settings it goes on where it was, for every pipeline of it does.
+Two chains of pipelines run at the same time: CSV → queue FLIGHTS → archive, and CSV → queue
+DEPARTURES → copied into queue BOARDING. Then the archive is counted. The program may be killed at
+any point: started again with the same settings, every pipeline continues at its last position.
 """
 
 import sys
@@ -35,13 +35,15 @@ from querator.spark.pipelines import (
 from querator.spark.pipelines.session import QUICK_JAVA
 
 TASK_TRIES: Final = 4
-"""A task whose worker is killed is tried again: locally Spark does that only when it is told to."""
+"""Attempts at a task. A task whose worker is killed is tried again: in local mode Spark does that
+only if it is configured.
+"""
 
 Run = Callable[[Any, Control], Summary]
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A pipeline with its name."""
+    """A pipeline and its name."""
 
     name: str
     run: Run
@@ -55,7 +57,9 @@ class Driver:
         self._saying = threading.Lock()
 
     def run(self) -> Flights:
-        """Raises what the first pipeline that fails raises, when the other one has stopped."""
+        """Runs both chains. If a pipeline fails, stops the other chain and then raises that
+        error.
+        """
         lines = (
             (self._ingest(FLIGHTS), Step("archive", self._archive)),
             (self._ingest(DEPARTURES), Step("copy", self._copy)),
@@ -88,7 +92,7 @@ class Driver:
     # --- pipelines ---------------------------------------------------------------------------
 
     def _ingest(self, queue: str) -> Step:
-        """The payload of a flight is its row as JSON, all of it text, as the CSV has it."""
+        """The payload of a flight is its row as JSON. All values are texts, as in the CSV."""
         settings = self._settings
         texts = ", ".join(f"`{field}` string" for field in ("row", *settings.fields))
         fields = ", ".join(f"`{field}`" for field in settings.fields)

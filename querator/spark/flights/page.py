@@ -12,7 +12,9 @@ _COLUMNS = ("flights", "cancelled", "arrived", "minutes behind, mean", "late, %"
 def flights_page(
     flights: Flights, carriers: Mapping[str, str], problems: Sequence[str], run: Section
 ) -> Page:
-    """`carriers` are names by code; `run` tells how the flights came there."""
+    """`carriers` are names by code; `run` describes the run that brought the flights into the
+    archive.
+    """
     total = flights.total
     return Page(
         title=f"{flights.rows:,} flights that were to leave New York in 2013",

@@ -1,4 +1,6 @@
-"""What the demo tells its Spark program, and hears of it: lines of JSON on standard output."""
+"""Settings that the demo passes to its Spark program, and the program's messages: lines of JSON on
+standard output.
+"""
 
 from pathlib import Path
 from typing import Final
@@ -13,8 +15,9 @@ BOARDING: Final = "boarding"
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """`parts` has CSV files with a header of `fields`, and rows with their number before them.
-    `batch_items`: of a micro-batch, `batch_bytes`: of files that are taken in at once.
+    """`parts` is a directory of CSV files. Their header is `fields`, preceded by the number of the
+    row. `batch_items` is the size of a micro-batch, `batch_bytes` the size of the files ingested at
+    once.
     """
 
     endpoint: str
@@ -30,12 +33,12 @@ class Settings(msgspec.Struct, frozen=True):
 
     @property
     def counts(self) -> Path:
-        """JSON of `Flights`, when all is done."""
+        """The path of `Flights` as JSON, written at the end of the program."""
         return Path(self.home, "counts.json")
 
 
 class Said(msgspec.Struct, frozen=True):
-    """A micro-batch of a pipeline is done, or (`summary`) all of its run."""
+    """A micro-batch of a pipeline is done, or its whole run (`summary`)."""
 
     pipeline: str
     batch: int = -1

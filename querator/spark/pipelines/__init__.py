@@ -1,40 +1,40 @@
-"""Ready pipelines between queues and files, each a function and a command `querator spark …`.
+"""Ready pipelines between queues and files. Each is a function and a command `querator spark …`.
 
-- `ingest`: files to a queue; `archive`: a queue to Parquet
-- `copy`: a queue to another one; `redrive`: dead letters to the queue they came from
-- `replay`: an archive to a queue; `stats`: what is in a queue, as a page with pictures
+- `ingest`: files into a queue;
+- `archive`: a queue into Parquet files;
+- `copy`: a queue into another queue;
+- `redrive`: dead letters into the queue that they came from;
+- `replay`: an archive into a queue;
+- `stats`: contents of a queue, as a page with pictures.
 
     from querator.spark.pipelines import ArchiveSettings, QueuePlace, archive
     orders = QueuePlace("a.example:4470", "orders")
     summary = archive(spark, ArchiveSettings(orders, "lake", "/lake/orders"))
     assert summary.balanced
 
-Each takes a SparkSession and its settings, which are checked before data moves, and returns a
-`Summary`: what was taken and what was made of it, counted by two that know nothing of each other.
-What goes from queue to queue or from files to a queue is written by transactions, what is taken out
-of a queue goes through a checkpoint: so each may be killed at any point, and when it is run again
-it goes on, without an item lost or doubled. See docs/spark.md.
+Each takes a SparkSession and its settings, and checks the settings before data moves. It returns a
+`Summary`: items taken and items made, from two independent counts. Pipelines that write to a queue
+use transactions, and pipelines that take items out of a queue use a checkpoint. A pipeline may
+therefore be killed at any point: the next run continues, without an item lost or doubled. See
+docs/spark.md. Pipelines read the files of checkpoints, so they need a session in their own process
+(not Spark Connect).
 
-They need a session in whose process they run (not Spark Connect), for they look at checkpoints.
-
-The modules and sub-packages:
-
-    archiving      queue to Parquet, each item exactly once
-    books          counts of the queues, independent of Spark
-    copying        queue to queue, each item exactly once
-    counting       `stats`: what is in a queue, by one scan
-    counting_page  the report of `stats` as a page
-    failures       an error of Spark in one line
-    files          small files wherever Spark can reach them
-    following      a streaming query, batch by batch
-    ingesting      files to a queue
-    mapping        rows as items: columns, filters, defaults
-    pace           a limit of items per second
-    redriving      dead letters to the queue they came from
-    replaying      an archive to a queue, at a rate
-    session        the SparkSession of the command line
-    settings       settings of the pipelines, checked when they are made
-    summary        progress and summary of a pipeline
+    archiving        `archive`: a queue into Parquet files
+    books            counts of the queues themselves
+    copying          `copy`: a queue into another queue
+    counting         `stats`: a scan of a queue, counted by Spark
+    counting_page    the page of `stats`
+    failures         failures of runs, as one line with a remedy
+    files            files and paths of pipelines
+    following        runs of streaming queries to their end
+    ingesting        `ingest`: files into a queue
+    mapping          columns of files as columns of items
+    pace             the rate limit of a pipeline
+    redriving        `redrive`: dead letters back to their queue
+    replaying        `replay`: an archive into a queue
+    session          sessions of Spark for the commands
+    settings         settings of all pipelines, and their checks
+    summary          the result of a run, and its progress
 """
 
 from importlib import import_module
@@ -86,7 +86,7 @@ _HOMES: Final = {
     "Progress": "summary",
     "Summary": "summary",
 }
-"""Modules of names that are not of `settings`."""
+"""Modules of the names that are not in `settings`."""
 
 
 def __getattr__(name: str) -> Any:

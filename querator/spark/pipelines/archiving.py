@@ -1,8 +1,8 @@
 """Queue → Parquet, each item exactly once.
 
-Spark's file sink writes down which files belong to the archive, by batch (`_spark_metadata`): what
-a batch that was killed has left behind is not read, and a batch that comes again is left out. So
-what the archive has got of a run is counted in the files that this log names, by their footers.
+Spark's file sink logs which files belong to the archive, by batch (`_spark_metadata`). Files that a
+killed batch has left behind are not read, and a repeated batch is skipped. The result of a run is
+therefore counted in the footers of the files that this log names.
 """
 
 from typing import Any, Final
@@ -29,8 +29,9 @@ _COMPACT: Final = ".compact"
 
 
 def archive(spark: Any, settings: ArchiveSettings, control: Control | None = None) -> Summary:
-    """Takes items out of a queue into a directory of Parquet files, each exactly once: those that
-    are there when it begins, or whatever comes. All columns of reads but `state`.
+    """Takes items out of a queue into a directory of Parquet files, each exactly once: the items
+    that are there when it begins, or with `continuous` all later ones as well. The files have all
+    columns of reads except `state`.
 
     Raises as `ingest`.
     """
@@ -53,13 +54,13 @@ def archive(spark: Any, settings: ArchiveSettings, control: Control | None = Non
         count = books.batch_items(batch.start, batch.end)
         released = count - batch.rows if stream.skip_released else 0
         if batch.number <= before:
-            # The sink has it, and reads nothing.
+            # The sink has the batch already, and reads nothing.
             repeated, released = count, 0
         tally.add(batch, taken=count, left_out=released)
         control.report(Progress(batch.number, count, batch.seconds, books.waiting(source)))
 
     writer = frame.writeStream.format("parquet").option("path", settings.path)
-    # Payloads hardly repeat: looking each up costs more than what is saved.
+    # Payloads hardly repeat: a dictionary would cost more than it saves.
     writer = writer.option("parquet.enable.dictionary#value", "false")
     if names:
         writer = writer.partitionBy(*names)
@@ -67,8 +68,9 @@ def archive(spark: Any, settings: ArchiveSettings, control: Control | None = Non
     follow(writer.trigger(**trigger(stream.continuous, stream.every_seconds)), control, each)
     made = 0
     if tally.batches:
-        # A batch that came again is in files that an earlier run has written, behind its sink and
-        # before its commit. Spark may have cleaned up the log by which they are told from others.
+        # The files of a repeated batch were written by an earlier run, after its sink's log entry
+        # and before its commit. Spark may have removed the log entries that tell these files from
+        # others.
         whole = log.whole(tally.first - 1)
         if repeated and whole:
             done = log.files(tally.first - 1)
@@ -77,7 +79,7 @@ def archive(spark: Any, settings: ArchiveSettings, control: Control | None = Non
 
 
 def _partitioned(frame: Any, settings: ArchiveSettings) -> tuple[Any, list[str]]:
-    """With the columns that name directories, and their names. Raises SettingsError."""
+    """The frame with the columns that name directories, and their names. Raises SettingsError."""
     names = []
     for each in settings.partition_by:
         name, expression = partition_column(each)
@@ -94,8 +96,8 @@ def _partitioned(frame: Any, settings: ArchiveSettings) -> tuple[Any, list[str]]
 
 
 def _check_checkpoint(files: Files, checkpoint: str, path: str, stored: int) -> None:
-    """The sink leaves out batches whose number it has: under another checkpoint, that would be
-    items which are taken and not stored. Raises SettingsError.
+    """Checks that the archive has no batches of another checkpoint. The sink skips batches whose
+    number it has, so items would be taken and not stored. Raises SettingsError.
     """
     names = files.names(f"{checkpoint.rstrip('/')}/offsets")
     planned = max((int(name) for name in names if name.isdecimal()), default=-1)
@@ -115,7 +117,7 @@ class _Entry(msgspec.Struct):
 
 
 class SinkLog:
-    """What Spark's file sink has written down of a directory: which files, by batch."""
+    """The log of Spark's file sink for a directory: files by batch."""
 
     def __init__(self, spark: Any, path: str) -> None:
         self._spark = spark
@@ -123,17 +125,17 @@ class SinkLog:
         self._home = f"{path.rstrip('/')}/{_LOG}"
 
     def newest(self) -> int:
-        """The last batch; -1: there is none."""
+        """The number of the last batch; -1 if there is none."""
         return max(self._parts(), default=-1)
 
     def whole(self, upto: int) -> bool:
-        """Whether it still says which files were there after this batch."""
+        """Whether the log still names the files that were there after this batch."""
         numbers = {number for number in self._parts() if number <= upto}
         begin = max((each for each in numbers if self._parts()[each].endswith(_COMPACT)), default=0)
         return numbers >= set(range(begin, upto + 1))
 
     def files(self, upto: int) -> frozenset[str]:
-        """Of all batches up to this one."""
+        """The files of all batches up to this one."""
         parts = {number: name for number, name in self._parts().items() if number <= upto}
         compact = [number for number, name in parts.items() if name.endswith(_COMPACT)]
         begin = max(compact, default=0)
@@ -144,7 +146,7 @@ class SinkLog:
         return frozenset(found)
 
     def rows(self, files: frozenset[str]) -> int:
-        """By the footers alone: no column is read."""
+        """The number of rows, from the footers alone: no column is read."""
         if not files:
             return 0
         with explained():
@@ -155,14 +157,14 @@ class SinkLog:
         found = {}
         for name in self._files.names(self._home):
             number = name.removesuffix(_COMPACT)
-            # A batch may have both, and the compact one has all.
+            # A batch may have both files; the compact one is complete.
             if number.isdecimal() and (int(number) not in found or name.endswith(_COMPACT)):
                 found[int(number)] = name
         return found
 
     def _read(self, name: str) -> list[str]:
-        """The first line is a version."""
+        """The paths in a log file. Its first line is a version."""
         lines = self._files.read(f"{self._home}/{name}").splitlines()[1:]
         entries = [msgspec.json.decode(line, type=_Entry) for line in lines if line]
-        # They are URLs, and Spark takes paths.
+        # The log has URLs, and Spark takes paths.
         return [unquote(entry.path) for entry in entries if entry.action == "add"]

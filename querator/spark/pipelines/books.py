@@ -1,4 +1,4 @@
-"""Counts of those who do not know what Spark has counted: the queues themselves."""
+"""The queues' own counts, which are independent of Spark's."""
 
 from contextlib import suppress
 from typing import Any
@@ -15,7 +15,9 @@ from querator.v1 import admin_service_pb2
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """What a queue has counted of a producer: its last batch (-1: none), items of it and of all."""
+    """A queue's counts of a producer: its last batch (-1: none), items in it, and items in all
+    batches.
+    """
 
     batch: int = -1
     batch_items: int = 0
@@ -23,7 +25,7 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class _Offset(msgspec.Struct):
-    """Of `querator.spark.offsets`: by partition, number of a batch and of its items."""
+    """An offset of `querator.spark.offsets`: number of the batch and of its items, by partition."""
 
     p: dict[str, tuple[int, int]]
 
@@ -41,11 +43,11 @@ def totals(place: QueuePlace, producer: str) -> Totals:
 
 
 def committed_items(before: Totals, after: Totals, tally: Tally) -> int:
-    """Items of the batches that a run has gone through, by what the queue had counted before and
-    after them.
+    """Items of the batches of a run, from the queue's counts before and after the run.
 
-    A batch that is repeated, for an earlier run has died behind its commit, counts: Spark reads it
-    again. One behind the last was stopped behind its commit, and is for the next run.
+    A batch that is repeated, because an earlier run died after its commit, counts: Spark reads it
+    again. A batch after the last reported one was stopped after its commit, and belongs to the next
+    run.
     """
     if not tally.batches:
         return 0
@@ -64,7 +66,7 @@ def batch_items(start: str, end: str) -> int:
 
 
 def waiting(place: QueuePlace) -> int | None:
-    """Items that are ready; None: nobody says so at once."""
+    """The number of ready items; None if no node answers at once."""
     calls: Any = sender(target(place.options()))
     with suppress(RequestError, Unreachable):
         stats = calls.stats(place.namespace, place.queue, retry_seconds=1)
@@ -73,8 +75,8 @@ def waiting(place: QueuePlace) -> int | None:
 
 
 def settings_of(place: QueuePlace) -> admin_service_pb2.QueueSettings:
-    """Of a queue that items are to be taken from. Raises RequestError, naming the queue that is not
-    there, and Unreachable.
+    """Settings of a queue that items are to be taken from. Raises RequestError, which names a
+    missing queue, and Unreachable.
     """
     calls = sender(target(place.options()))
     try:

@@ -14,16 +14,17 @@ from querator.spark.rows import DEDUPE_KEY, WRITTEN
 AS_THEY_ARE: Final = {
     name: f"`{name}`" for name in WRITTEN if name not in (DEDUPE_KEY, "partition")
 }
-"""What of an item another queue may have as well. Its partition is that of its key there."""
+"""The columns that another queue may have as well. There the key decides the partition."""
 _TAKEN: Final = "items taken, by the source queue"
 _MADE: Final = "items committed, by the target queue"
 
 
 def copy(spark: Any, settings: CopySettings, control: Control | None = None) -> Summary:
     """Takes items out of a queue and puts them into another one, each exactly once, changed as
-    `columns` say: those that are there when it begins, or whatever comes.
+    `columns` say: the items that are there when it begins, or with `continuous` all later ones as
+    well.
 
-    Items begin anew there: their attempts and errors stay behind, and so do `expire_timeout`,
+    The copies are new items: attempts and errors are not copied, nor are `expire_timeout`,
     `lease_timeout` and dedupe keys, which Spark does not see. Raises as `ingest`.
     """
     control = control or Control()

@@ -1,8 +1,9 @@
-"""`stats`: what is in a queue, by state, kind, partition, age, attempts and size.
+"""`stats`: items of a queue by state, kind, partition, age, attempts and size.
 
-One scan of the queue (a browse: nothing is leased), of which Spark keeps the few columns that are
-counted, so that all figures are of the same rows. The sums must agree: with each other, with the
-number of rows, and with the queue's own counts if those were the same before and after.
+Spark scans the queue once (a browse: nothing is leased) and keeps only the columns that are
+counted, so all figures describe the same rows. The sums must agree with each other and with the
+number of rows. They must also agree with the queue's own counts, if those were the same before and
+after the scan.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,9 @@ from querator.v1.admin_service_pb2 import GetQueueStatsResponse, PartitionStats
 
 STATES: Final = tuple(state.name.lower() for state in ItemState)
 KINDS_SHOWN: Final = 20
-"""The most frequent ones; the rest is added up, for a queue may have any number."""
+"""Number of the most frequent kinds that are shown; others are added up, because a queue may have
+any number.
+"""
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 AGE_EDGES_S: Final = (1, 10, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY)
 ATTEMPT_EDGES: Final = (1, 2, 3, 4, 5, 10, 100)
@@ -42,7 +45,7 @@ _EVER: Final = (
     "moved_in",
     "moved_out",
 )
-"""Counts that tell whether anything has happened."""
+"""Counts that show whether anything has happened."""
 _SETS: Final = (
     ("state",),
     ("kind",),
@@ -53,12 +56,12 @@ _SETS: Final = (
     ("state", "attempts_place"),
     ("state", "bytes_place"),
 )
-"""By what items are counted."""
+"""The groupings by which items are counted."""
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Items that have something in common. Ages are seconds since an item was produced, the
-    quantiles within a hundredth of their rank; sizes are those of payloads, None: not asked for.
+    """A group of items. Ages are seconds since an item was produced; quantiles are exact within a
+    hundredth of their rank. Sizes are those of payloads, or None if not requested.
     """
 
     items: int
@@ -72,8 +75,9 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """How many items by state are below the first of `edges`, from there to below the second, and
-    so on, and from the last one on: each state has one number more than there are edges.
+    """Numbers of items by state: below the first of `edges`, between each pair of edges, and from
+    the last edge on. Each state therefore has one number more than there are edges. An edge belongs
+    to the range above it.
     """
 
     edges: tuple[int, ...]
@@ -81,12 +85,12 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class QueueScan(msgspec.Struct, frozen=True):
-    """What was found in one queue. `kinds` has the most frequent ones, the most frequent first,
-    `""` for items without one; `other_kinds` are the rest, of which there are `kinds_more`.
-    `dead_letters` are counts by reason of the items that came from another queue.
+    """The result of the scan of one queue. `kinds` has the most frequent kinds, the most frequent
+    first, and `""` for items without one; `other_kinds` are the `kinds_more` other kinds.
+    `dead_letters` counts the items that came from another queue, by reason.
 
-    `told`: the queue's own counts before the scan, by state; `stood_still`: they, and all that ever
-    happened, were the same afterwards. `problems`: what does not balance, a sentence each.
+    `told`: the queue's own counts before the scan, by state. `stood_still`: these counts and all
+    counts of events were the same after the scan. `problems`: one sentence for each imbalance.
     """
 
     queue: str
@@ -108,8 +112,8 @@ class QueueScan(msgspec.Struct, frozen=True):
 
 
 def stats(spark: SparkSession, settings: StatsSettings) -> QueueScan:
-    """Scans a queue and counts what is in it. Raises RequestError and Unreachable before anything
-    is read, and PipelineFailed.
+    """Scans a queue and counts its items. Raises RequestError and Unreachable before anything is
+    read, and PipelineFailed.
     """
     source = settings.source
     calls = cluster(target(source.options()))
@@ -139,8 +143,8 @@ def stats(spark: SparkSession, settings: StatsSettings) -> QueueScan:
 
 
 def find_problems(scan: QueueScan, told: GetQueueStatsResponse) -> list[str]:
-    """Sentences, one for each sum that is not what it should be. What the queue told before counts
-    only if it stood still.
+    """One sentence for each wrong sum. `told`, the queue's counts before the scan, is compared only
+    if the queue stood still.
     """
     others = [scan.other_kinds] if scan.other_kinds else []
     sums = {
@@ -174,7 +178,7 @@ def find_problems(scan: QueueScan, told: GetQueueStatsResponse) -> list[str]:
 
 
 def _columns(rows: DataFrame, at: datetime, *, sizes: bool) -> DataFrame:
-    """Of an item what is counted, and no more."""
+    """Only the columns that are counted."""
     age = F.lit(at).cast("double") - F.col("timestamp").cast("double")
     return rows.select(
         "partition",
@@ -224,7 +228,7 @@ def _measure(frame: DataFrame, queue: str, at: datetime, *, sizes: bool) -> Queu
 
 
 def _grouped(frame: DataFrame) -> dict[tuple[str, ...], list[Row]]:
-    """Aggregates by each column, and each pair of columns, that the report has; by one query."""
+    """Aggregates by each grouping of the report, from one query."""
     placed = (
         frame.withColumn("age_place", _place("age_s", AGE_EDGES_S))
         .withColumn("attempts_place", _place("attempts", ATTEMPT_EDGES))
@@ -232,7 +236,7 @@ def _grouped(frame: DataFrame) -> dict[tuple[str, ...], list[Row]]:
     )
     columns = sorted({column for each in _SETS for column in each})
     found = placed.groupingSets(_SETS, *columns).agg(
-        # A bit for each column that the group is not by, the first one's the highest.
+        # One bit for each column that is not in the grouping; the first column has the highest bit.
         F.grouping_id(*columns).alias("set"),
         F.count(F.lit(1)).alias("items"),
         F.percentile_approx("age_s", [0.5, 0.95], 100).alias("ages"),
@@ -266,7 +270,7 @@ def _group(row: Row) -> Group:
 
 
 def _place(column: str, edges: Sequence[int]) -> Any:
-    """How many of the edges the column has reached."""
+    """The number of edges that the column has reached."""
     return sum(((F.col(column) >= edge).cast("int") for edge in edges), F.lit(0))
 
 
@@ -280,7 +284,7 @@ def _spread(
 
 
 def _counts(told: GetQueueStatsResponse, name: str) -> list[int]:
-    """One for each partition, in their order."""
+    """One count for each partition, in their order."""
     return [_count(each, name) for each in sorted(told.partitions, key=lambda one: one.partition)]
 
 

@@ -60,7 +60,9 @@ def _agreement(scan: QueueScan) -> str:
 
 
 def stats_tables(scan: QueueScan) -> list[Table]:
-    """States, kinds and partitions; dead letters if there are any. None of an empty queue."""
+    """States, kinds and partitions, and dead letters if there are any. An empty queue has no
+    tables.
+    """
     if not scan.rows:
         return []
     partitions = [(str(partition), group) for partition, group in scan.partitions.items()]
@@ -155,13 +157,13 @@ def _spread(spread: Spread, labels: Sequence[str], *, x: str) -> bytes:
 
 
 def _spans(edges: Sequence[int], name: Callable[[float], str]) -> list[str]:
-    """Words for what is between the edges."""
+    """Labels of the ranges between the edges."""
     between = [f"{name(low)} – {name(high)}" for low, high in pairwise(edges)]
     return [f"< {name(edges[0])}", *between, f"≥ {name(edges[-1])}"]
 
 
 def _numbers(edges: Sequence[int]) -> list[str]:
-    """The same for whole numbers."""
+    """Labels of the ranges of whole numbers."""
     between = [
         str(low) if high == low + 1 else f"{low}–{high - 1}" for low, high in pairwise((0, *edges))
     ]
@@ -169,7 +171,7 @@ def _numbers(edges: Sequence[int]) -> list[str]:
 
 
 def size(count: float) -> str:
-    """Bytes, as people read them: `512 B`, `1.5 MiB`."""
+    """Bytes in readable units: `512 B`, `1.5 MiB`."""
     for unit, name in _BYTES:
         if count >= unit:
             return f"{_short(count / unit)} {name}"
@@ -177,7 +179,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`0.5 s`, `10 min`, `2.5 d`."""
+    """Seconds in readable units: `0.5 s`, `10 min`, `2.5 d`."""
     for unit, name in _SECONDS:
         if seconds >= unit:
             return f"{_short(seconds / unit)} {name}"

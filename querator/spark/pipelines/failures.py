@@ -1,4 +1,4 @@
-"""What went wrong in Spark, in one line: its own messages are pages of plans and traces."""
+"""Errors of Spark in one line: its own messages are pages of plans and traces."""
 
 import re
 from collections.abc import Iterator
@@ -17,12 +17,14 @@ _NOISE: Final = re.compile(r"^[\w.$]+(?:Exception|Error): | SQLSTATE: \w+.*$")
 
 
 class PipelineFailed(RuntimeError):
-    """A run has failed, in one line. Run it again when the reason is gone: it goes on."""
+    """A run has failed; the message is one line. When the cause is removed, the next run
+    continues.
+    """
 
 
 @contextmanager
 def checked(what: str) -> Iterator[None]:
-    """While expressions and paths are looked at. Raises SettingsError."""
+    """For checks of expressions and paths. Raises SettingsError."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
@@ -31,7 +33,7 @@ def checked(what: str) -> Iterator[None]:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """While data moves. Raises PipelineFailed."""
+    """For steps that move data. Raises PipelineFailed."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
@@ -39,7 +41,9 @@ def explained() -> Iterator[None]:
 
 
 def reason(error: PySparkException | Py4JJavaError) -> str:
-    """The line that says why: ours if there is one, else Spark's first, with what it comes from."""
+    """The line with the cause: Querator's own if there is one, else Spark's first line with its
+    first cause.
+    """
     java = isinstance(error, Py4JJavaError)
     text = error.java_exception.toString() if java else str(error)
     ours = _OURS.findall(text)
@@ -51,7 +55,9 @@ def reason(error: PySparkException | Py4JJavaError) -> str:
 
 
 def _line(text: str) -> str:
-    """The first one; where that ends with a traceback of Python, what was raised in its place."""
+    """The first line. If it ends with the head of a Python traceback, the error that was raised
+    replaces that head.
+    """
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return ""
@@ -63,8 +69,8 @@ def _line(text: str) -> str:
 
 
 def _first_cause(thrown: Any) -> str:
-    """What an exception of Java comes from: Spark's own may say no more than where it was; empty
-    when it is the first one.
+    """The first cause of a Java exception, because Spark's own message may only name a place; empty
+    if the exception has no cause.
     """
     cause = thrown
     for _ in range(_CAUSES_MAX):

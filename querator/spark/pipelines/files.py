@@ -1,22 +1,24 @@
-"""Files wherever Spark can reach them, by Hadoop's file systems: what is small is read whole."""
+"""Files wherever Spark can reach them, through Hadoop's file systems. Small files are read
+whole.
+"""
 
 from typing import Any, Final
 
 ANY_AGE: Final = ("maxFileAge", "36500d")
-"""For streams of files: otherwise Spark leaves out, without a word, what is a week older than the
-newest file that it has read, as files are that were moved there.
+"""Option for streams of files. By default Spark silently skips files that are a week older than the
+newest file it has read, such as files that were moved there.
 """
 
 
 class Files:
-    """Of one session; paths are as Spark takes them."""
+    """Files of one session; paths are as Spark takes them."""
 
     def __init__(self, spark: Any) -> None:
         self._jvm = spark._jvm
         self._settings = spark._jsparkSession.sessionState().newHadoopConf()
 
     def found(self, pattern: str) -> bool:
-        """Whether there is anything that the path, which may have `*`, means."""
+        """Whether the path, which may have `*`, matches anything."""
         system, path = self._at(pattern)
         return bool(system.globStatus(path))
 
@@ -25,7 +27,7 @@ class Files:
         return bool(system.exists(at))
 
     def names(self, directory: str) -> list[str]:
-        """Of what is in a directory; none when it is not there."""
+        """Names in a directory; none if it does not exist."""
         system, at = self._at(directory)
         if not system.exists(at):
             return []

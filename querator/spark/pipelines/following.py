@@ -1,4 +1,4 @@
-"""A streaming query from its start to its end, batch by batch as Spark reports them."""
+"""A streaming query from start to end, batch by batch as Spark reports them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -10,12 +10,12 @@ from querator.spark.pipelines.files import Files
 from querator.spark.pipelines.summary import Clock, Control, Count, Summary
 
 POLL_SECONDS: Final = 0.3
-"""How often Spark is asked; it keeps its last 100 reports, and a batch takes longer than 10 ms."""
+"""Interval of polls. Spark keeps its last 100 reports, and a batch takes longer than 10 ms."""
 
 
 class MicroBatch(msgspec.Struct, frozen=True):
-    """One that Spark has committed. `rows` were read; `start` and `end` are offsets of the source,
-    JSON; `observed` are the metrics of the observation "querator".
+    """A batch that Spark has committed. `rows` were read; `start` and `end` are offsets of the
+    source as JSON; `observed` are the metrics of the observation "querator".
     """
 
     number: int
@@ -27,7 +27,7 @@ class MicroBatch(msgspec.Struct, frozen=True):
 
 
 class Tally:
-    """What the batches of a run come to; `first` and `last` are their numbers."""
+    """Sums over the batches of a run; `first` and `last` are their numbers."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -48,14 +48,14 @@ class Tally:
 
 
 class Metadata(msgspec.Struct):
-    """What Spark writes into `metadata` of a checkpoint."""
+    """The file `metadata` that Spark writes into a checkpoint."""
 
     id: str
 
 
 def follow(writer: Any, control: Control, each: Callable[[MicroBatch], None]) -> None:
-    """Starts the query and tells of each batch, until it has ended or is to stop. What is under way
-    then is done again by the next run. Raises PipelineFailed.
+    """Starts the query and reports each batch, until the query has ended or the run is to stop. The
+    next run repeats a batch that is then unfinished. Raises PipelineFailed.
     """
     with explained():
         query = writer.start()
@@ -68,7 +68,7 @@ def follow(writer: Any, control: Control, each: Callable[[MicroBatch], None]) ->
                     ended = bool(query.awaitTermination(POLL_SECONDS))
             except PipelineFailed:
                 _tell(query, last, each)
-                # Ctrl-C goes to processes of Spark as well, and the query may hear of it first.
+                # Ctrl-C also reaches Spark's processes, and the query may end first.
                 if not control.stop.is_set():
                     raise
                 ended = True
@@ -104,7 +104,7 @@ def _batch(progress: Any) -> MicroBatch:
 
 
 def query_id(files: Files, checkpoint: str) -> str:
-    """Of the query whose checkpoint it is; "": it has not begun."""
+    """The id of the query of a checkpoint; "" if it has not begun."""
     path = f"{checkpoint.rstrip('/')}/metadata"
     if not files.exists(path):
         return ""
@@ -112,7 +112,9 @@ def query_id(files: Files, checkpoint: str) -> str:
 
 
 def trigger(continuous: bool, every_seconds: float) -> dict[str, Any]:
-    """To the end of what there is, or on and on, a batch in so many seconds at most."""
+    """The trigger of a query: it ends after the available items, or runs continuously with at most
+    one batch in `every_seconds`.
+    """
     if not continuous:
         return {"availableNow": True}
     return {"processingTime": f"{round(every_seconds * 1000)} milliseconds"}

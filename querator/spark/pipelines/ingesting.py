@@ -14,15 +14,15 @@ from querator.spark.pipelines.settings import IngestSettings, SettingsError
 from querator.spark.pipelines.summary import Clock, Control, Count, Progress, Summary
 
 _STRICT: Final = {"csv": {"header": "true", "mode": "FAILFAST"}, "json": {"mode": "FAILFAST"}}
-"""A record that cannot be read fails the run, unless the user's own options say otherwise."""
+"""An unreadable record fails the run, unless the user's own options say otherwise."""
 _READ: Final = "rows read by Spark"
 _MADE: Final = "items committed, by the queue"
 
 
 def ingest(spark: Any, settings: IngestSettings, control: Control | None = None) -> Summary:
     """Makes an item of each row of files, exactly once: all of `path` in one transaction, or with a
-    checkpoint each file that was not there in an earlier run. Without `columns.value` the payload
-    is the line (text), or all columns as JSON.
+    checkpoint each file that no earlier run has read. Without `columns.value` the payload is the
+    line (text), or all columns as JSON.
 
     Raises SettingsError, OptionError, RequestError and Unreachable before data moves, and
     PipelineFailed.
@@ -43,7 +43,7 @@ def _all_files(spark: Any, settings: IngestSettings, control: Control) -> Summar
         frame = _reader(spark.read, settings, settings.schema).load(settings.path)
     seen = Observation(mapping.OBSERVED)
     frame = _items(frame, settings, seen)
-    # A name that nobody has used: what is committed under it is what this run has made.
+    # The name is unique: the items committed under it are the result of this run.
     producer = str(uuid_utils.uuid7())
     place = settings.target
     with explained():

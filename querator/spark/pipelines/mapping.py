@@ -1,4 +1,4 @@
-"""Rows as items: which column is made of what, and what is left out."""
+"""Rows as items: expressions for the columns of an item, and the filter of rows."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,11 +17,13 @@ _LEFT_OUT: Final = "left_out"
 _ROWS: Final = "rows"
 _PASSES: Final = "querator_passes"
 _CASTS: Final = {"value": "", "headers": "", "enqueue_at": "timestamp"}
-"""Types of those that are not texts; "": as they are."""
+"""Types of the columns that are not texts; "" keeps the type."""
 
 
 def to_items(frame: Any, columns: Columns, defaults: Mapping[str, str]) -> Any:
-    """Selects what `columns` say, and what `defaults` say of the others. Raises SettingsError."""
+    """Selects the columns by `columns`, and by `defaults` where it has none. Raises
+    SettingsError.
+    """
     chosen = {**defaults, **{name: said for name, said in _said(columns).items() if said}}
     for name, expression in chosen.items():
         with checked(f"column {name} = {expression}"):
@@ -35,15 +37,15 @@ def to_items(frame: Any, columns: Columns, defaults: Mapping[str, str]) -> Any:
 
 
 def filtered(frame: Any, where: str, observation: Any = OBSERVED) -> Any:
-    """Without the rows that are not so; all rows, and these, are counted under way. Raises
-    SettingsError.
+    """Drops the rows that do not satisfy `where`. All rows and the dropped ones are counted in the
+    same pass. Raises SettingsError.
     """
     rows = F.count(F.lit(1)).alias(_ROWS)
     if not where:
         return frame.observe(observation, rows, F.lit(0).cast("long").alias(_LEFT_OUT))
     with checked(f"where {where}"):
-        # A column: it is worked out once, and Spark does not see that a filter lets nothing pass,
-        # for then it would leave out the count as well.
+        # A column is evaluated once. It also hides from Spark that a filter lets no row pass: Spark
+        # would then skip the count as well.
         judged = frame.withColumn(_PASSES, F.coalesce(F.expr(where), F.lit(False)))
         fails = F.count_if(~F.col(_PASSES)).alias(_LEFT_OUT)
         kept = judged.observe(observation, rows, fails).where(F.col(_PASSES)).drop(_PASSES)
@@ -60,7 +62,7 @@ def rows(observed: Mapping[str, int]) -> int:
 
 
 def check_target(frame: Any, place: QueuePlace) -> None:
-    """Whether the queue is there and takes such columns. Raises RequestError, Unreachable,
+    """Checks that the queue exists and accepts these columns. Raises RequestError, Unreachable,
     OptionError.
     """
     Sink(sink_options(place.options(), of_table={}), frame.schema).check_queue()

@@ -1,11 +1,11 @@
-"""Not faster than so many items a second, on average since it began."""
+"""The rate limit of a pipeline: items per second, on average since its start."""
 
 import threading
 import time
 
 
 class Pace:
-    """`rate` 0: as fast as it goes."""
+    """`rate` 0 means no limit."""
 
     def __init__(self, rate: float, stop: threading.Event) -> None:
         self._rate = rate
@@ -14,7 +14,7 @@ class Pace:
         self._items = 0
 
     def wait(self, items: int) -> None:
-        """After so many more; ends early when the run is to stop."""
+        """Waits after `items` more items; ends early when the run is to stop."""
         if not self._rate:
             return
         self._items += items

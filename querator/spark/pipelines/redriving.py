@@ -1,7 +1,7 @@
 """Dead letters → the queue they came from.
 
-Spark looks at them and chooses; the queue itself moves them, each in one step of its own, so that
-a run may die anywhere, and the next one finds what is left.
+Spark scans the letters and selects them. The queue itself moves them, each in one step of its own.
+A run may therefore die at any point, and the next run finds the remaining letters.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ _MADE: Final = "sent back, by the dead queue"
 
 
 class DeadGroup(msgspec.Struct, frozen=True):
-    """Letters with one reason and kind (None: they have none); `error` is the last word of one of
-    those that died last.
+    """Letters with the same reason and kind (None: no kind). `error` is the last error of one of
+    the letters that died last.
     """
 
     reason: str
@@ -38,7 +38,7 @@ class DeadGroup(msgspec.Struct, frozen=True):
 
 
 class RedriveSummary(Summary, frozen=True):
-    """`groups` are those of the letters that were found, the largest first."""
+    """`groups` are the groups of the letters found, the largest first."""
 
     groups: tuple[DeadGroup, ...] = ()
 
@@ -46,9 +46,9 @@ class RedriveSummary(Summary, frozen=True):
 def redrive(
     spark: Any, settings: RedriveSettings, control: Control | None = None
 ) -> RedriveSummary:
-    """Sends dead letters of a queue back to it, with their attempts counted from 0: all, or those
-    that the settings let through. Letters that a consumer of the dead queue holds are left out, and
-    in a dry run all.
+    """Sends dead letters of a queue back to it, with their attempts counted from 0: all of them, or
+    those that the settings select. Letters that a consumer of the dead queue holds are left out; a
+    dry run leaves out all.
 
     Raises SettingsError, RequestError and Unreachable before anything moves, and PipelineFailed.
     """
@@ -72,10 +72,10 @@ def redrive(
     sent, moved, doubtful, calls = _send(place, chosen, settings.rate, control)
     left = found.num_rows - sent
     if moved < sent:
-        # A frame is of the moment at which it is first used.
+        # A frame shows the moment of its first use, so a new one is needed.
         still = _still_there(_letters(spark, settings, grave), chosen[:sent])
         left += still
-        # Of a call that was repeated the first answer may have been the one that counted.
+        # If a call was repeated, its lost first answer may have counted these letters.
         moved += min(doubtful, max(0, sent - moved - still))
     return RedriveSummary(
         "redrive",
@@ -89,7 +89,7 @@ def redrive(
 
 
 def _letters(spark: Any, settings: RedriveSettings, grave: QueuePlace) -> Any:
-    """What is chosen, without payloads unless the user asks for them."""
+    """The selected letters, without payloads unless the user's condition needs them."""
     options = grave.options(includeValue=str("value" in settings.where.lower()).lower())
     with explained():
         frame = spark.read.format("querator").options(**options).load()
@@ -113,8 +113,8 @@ def _letters(spark: Any, settings: RedriveSettings, grave: QueuePlace) -> Any:
 def _send(
     place: QueuePlace, ids: Sequence[str], rate: float, control: Control
 ) -> tuple[int, int, int, int]:
-    """How many were named, how many the queue says it has sent, of how many of the others it may
-    have said so in an answer that was lost, and the number of calls.
+    """Four numbers: letters named in calls; letters that the queue has reported as sent; other
+    letters that a lost answer may have reported; calls.
     """
     calls = sender(target(place.options()))
     pace = Pace(rate, control.stop)
@@ -142,7 +142,7 @@ def _parts(ids: Sequence[str], rate: float) -> Iterator[Sequence[str]]:
 
 
 def _still_there(letters: Any, ids: Sequence[str]) -> int:
-    """How many of them are in the dead queue, and not on their way."""
+    """How many of these letters are in the dead queue, and not on their way."""
     with explained():
         there = letters.where(F.col("state") != "moving").select("id").toArrow()
     return len({*ids} & {*there.column("id").to_pylist()})

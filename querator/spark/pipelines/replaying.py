@@ -1,8 +1,8 @@
 """Archive → queue: a range of time, at a rate.
 
-A stream of files with a checkpoint says which files make a batch, the same after every crash. A
-batch is cut into chunks by a hash of the items' ids, each of them a transaction with a number of
-its own, so that chunks that are committed are left out when the batch comes again.
+A stream of files with a checkpoint fixes the files of a batch, the same after every crash. A batch
+is cut into chunks by a hash of the items' ids. Each chunk is a transaction with its own number, so
+committed chunks are skipped when the batch is repeated.
 """
 
 from datetime import datetime
@@ -25,19 +25,19 @@ from querator.spark.pipelines.summary import Clock, Control, Count, Progress, Su
 from querator.spark.schema import SPARK_SCHEMA
 
 CHUNK_SECONDS: Final = 2.0
-"""With a rate: what becomes visible at once is for so long."""
+"""With a rate: the duration for which one chunk, which becomes visible at once, lasts."""
 CHUNK_ITEMS_MAX: Final = 100_000
 BATCH_BYTES: Final = 256 * 1024 * 1024
 PACED_BATCH_BYTES: Final = 32 * 1024 * 1024
 _CHUNKS_MAX: Final = 1_000_000_000
-"""Of a batch: numbers of transactions begin anew with each."""
+"""Transaction numbers of a batch: batch N begins at N times this number."""
 _NEEDED: Final = ("value", "timestamp", "id")
 _TAKEN: Final = "rows of the range, read by Spark"
 _MADE: Final = "items committed, by the queue"
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """What a checkpoint is of. `chunk_items` 0: a batch is one chunk."""
+    """What a checkpoint belongs to. `chunk_items` 0: a batch is one chunk."""
 
     endpoint: str
     namespace: str
@@ -49,14 +49,15 @@ class _Plan(msgspec.Struct, frozen=True):
 
 
 class _Stopped(Exception):
-    """The run is to end, between two chunks."""
+    """The run is to stop, between two chunks."""
 
 
 def replay(spark: Any, settings: ReplaySettings, control: Control | None = None) -> Summary:
-    """Puts the items of an archive back into a queue, each exactly once for a checkpoint: those of
-    a range of time, not faster than `rate`, file by file in the order in which they were written.
+    """Puts the items of an archive back into a queue, each exactly once for a checkpoint. It
+    replays a range of time, no faster than `rate`, file by file in the order in which they were
+    written.
 
-    What is made of an item is as in `copy`. Raises as `ingest`.
+    Items are made as by `copy`. Raises as `ingest`.
     """
     control = control or Control()
     clock = Clock()
@@ -71,7 +72,8 @@ def replay(spark: Any, settings: ReplaySettings, control: Control | None = None)
             .trigger(availableNow=True)
         )
     try:
-        # It ends between two chunks by itself: a chunk that is cut off would not be counted.
+        # `follow` gets a control of its own: the replay stops between two chunks, because a chunk
+        # that is cut off would not be counted.
         follow(writer, Control(), lambda _: None)
     except PipelineFailed:
         if not control.stop.is_set():
@@ -80,7 +82,7 @@ def replay(spark: Any, settings: ReplaySettings, control: Control | None = None)
 
 
 def _rows(spark: Any, settings: ReplaySettings) -> Any:
-    """Of the archive, in the range. Raises SettingsError."""
+    """Rows of the archive, in the range. Raises SettingsError."""
     with checked(f"path is {settings.path}"):
         columns = spark.read.parquet(settings.path).columns
     missing = [name for name in _NEEDED if name not in columns]
@@ -112,7 +114,7 @@ def _items(frame: Any, settings: ReplaySettings, observation: Any) -> Any:
 
 
 def _plan(files: Files, settings: ReplaySettings) -> _Plan:
-    """That of the checkpoint; written when it is new. Raises SettingsError."""
+    """The plan of the checkpoint; a new checkpoint gets a new plan. Raises SettingsError."""
     place = settings.target
     chunk = min(CHUNK_ITEMS_MAX, max(1, round(settings.rate * CHUNK_SECONDS)))
     fresh = _Plan(
@@ -126,7 +128,7 @@ def _plan(files: Files, settings: ReplaySettings) -> _Plan:
     )
     path = f"{settings.checkpoint.rstrip('/')}/querator-replay.json"
     written = files.read(path) if files.exists(path) else ""
-    # Whoever is killed while writing it leaves it empty, and has replayed nothing.
+    # A run that was killed while it wrote the file leaves it empty, and has replayed nothing.
     if not written:
         files.write(path, msgspec.json.encode(fresh).decode())
         return fresh
@@ -153,7 +155,7 @@ class _Replayer:
         self._rows = self._left_out = self._chunks = 0
 
     def put(self, frame: Any, batch: int) -> None:
-        """Called by Spark, again for a batch that was not committed."""
+        """Spark calls it, and again for a batch that was not committed."""
         size = self._plan.chunk_items
         if not size:
             self._put(frame, batch, batch * _CHUNKS_MAX)

@@ -11,29 +11,29 @@ from typing import Any, Final
 
 JAVA_LEAST: Final = 17
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java's quickest start: for programs that end before better code would pay."""
+"""Options for Java's quickest start, for programs that end before better code would pay."""
 _WORKER_PYTHON: Final = Path(__file__).with_name("worker_python")
 _VERSION: Final = re.compile(r'version "(\d+)')
 _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Its traces say on pages what the command says in a line.
+    # Spark's traces take pages; the command prints one line.
     "spark.log.level": "OFF",
     "spark.sql.session.timeZone": "UTC",
-    # Files of several directories at a time, instead of a sort of all rows by their directory.
+    # Writes files of several directories at a time, instead of a sort of all rows by directory.
     "spark.sql.maxConcurrentOutputFileWriters": "32",
 }
 
 
 class JavaMissing(RuntimeError):
-    """There is no Java, or it is too old; the message says which there must be."""
+    """Java is missing or too old; the message names the version that is needed."""
 
 
 def open_session(master: str, settings: Mapping[str, str], *, name: str = "querator") -> Any:
     """A session with `settings` over the defaults of pipelines. Raises ImportError (PySpark is
-    missing or does not do), JavaMissing and PipelineFailed.
+    missing or unsuitable), JavaMissing and PipelineFailed.
     """
-    # Before gRPC is loaded, and before Spark forks this process.
+    # It must be set before gRPC is loaded, and before Spark forks this process.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     from querator.spark.requirements import check_requirements
 
@@ -50,7 +50,7 @@ def open_session(master: str, settings: Mapping[str, str], *, name: str = "quera
     from querator.spark.pipelines.failures import explained
     from querator.spark.registration import register
 
-    # It writes each error of SQL with all of Java's frames, besides raising it.
+    # This logger prints each SQL error with all of Java's frames, and the error is raised as well.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**_DEFAULTS, **settings}.items():
@@ -62,8 +62,8 @@ def open_session(master: str, settings: Mapping[str, str], *, name: str = "quera
 
 
 def worker_python() -> dict[str, str]:
-    """Variables by which Spark's workers on this machine have this interpreter, and start in half
-    the time: see the script. A Java that runs already does not hear of its variable.
+    """Variables that make Spark's workers on this machine use this interpreter and start in half
+    the time: see the script. A running Java process does not see its variable.
     """
     from pyspark import SparkContext
 
@@ -73,7 +73,7 @@ def worker_python() -> dict[str, str]:
 
 
 def adopt(spark: Any) -> None:
-    """Makes the session that of this thread: there Java looks up what is written to."""
+    """Makes the session active in this thread: Java looks up the targets of writes there."""
     spark.createDataFrame([], "value string")
 
 

@@ -1,7 +1,7 @@
-"""Settings of the pipelines: typed, and checked when they are made. No Spark is needed for that.
+"""Settings of the pipelines: typed, and checked when they are made, without Spark.
 
-Everything that Spark or the cluster must be asked for (a column, a path, a queue) is checked by the
-pipeline itself, before data moves.
+Checks that need Spark or the cluster (a column, a path, a queue) are made by the pipeline itself,
+before data moves.
 """
 
 import re
@@ -21,7 +21,7 @@ ARCHIVE_ITEMS: Final = 200_000
 ARCHIVE_BYTES: Final = 256 * 1024 * 1024
 EVERY_SECONDS_MAX: Final = 86_400
 ARCHIVE_SECONDS: Final = 60.0
-"""Between batches of an archive that goes on: each has files of its own."""
+"""Seconds between batches of a continuous archive: each batch has its own files."""
 RATE_MAX: Final = 10_000_000
 REASONS: Final = tuple(reason.name.lower() for reason in DeadReason)
 INGEST_BYTES: Final = 256 * 1024 * 1024
@@ -30,13 +30,13 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 class SettingsError(ValueError):
-    """A setting is missing or wrong; the message names it, its value and the way out."""
+    """A setting is missing or wrong; the message names it, its value and a remedy."""
 
 
 class QueuePlace(msgspec.Struct, frozen=True):
-    """A queue, and how Spark's machines reach it: `endpoint` is `host:port` of a node, or several
-    with commas between. Files of TLS are on every machine of Spark; the first one alone: TLS, all:
-    mutual TLS. `retry_seconds`: how long failures may go on, 1 to 86,400.
+    """A queue, and its address for Spark's machines: `endpoint` is `host:port` of a node, or
+    several with commas between. TLS files are on every machine of Spark: the CA file alone means
+    TLS, all three mean mutual TLS. `retry_seconds` is how long failures may last, 1 to 86,400.
     """
 
     endpoint: str
@@ -54,7 +54,7 @@ class QueuePlace(msgspec.Struct, frozen=True):
         target(self.options())
 
     def options(self, **more: str) -> dict[str, str]:
-        """For the data source; what is empty is left out."""
+        """Options for the data source, without empty ones."""
         given = {
             "endpoint": self.endpoint,
             "queue": self.queue,
@@ -69,7 +69,7 @@ class QueuePlace(msgspec.Struct, frozen=True):
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """What items are made of: an SQL expression over the columns of the source for each field; ""
+    """Sources of an item's fields: for each an SQL expression over the columns of the source; ""
     leaves it to the pipeline.
     """
 
@@ -86,9 +86,10 @@ class Columns(msgspec.Struct, frozen=True):
 
 
 class IngestSettings(msgspec.Struct, frozen=True):
-    """Of `ingest`. `schema` is DDL; "" infers it. `options` are those of Spark's reader of the
-    format. `where` drops rows that are not so. With a `checkpoint` each file goes once, however
-    often it is run, in batches of about `max_bytes`; without, all of `path` is one transaction.
+    """Settings of `ingest`. `schema` is DDL; "" infers it. `options` are those of Spark's reader of
+    the format. `where` drops rows that do not satisfy it. With a `checkpoint` each file is ingested
+    once, however often the pipeline runs, in batches of about `max_bytes`; without one, all of
+    `path` is one transaction.
     """
 
     path: str
@@ -116,11 +117,11 @@ class IngestSettings(msgspec.Struct, frozen=True):
 
 class StreamSettings(msgspec.Struct, frozen=True):
     """How items are taken out of a queue. `reader_id` and `checkpoint` belong together, to one
-    pipeline. `adopt`: a checkpoint that is behind the queue goes on where the queue is.
-    `min_tasks`: so many tasks at least for a batch. `skip_released`: goes on without the items of
-    batches that an operator has given back to the queue, and counts them as left out. A run ends
-    when it has taken what was there, or goes on (`continuous`), with a batch in `every_seconds` at
-    most.
+    pipeline. `adopt`: if the checkpoint is behind the queue, continue at the queue's position.
+    `min_tasks`: the least number of tasks for a batch. `skip_released`: continue without the items
+    of batches that an operator has given back to the queue, and count them as left out. A run ends
+    when it has taken all available items, or is `continuous`, with at most one batch in
+    `every_seconds`.
     """
 
     reader_id: str
@@ -134,7 +135,7 @@ class StreamSettings(msgspec.Struct, frozen=True):
     skip_released: bool = False
 
     def options(self, place: QueuePlace) -> dict[str, str]:
-        """For the data source. Raises OptionError, SettingsError."""
+        """Options for the data source. Raises OptionError, SettingsError."""
         _given(
             "reader_id",
             self.reader_id,
@@ -158,8 +159,9 @@ class StreamSettings(msgspec.Struct, frozen=True):
 
 
 class ArchiveSettings(msgspec.Struct, frozen=True):
-    """Of `archive`. `partition_by`: columns, or `name=SQL expression`; empty: no directories below
-    `path`. `checkpoint` "" is `_checkpoint` below `path`. Others as of StreamSettings.
+    """Settings of `archive`. `partition_by`: columns, or `name=SQL expression`; empty: no
+    directories below `path`. `checkpoint` "" is `_checkpoint` below `path`. Other fields are as in
+    StreamSettings.
     """
 
     source: QueuePlace
@@ -208,8 +210,8 @@ class ArchiveSettings(msgspec.Struct, frozen=True):
 
 
 class CopySettings(msgspec.Struct, frozen=True):
-    """Of `copy`. `columns` over those of the source; what is not given stays as it is. Items that
-    `where` does not let through are taken as well, and left out.
+    """Settings of `copy`. `columns` are expressions over the columns of the source; a column
+    without one is unchanged. Items that do not satisfy `where` are taken as well, and left out.
     """
 
     source: QueuePlace
@@ -246,8 +248,8 @@ class CopySettings(msgspec.Struct, frozen=True):
 
 
 class StatsSettings(msgspec.Struct, frozen=True):
-    """Of `stats`. Without `sizes` the payloads stay where they are. `min_tasks`: so many tasks at
-    least.
+    """Settings of `stats`. Without `sizes` payloads are not transferred. `min_tasks`: the least
+    number of tasks.
     """
 
     source: QueuePlace
@@ -259,16 +261,16 @@ class StatsSettings(msgspec.Struct, frozen=True):
         browse_options(self.options())
 
     def options(self) -> dict[str, str]:
-        """For the data source."""
+        """Options for the data source."""
         return self.source.options(
             includeValue=str(self.sizes).lower(), minPartitions=str(self.min_tasks)
         )
 
 
 class RedriveSettings(msgspec.Struct, frozen=True):
-    """Of `redrive`. `queue` is the one in which the items died. `reasons`, `kinds` ("": items
-    without one) and `where`, over the columns of reads with `reason`, `died_at` and `error` (the
-    last one), choose among its dead letters. `rate`: items a second at most, 0: as fast as it goes.
+    """Settings of `redrive`. `queue` is the one in which the items died. `reasons`, `kinds` ("":
+    items without one) and `where` select dead letters; `where` is over the columns of reads with
+    `reason`, `died_at` and `error` (the last one). `rate`: the most items per second, 0: no limit.
     """
 
     queue: QueuePlace
@@ -287,9 +289,9 @@ class RedriveSettings(msgspec.Struct, frozen=True):
 
 
 class ReplaySettings(msgspec.Struct, frozen=True):
-    """Of `replay`. Items that were produced at `since` or later, and before `until`; None: no
-    bound. `rate`: items a second at most, 0: as fast as it goes. `checkpoint` remembers which files
-    are done; it belongs to `target` and to the range.
+    """Settings of `replay`. Selects items that were produced at `since` or later, and before
+    `until`; None: no bound. `rate`: the most items per second, 0: no limit. `checkpoint` remembers
+    the finished files; it belongs to `target` and to the range.
     """
 
     path: str
@@ -314,7 +316,7 @@ class ReplaySettings(msgspec.Struct, frozen=True):
 
 
 def partition_column(text: str) -> tuple[str, str]:
-    """Name and SQL expression of one of `partition_by`."""
+    """Name and SQL expression of an element of `partition_by`."""
     name, separator, expression = text.partition("=")
     return name.strip(), (expression if separator else f"`{name.strip()}`").strip()
 

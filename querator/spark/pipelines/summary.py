@@ -1,10 +1,10 @@
-"""What a pipeline tells: how it goes, and what came of it.
+"""The result of a pipeline, and its progress.
 
     taken = made + left out
 
-The two counts are of two who know nothing of each other: Spark and the queue, or the queue and the
-files that were written. `left_out` is what the user's own filter has dropped, counted by Spark,
-and what an operator has given back to the queue, if the user goes on without it.
+The counts of taken and made items are independent: they come from Spark and the queue, or from the
+queue and the written files. `left_out` are rows that the user's filter has dropped, counted by
+Spark, and items that an operator has given back to the queue, if the user continues without them.
 """
 
 import threading
@@ -15,14 +15,14 @@ import msgspec
 
 
 class Count(msgspec.Struct, frozen=True):
-    """How many, and in words: of what, counted by whom."""
+    """A number, and words that say what was counted, and by which component."""
 
     value: int
     words: str
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """Of one run. `batches` are micro-batches, or transactions."""
+    """The summary of one run. `batches` are micro-batches, or transactions."""
 
     pipeline: str
     taken: Count
@@ -33,7 +33,9 @@ class Summary(msgspec.Struct, frozen=True):
 
     @property
     def missing(self) -> int:
-        """What was taken and neither made nor left out; negative: more was made than taken."""
+        """Items that were taken and neither made nor left out; negative if more were made than
+        taken.
+        """
         return self.taken.value - self.left_out - self.made.value
 
     @property
@@ -42,8 +44,8 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """A batch is done: `items` of it in `seconds`. `left`: what waits in the source, None when it
-    is not known.
+    """A batch is done: `items` in `seconds`. `left`: items that wait in the source, None if
+    unknown.
     """
 
     batch: int
@@ -53,21 +55,21 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Control:
-    """Between a run and whoever has begun it."""
+    """The connection between a run and its caller."""
 
     def __init__(self, report: Callable[[Progress], None] | None = None) -> None:
         """`report` is called after each batch, by the thread that runs the pipeline."""
         self.report = report or _silent
         self.stop = threading.Event()
-        """Ends the run when it is set: what was done by then is done, and summed up."""
+        """Ends the run when it is set. Finished work stays, and is in the summary."""
 
 
 def _silent(progress: Progress) -> None:
-    """Nobody has asked."""
+    """The default of `report`."""
 
 
 class Clock:
-    """Seconds since it was made."""
+    """Seconds since its creation."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()

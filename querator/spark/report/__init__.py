@@ -1,7 +1,6 @@
-"""Reports as one HTML file each, which opens without a network.
+"""Reports as single HTML files that open without a network. The contents of a report are the matter
+of its pipeline.
 
-The modules and sub-packages:
-
-    charts  pictures for a page: SVG, drawn by Matplotlib
-    page    the parts of a report, and their HTML
+    charts    charts, drawn as SVG
+    page      the HTML page and its parts
 """

@@ -1,6 +1,6 @@
-"""Pictures for a page: SVG, drawn by Matplotlib. Text stays text, so that any language shows.
+"""Charts for a page: SVG, drawn by Matplotlib. Text stays text, so any language can be shown.
 
-Labels come from data: nothing in them is markup, and what cannot be shown is left out.
+Labels come from data: nothing in them is treated as markup, and unprintable characters are removed.
 """
 
 import io
@@ -16,10 +16,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 COLOURS: Final = ("#2f6db5", "#e08e2b", "#4b9b6e", "#8a63b3", "#c4546a", "#7f8790", "#3aa5a8")
 WIDE: Final = 9.2
-"""Inches."""
+"""The width in inches."""
 _LABEL_CHARS: Final = 28
 _LABELS_MOST: Final = 32
-"""So many fit beside each other."""
+"""The largest number of labels that fit side by side."""
 _STYLE: Final = {
     "axes.axisbelow": True,
     "axes.edgecolor": "#9aa3ad",
@@ -49,8 +49,8 @@ def columns(
     y: str,
     order: Sequence[str] = (),
 ) -> bytes:
-    """Upright, one for each label in its order, with the series on top of each other. A series has
-    its colour by its place in `order`, so that it is the same in all pictures.
+    """A chart of columns, one for each label in its order, with the series stacked. The colour of a
+    series depends on its index in `order`, so it is the same in all charts.
     """
     with _figure(height=3.4) as figure:
         axes = figure.subplots()
@@ -61,7 +61,7 @@ def columns(
             axes.bar(places, values, bottom=floor, label=_label(name), color=colour)
             floor = [low + value for low, value in zip(floor, values, strict=True)]
         each = -(-len(labels) // _LABELS_MOST)
-        # What is from here to there goes into two lines.
+        # A label of a range takes two lines.
         shown = [_label(label).replace(" – ", " –\n") for label in labels[::each]]
         axes.set_xticks(places[::each], shown)
         axes.grid(axis="x", visible=False)
@@ -76,8 +76,8 @@ def columns(
 def bars(
     labels: Sequence[str], panels: Mapping[str, Sequence[float]], *, decimals: int = 0
 ) -> bytes:
-    """Lying, the first one on top, each with its value at its end; panels side by side, each with
-    its name below.
+    """A chart of horizontal bars, the first one on top, each with its value at its end. Panels are
+    side by side, each with its name below.
     """
     with _figure(height=0.8 + 0.27 * len(labels)) as figure:
         places = range(len(labels))
@@ -99,8 +99,9 @@ def bars(
 def heat(
     rows: Sequence[str], across: Sequence[str], values: Sequence[Sequence[float | None]], *, x: str
 ) -> bytes:
-    """A field for each row and each label across, in a colour for its value, which stands in it;
-    None: there is none. The few largest values have the same colour, so that the others differ.
+    """A heat map: a field for each row and each label across, with its value as text and colour.
+    None leaves a field empty. The few largest values have the same colour, so that the others
+    differ.
     """
     known = sorted(abs(value) for row in values for value in row if value is not None)
     most = known[int(0.95 * len(known))] or 1.0
@@ -130,7 +131,7 @@ def heat(
 
 @contextmanager
 def _figure(*, height: float) -> Iterator[Any]:
-    """One whose settings hold within the block alone."""
+    """A figure with settings that hold only within the block."""
     with mpl.rc_context(_STYLE):
         yield Figure(figsize=(WIDE, height), layout="constrained")
 
@@ -138,7 +139,7 @@ def _figure(*, height: float) -> Iterator[Any]:
 def _svg(figure: Any) -> bytes:
     written = io.BytesIO()
     with warnings.catch_warnings():
-        # A letter that this machine cannot measure may well be shown where the page is read.
+        # A character without a glyph on this machine may be visible where the page is read.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         FigureCanvasSVG(figure).print_svg(written, metadata={"Date": None, "Creator": None})
     return written.getvalue()
@@ -154,7 +155,7 @@ def _colour(number: int) -> str:
 
 
 def _label(text: str) -> str:
-    """What fits beside an axis."""
+    """A label, shortened to fit beside an axis."""
     text = _printable(text)
     return text if len(text) <= _LABEL_CHARS else text[: _LABEL_CHARS - 1] + "…"
 

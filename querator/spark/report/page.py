@@ -1,7 +1,7 @@
-"""What a report says, and how it becomes HTML: one file without scripts, which loads nothing.
+"""Reports as HTML: one file without scripts, which loads nothing.
 
-All text is foreign, for it may come from items: it is escaped, and the page's own policy forbids
-scripts and addresses. Pictures are images within the file, in which nothing runs either.
+All text is untrusted, because it may come from items: it is escaped, and the page's own policy
+forbids scripts and addresses. Charts are images within the file, in which nothing runs either.
 """
 
 import base64
@@ -18,7 +18,7 @@ Cell = str | int | float | None
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """`svg` as `charts` draws it; `says` is for those who do not see it."""
+    """`svg` is drawn by `charts`; `says` is the alternative text."""
 
     title: str
     svg: bytes
@@ -26,7 +26,7 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """The first column names its row; the others are quantities."""
+    """The first column names the row; the others are quantities."""
 
     title: str
     columns: tuple[str, ...]
@@ -34,7 +34,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """`facts` are names and values; `words` a sentence or two."""
+    """`facts` are names and values; `words` is a sentence or two."""
 
     title: str
     words: str = ""
@@ -43,7 +43,9 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """`problems`: what does not balance, a sentence each; none is said to be well."""
+    """`problems`: one sentence for each imbalance; if there is none, the page says that all is
+    well.
+    """
 
     title: str
     words: str
@@ -52,7 +54,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def render(page: Page) -> str:
-    """The whole document."""
+    """The whole HTML document."""
     style = resources.files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     return "".join(
         (
@@ -116,7 +118,7 @@ def _table(table: Table) -> str:
 
 
 def cell_text(value: Cell) -> str:
-    """As people read it."""
+    """A value in readable form."""
     if value is None:
         return "–"
     if isinstance(value, int):
@@ -127,5 +129,5 @@ def cell_text(value: Cell) -> str:
 
 
 def _text(text: str) -> str:
-    """Without what cannot be shown, and without anything that HTML would take for its own."""
+    """Escapes text for HTML; replaces unprintable characters."""
     return escape("".join(letter if letter.isprintable() else "�" for letter in text))
