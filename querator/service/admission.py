@@ -14,7 +14,6 @@ sent. It is sent when there is a leader, whether or not the other budget has cap
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
-from typing import Generic
 
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
@@ -25,41 +24,26 @@ CONNECTION: ContextVar[str] = ContextVar("connection", default="this node")
 """The connection of a call, set in the task of the call."""
 
 
-class Admission(Generic[K]):
-    """Counts calls of one kind, and their bytes, between `enter` and `leave`, by key."""
+class Admission(Shares[K]):
+    """Counts calls of one kind, and their bytes, by key: `enter` or `add` begins, `remove` ends."""
 
-    __slots__ = ("_kind", "_scope", "_shares")
+    __slots__ = ("_kind", "_scope")
 
     def __init__(self, kind: str, scope: str, *, calls_max: int, bytes_max: int = 0) -> None:
         """`kind` (in the plural) and `scope` (the kind of key) are used in messages; `bytes_max` 0:
         no limit of bytes.
         """
+        super().__init__(calls_max=calls_max, bytes_max=bytes_max)
         self._kind = kind
         self._scope = scope
-        self._shares: Shares[K] = Shares(calls_max=calls_max, bytes_max=bytes_max)
-
-    @property
-    def calls(self) -> int:
-        return self._shares.calls
-
-    @property
-    def bytes(self) -> int:
-        return self._shares.bytes
 
     def enter(self, key: K, size: int, *, named: Callable[[], str]) -> None:
         """Raises OVERLOADED if the limit is reached; `named` returns the name of the key for
         messages. A call larger than its share is accepted when its key has no other call.
         """
-        excess = self._shares.take(key, size)
+        excess = self.take(key, size)
         if excess is not None:
             raise self._overloaded(excess, named)
-
-    def add(self, key: K, size: int) -> None:
-        """As `enter`, without a limit."""
-        self._shares.add(key, size)
-
-    def leave(self, key: K, size: int) -> None:
-        self._shares.remove(key, size)
 
     def _overloaded(self, excess: Excess, named: Callable[[], str]) -> QueratorError:
         whose = "this node" if excess.whole else named()
@@ -104,10 +88,11 @@ class Holding:
         """The call is counted already."""
 
     def __exit__(self, *_: object) -> None:
-        self.leave()
+        self._held.remove(self._connection, self._size)
 
     def leave(self) -> None:
-        self._held.leave(self._connection, self._size)
+        """Ends the call without a `with` statement."""
+        self._held.remove(self._connection, self._size)
 
 
 class Ticket:
@@ -140,7 +125,7 @@ class Ticket:
             self._budget = budget
 
     def leave(self) -> None:
-        self._budget.leave(self._group, self._size)
+        self._budget.remove(self._group, self._size)
 
 
 class Sending:

@@ -36,6 +36,13 @@ def next_field(buffer: bytes, pos: int, stop: int) -> tuple[int, int, int, int]:
     For LEN the start of the value is that of the content, after its length. A group ends after its
     end tag. Raises `MalformedError`.
     """
+    if pos + 1 < stop and (tag := buffer[pos]) < 0x80 and (size := buffer[pos + 1]) < 0x80:
+        # Most fields of a request: one byte for the tag, one for the length or the value.
+        body = pos + 2
+        if tag & 7 == LEN and body + size <= stop and tag >= 8:
+            return tag >> 3, LEN, body, body + size
+        if tag & 7 == VARINT and tag >= 8:
+            return tag >> 3, VARINT, pos + 1, body
     tag, body = read_varint(buffer, pos, stop)
     number, wire_type = tag >> 3, tag & 7
     if wire_type == LEN:

@@ -21,6 +21,7 @@ from querator.service.produce.chooser import Spread
 from querator.service.produce.load import PartitionLoad
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import each
+from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
 from querator.service.validate import gone
 
@@ -67,10 +68,10 @@ class Producing:
         while True:
             partition = self._home(queue, call)
             part = parts.whole(call, partition, routing=queue.routing)
-            batch = await self._store(queue, part, deadline)
+            route = self._router.routes(queue)[partition]
+            batch = await self._store(route, part, deadline)
             if isinstance(batch, ProducedBatch):
-                leader = self._leader_address(queue, partition)
-                return ProduceReply((batch,), self._durable, leader)
+                return ProduceReply((batch,), self._durable, self._leader_address(route))
             if not self.was_rerouted(queue, batch):
                 raise batch
             queue = await self.rerouted(queue, call, until_s, batch)
@@ -93,7 +94,10 @@ class Producing:
             ]
             left = []
             refusals: list[QueratorError] = []
-            outcomes = await each([self._store(queue, part, deadline) for part in cut])
+            routes = self._router.routes(queue)
+            outcomes = await each(
+                [self._store(routes[part.partition], part, deadline) for part in cut]
+            )
             for part, outcome in zip(cut, outcomes, strict=True):
                 if isinstance(outcome, ProducedBatch):
                     batches.append(outcome)
@@ -177,9 +181,8 @@ class Producing:
         return partition
 
     async def _store(
-        self, queue: Queue, part: parts.Part, deadline: float | None
+        self, route: PartitionRoute, part: parts.Part, deadline: float | None
     ) -> ProducedBatch | QueratorError:
-        route = self._router.routes(queue)[part.partition]
         load, size = self._load(route.group), len(part.items)
         load.produces += 1
         load.payload_bytes += size
@@ -201,9 +204,8 @@ class Producing:
             load = self._loads[group] = PartitionLoad()
         return load
 
-    def _leader_address(self, queue: Queue, partition: int) -> str:
+    def _leader_address(self, route: PartitionRoute) -> str:
         """Client address of the other node that leads the partition; empty when this one does."""
-        route = self._router.routes(queue)[partition]
         if route.local or not route.leader:
             return ""
         node = self._router.map.node(route.leader)
