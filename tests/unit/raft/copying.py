@@ -1,5 +1,5 @@
-"""A leader and a follower of one group, between which a snapshot is sent: real partitions on real
-environments, and a line that a test can cut.
+"""A leader and a follower of one group, between which a snapshot is sent. Their partitions and
+environments are real; a test can cut the line between them.
 """
 
 import struct
@@ -28,7 +28,7 @@ _APPLIED = struct.Struct(">QQ")
 
 
 class Entries:
-    """What is committed: the log of the group."""
+    """The committed entries: the log of the group."""
 
     def __init__(self) -> None:
         self.all: list[tuple[bytes, tuple[bytes, ...]]] = []
@@ -43,7 +43,7 @@ class Entries:
 
 
 class Replicating:
-    """One replica: applies entries, keeps the attachments of the last `keep` of them."""
+    """One replica: it applies entries and keeps the attachments of the last `keep` of them."""
 
     def __init__(
         self, environment: Environment, entries: Entries, *, generation: int = 0, keep: int = 5
@@ -87,7 +87,7 @@ class Replicating:
     # --- turns ---------------------------------------------------------------------
 
     def apply(self, upto: int | None = None, *, most: int = 1_000_000) -> list[object]:
-        """Applies what is committed, in one turn. The results of the last entry."""
+        """Applies committed entries in one turn, and returns the results of the last one."""
         last = min(len(self.entries.all) if upto is None else upto, self.index + most)
         results: list[object] = []
         txn = self.environment.begin()
@@ -108,7 +108,7 @@ class Replicating:
         return results
 
     def append_unapplied(self, parts: Sequence[bytes]) -> None:
-        """The attachments of an entry that is in the log, and perhaps never committed."""
+        """Writes the attachments of an entry that is in the log and may never be committed."""
         txn = self.environment.begin()
         view = generations.write_view(txn, GROUP, self.generation)
         for part, data in enumerate(parts):
@@ -134,7 +134,7 @@ class Replicating:
         *,
         space_bytes: int = MEGABYTES,
     ) -> list[SnapshotReply]:
-        """One turn of the follower, which installs as soon as it can."""
+        """Runs one turn of the follower, which installs the snapshot as soon as it can."""
         for message in messages:
             self.receiver.on_message(message)
         self.receiver.look(now_s)
@@ -162,7 +162,7 @@ class Replicating:
             return self.machine.digest(self.view(snapshot))
 
     def held(self) -> dict[tuple[int, int], bytes]:
-        """Attachments that the state holds."""
+        """The attachments that the state holds."""
         found: dict[tuple[int, int], bytes] = {}
         with self.environment.snapshot() as snapshot:
             view = self.view(snapshot)
@@ -181,7 +181,7 @@ class Replicating:
             return invariants.check(self.view(snapshot), GROUP)
 
     def generations_stored(self) -> set[int]:
-        """Generations that have rows."""
+        """The generations that have rows."""
         found = set()
         with self.environment.snapshot() as snapshot:
             for key, _ in snapshot.scan(b"\0", b"\xff"):
@@ -193,7 +193,7 @@ class Replicating:
 
 
 class Line:
-    """Between a sender and a follower: first in, first out, until it is cut."""
+    """The line between a sender and a follower: first in, first out, until it is cut."""
 
     def __init__(self, room_bytes: int = 1 << 20) -> None:
         self.room_bytes = room_bytes
@@ -223,13 +223,13 @@ class Sending:
         self.number = 0
         self.term = 3
         self.ends: dict[int, tuple[bytes, dict[tuple[int, int], bytes]]] = {}
-        """What the leader had at the end of each attempt, by number. One that has arrived whole may
-        be installed after the next has begun.
+        """The leader's state at the end of each attempt, by the attempt's number. An attempt that
+        has arrived completely may be installed after the next one has begun.
         """
         self.begin()
 
     def begin(self) -> None:
-        """A new attempt."""
+        """Begins another attempt."""
         self.number += 1
         self.line.cut()
         self.sender = SnapshotSender(
@@ -264,7 +264,7 @@ class Sending:
         self.sender.interrupted(self.now_s)
 
     def run(self, *, turns: int = 20_000) -> None:
-        """Until the snapshot is done or has failed."""
+        """Runs turns until the snapshot is done or has failed."""
         for _ in range(turns):
             if self.sender.over:
                 return

@@ -1,4 +1,4 @@
-"""A host for a test's length, and ways to hold it, break it and count what it reads."""
+"""A host that runs as long as a test, and ways to hold it, break it and count what it reads."""
 
 import asyncio
 import threading

@@ -1,7 +1,7 @@
-"""A small machine for the tests of the raft room, and an owner that remembers what it was told.
+"""A small machine for the tests of the raft package, and an owner that records what a host reports.
 
-The machine is a register that counts: commands add, or are words that make it do something special.
-It keeps the attachments of the last `HELD` adds and lets go of older ones.
+The machine is a register that counts: commands add to it, or are words with a special meaning. It
+holds the attachments of the last `HELD` adds and drops older ones.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Packed(msgspec.Struct, array_like=True):
     now_ms: int
     commands: list[int | str]
     parts: list[int]
-    """For each command its attachment's part, or -1."""
+    """The attachment part of each command, or -1."""
 
 
 class Register(msgspec.Struct, frozen=True):
@@ -40,14 +40,14 @@ class Register(msgspec.Struct, frozen=True):
 
 
 class RegisterMachine:
-    """Commands: a number to add; `raise`, which the machine fails on; `no pack`, which does not
-    pack; `fired`, its own, when its time has come; `at N`, to be due at N ms of state time;
-    `promptly at N`, which does not wait for the grace of a new leader; `late`, of which nothing may
-    be told before the sync; TimeBack, which adds nothing.
+    """Commands are a number to add, or one of these words: `raise`, at which the machine fails; `no
+    pack`, which does not pack; `fired`, the machine's own command when its time has come; `at N`,
+    which is due at N ms of state time; `promptly at N`, which does not wait for the grace period of
+    a new leader; `late`, of which nothing may be reported before the sync. TimeBack adds nothing.
 
-    A result is (value, index); one of a negative value is not told before the sync. Effects are the
-    value. `applied` lists the indexes of the entries
-    that this object was asked to apply.
+    A result is (value, index); a result with a negative value is not reported before the sync. The
+    effects are the value. `applied` lists the indexes of the entries that this object was asked to
+    apply.
     """
 
     def __init__(self, group: int) -> None:
@@ -56,7 +56,7 @@ class RegisterMachine:
         self.recovered = 0
         self.stamps: list[int] = []
         self.commands: list[int | str] = []
-        """As they were applied."""
+        """All commands in the order in which they were applied."""
         self._due_ms: int | None = None
         self._prompt_ms: int | None = None
 
@@ -91,7 +91,7 @@ class RegisterMachine:
         value, results = row.value, []
         for what, part in zip(packed.commands, packed.parts, strict=True):
             if part >= 0:
-                # Its bytes, which may be damaged on this node, are not looked at.
+                # The bytes of the attachment may be damaged on this node, and are not checked.
                 assert ATTACHMENTS.get(txn, self.group, index, part) is not None
                 HELD_PARTS.put(txn, self.group, index, part, value=b"")
             self.commands.append(what)
@@ -142,7 +142,7 @@ class RegisterMachine:
 
 
 class MendedMachine(RegisterMachine):
-    """Takes what `RegisterMachine` fails on for an add of 100."""
+    """Applies the command at which `RegisterMachine` fails as an add of 100."""
 
     def poison(self) -> int:
         return 100
@@ -154,7 +154,7 @@ def read(txn: ReadTransaction, group: int) -> Register:
 
 
 class Owner:
-    """Remembers what a host says, in order, and lets a test wait for it."""
+    """Records what a host reports, in order, and lets a test wait for it."""
 
     def __init__(self) -> None:
         self.effects: list[tuple[GroupId, Any]] = []
@@ -193,7 +193,7 @@ class Owner:
             waiter.set()
 
     async def until(self, what: Any) -> None:
-        """Returns when `what()` is true; looked at whenever something is told."""
+        """Returns when `what()` is true. It is checked after each report of the host."""
         waiter = asyncio.Event()
         self._waiters.append(waiter)
         try:

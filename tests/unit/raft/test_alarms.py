@@ -1,4 +1,4 @@
-"""When groups are looked at."""
+"""Alarms: when a group is due for a check."""
 
 import random
 

@@ -14,7 +14,7 @@ def call(group: int, size: int = 1, name: str = "") -> Call:
 
 
 def take(batcher: Batcher) -> list[tuple[int, int]]:
-    """(group, number of calls) of the entries of a turn."""
+    """(group, number of calls) of each entry of a turn."""
     return [(group, len(calls)) for group, calls in batcher.take()]
 
 

@@ -1,4 +1,4 @@
-"""Groups whose logs let go of what a follower needs: it gets the state."""
+"""A follower that needs entries which the log no longer has receives the state."""
 
 from functools import partial
 
@@ -39,7 +39,7 @@ WINDOW = 4_000
 
 
 def behind(*, entries: int = 60, seed: int = 1) -> tuple[World, str, str]:
-    """A world, its leader, and a follower that was away for longer than the log reaches."""
+    """A world, its leader, and a follower that was away for longer than the log reaches back."""
     world = World("a", "b", "c", seed=seed, log_bytes_kept=WINDOW)
     world.added(1)
     leader = world.leader()
@@ -48,7 +48,7 @@ def behind(*, entries: int = 60, seed: int = 1) -> tuple[World, str, str]:
     world.separate(other)
     for _ in range(entries):
         world.added(1, b"x" * 1_000)
-    # The log waits for those that were heard lately.
+    # The log waits for followers that were heard from recently.
     world.pass_s(12)
     world.added(1, b"x" * 1_000)
     assert world.nodes[leader].status.log_first > world.nodes[other].status.log_last + 1
@@ -62,7 +62,7 @@ def stats(world: World, name: str) -> SnapshotStats:
 
 
 def generations_of(node: Machine) -> set[int]:
-    """Those that have rows."""
+    """The generations that have rows on the node."""
     with node.environment.snapshot() as snapshot:
         return {
             int.from_bytes(row[1:9], "big") >> 48
@@ -81,7 +81,7 @@ def test_a_follower_that_the_log_does_not_reach_gets_the_state_and_goes_on_with_
     assert generations_of(world.nodes[other]) == {1}
     assert world.added(1)[0] == 63
     world.until(world.alike, within_s=1)
-    # Also after a restart, and as the leader.
+    # The follower keeps its state after a restart, and as the leader.
     world.stop(other)
     world.start(other)
     world.until(world.alike, within_s=5)
@@ -162,7 +162,7 @@ def test_a_new_replica_gets_the_state_as_a_learner_and_is_promoted():
     assert node.turns is not None
     node.turns = None
     node.environment = MemoryEnvironment()
-    # It comes back as another incarnation would: with a new id.
+    # The node comes back as another incarnation would: with another replica id.
     (old_id,) = (replica.id for replica in world.replicas if replica.node == key(other))
     change(world, leader, RemoveReplica(old_id))
     change(world, leader, AddLearner(9, key(other)))
@@ -178,7 +178,9 @@ def test_a_new_replica_gets_the_state_as_a_learner_and_is_promoted():
 
 
 def test_a_learner_that_hears_nothing_of_its_leader_does_not_name_it_any_more():
-    """Its node sent to the former leader whatever it had for the group, and was refused."""
+    """Otherwise its node would send requests for the group to the former leader, which refuses
+    them.
+    """
     world, leader, other = behind()
     world.heal()
     world.until(world.alike, within_s=5)
@@ -196,7 +198,7 @@ def test_a_learner_that_hears_nothing_of_its_leader_does_not_name_it_any_more():
 
 
 def change(world: World, leader: str, what: Change) -> None:
-    """Returns when it is committed."""
+    """Returns when the change is committed."""
     asked = future()
     world.ask(leader, Reconfigure(G, what, asked))
     world.until(lambda: (asked, None) in world.done)
@@ -217,7 +219,7 @@ def test_the_log_waits_for_a_follower_that_is_heard_up_to_a_bound():
     world.pass_s(12)
     world.added(1, b"x" * 1_000)
     assert world.nodes[leader].status.log_bytes <= WINDOW + 2_000
-    # One that is soon back needs no snapshot.
+    # A follower that is back soon needs no snapshot.
     world.heal()
     world.until(world.alike, within_s=5)
     world.separate(other)
@@ -293,7 +295,7 @@ def test_snapshots_of_many_groups_stand_in_line(monkeypatch):
             world.ask(leader, Call(group, Proposal(1, b"x" * 1_000), future(), 2_000))
         world.pass_s(1)
     world.pass_s(2)
-    # Nobody looks in vain while the node is away.
+    # The leaders do not retry without need while the node is away.
     turns = world.turns
     world.pass_s(10)
     assert world.turns - turns < 10 * 3 * 20
@@ -303,7 +305,7 @@ def test_snapshots_of_many_groups_stand_in_line(monkeypatch):
 
 
 def sent_to(world: World, name: str, leader: str) -> int:
-    """Sends the follower the leader's whole state by hand; where it is of."""
+    """Sends the leader's whole state to the follower by hand, and returns the state's index."""
     node = world.nodes[leader]
     assert node.turns is not None
     group = node.turns._groups[G]
@@ -329,8 +331,8 @@ def sent_to(world: World, name: str, leader: str) -> int:
 
 
 def lagging() -> tuple[World, str, str, list[LogEntry]]:
-    """A follower that lacks the leader's last entry; that entry, and one that only the leader may
-    have some day.
+    """A follower that lacks the leader's last entry. Returned with that entry and one more, which
+    only the leader may have later.
     """
     world = World("a", "b", "c")
     world.added(1)
@@ -348,7 +350,7 @@ def lagging() -> tuple[World, str, str, list[LogEntry]]:
 
 
 def appended(world: World, name: str, leader: str, *entries: LogEntry) -> None:
-    """The follower hears of entries, and nothing of what is committed."""
+    """The follower receives entries, and no news of what is committed."""
     status = world.nodes[name].status
     message = Append(
         term=world.nodes[leader].status.term,
@@ -428,8 +430,8 @@ def test_what_a_leader_cannot_send_is_told_and_sent_when_it_is_mended():
 
 
 def damaged_in_the_log() -> tuple[World, str, str, tuple[int, int], bytes]:
-    """A world, its leader, a follower that needs an attachment which is damaged on the leader, its
-    index and part, and how it was stored.
+    """A world, its leader, a follower that needs an attachment which is damaged on the leader, the
+    attachment's index and part, and its row before the damage.
     """
     world = World("a", "b", "c")
     world.added(1)
@@ -437,7 +439,7 @@ def damaged_in_the_log() -> tuple[World, str, str, tuple[int, int], bytes]:
     other = next(name for name in world.nodes if name != leader)
     world.until(world.alike)
     world.separate(other)
-    # More than the leader has of its log in memory.
+    # More entries than the leader keeps in memory.
     for _ in range(LOG_CACHE_BYTES // MIB + 2):
         world.added(1, b"x" * MIB)
     environment = world.nodes[leader].environment
@@ -470,9 +472,9 @@ def test_what_a_leader_cannot_send_of_its_log_is_told_and_sent_when_it_is_mended
 
 
 def damaged_before_it_is_committed(names: str, *, having: int) -> tuple[World, str, list[str]]:
-    """A world after a loss of power, with an entry that nobody knows to be committed: a node at the
-    end of whose log it is, its attachment damaged; and the others, of which the first `having` have
-    it whole. The others are off.
+    """A world after a power loss, with a last entry that no node knows to be committed. Returned
+    with the former leader, on which the entry's attachment is damaged, and the other nodes. The
+    first `having` of these have the entry intact. All other nodes are off.
     """
     world = World(*names)
     world.added(1)
@@ -500,7 +502,9 @@ def damaged_before_it_is_committed(names: str, *, having: int) -> tuple[World, s
 
 
 def cannot_be_sent(world: World, leader: str) -> int:
-    """Waits until the leader has found that it cannot send its last entry but its no-op; which."""
+    """Waits until the leader has found that it cannot send the entry before its no-op, and returns
+    that entry's index.
+    """
     index = world.nodes[leader].status.log_last
     world.until(lambda: (leader, Damaged(G, index, 0)) in world.events)
     assert world.nodes[leader].status.log_last == index + 1
@@ -513,7 +517,9 @@ def mended(world: World, name: str, index: int) -> None:
 
 
 def test_what_may_be_committed_and_cannot_be_sent_is_waited_for():
-    """Who has it is away. Without it nobody else could be elected: the leader stays."""
+    """The node that has the entry is away. No other node could be elected without it: the leader
+    stays.
+    """
     world, leader, (having, lacking) = damaged_before_it_is_committed("abc", having=1)
     world.start(lacking)
     index = cannot_be_sent(world, leader)
@@ -528,12 +534,12 @@ def test_what_may_be_committed_and_cannot_be_sent_is_waited_for():
     assert world.added(1)[0] == 12
     with world.nodes[lacking].environment.snapshot() as txn:
         assert attachments.read(txn, G, index, 0) == b"x" * 100
-    # No state would have helped: none had the entry.
+    # No snapshot would have helped: no state contained the entry.
     assert (stats(world, leader).sent, stats(world, leader).failed) == (0, 0)
 
 
 def test_who_cannot_send_what_nobody_else_has_lets_another_lead():
-    """It was acknowledged to nobody, and is replaced."""
+    """The entry was not acknowledged to any client, and is replaced."""
     world, leader, (one, other) = damaged_before_it_is_committed("abc", having=0)
     world.start(one)
     cannot_be_sent(world, leader)
@@ -546,7 +552,7 @@ def test_who_cannot_send_what_nobody_else_has_lets_another_lead():
 
 
 def test_what_a_follower_has_is_committed_when_its_acknowledgement_was_lost():
-    """The leader cannot read it any more. A third replica is away."""
+    """The leader can no longer read the entry. A third replica is away."""
     world = World("a", "b", "c")
     world.added(1)
     leader = world.leader()
@@ -577,7 +583,7 @@ def test_who_gives_way_with_calls_in_its_log_answers_them():
     others = [name for name in world.nodes if name != leader]
     index = world.nodes[leader].status.log_last + 1
     world.muted |= {(leader, name) for name in others}
-    # More than it has of its log in memory, committed or not.
+    # More than the leader keeps of its log in memory, committed or not.
     calls = LOG_UNAPPLIED_CACHE_BYTES // MIB + 2
     for _ in range(calls):
         world.add(leader, 1, b"x" * MIB)
@@ -597,7 +603,7 @@ def test_who_gives_way_with_calls_in_its_log_answers_them():
 
 
 def test_who_cannot_send_what_another_has_lets_that_one_lead():
-    """Two of five have it, which is no majority, and one of them has it whole."""
+    """Two of five nodes have the entry, which is no majority; one of the two has it intact."""
     world, leader, (having, *lacking) = damaged_before_it_is_committed("abcde", having=1)
     for name in lacking[:2]:
         world.start(name)
@@ -612,7 +618,7 @@ def test_who_cannot_send_what_another_has_lets_that_one_lead():
 
 
 def test_what_is_damaged_in_the_log_and_not_in_the_state_is_not_waited_for():
-    """Nobody mends it, and the follower gets the state, in which it is not."""
+    """The attachment is not repaired. The follower receives the state, which does not have it."""
     world, leader, other, (index, part), _ = damaged_in_the_log()
     for _ in range(HELD):
         world.added(1, b"y")

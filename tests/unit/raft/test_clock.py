@@ -1,4 +1,4 @@
-"""State time: goes on, never back, steered towards the wall clock."""
+"""State time: it advances, never goes back, and is steered towards the wall clock."""
 
 import time
 
@@ -10,7 +10,7 @@ from querator.raft.clock import RealClock, SimulatedClock, StateTime
 
 
 def begun(clock: SimulatedClock, *, last_ms: int) -> StateTime:
-    """Under a wall clock that is believed, whatever it shows."""
+    """A state time under a wall clock that is always believed."""
     return StateTime(clock, last_ms=last_ms, believed_ms=lambda wall_ms, _: wall_ms)
 
 
@@ -73,7 +73,7 @@ def test_a_machine_that_was_suspended_has_not_stood_still(monkeypatch: pytest.Mo
     clock = RealClock()
     state_time = StateTime(clock, last_ms=0, believed_ms=lambda wall_ms, _: wall_ms)
     began_ms = state_time.now_ms()
-    # Of the kernel's clocks these two count the time in which the machine is suspended.
+    # These two clocks of the kernel count the time in which the machine is suspended.
     night_ns, real_ns = 8 * 3600 * 10**9, time.time_ns
     boot_s = time.clock_gettime
     monkeypatch.setattr(time, "time_ns", lambda: real_ns() + night_ns)

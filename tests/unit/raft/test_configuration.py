@@ -1,4 +1,4 @@
-"""Configurations of a group: what follows from which, and what is refused."""
+"""Configurations of a group: which one may follow which, and what is refused."""
 
 from itertools import combinations
 

@@ -1,4 +1,6 @@
-"""What is done in each turn costs the same however much waits: counted, not timed."""
+"""The cost of a turn does not grow with the amount of waiting work. Operations are counted, not
+timed.
+"""
 
 from typing import Any
 
@@ -21,7 +23,7 @@ class Looks:
 
 
 class Watched(Call):
-    """Counts how often somebody looks whether it has ended."""
+    """A call that counts how often it is checked for its end."""
 
     __slots__ = ("_ended", "_looks")
 
@@ -41,7 +43,7 @@ class Watched(Call):
 
 
 def waiting(looks: Looks, *deadlines_s: float) -> tuple[Pending, list[Call]]:
-    """One entry for each call."""
+    """Pending calls with one entry each."""
     pending = Pending(Backlog(bytes_max=1_000_000), GroupId(1))
     calls: list[Call] = [Watched(looks, one, object()) for one in deadlines_s]
     for index, call in enumerate(calls, 1):
@@ -84,7 +86,7 @@ def test_a_call_in_the_place_of_one_that_was_replaced_has_its_own_deadline():
 
 
 class Counted(dict[int, Any]):
-    """Counts how often an entry is looked up."""
+    """A cache that counts how often an entry is looked up."""
 
     looks = 0
 
@@ -116,7 +118,7 @@ def test_what_is_behind_an_entry_is_not_added_up_each_time():
 
 @pytest.mark.parametrize("forgotten", [0, 4, 10])
 def test_what_is_behind_an_entry_is_what_memory_has(forgotten: int):
-    """The oldest entries may be on disk alone."""
+    """The oldest entries may exist on disk only."""
     journal, counted = journal_of(10)
     for index in range(1, forgotten + 1):
         del counted[index]

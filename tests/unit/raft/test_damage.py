@@ -1,4 +1,4 @@
-"""Damage in the rows that Raft itself keeps stops the group whose they are, and no other."""
+"""Damage in rows that Raft itself keeps stops the group that owns them, and no other group."""
 
 import struct
 from collections.abc import Callable
@@ -91,8 +91,9 @@ async def test_damage_stops_one_group(damage):
 
 
 def test_golden_bytes():
-    """What a released version wrote is readable for ever: two entries of the log with a no-op and a
-    command, the members' rows of a group that lives and of one being deleted, two attachments.
+    """Rows that a released version wrote stay readable for ever: two entries of the log with a
+    no-op and a command, the member rows of a living group and of one that is being deleted, two
+    attachments.
     """
     environment = MemoryEnvironment()
     with environment.snapshot() as snapshot:

@@ -1,4 +1,4 @@
-"""What is told before the sync of a turn."""
+"""Results and effects that are reported before the sync of a turn."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.unit.raft.trio import G, Machine, World, future
 
 
 class PowerLoss(BaseException):
-    """The machine stops here."""
+    """The node stops here."""
 
 
 def lose_power(point: str) -> None:
@@ -84,7 +84,9 @@ def test_effects_keep_their_order_when_some_may_not_be_told_early():
 
 
 def applied() -> tuple[World, Machine]:
-    """A leader that has told a result and has not committed what came of it."""
+    """A world and its leader, which has reported a result and has not committed the result's
+    effects to its storage.
+    """
     world = World("a", "b", "c")
     world.added(1)
     world.until(world.alike)
@@ -113,7 +115,7 @@ def test_what_was_applied_is_committed_soon_though_nothing_else_is_to_be_written
 
 
 def log_of(node: Machine) -> tuple[int, int]:
-    """Index of its last entry, and of the last that is on disk."""
+    """Indexes of the last entry, and of the last one that is on disk."""
     assert node.turns is not None
     journal = node.turns._groups[G].journal
     return journal.last_index, journal.durable_index
@@ -133,7 +135,7 @@ def test_a_leader_whose_followers_are_prompt_leaves_the_sync_to_them():
 def test_a_sync_that_was_left_to_others_commits_when_it_comes_if_they_did_not():
     world, leader = applied()
     silent = next(name for name in world.nodes if name != leader.name)
-    # What is sent to it is lost, and nobody knows that yet.
+    # Messages to this node are lost, and the leader does not know that yet.
     world.cut.add(frozenset((leader.name, silent)))
     world.add(leader.name, 1)
     last, durable = log_of(leader)

@@ -1,4 +1,4 @@
-"""Whoever waits for a host is told the end, whatever comes in between."""
+"""Every caller that waits for a host gets an outcome, whatever happens in between."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Frames: whatever arrives in whatever pieces is a frame that was sent, or refused."""
+"""Frames: bytes that arrive, in pieces of any size, yield a frame that was sent, or are refused."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A node that is full: whatever its partitions do at once, it goes on, and it can be emptied."""
+"""A node with a full disk keeps working, whatever its partitions do at once, and can be emptied."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -44,7 +44,7 @@ def lease_of(items: int, name: str) -> Lease:
 
 
 def ask(host: Host, commands: dict[GroupId, Any]) -> Coroutine[Any, Any, dict[GroupId, Any]]:
-    """All are asked at once; the answers, errors of a full disk among them."""
+    """Sends all commands at once, and returns the answers, errors of a full disk among them."""
     futures = [host.propose(group, command) for group, command in commands.items()]
     return answers_of(list(commands), futures)
 
@@ -61,7 +61,7 @@ async def answers_of(
 
 
 async def scatter(host: Host, groups: Sequence[GroupId]) -> None:
-    """Each partition has ITEMS ready items, each for itself."""
+    """Gives each partition ITEMS ready items, each in a segment of its own."""
     for group in groups:
         await host.create_group(group, PartitionMachine(group))
         await host.propose(group, settings(group))
@@ -79,7 +79,7 @@ async def stored(future: "asyncio.Future[Any]") -> ErrorCode | None:
 
 
 async def fill(host: Host, group: GroupId) -> None:
-    """Until nothing more is stored, however small."""
+    """Produces items until not even the smallest one is stored."""
     for size in (64 * KIB, 4 * KIB, 1):
         command, data = Produce(pack("<I", size)), b"f" * size
         while (code := await stored(host.propose(group, command, data))) is None:
@@ -94,7 +94,7 @@ async def test_many_partitions_lease_scattered_items_at_once_from_a_full_node():
         filler = PARTITIONS[-1]
         await scatter(host, PARTITIONS)
         await fill(host, filler)
-        # They are all in one turn.
+        # All leases are taken in one turn.
         gate.close()
         first = host.propose(filler, Complete(()))
         await gate.reached()
@@ -150,7 +150,7 @@ HEAVY = Table("test_heavy", b"\x03", "Q")
 
 
 class Heavy(RegisterMachine):
-    """Writes much more than it says: a mebibyte for each that it adds."""
+    """Writes much more than it announces: a mebibyte for each unit that it adds."""
 
     def apply(
         self, txn: WriteTransaction, index: int, term: int, command: bytes, *, log_first: int
@@ -178,7 +178,8 @@ async def test_what_there_is_no_room_for_waits_and_the_other_groups_go_on():
         environment._quota_bytes = 100 * MIB
         assert (await heavy)[0] == 32
         assert (await behind)[0] == 1
-        # The status is that of the last synced turn, and an answer may be told before its sync.
+        # The status is that of the last synced turn, and an answer may be sent before its turn's
+        # sync.
         await host.propose(GroupId(1), 0)
         assert not told(host, 1).waits_for_space
         assert owner.failures == []

@@ -1,4 +1,4 @@
-"""The handshake: without the token nobody gets anywhere, whatever is said, repeated or changed."""
+"""The handshake: a peer without the token is refused, whatever it says, repeats or changes."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,7 @@ def sent(reply: Reply | None) -> Reply:
 
 
 def shaken() -> tuple[list[Reply], Handshake, Handshake]:
-    """All frames of a handshake that succeeds."""
+    """All frames of a successful handshake, and its two sides."""
     one, opening = dialer()
     other = acceptor()
     challenge = sent(other.receive(*opening))
@@ -76,7 +76,7 @@ def test_an_acceptor_with_another_token_is_refused():
     sent(one.receive(*sent(other.receive(*opening))))
     false = Handshake.accept(b"guess", A)
     false.receive(*opening)
-    # It lets everybody in.
+    # This acceptor accepts every dialer.
     false.state, false.payload = State.PROVEN, DIALER
     assert code_of(one, false.agree(ACCEPTOR)) is Code.TOKEN
     assert one.state is State.PROVING
@@ -99,7 +99,8 @@ def test_a_dialer_between_two_nodes_cannot_use_the_proof_of_one_as_answer_to_it(
     proof = sent(one.receive(*challenge))
     third = acceptor(nonce=A)
     third.receive(*opening)
-    # The third knows the token too, and answers another payload than the first has sent.
+    # The third node has the token as well, and answers a payload that differs from the first
+    # node's.
     third.state, third.payload = State.PROVEN, b"another payload"
     assert code_of(one, third.agree(ACCEPTOR)) is Code.TOKEN
     assert other.receive(*proof) is None

@@ -1,4 +1,4 @@
-"""Who may talk to whom."""
+"""Hellos: which node may connect to which."""
 
 import msgspec
 import pytest

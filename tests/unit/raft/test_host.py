@@ -1,4 +1,4 @@
-"""The host through its door: proposals, groups, failures, bounds. Environments are in memory."""
+"""The host through its API: proposals, groups, failures, bounds. Environments are in memory."""
 
 import asyncio
 import pickle  # noqa: TID251 - to see that it is never called
@@ -116,7 +116,7 @@ async def test_an_idle_host_neither_commits_nor_wakes():
         commits, reads = environment.commit_points, clock.reads
         assert await host.propose(G2, 1) == (1, 2)
         assert environment.commit_points == commits + 1
-        # What one turn reads of the clock does not grow with the groups that have nothing to do.
+        # The number of clock reads of a turn does not grow with the number of idle groups.
         assert clock.reads - reads < 60
 
 
@@ -151,7 +151,7 @@ async def test_a_crash_at_any_commit_keeps_what_was_acknowledged_once(point):
         async with hosting(after, RegisterMachine(1), RegisterMachine(2)) as host:
             for group in (G1, G2):
                 value, _ = await host.propose(group, 0)
-                # The command in flight may have been applied; those acknowledged have been.
+                # The command in flight may have been applied; acknowledged commands have been.
                 assert acknowledged.count(group) <= value <= acknowledged.count(group) + 1
             with after.snapshot() as snapshot:
                 total = read(snapshot, 1).value + read(snapshot, 2).value
@@ -182,7 +182,7 @@ async def test_a_machine_that_raises_stops_only_its_group():
 
 
 async def test_what_is_on_disk_is_opened_without_a_first_configuration():
-    """The map does not name the replica any more: it moves away."""
+    """The map no longer names the replica: it is moving away."""
     environment = MemoryEnvironment()
     async with hosting(environment, RegisterMachine(1)) as host:
         await host.propose(G1, 3)
@@ -419,7 +419,7 @@ async def test_the_log_keeps_a_window_of_bytes_and_its_attachments():
     async with hosting(environment.crash(), RegisterMachine(1), log_bytes_kept=kept) as host:
         again = host.status(G1)
         assert again is not None
-        # The new term's no-op is one more entry, and may push out an old one.
+        # The new term's no-op is one more entry, and may displace an old one.
         assert again.log_first - status.log_first in (0, 1)
         assert again.log_last == status.log_last + 1
         assert again.log_bytes <= kept

@@ -1,4 +1,4 @@
-"""What replicas do in which nothing happens: next to nothing."""
+"""Replicas of idle groups do next to nothing."""
 
 from typing import Any
 

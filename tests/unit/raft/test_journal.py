@@ -1,4 +1,4 @@
-"""The journal on a real environment, as a turn uses it."""
+"""The journal on a real environment, used as a turn uses it."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""The journal against a list, in any order of appends, taking back, truncation, syncs and crashes;
-on both forms of the storage.
+"""The journal compared with a list, under appends, take-backs, truncations, syncs and crashes in
+any order, on both storage back ends.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ SIZES = [1, 3_000, LOG_CACHE_BYTES // 2]
 
 
 class State(msgspec.Struct, frozen=True):
-    """What is on disk, or in memory. `configurations`: (index, replicas) of all since ever."""
+    """The state on disk, or in memory."""
 
     entries: tuple[LogEntry, ...] = ()
     base: int = 0
@@ -65,7 +65,9 @@ class JournalAndList(RuleBasedStateMachine):
         self.journal = Journal(G, replicas=FIRST)
         self.memory = State()
         self.known: list[tuple[int, Replicas]] = [(0, FIRST)]
-        """Configurations up to what is in the log, also those whose entries have left its head."""
+        """(index, replicas) of every configuration up to the end of the log, including those whose
+        entries have left its head.
+        """
         self.sync(applied=0)
 
     @rule(vote=st.sampled_from([None, 1, 2]))
@@ -106,7 +108,7 @@ class JournalAndList(RuleBasedStateMachine):
     @precondition(lambda self: self.memory.last > self.memory.applied)
     @rule(data=st.data(), count=st.integers(1, 3))
     def another_leader(self, data: Any, count: int) -> None:
-        """It has others in their place."""
+        """Another leader has other entries in their place."""
         self.take_back(data)
         self.next_term(2)
         self.append([1], KIND_COMMAND, count)
@@ -190,7 +192,7 @@ class JournalAndList(RuleBasedStateMachine):
                 parts.add((index, part))
         stored = self.stored
         assert rows == list(range(stored.base + 1, stored.last + 1))
-        # The machine lets go of none here: those of entries that left the head stay.
+        # The machine drops no attachments here: those of entries that left the head stay.
         expected = {
             (index, part)
             for index, entry in enumerate(stored.entries, stored.base + 1)
@@ -208,7 +210,7 @@ class JournalAndListOnLmdb(JournalAndList):
         return LmdbEnvironment(Path(self.directory.name), quota_bytes=1 << 30)
 
     def crashed(self) -> Environment:
-        """What is written and not synced is in this process alone."""
+        """Writes that are not synced exist in this process only."""
         self.environment.close()
         return self.make()
 

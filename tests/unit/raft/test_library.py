@@ -79,7 +79,7 @@ def test_with_other_voters_its_own_copy_of_an_entry_counts_when_it_is_durable():
     one.tick()
     one.reconfigure(AddLearner(2, node_key("b", "1")))
     index = one.reconfigure(Promote(2))
-    # The other has a copy on its disk; the own one is in memory alone.
+    # The other voter has the entry on its disk; the own voter has it in memory only.
     one.progress[2].match = index
     assert journal.durable_index == 0
     one.tick()

@@ -1,4 +1,4 @@
-"""How long the raft thread has owed the end of what it began."""
+"""How long the raft thread has failed to finish a turn that it began."""
 
 import asyncio
 
@@ -97,13 +97,13 @@ async def test_those_who_wait_for_a_thread_that_hangs_are_told_and_it_goes_on() 
             assert await code_of(held[0]) is ErrorCode.OUTCOME_UNKNOWN
             assert not held[1].done()
             assert host.leads(GroupId(1))
-            # What comes while it hangs is not kept waiting either.
+            # Requests that arrive during the hang are refused at once.
             for asked in (host.confirm_read(GroupId(1)), host.transfer(GroupId(1), host.node)):
                 with pytest.raises(QueratorError) as refused:
                     await asked
                 assert refused.value.code is ErrorCode.UNAVAILABLE
             gate.open()
-            # What was given up has been carried out all the same.
+            # The requests that were given up have been carried out all the same.
             assert (await held[1])[0] == 11
             await owner.until(lambda: owner.hangs == [True, False])
             assert not host.hangs
@@ -130,7 +130,7 @@ async def test_a_group_whose_opening_meets_a_hang_is_opened_when_the_thread_goes
             clock.advance(int(HANGS_S * 1000) + 1)
             await owner.until(lambda: owner.hangs == [True])
             assert await code_of(read) is ErrorCode.UNAVAILABLE
-            # Who opens the groups of a map may come again.
+            # The component that opens the groups of a map may ask again.
             again = asyncio.gather(host.create_group(GroupId(2), machine))
             await asyncio.sleep(0)
             gate.open()

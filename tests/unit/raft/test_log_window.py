@@ -1,4 +1,4 @@
-"""The node's bound for logs is shared by its groups."""
+"""The groups of a node share the node's bound for logs."""
 
 import random
 
@@ -14,7 +14,7 @@ from tests.unit.raft.register import RegisterMachine
 
 DATA = b"d" * (4 * KIB)
 SLACK = 8 * KIB
-"""Of an entry that was appended after the last look."""
+"""Size of an entry that was appended after the last check."""
 
 
 def window(*sizes: int, bytes_max: int) -> LogWindow:

@@ -1,4 +1,6 @@
-"""A node whose event loop hangs gives its leaderships away, and takes none until it goes on."""
+"""A node whose event loop hangs hands its leaderships over, and takes none until the loop works
+again.
+"""
 
 import asyncio
 import threading
@@ -24,7 +26,7 @@ G = GroupId(1)
 
 
 class Watched:
-    """A raft thread that looks, and a loop that executes beats unless it is blocked."""
+    """A raft thread that checks, and a loop that executes beats unless it is blocked."""
 
     def __init__(self) -> None:
         self.watch = LoopWatch()
@@ -81,7 +83,7 @@ def test_a_loop_that_is_late_again_and_again_does_not_hang() -> None:
 @pytest.mark.parametrize("paused_s", [1, 20, 86_400])
 def test_a_process_that_was_paused_has_no_loop_that_hangs(paused_s: float) -> None:
     watched = blocked_for(BEAT_S)
-    # Neither thread has gone on meanwhile; the beat is executed when both do.
+    # Neither thread has run meanwhile; the beat is executed when both run again.
     watched.now_s += paused_s
     watched.look()
     watched.blocked = False
@@ -157,7 +159,7 @@ def test_when_it_alone_has_the_whole_log_it_brings_another_one_up_to_date() -> N
 
 
 class Running:
-    """A host on a loop of its own, in a thread of its own."""
+    """A host on an event loop of its own, in a thread of its own."""
 
     def __init__(self, station: Station, replicas: tuple[Replica, ...]) -> None:
         self.owner = Owner()
@@ -189,7 +191,7 @@ class Running:
         await host.stop()
 
     def leads(self) -> bool:
-        """As the raft thread has it: the loop may hang."""
+        """Whether the group leads by the status of the raft thread: the loop may hang."""
         status = None if self.host is None else self.host.status(G)
         return status is not None and status.leads
 
@@ -220,7 +222,7 @@ def three() -> Iterator[list[Running]]:
 
 
 def wait_until(what: Callable[[], object]) -> None:
-    """The test's timeout bounds it."""
+    """Waits until `what()` is true. The test's timeout bounds the wait."""
     while not what():
         threading.Event().wait(0.01)
 

@@ -1,4 +1,6 @@
-"""Who has no business at the peer port gets one line in the log, and disturbs nobody."""
+"""A connection that is refused at the peer port causes one log line, and disturbs no other
+connection.
+"""
 
 import socket
 from collections.abc import Iterator
@@ -44,7 +46,7 @@ def joined(*frames: list[bytes]) -> bytes:
 
 
 def undisturbed(a: Station, b: Station) -> None:
-    """The two talk as if nothing had happened."""
+    """Checks that the two nodes exchange messages over their first connection."""
     a.say(b, 99)
     b.say(a, 98)
     drive(a, b, until=lambda: bool(a.messages(b) and b.messages(a)))
@@ -162,7 +164,9 @@ def test_many_who_prove_nothing_do_not_keep_a_node_out(caplog):
 
 @contextmanager
 def meeting(one: Station, other: Station, caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    """Two that shall not talk, each knowing the other; until both have said why."""
+    """Two nodes that must not talk, each knowing the other. The log lines in which both gave a
+    reason.
+    """
     lines: list[str] = []
     with stations(one, other):
         if one.name == other.name:
@@ -171,7 +175,7 @@ def meeting(one: Station, other: Station, caplog: pytest.LogCaptureFixture) -> I
             one.knows(other)
         other.knows(one)
         drive(one, other, until=lambda: len(refusals(caplog)) == 2)
-        # It goes on to be refused, in silence.
+        # It is refused again and again, without further log lines.
         wait_s = one.peers.wait_s() or 0
         drive(one, other, until=lambda: (one.peers.wait_s() or 0) > wait_s)
         assert one.events == other.events == []
@@ -201,7 +205,7 @@ def test_both_sides_say_why_they_do_not_talk(one, other, token, code, reason, ca
 def test_a_node_with_this_nodes_name(caplog):
     a, impostor = Station(info("a")), Station(info("a", "2"))
     with stations(a, impostor):
-        # Whoever wrote the addresses took one node for the other.
+        # The address list confuses one node with the other.
         a.knows(b=impostor.peers.address)
         drive(a, impostor, until=lambda: len(refusals(caplog)) == 2)
         for line in refusals(caplog):
@@ -256,7 +260,7 @@ def test_the_second_of_two_nodes_with_one_name(incarnation, code, reason, caplog
                 assert f"code={code} reason={reason}" in line
             assert second.events == []
             undisturbed(a, b)
-        # When the first has gone, the second may come: it is the only one.
+        # When the first node has gone, the second one may connect: it is the only one.
         caplog.clear()
         successor = restarted(a, incarnation=incarnation)
         successor.knows(b)
@@ -278,7 +282,9 @@ def test_while_a_cluster_forms_nobody_is_alarmed(caplog):
 
 
 def shaken(sock: socket.socket, station: Station, hello: Hello | Query, *driven: Station) -> bytes:
-    """Shakes hands as the dialer, up to READY; what has arrived behind that."""
+    """Shakes hands as the dialer, up to READY, and returns the bytes that arrived behind the
+    handshake.
+    """
     handshake, opening = Handshake.dial(TOKEN, NONCE, encode_hello(hello))
     reader = FrameReader()
     sock.send(joined(frame(*opening)))
@@ -355,7 +361,7 @@ def test_a_later_connection_of_the_same_process_takes_the_place_of_the_one_befor
         second.send(shaken(second, b, hello_of("a", "b", dial=3)))
         read_to_end(first, b)
         drive(b, until=lambda: ends(b, "a") == [Connected, Disconnected, Connected])
-        # The first attempt gets through at last: nobody wants it any more.
+        # The first attempt gets through at last, and is obsolete.
         late.send(late_ready)
         read_to_end(late, b)
         assert ends(b, "a") == [Connected, Disconnected, Connected]

@@ -1,4 +1,6 @@
-"""TLS between nodes: who is let in, what is said to who is not, and that nothing else changes."""
+"""TLS between nodes: which peers are accepted, what a refused peer learns, and that nothing else
+changes.
+"""
 
 import contextlib
 import os
@@ -83,7 +85,7 @@ def test_large_and_small_messages_arrive_whole_both_ways(shown: PeerTlsSettings)
 
 
 def test_what_is_sent_is_not_to_be_read(shown: PeerTlsSettings):
-    """Seen by somebody on the way."""
+    """The bytes as an observer between the two nodes sees them."""
     b = Station(info("b"), tls=shown)
     with stations(b), socket.create_server(("127.0.0.1", 0)) as between:
         between.setblocking(False)
@@ -100,7 +102,7 @@ def test_what_is_sent_is_not_to_be_read(shown: PeerTlsSettings):
 
 
 class Between:
-    """Carries bytes between who connects to a listening socket and a station, and sees them."""
+    """Relays bytes between a client of a listening socket and a station, and records them."""
 
     def __init__(self, listener: socket.socket, to: Station) -> None:
         self._listener = listener
@@ -151,7 +153,7 @@ def test_renewed_certificates_are_shown_and_asked_for_by_later_connections(
         with stations(after):
             after.knows(a)
             a.knows(after)
-            # The certificate of the new key is not there yet: the old ones are shown.
+            # The certificate of the new key is not there yet: the node keeps the old pair.
             drive(a, after, until=lambda: "peers.tls_not_renewed" in caplog.text)
             os.replace(cert, files.cert_file)
             os.replace(newer.ca, files.ca_file)
@@ -176,7 +178,7 @@ def test_a_connection_whose_keys_are_worn_is_made_anew(
         assert a.links(b) == b.links(a) == [Connected, Disconnected, Connected]
 
 
-# --- who does not belong -----------------------------------------------------------------------
+# --- nodes that are refused --------------------------------------------------------------------
 
 
 def at_odds(
@@ -184,7 +186,7 @@ def at_odds(
     acceptor: PeerTlsSettings | None,
     caplog: pytest.LogCaptureFixture,
 ) -> tuple[str, str]:
-    """What nodes c and d log of each other, of which c dials."""
+    """The lines that nodes c and d log about each other; c dials d."""
     c, d = Station(info("c"), tls=dialer), Station(info("d"), tls=acceptor)
     with stations(c, d):
         c.knows(d)
@@ -210,7 +212,7 @@ def test_another_authority(
     assert "code=certificate reason=its certificate is not accepted: " in by_c
     assert "code=certificate reason=it refuses this node: unknown ca" in by_d
     caplog.clear()
-    # It trusts the others, and they do not trust it.
+    # Its node trusts the others, and they do not trust it.
     by_c, by_d = at_odds(strangers.peer("other", trusts=papers), shown, caplog)
     assert "peers.refused_by_peer " in by_c
     assert "it refuses this node: unknown ca" in by_c
@@ -401,7 +403,7 @@ def test_bytes_arrive_as_they_were_said_however_they_are_cut(
 def test_what_is_bent_on_the_way_is_never_heard_as_something_else(
     tls: PeerTls, flight: int, place: int, by: int
 ):
-    """In the handshake or after it: what comes of it is Refused, or nothing."""
+    """A change in the handshake or after it leads to Refused, or to no message."""
     dialer, acceptor = pair(tls, tls)
     into = memoryview(bytearray(100_000))
 

@@ -1,5 +1,5 @@
-"""What a leader knows of a follower, between two real journals and a link that loses what is on its
-way when it breaks.
+"""What a leader knows of a follower. Two real journals are connected by a link, which loses
+messages in flight when it breaks.
 """
 
 import random
@@ -44,7 +44,7 @@ from querator.storage.tables import ATTACHMENTS
 G = GroupId(3)
 REPLICAS = (Replica(1, node_key("a", "1")), Replica(2, node_key("b", "1")))
 TERM = 1_000
-"""Of the leader: later than all entries that the logs have at first."""
+"""Term of the leader: later than the terms of all entries that the logs have at first."""
 
 
 class Leader:
@@ -77,7 +77,7 @@ class Leader:
         )
 
     def beat(self) -> list[Append]:
-        """The follower's turn in a heartbeat."""
+        """The messages that a heartbeat sends to the follower."""
         if self.progress.overdue(self.now_s) or not self.progress.beats:
             return self.send(asked=True)
         return []
@@ -87,7 +87,7 @@ class Leader:
 
 
 class Outgoing:
-    """Where a member's mail goes."""
+    """Collects the messages that a member sends."""
 
     def __init__(self) -> None:
         self.sent: list[PeerMessage] = []
@@ -102,7 +102,7 @@ class Outgoing:
 
 
 class Follower:
-    """A real member, which hears what the leader sends and answers when that is on disk."""
+    """A real member, which receives what the leader sends and answers when that is on disk."""
 
     def __init__(self, terms: list[int], *, committed: int = 0) -> None:
         self.environment = MemoryEnvironment()
@@ -141,7 +141,7 @@ class Follower:
         return [one for one in replies if isinstance(one, AppendReply)]
 
     def lose_answers(self) -> None:
-        """What it has not answered yet is never answered."""
+        """Drops the answers that the follower has not sent yet."""
         self._mail.withdraw(G)
 
     def crash(self) -> None:
@@ -168,8 +168,8 @@ def write(environment: MemoryEnvironment, journal: Journal, applied: int) -> Non
 
 
 def exchange(leader: Leader, follower: Follower, *, most: int) -> int:
-    """Messages until both have the same, over a link that loses nothing; a heartbeat when nothing
-    is on its way.
+    """Exchanges messages until both logs are the same, over a link without losses; a heartbeat is
+    sent when no message is in flight. Returns the number of messages.
     """
     messages = 0
     while not same(leader, follower):
@@ -189,7 +189,7 @@ def same(leader: Leader, follower: Follower) -> bool:
 
 
 def cut_head(leader: Leader, upto: int) -> None:
-    """The log lets the entries up to `upto` go."""
+    """Truncates the head of the log up to and including `upto`."""
     txn = leader.environment.begin()
     leader.journal.flush(txn)
     while leader.journal.first_index <= upto:
@@ -238,7 +238,7 @@ def test_a_damaged_entry_that_is_not_committed_waits_until_it_is_mended():
     row, rows = ATTACHMENTS.key(G, index, 0), leader.environment._rows
     stored, rows[row] = rows[row], b"damaged"
     assert leader.send() == []
-    # Whether the follower has it already.
+    # The leader asks whether the follower has the entry already.
     [question] = leader.beat()
     assert (question.prev_index, question.entries) == (index, ())
     follower.hear(question)
@@ -270,7 +270,7 @@ def test_a_follower_that_cannot_write_is_tried_once_a_heartbeat(size):
     follower.full = True
     quiet = 0
     while quiet < 2:
-        # What was sent before it was known may come to a window's worth of refusals.
+        # The messages that were sent before the leader knew may yield up to a window of refusals.
         sent = leader.send()
         quiet = 0 if sent else quiet + 1
         assert leader.progress.sequence < 80
@@ -407,16 +407,18 @@ def test_who_has_more_than_there_is_room_for_says_so():
 
 
 def _diverged(seed: int, runs: int) -> tuple[list[int], list[int]]:
-    """Terms of two logs that are alike up to some point and have `runs` terms each from there."""
+    """Terms of two logs that are equal up to some point and have `runs` different terms each from
+    there.
+    """
     chance = random.Random(seed)
     common = sorted(chance.choices(range(1, 50), k=chance.randrange(20)))
     logs: tuple[list[int], list[int]] = ([*common], [*common])
-    # One of the two has more of the last term that they have in common.
+    # One of the two logs has more entries of the last common term.
     logs[chance.randrange(2)].extend(common[-1:] * chance.randrange(8))
     term = 50
     for _ in range(2 * runs):
         term += 1
-        # A term belongs to one of the two: it had one leader.
+        # A term belongs to one of the two logs, because it had one leader.
         logs[term % 2].extend([term] * chance.randrange(1, 8))
     return logs
 
@@ -431,8 +433,8 @@ def test_logs_of_many_terms_are_made_one_in_a_step_for_each_term(seed):
 
 
 class Replication(RuleBasedStateMachine):
-    """`match` is never above what the follower has on disk, and that is equal; whatever happens, it
-    heals within a bounded number of messages.
+    """`match` is never above what the follower has on disk, and the entries up to it are equal.
+    After any faults the log is repaired within a bounded number of messages.
     """
 
     @initialize(seed=st.integers(0, 1 << 16), runs=st.integers(0, 6))

@@ -1,4 +1,4 @@
-"""Asking a node for its description, before there is a cluster."""
+"""Queries of a node's description, before there is a cluster."""
 
 import socket
 import threading
@@ -12,7 +12,7 @@ from tests.unit.raft.wiring import TOKEN, Station, drive, info, reserved, statio
 
 
 class Asker:
-    """Asks in a thread of its own, as formation does."""
+    """Queries in a thread of its own, as formation does."""
 
     def __init__(
         self,
@@ -22,10 +22,10 @@ class Asker:
         *,
         ask: Callable[[str], bytes] | None = None,
     ) -> None:
-        """`ask` instead of a plain question."""
+        """`ask` replaces the plain query."""
         self.answer: bytes | QueryFailed | None = None
         self.rings, self._bell = socket.socketpair()
-        """Readable when there is an answer."""
+        """Readable when the answer has come."""
         ask = ask or (lambda at: query(at, token, timeout_s))
         self._thread = threading.Thread(target=self._ask, args=(address, ask))
         self._thread.start()

@@ -1,4 +1,4 @@
-"""Nodes of which nothing is heard: the link tells, and leaders change before elections are due."""
+"""Silent nodes: the link reports them, and leaders change before elections are due."""
 
 from querator.model.limits import PEER_PING_MS, PEER_QUIET_MS, PEER_SILENCE_MS_MAX
 from querator.raft.clock import SimulatedClock
@@ -12,7 +12,7 @@ ELECTION_S = settings().raftMinTimeout
 
 
 def quiet(station: Station, other: Station) -> int:
-    """How many times the station was told that nothing is heard of the other."""
+    """How many times the station reported that the other one is silent."""
     return station.events.count(Quiet(other.key))
 
 
@@ -27,7 +27,7 @@ def passes(clock: SimulatedClock, ms: int, *stations: Station) -> None:
 def test_a_node_that_says_nothing_is_quiet_once_and_stays_connected():
     clock = SimulatedClock()
     with introduced("a", "b", clock=clock) as (a, b):
-        # b does not run; its connection stands.
+        # b does not run; its connection stays open.
         passes(clock, PEER_QUIET_MS - 50, a)
         assert quiet(a, b) == 0
         passes(clock, 2 * PEER_PING_MS, a)
@@ -63,7 +63,7 @@ def test_followers_of_a_quiet_node_have_another_leader_before_an_election_is_due
     began_s = world.clock.monotonic_s()
     world.until(lambda: set(world.leaders) & set(others), within_s=ELECTION_S / 2)
     assert world.clock.monotonic_s() - began_s < ELECTION_S / 2
-    # It has been told that nobody hears it, and leads no more either.
+    # The leader received the report that its followers are silent, and has stepped down as well.
     world.until(lambda: hangs not in world.leaders, within_s=ELECTION_S / 2)
 
 
@@ -74,7 +74,7 @@ def test_a_leader_that_hears_nobody_gives_way_to_one_that_does():
     world.pass_s(1)
     for other in others:
         world.mute(other, deaf)
-    # The others hear it, and would not stand before it falls silent.
+    # The others hear it, and would not start an election before it falls silent.
     world.until(lambda: set(world.leaders) & set(others), within_s=ELECTION_S / 2)
     assert deaf not in world.leaders
 
@@ -119,7 +119,7 @@ def test_a_leader_that_is_told_when_its_alarm_goes_off_steps_down():
 
 
 def told_to_stand(world: World, leader: str) -> list[str]:
-    """The nodes that a leader has told to stand for election, in this order."""
+    """The nodes that a leader has asked to start an election, in order."""
     return [
         to
         for one, to, message in world.carried

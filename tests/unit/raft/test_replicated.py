@@ -1,4 +1,4 @@
-"""A group with several replicas: elections, replication, and what ends it well."""
+"""A group with several replicas: elections, replication, and the ends of requests."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Replicas of a group in corners: what two messages of one turn do to each other, leaders that are
-alone, that hand over, that cannot commit, and followers that cannot write.
+"""Edge cases of a group's replicas: two messages in one turn that affect each other; leaders that
+are alone, hand over or cannot commit; followers that cannot write.
 """
 
 from querator.model.entries import Proposal
@@ -23,7 +23,7 @@ from tests.unit.raft.trio import G, World, future, key
 
 
 def _contradiction(world: World, name: str) -> Append:
-    """What no leader may say: it stops the replica."""
+    """A message that no correct leader sends: it stops the replica."""
     status = world.nodes[name].status
     return Append(status.term + 1, 1, 0, status.commit_index, status.term + 9, 0)
 
@@ -125,7 +125,7 @@ def test_a_lone_leader_that_hears_of_a_higher_term_leads_again_in_that():
 def test_a_leader_with_a_wrong_clock_that_nobody_follows_works_most_of_the_time(monkeypatch):
     world = World("a", "b", "c")
     leader = world.leader()
-    # The others find their clocks wrong as well, and do not take over.
+    # The others find that their clocks are wrong as well, and do not take over.
     monkeypatch.setattr(Skew, "beyond", property(lambda self: True))
     world.pass_s(3)
     for count in range(1, 7):
@@ -142,7 +142,7 @@ def test_a_leader_that_cannot_commit_takes_on_no_more_than_it_can_hold(monkeypat
     leader = world.leader()
     for name in _followers(world):
         world.fill(name)
-    # Callers whose time is over come again and again.
+    # Callers try again after each timeout.
     for _ in range(40):
         world.add(leader, 1, b"x" * 10_000)
         world.pass_s(1)
@@ -197,7 +197,9 @@ def test_reads_and_changes_end_though_a_majority_can_only_beat():
 
 
 def test_the_refusal_of_a_beat_of_an_earlier_leadership_says_nothing_of_the_log():
-    """A slow beat of the same node's earlier term is refused with the term that it leads in now."""
+    """A slow beat of the same node's earlier term is refused with the term of its present
+    leadership.
+    """
     world = World("a", "b", "c")
     world.added(1)
     leader, follower = world.leader(), _followers(world)[0]

@@ -1,4 +1,4 @@
-"""Whose clock is wrong, by what the others say."""
+"""Which clock is wrong, by comparison with the other nodes' clocks."""
 
 import itertools
 
@@ -15,7 +15,7 @@ A, B, C = (node_key(name, "1") for name in "abc")
 
 
 def heard(*ahead_ms: int) -> Skew:
-    """Of a node whose others are so far ahead of it."""
+    """The skew of a node that has heard clocks which are ahead of its own by these amounts."""
     clock = SimulatedClock()
     skew = Skew(clock)
     for number, ms in enumerate(ahead_ms):
@@ -50,9 +50,9 @@ def test_a_clock_is_compared_with_the_median(ahead_ms, ms):
         ((), None),
         ((CLOCK_SKEW_MS_MAX,), None),
         ((-60_000,), ("n0", -60_000)),
-        ((60_000, 0), None),  # It is wrong, and knows.
-        ((60_000, 60_000), None),  # This one is, and that is told otherwise.
-        ((50_000, 60_000, 0), ("n0", 50_000)),  # Two against two; the third knows.
+        ((60_000, 0), None),  # The own clock is wrong, and the node knows that.
+        ((60_000, 60_000), None),  # The own clock is wrong, which is reported elsewhere.
+        ((50_000, 60_000, 0), ("n0", 50_000)),  # Two against two; the third node knows which.
     ],
 )
 def test_clocks_of_which_nobody_knows_which_is_wrong(ahead_ms, differs):

@@ -1,4 +1,4 @@
-"""Snapshots between a sender and a receiver, without the group around them."""
+"""Snapshots between a sender and a receiver, without a group around them."""
 
 import itertools
 from pathlib import Path
@@ -42,7 +42,7 @@ from tests.unit.raft.working import Load
 
 
 def pair(load: Load, behind: int = 0, **options: Any) -> Sending:
-    """A leader that has applied everything, and a follower that has stopped at `behind`."""
+    """A leader that has applied all entries, and a follower that has stopped at entry `behind`."""
     leader = Replicating(MemoryEnvironment(), load.entries, **options)
     leader.apply()
     follower = Replicating(MemoryEnvironment(), load.entries)
@@ -52,7 +52,7 @@ def pair(load: Load, behind: int = 0, **options: Any) -> Sending:
 
 
 def filled(seed: int, *, blocks: int = 60, work: int = 40, behind: int = 0) -> Sending:
-    """A state in which all kinds of rows are."""
+    """A leader whose state has rows of all kinds."""
     load = Load(seed)
     for _ in range(blocks):
         load.produce()
@@ -62,12 +62,12 @@ def filled(seed: int, *, blocks: int = 60, work: int = 40, behind: int = 0) -> S
 
 
 def chunks(sending: Sending) -> list[SnapshotChunk]:
-    """Those on the line."""
+    """The chunks on the line."""
     return [message for message in sending.line.there if isinstance(message, SnapshotChunk)]
 
 
 def until_the_end_is_sent(sending: Sending) -> None:
-    """It is still on the line then."""
+    """Runs turns until the end of the snapshot is on the line."""
     sending.leader_turn()
     while sending.sender.end is None:
         sending.follower_turn()
@@ -75,7 +75,7 @@ def until_the_end_is_sent(sending: Sending) -> None:
 
 
 def goes_on(sending: Sending) -> None:
-    """The follower works with what it has got, and with the log."""
+    """The follower works with the installed state, and with the log."""
     sending.clean_up()
     assert len(sending.follower.generations_stored()) == 1
     sending.follower.apply()
@@ -246,7 +246,7 @@ def test_what_a_log_alone_holds_is_not_copied():
     sending.run()
     assert sending.sender.failed is None
     goes_on(sending)
-    # Of its own log, the new one keeps nothing.
+    # The follower keeps no attachments of its own log.
     with sending.follower.environment.snapshot() as view:
         rows = list(ATTACHMENTS.rows(sending.follower.view(view), GROUP))
     assert len(rows) == len(sending.follower.held())
@@ -295,7 +295,7 @@ def test_the_end_comes_late_while_more_changes_than_a_step_takes():
     goes_on(sending)
 
 
-# --- what is lost, damaged or refused ---------------------------------------------------
+# --- losses, damage and refusals --------------------------------------------------------
 
 
 def test_what_is_lost_on_the_way_is_sent_again():
@@ -357,7 +357,7 @@ def test_a_damaged_chunk_is_not_taken_and_comes_again():
 
 
 def answers(sending: Sending, *contents: Any) -> list[SnapshotReply]:
-    """What the follower says to contents in place of the leader's."""
+    """The follower's replies to contents that replace the leader's."""
     sending.leader_turn()
     sending.follower_turn()
     crc = 0
@@ -408,7 +408,7 @@ def test_what_makes_no_sense_is_refused_and_leaves_nothing(contents, reason):
 
 SMALL_ROWS = 500
 OWN_ROWS_BYTES = 1_000
-"""What the rows that tell how far it is may need; the node's reserve is there for them."""
+"""Bytes that the progress rows may need; the node's reserve covers them."""
 
 
 @pytest.mark.parametrize(
@@ -550,7 +550,7 @@ def test_an_offer_of_a_snapshot_that_is_installed_is_answered_so():
     while not sending.follower.generation:
         sending.leader_turn()
         sending.follower_turn()
-    # The answer is lost, and then the follower's memory of it.
+    # The reply is lost, and then the follower's memory of it.
     sending.disconnect()
     sending.follower.recover()
     sending.run()

@@ -1,7 +1,7 @@
 """Snapshots under random load, losses, crashes and changes of leader, in any order.
 
-After every switch the follower has exactly what its leader had when it sent the end; whatever
-happens, once the faults are over it catches up, and nothing is left of what was broken off.
+After every switch the follower has exactly the state that its leader had when it sent the end. Once
+the faults are over, the follower catches up, and no rows of interrupted attempts are left.
 """
 
 import tempfile
@@ -22,11 +22,11 @@ from tests.unit.storage.conftest import Disk, LmdbDisk, MemoryDisk
 
 
 class SnapshotModel(RuleBasedStateMachine):
-    """Steps are made small, so that many fit into a run."""
+    """Steps are small, so that a run has many."""
 
     @abstractmethod
     def new_disk(self) -> Disk:
-        """Each form's own, empty."""
+        """An empty disk of the back end."""
 
     @initialize(
         seed=st.integers(0, 1 << 16),
@@ -117,14 +117,14 @@ class SnapshotModel(RuleBasedStateMachine):
 
     @rule()
     def follower_crashes(self) -> None:
-        """It comes back with what it had synced."""
+        """The follower restarts with the state that it had synced."""
         self.sending.disconnect()
         self.sending.follower.environment = self.disk.open()
         self.sending.follower.recover()
 
     @rule()
     def leader_changes(self) -> None:
-        """Another one, with the same state, begins anew."""
+        """Another leader with the same state begins a new attempt."""
         self.sending.term += 1
         self.sending.begin()
 
@@ -134,7 +134,7 @@ class SnapshotModel(RuleBasedStateMachine):
 
     @rule(entries=st.integers(1, 3))
     def follower_gets_entries(self, entries: int) -> None:
-        """From a leader that has kept its log longer."""
+        """The entries come from a leader that has kept more of its log."""
         follower = self.sending.follower
         last = min(follower.index + entries, len(self.load.entries.all))
         follower.apply(last)

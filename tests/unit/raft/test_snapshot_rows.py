@@ -1,4 +1,4 @@
-"""What changes between two steps of a sender, on so few rows that every coincidence happens."""
+"""Changes between two steps of a sender, on so few rows that every coincidence happens."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +45,7 @@ RUNS = st.lists(
 
 
 class Leader:
-    """Rows that are written, and entries with attachments that are held until they are dropped."""
+    """Writes rows, and entries whose attachments are held until they are dropped."""
 
     def __init__(self) -> None:
         self.environment = MemoryEnvironment()
@@ -91,7 +91,7 @@ class Leader:
 
 
 def state(view: ReadTransaction) -> dict[bytes, bytes]:
-    """Rows of the state, and attachments that it holds."""
+    """The rows of the state, and the attachments that it holds."""
     found = {key: value for table in TABLES for key, value in table.rows(view, G)}
     held = {
         key: value
@@ -122,7 +122,7 @@ def copy(before: list[Any], run: list[Any], room: int, has_upto: int) -> None:
     leader, follower = Leader(), MemoryEnvironment()
     for changes in before:
         leader.commit(changes, lambda txn: None)
-    # The follower's old state has all attachments of a prefix, as they lived then.
+    # The follower's old state has the attachments that were held of a prefix of the entries.
     txn = follower.begin()
     old_index = min(has_upto, leader.index)
     for index, part in leader.held:

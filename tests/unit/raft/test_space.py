@@ -1,4 +1,6 @@
-"""The log gives way when space is short: it is kept for nobody, and may not keep items out."""
+"""The log is truncated when disk space is short: it is kept for no follower then, and must not keep
+items out.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What is taken on of the space that is left."""
+"""Admission of work by the remaining disk space."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""What a node remembers of others' starts, in handshakes and in turns."""
+"""What a node remembers of other nodes' starts, in handshakes and in turns."""
 
 import random
 import threading
@@ -177,7 +177,7 @@ def test_one_that_asks_before_it_starts_is_told_as_well():
 
 
 class Asking(threading.Thread):
-    """Asks as a node does that starts."""
+    """Queries as a node does that starts."""
 
     def __init__(self, address: str, asks: PeerInfo, failures: list[QueryRefused]) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class Asking(threading.Thread):
 
 
 class Post:
-    """What the turns send."""
+    """Records the messages that the turns send."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[NodeKey, Meetings]] = []
@@ -208,11 +208,11 @@ class Post:
         return 1
 
     def flush(self) -> None:
-        """All is sent."""
+        """There is nothing to do: all messages are sent."""
 
 
 class Running:
-    """Turns of node a."""
+    """The turns of node a."""
 
     def __init__(self, starts: StartMemory) -> None:
         self.environment = MemoryEnvironment()
@@ -230,7 +230,7 @@ class Running:
         )
 
     def kept(self) -> dict[str, Met]:
-        """What a crash leaves; the end of the environment."""
+        """The starts on disk after a crash, which ends the environment."""
         with self.environment.crash().snapshot() as snapshot:
             return rows.read(snapshot)
 

@@ -133,7 +133,7 @@ def test_a_link_that_is_silent_ends_and_begins_again(caplog):
     caplog.set_level("INFO")
     clock = SimulatedClock()
     with introduced("a", "b", clock=clock) as (a, b):
-        # Neither b nor its kernel says that it hears nothing: b just does not run.
+        # Neither b nor its kernel reports the silence: b does not run.
         for _ in range(PEER_SILENCE_MS_MAX // 100 - 1):
             clock.advance(100)
             settle(a)
@@ -225,7 +225,7 @@ def test_a_peer_that_does_not_read_holds_nobody_up():
 
 def test_nothing_of_an_old_connection_arrives_after_the_next_one(caplog):
     with introduced("a", "b") as (a, b):
-        # b is held up: it has read neither the last words of the old connection nor its end.
+        # b is delayed: it has read neither the last messages of the old connection nor its end.
         a.say(b, 1, 2, 3)
         a.knows()
         drive(a, until=lambda: not a.sees(b))
@@ -381,7 +381,7 @@ def test_a_machine_without_descriptors_is_asked_again_later(caplog):
             resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
             try:
                 drive(a, until=lambda: bool(caplog.records))
-                # It does not spin on what it cannot take.
+                # The node does not spin on connections that it cannot accept.
                 spins = readable(a)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)

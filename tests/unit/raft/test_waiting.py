@@ -1,5 +1,5 @@
-"""Who waits for what: reads for a round of answers, calls for their entries; and acknowledgements
-for the sync.
+"""Waiting requests: reads wait for a round of answers, calls for their entries, and
+acknowledgements for the sync.
 """
 
 import random
@@ -84,7 +84,7 @@ def test_reads_are_answered_once_and_never_too_early(seed):
     reads = Reads()
     commit = synced = round_ = confirmed = 0
     came: dict[Any, tuple[int, int]] = {}
-    """commit index when it came, first round that began after it"""
+    """The commit index when the read came, and the first round that began after it."""
     answered: set[Any] = set()
     for _ in range(200):
         match chance.randrange(5):
@@ -308,7 +308,7 @@ def test_who_finds_no_room_is_called_when_there_is():
 
 
 def test_a_node_without_a_majority_does_not_wait_for_one_when_it_stops():
-    """What is in its log may be applied later, by others: nobody can tell here."""
+    """Other nodes may still apply the entries of its log later: this node cannot know."""
     world = World("a", "b", "c")
     world.added(1)
     world.until(world.alike)

@@ -1,4 +1,4 @@
-"""Clocks that are wrong by days: they do not move state time, and nobody waits for ever."""
+"""Clocks that are wrong by days do not move state time, and no group waits for ever."""
 
 from functools import partial
 from typing import Any
@@ -25,13 +25,13 @@ A, B, C, D, E = (node_key(name, "1") for name in "abcde")
 
 
 def stamped_ms(world: World) -> int:
-    """State time of the last entry, wherever it is the latest."""
+    """State time of the last entry, by the replica that is furthest."""
     up = [node for node in world.nodes.values() if node.turns is not None]
     return max(node.status.now_ms for node in up)
 
 
 def add(world: World, amount: int) -> None:
-    """As a client does: again, when the leadership was on its way to another node."""
+    """Adds as a client does: it tries again when the leadership was moving to another node."""
     known = len(world.results)
     while len(world.results) == known:
         ended = len(world.results) + len(world.errors)
@@ -52,8 +52,9 @@ def restart(world: World, *names: str) -> None:
 
 
 def ahead_and_alone_with_the_log(days: int) -> tuple[World, str, str]:
-    """Of three nodes one is down, one lacks an entry, and the one that has it, so that it alone can
-    be elected, starts with a clock that is ahead; its name and that of the second.
+    """One of three nodes is down, and one lacks an entry. The third has the entry, so that it alone
+    can be elected, and starts with a clock that is ahead. Returned with the names of the third and
+    the second node.
     """
     world = World("a", "b", "c")
     ahead = world.leader()
@@ -149,7 +150,7 @@ def test_two_of_three_that_agree_come_up_after_a_weekend():
 
 
 def test_who_led_without_a_clock_to_believe_catches_up_when_there_is_one():
-    """The second clock is years behind: nobody can say which of the two is right."""
+    """The second clock is years behind: no node can determine which of the two is right."""
     world, ahead, behind = ahead_and_alone_with_the_log(0)
     for node in world.nodes.values():
         node.clock.step_wall(3 * DAY_MS)
@@ -170,7 +171,7 @@ def test_who_led_without_a_clock_to_believe_catches_up_when_there_is_one():
 
 
 def lone(off_ms: int) -> World:
-    """A node that was off for so long, by its clock."""
+    """A node that was off for this time, by its clock."""
     world = World("a")
     add(world, 1)
     world.stop("a")
@@ -218,7 +219,7 @@ def test_a_lone_node_in_which_nothing_happened_for_a_year_starts_again():
     for _ in range(365):
         world.nodes["a"].clock.advance(DAY_MS)
         world.step()
-    # The clock of its first entry would be too far behind.
+    # The state time of its first entry alone would be too far behind the clock.
     assert stamped_ms(world) > world.nodes["a"].clock.wall_ms() - 2 * LONE_TIME_NOTED_MS
     restart(world, "a")
     world.until(lambda: world.leaders, within_s=1)
@@ -235,7 +236,7 @@ def test_a_clock_that_jumps_by_a_month_does_not_steer_a_lone_leader():
 
 
 def test_a_follower_knows_the_time_for_groups_that_are_made_on_its_node_alone():
-    """After quiet weeks the last thing that it has looked at itself is too old."""
+    """After quiet weeks the state time that the follower has applied itself is too old."""
     world = World("a", "b", "c")
     world.added(1)
     for clock in (world.clock, *(node.clock for node in world.nodes.values())):
@@ -434,8 +435,9 @@ def test_a_thread_that_stands_still_between_two_clocks_sees_no_step():
 def test_of_two_clocks_that_differ_a_new_group_follows_the_one_that_fits_its_nodes_partitions(
     ahead_ms,
 ):
-    """It began a day ago. When the third clock was heard, time went on by that day, and what had
-    been produced within the last minutes could not be repeated any more.
+    """Otherwise such a group may begin a day ahead or behind. When a group began a day in the past
+    and the third clock was heard, its time advanced by that day, and produces of the last minutes
+    could not be repeated.
     """
     skew, clock = skew_of(ahead_ms)
     right_ms = clock.wall_ms() + min(0, ahead_ms)

@@ -1,4 +1,4 @@
-"""Several nodes in one thread, with links that deliver at once, until they are cut."""
+"""Several nodes in one thread, with links that deliver at once until they are cut."""
 
 import asyncio
 import random
@@ -30,7 +30,7 @@ STEP_MS = 10
 
 
 class Links:
-    """One node's end of the links."""
+    """One node's ends of the links."""
 
     def __init__(self, world: "World", name: str) -> None:
         self._world = world
@@ -60,7 +60,7 @@ def key_name(node: NodeKey) -> str:
 
 
 class Disk(MemoryEnvironment):
-    """May say that it is full."""
+    """A disk that can report that it is full."""
 
     full = False
 
@@ -70,11 +70,11 @@ class Disk(MemoryEnvironment):
 
 
 class Nothing:
-    """Stands for the future of a request: what came of it is in `World.done`."""
+    """Stands for the future of a request; the outcome is in `World.done`."""
 
 
 class Machine:
-    """One node, on and off."""
+    """One node, on or off."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.name = name
@@ -127,18 +127,18 @@ class World:
         self.nodes = {name: Machine(self, name) for name in names}
         self.cut: set[frozenset[str]] = set()
         self.muted: set[tuple[str, str]] = set()
-        """(from, to): what is sent is lost, though the connection stands."""
+        """(from, to): messages are lost, though the connection stands."""
         self.turns = 0
         self.results: list[Any] = []
         self.early: list[tuple[Any, Register]] = []
-        """Results that were told before the sync of the turn, and what was stored then."""
+        """Results that were reported before the sync of the turn, and what was stored then."""
         self.errors: list[BaseException] = []
         self.done: list[tuple[Any, BaseException | None]] = []
         self.events: list[tuple[str, Event]] = []
         self.room_bytes: dict[tuple[str, str], int] = {}
-        """Room that one node has for messages to another, where it is less than usual."""
+        """Bytes that one node may send to another, where the number is lower than usual."""
         self.carried: list[tuple[str, str, PeerMessage]] = []
-        """What has left a node for another, also what was lost."""
+        """All messages that left a node for another, including lost ones."""
         for node in self.nodes.values():
             node.start(self.replicas)
 
@@ -158,14 +158,14 @@ class World:
             self.nodes[other].inbox.append(Received(key(one), messages))
 
     def hear(self, name: str, sender: str, *messages: GroupMessage) -> None:
-        """The node has a turn in which these messages come from the other's replica, together."""
+        """The node runs a turn in which these messages of the other's replica arrive together."""
         to, from_ = (1 + list(self.nodes).index(one) for one in (name, sender))
         envelopes: list[PeerMessage] = [Envelope(G, to, from_, message) for message in messages]
         self.nodes[name].inbox.append(Received(key(sender), envelopes))
         self.turn(self.nodes[name])
 
     def said(self, name: str) -> list[GroupMessage]:
-        """What the node's replica has told others since it was last asked."""
+        """The messages that the node's replica has sent since the last call."""
         found = [
             message.message
             for one, _, message in self.carried
@@ -183,7 +183,7 @@ class World:
                     self._tell(one, other, up=False)
 
     def mute(self, one: str, other: str) -> None:
-        """The other hears nothing of the first any more, and is told so."""
+        """The other node no longer hears the first one, and receives a report of that."""
         self.muted.add((one, other))
         self.nodes[other].inbox.append(Quiet(key(one)))
 
@@ -206,7 +206,7 @@ class World:
     # --- nodes -------------------------------------------------------------------
 
     def stop(self, name: str) -> None:
-        """The process dies; what was synced stays."""
+        """Kills the process; synced data stays."""
         for other in self.nodes:
             if other != name and self.linked(name, other):
                 self._tell(name, other, up=False)
@@ -220,7 +220,7 @@ class World:
                 self._tell(name, other, up=True)
 
     def fill(self, name: str, *, full: bool = True) -> None:
-        """The node's disk takes nothing more from leaders."""
+        """The node's disk accepts nothing more from leaders."""
         environment = self.nodes[name].environment
         assert isinstance(environment, Disk)
         environment.full = full
@@ -240,7 +240,7 @@ class World:
         self.events += [(node.name, event) for event in outcome.events]
 
     def step(self) -> None:
-        """Every node that has something to do has a turn; then a little time passes."""
+        """Every node with work to do runs a turn; then a little time passes."""
         for node in self.nodes.values():
             if node.turns is not None and (node.inbox or node.turns.wait_s() == 0):
                 self.turn(node)
@@ -260,7 +260,7 @@ class World:
         while self.clock.monotonic_s() < latest_s:
             self.step()
 
-    # --- what is asked of them ---------------------------------------------------
+    # --- requests and results ----------------------------------------------------
 
     @property
     def leaders(self) -> list[str]:
@@ -271,7 +271,7 @@ class World:
         ]
 
     def leader(self) -> str:
-        """The one that leads, when there is one."""
+        """The name of the leader, as soon as there is exactly one."""
         self.until(lambda: len(self.leaders) == 1)
         return self.leaders[0]
 
@@ -279,7 +279,7 @@ class World:
         self.turn(self.nodes[name], [request])
 
     def add(self, name: str, amount: int | str, attachment: bytes = b"") -> None:
-        """Proposes to the node and does not wait."""
+        """Proposes to the node, and does not wait."""
         future: Any = Nothing()
         self.ask(name, Call(G, Proposal(amount, attachment), future, len(attachment) + 100))
 
@@ -299,7 +299,7 @@ class World:
         return found
 
     def alike(self) -> bool:
-        """Whether all nodes that are up have applied the same, and have it on disk."""
+        """Whether all nodes that are up have applied the same entries, and have them on disk."""
         up = [node for node in self.nodes.values() if node.turns is not None]
         if any(node.turns is not None and node.turns._transaction for node in up):
             return False

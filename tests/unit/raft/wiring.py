@@ -41,7 +41,7 @@ def beat(number: int) -> Heartbeat:
 
 
 class Station:
-    """A node's transport, and what it has told."""
+    """A node's transport, and the events that it has reported."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Station:
         ]
 
     def links(self, other: "Station") -> list[type[PeerEvent]]:
-        """Connections and their ends."""
+        """The connections to the other node and their ends, in order."""
         return [
             type(event)
             for event in self.events
@@ -111,7 +111,9 @@ def drive(
     also: socket.socket | None = None,
     after_each: Callable[[], None] | None = None,
 ) -> None:
-    """Calls `receive` as their descriptors and timers ask for it. The test's time-out bounds it."""
+    """Calls `receive` as the stations' descriptors and timers ask for it. The test's timeout bounds
+    it.
+    """
     watched = [station.peers.fileno() for station in stations]
     if also is not None:
         watched.append(also.fileno())
@@ -129,7 +131,7 @@ def drive(
 
 
 def settle(*stations: Station) -> None:
-    """Until nothing is to be read any more and no timer is due."""
+    """Drives the stations until nothing is to be read and no timer is due."""
     drive(
         *stations,
         until=lambda: not select.select([s.peers.fileno() for s in stations], [], [], 0.02)[0],
@@ -137,7 +139,7 @@ def settle(*stations: Station) -> None:
 
 
 def check_order(events: list[PeerEvent]) -> None:
-    """What every form of `Peers` promises of its events."""
+    """Checks what every form of `Peers` promises about the order of its events."""
     connected: set[NodeKey] = set()
     for event in events:
         match event:
@@ -175,7 +177,7 @@ def introduced(
 
 @contextmanager
 def reserved() -> Iterator[str]:
-    """An address at which nobody listens, and nobody else will."""
+    """An address at which no process listens, and which no other process gets."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(("127.0.0.1", 0))
@@ -183,7 +185,7 @@ def reserved() -> Iterator[str]:
 
 
 def restarted(station: Station, **changes: str) -> Station:
-    """Another process with the same data (or the changes of it), at the same address."""
+    """Another process with the same data (or with `changes`), at the same address."""
     station.peers.close()
     return Station(msgspec.structs.replace(station.info, **changes), listen=station.peers.address)
 
@@ -198,7 +200,7 @@ def caller(station: Station) -> Iterator[socket.socket]:
 
 
 def read_to_end(sock: socket.socket, *driven: Station) -> bytes:
-    """What the station answers until it closes the connection."""
+    """The station's answer, up to the end of the connection."""
     data = bytearray()
     ended = False
 

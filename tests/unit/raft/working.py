@@ -1,4 +1,4 @@
-"""A queue at work: items come, are leased, and completed, given back or left to lapse."""
+"""A queue at work: items come, are leased, and are completed, given back or left to lapse."""
 
 import random
 from typing import Any
@@ -10,7 +10,9 @@ from tests.unit.raft.copying import Entries, Replicating
 
 
 class Load:
-    """Appends entries to `entries`; random ones need a replica to tell what is leased and due."""
+    """Appends entries to `entries`. Random entries need a replica, which knows what is leased and
+    due.
+    """
 
     def __init__(self, seed: int, *, item_bytes: int = 40) -> None:
         self.entries = Entries()
@@ -24,7 +26,7 @@ class Load:
         self.entries.append(harness.produce(batch, **changes))
 
     def work(self, replica: Replicating, times: int = 1) -> None:
-        """So many random entries, each applied to the replica in a turn of its own."""
+        """Appends `times` random entries; each is applied to the replica in a turn of its own."""
         for _ in range(times):
             self.entries.now_ms += self._chance.randrange(2_000)
             self._append(replica, self._chance.randrange(10))
