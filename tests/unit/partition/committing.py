@@ -1,4 +1,4 @@
-"""A queue of partitions with transactions, and the one who carries these out and may die."""
+"""A queue of partitions with transactions, and a carrier of these, which may die."""
 
 from struct import pack
 from typing import Any
@@ -52,7 +52,7 @@ def stage_of(
 
 
 def claim(items: list[bytes], *, task: int = 0, attempt_number: int = 1) -> StageClaim:
-    """Of items that were staged by one request."""
+    """The claim of items that were staged by one request."""
     return StageClaim(task, attempt(attempt_number), len(items), crc32(b"".join(items)))
 
 
@@ -66,9 +66,9 @@ class Partitions:
             log.configure(partition=number, **settings)
         self.environment = environment
         self.left = -1
-        """Steps until the carrier dies; below 0: it does not."""
+        """Steps until the carrier dies; below 0: it does not die."""
         self.sent: list[tuple[int, Any, Any]] = []
-        """What carriers have sent: group, command, and what came of it."""
+        """The commands that carriers have sent: group, command, result."""
 
     def stage(self, partition: int, items: list[bytes], **changes: Any) -> StageResult | Refusal:
         command, data = stage_of(items, **changes)
@@ -83,7 +83,7 @@ class Partitions:
         return self.logs[0].one(Begin(producer, batch, participants))
 
     def carry(self, steps: int = -1) -> bool:
-        """Carries out what is open; False: the carrier died after so many steps."""
+        """Carries out the open transactions. False: the carrier died after `steps` steps."""
         self.left = steps
         while True:
             with self.environment.snapshot() as txn:
@@ -127,7 +127,7 @@ class Partitions:
         return sorted(item for number in range(len(self.logs)) for item in self.visible(number))
 
     def staged(self, partition: int) -> list[bytes]:
-        """Payload that stages of a partition hold."""
+        """The payloads that stages of a partition hold."""
         group = 11 + partition
         with self.environment.snapshot() as txn:
             pieces = [decode_piece(row) for _, row in STAGED.rows(txn, group)]

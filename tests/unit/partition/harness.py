@@ -1,7 +1,7 @@
 """A partition on the memory environment, with a log that keeps its promises.
 
-`Log` plays the raft group: it packs commands, writes their attachments, applies the entry and, when
-the log is cut, releases what the machine has let go of.
+`Log` takes the place of the raft group: it packs commands, writes their attachments and applies the
+entry. When the log is truncated, it releases the attachments that the machine has dropped.
 """
 
 from struct import pack
@@ -110,7 +110,9 @@ class Log:
         return self.entry(produce(items, **changes))[0]
 
     def entry(self, *proposals: Proposal) -> tuple[Any, ...]:
-        """Also checks that the entry writes no more than was said that it may need."""
+        """Applies an entry. Checks that it writes no more bytes than its commands announced as
+        their need.
+        """
         entry = self.machine.pack(proposals, self.now_ms)
         with self.environment.snapshot() as txn:
             needs = [self.machine.need(txn, proposal.command).bytes for proposal in proposals]
@@ -139,7 +141,7 @@ class Log:
         return results
 
     def advance(self, milliseconds: int) -> None:
-        """Lets time pass, and proposes what becomes due."""
+        """Lets time pass, and proposes the commands that become due."""
         self.now_ms += milliseconds
         for _ in range(100):
             due = self.machine.due_commands(self.now_ms)

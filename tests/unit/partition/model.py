@@ -1,5 +1,5 @@
-"""The rules of a partition once more, item by item and as simply as can be: what the machine is
-compared with. It shares no code with it and knows nothing of blocks, segments and tables.
+"""The rules of a partition, written again item by item and as simply as possible, as a reference
+for the machine. The model shares no code with the machine, and has no blocks, segments or tables.
 """
 
 from dataclasses import dataclass, field
@@ -85,7 +85,7 @@ class Model:
             del self.items[item.seq]
 
     def give_up(self, seqs: range) -> int:
-        """The items of a block, but those that are leased or reserved; how many."""
+        """Gives up the items of a block, except leased and reserved ones; returns their number."""
         waiting = [
             item
             for item in self.items.values()
@@ -108,8 +108,8 @@ class Model:
     def produce(
         self, plans: list[tuple[int, int, int]], identity: tuple[int, int], ordered: bool
     ) -> object:
-        """`plans` are (delay, expire timeout, lease timeout) by item; `identity` is (producer,
-        sequence), 0: none.
+        """`plans` has (delay, expire timeout, lease timeout) of each item. `identity` is (producer,
+        sequence); producer 0: none.
         """
         first, self.next_seq = self.next_seq, self.next_seq + len(plans)
         if identity[0]:
@@ -135,7 +135,7 @@ class Model:
         return (first, len(plans))
 
     def take(self, wanted: int) -> list[Item]:
-        """Ready items from the head; what is dead among the looked-at dies."""
+        """Takes ready items from the head. Dead items that it meets on the way die."""
         found: list[Item] = []
         for item in self.ready():
             if len(found) >= wanted:
@@ -212,8 +212,8 @@ class Model:
     def lease(
         self, number: int, callers: list[tuple[str, int]], timeout: int
     ) -> list[list[tuple[int, int]]]:
-        """Grants of (item, lease). Each caller's items of one lease timeout are under one lease;
-        they are numbered from `number` on. What is dead among the looked-at dies.
+        """Grants of (item, lease). Each caller's items with the same lease timeout are under one
+        lease; leases are numbered from `number` on. Dead items that the lease meets on the way die.
         """
         wanted = sum(wish for _, wish in callers)
         found = self.take(wanted)
@@ -243,7 +243,9 @@ class Model:
     def settle(
         self, lease: int, seqs: list[int], verb: str, do: bool = True
     ) -> tuple[set[int], set[int], set[int], list[Item]]:
-        """(done, repeated, lost, items done in the lease's order). No `seqs`: all that it holds."""
+        """(done, repeated, lost, done items in the lease's order). Empty `seqs`: all items that the
+        lease holds.
+        """
         items = self.leases[lease].items if lease in self.leases else {}
         if not seqs and items and self.leases[lease].ended_by not in ("", verb):
             seqs = list(items)
@@ -293,7 +295,7 @@ class Model:
         return held.deadline
 
     def work_off(self) -> None:
-        """What is due is done: lapses, expiries, schedules."""
+        """Processes all that is due: lapses, expiries, schedules."""
         due = [(lease.deadline, number) for number, lease in self.leases.items() if lease.live]
         for deadline, number in sorted(due):
             if deadline <= self.now:

@@ -1,4 +1,4 @@
-"""What a partition remembers is bounded, and each bound has its answer."""
+"""The memory of a partition is bounded, and each bound has its answer."""
 
 from struct import pack
 
@@ -39,7 +39,7 @@ def request(sequence: int, producer_id: bytes = PRODUCER) -> Proposal:
 
 
 def pretend(log: Log, **numbers: int) -> None:
-    """As if the partition had come to these numbers."""
+    """Sets counts of the state row, as if the partition had reached them."""
     txn = log.environment.begin()
     row = STATE.get(txn, GROUP)
     assert row is not None
@@ -80,7 +80,7 @@ def test_there_are_only_so_many_producers():
 
 
 def born(log: Log, name: int) -> bytes:
-    """A producer born now."""
+    """The id of a producer that is born now."""
     return log.now_ms.to_bytes(6, "big") + bytes([name] * 10)
 
 
@@ -100,8 +100,8 @@ def test_producers_of_which_nothing_is_remembered_make_room(monkeypatch):
     log.advance(30 * MINUTE_MS)
     fresh = born(log, 3)
     assert log.entry(request(1, fresh))[0].count == 1
-    # The second one was silent for longest. It, and whoever might have been forgotten like it, is
-    # never applied again; the others go on.
+    # The second producer was silent for longest. It, and every producer that may have been
+    # forgotten in the same way, is never applied again. The other producers continue.
     assert log.entry(request(1, names[1]))[0].code is ErrorCode.PRODUCER_EXPIRED
     assert log.entry(request(2, names[1]))[0].code is ErrorCode.PRODUCER_EXPIRED
     older = START_MS.to_bytes(6, "big") + bytes([7] * 10)
@@ -152,7 +152,8 @@ def test_a_crowd_of_producers_is_searched_once_and_not_for_each_request(monkeypa
     log.configure(dedup_window_ms=10 * MINUTE_MS)
     ahead = (START_MS + 50 * MINUTE_MS).to_bytes(6, "big")
     log.entry(*(request(1, ahead + bytes([name] * 10)) for name in range(50)))
-    # Nothing is remembered of them, but they may come again until their birth is out of the window.
+    # The partition remembers no outcomes of these producers. They may return until their birth is
+    # out of the window.
     log.advance(25 * MINUTE_MS)
     assert log.entry(request(1, born(log, 100)))[0].code is ErrorCode.TOO_MANY_PRODUCERS
     scanned: list[bytes] = []

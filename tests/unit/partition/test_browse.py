@@ -1,4 +1,4 @@
-"""Scans of a partition."""
+"""Scans of a partition's items."""
 
 import pytest
 

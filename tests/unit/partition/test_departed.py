@@ -1,4 +1,4 @@
-"""Groups that have left the map: their rows go, and what they have sent counts no more."""
+"""Groups that have left the map: their rows are deleted, and their late batches have no effect."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ def batch(source: int, first_move: int = 1, count: int = 2) -> tuple[Move, bytes
 
 
 def forget(log: Log, living: set[int]) -> int:
-    """As the leader's node does; the number of rows that have gone."""
+    """Forgets departed groups as the leader's node does; the number of deleted rows."""
     gone = 0
     while True:
         with log.environment.snapshot() as txn:
@@ -117,11 +117,11 @@ def test_numbers_of_moves_go_with_their_target():
 
 @given(st.data())
 def test_no_batch_is_taken_twice_whatever_is_forgotten_when(data):
-    """Sources are made, send, repeat and go; the map that is asked may be an old one."""
+    """Sources are created, send, repeat and go. The map in use may be an old one."""
     log = new_log()
     living: list[int] = []
     maps = [(GROUP, set[int]())]
-    """Each with the last id that was given before it."""
+    """Each map with the last group id that was assigned before it."""
     taken: dict[int, int] = {}
     newest = GROUP
     for _ in range(data.draw(st.integers(1, 40))):
@@ -146,7 +146,7 @@ def test_no_batch_is_taken_twice_whatever_is_forgotten_when(data):
             else:
                 assert getattr(late, "changed", 0) == 0
         elif action == "forget":
-            # Whoever asks has a map that is newer than the sources that it finds.
+            # The node that forgets has a map that is newer than the sources that it finds.
             seen = [one for last, one in maps if last >= max(taken, default=0)]
             forget(log, data.draw(st.sampled_from(seen)))
     forget(log, set(living))

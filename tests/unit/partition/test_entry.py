@@ -135,7 +135,7 @@ COMMANDS = {
     "abort txn": Proposal(AbortTxn("query", 7)),
     "finish": Proposal(Finish(9)),
 }
-# What earlier releases wrote of the same commands, with fields that were added since left out.
+# The same commands as earlier releases wrote them, without the fields that were added since.
 OLD = {
     "produce": (
         produce([b"a", b"bcd"]),
@@ -163,7 +163,7 @@ OLD = {
         "0193cf0000018bcfe5680090919416a46c616b652ac3",
     ),
 }
-# Written by version 1 of the format; a released line is never changed.
+# Written by version 1 of the format. A released line is never changed.
 GOLDEN = {
     "produce": "0193cf0000018bcfe568009102919801c4080100000003000000c40000c29000c400",
     "produce, everything": (

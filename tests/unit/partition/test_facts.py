@@ -1,4 +1,4 @@
-"""What a partition tells others of produces, and what they do with it."""
+"""Facts about produces that a partition hands to others, and what these do with them."""
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ PRODUCER = (START_MS - 1_000).to_bytes(6, "big") + bytes(10)
 
 
 def pair() -> tuple[Log, Log]:
-    """The only partition of a queue, and one that comes."""
+    """The only partition of a queue, and a partition that is added."""
     environment = MemoryEnvironment()
     old, new = Log(environment), Log(environment, group=8)
     old.configure(dedup_window_ms=1_000)
@@ -79,7 +79,7 @@ def test_a_producer_that_is_adopted_is_forgotten_in_its_time():
 def test_a_dedup_key_that_is_adopted_counts_from_its_first_item():
     old, new = pair()
     special = (ItemSpecial(0, dedup_key=b"k"),)
-    # Slot 1 of 4,096: partition 0 of one, and 1 of two.
+    # Slot 1 of 4,096 belongs to partition 0 of one, and to partition 1 of two.
     slots = b"\x01\x00"
     old.produce(1, specials=special, slots=slots)
     change(old, new)

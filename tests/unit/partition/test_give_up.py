@@ -1,4 +1,4 @@
-"""Items of damaged blocks are given up: dropped and counted, and what follows them goes on."""
+"""Items of damaged blocks are given up: they are dropped and counted, and later items proceed."""
 
 from querator.model.commands import (
     Done,
@@ -66,7 +66,7 @@ def test_nothing_but_void_moves():
 
 
 def test_some_have_arrived_already():
-    """A leader that could read them had sent the first ones."""
+    """A leader that could read the items had sent them before."""
     source, target = pair()
     kill(source, 4)
     assert send(source, target) == Moved(4, 4)

@@ -1,4 +1,4 @@
-"""Each damage to the tables is found and named."""
+"""Each kind of damage to the tables is found and named."""
 
 import pytest
 
@@ -89,7 +89,7 @@ def test_every_wrong_number_is_found(log):
 
 
 def violations_with(log: Log, name: str, change: int | None) -> list[str]:
-    """With one number of the state row raised, or None: set to nothing."""
+    """The violations with one number of the state row raised by `change`. None sets it to 0."""
     txn = log.environment.begin()
     _, row = first_row(txn, tables.STATE)
     state = decode_state(row)

@@ -1,4 +1,4 @@
-"""Steps of a transaction that come late: a partition remembers what it has finished."""
+"""Steps of a transaction that arrive late: a partition remembers what it has finished."""
 
 import pytest
 
@@ -27,7 +27,7 @@ ITEMS = [b"one", b"two"]
 
 
 def participant(**settings) -> Log:
-    """A partition that coordinates nothing."""
+    """A partition that does not coordinate."""
     return Partitions(2, **settings).logs[1]
 
 
@@ -205,7 +205,7 @@ def test_what_is_handed_over_is_read_in_pages_and_from_a_time_on(monkeypatch):
 
 
 def hand_over(old: Log, new: Log, *, before: int, partitions: int, since_ms: int = 0) -> int:
-    """How many facts there were."""
+    """Hands facts over, and returns how many of them changed anything."""
     after, count = b"", 0
     while True:
         with old.environment.snapshot() as txn:

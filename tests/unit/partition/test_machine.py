@@ -1,4 +1,4 @@
-"""What holds for the machine as a whole: replicas, recovery, bounds, refusals."""
+"""Properties of the machine as a whole: replicas, recovery, bounds, refusals."""
 
 from querator.model.commands import (
     Activate,
@@ -39,7 +39,7 @@ from tests.unit.partition.harness import (
 
 
 def busy(log: Log) -> None:
-    """A bit of everything."""
+    """Runs commands of most kinds."""
     log.configure(max_attempts=2, dead_targets=dead_to(9), expire_timeout_ms=20_000)
     producer_id = START_MS.to_bytes(6, "big") + bytes(10)
     for round_number in range(1, 6):
@@ -63,7 +63,7 @@ def digest(log: Log) -> bytes:
 
 
 def test_replicas_that_apply_the_same_entries_agree():
-    """Also when their logs keep different tails, or one starts again before every entry."""
+    """Their logs may keep different tails, and one replica restarts before every entry."""
     first = Log(keep=2)
     busy(first)
     second = Log(keep=1000)
@@ -187,7 +187,7 @@ def test_settings_come_first_in_an_entry():
 
 
 def test_attachments_go_with_their_blocks():
-    """One that no item lives in is dropped at once; others with their last item."""
+    """An attachment without living items is dropped at once, others with their last item."""
     log = Log(keep=1)
     log.configure(items_max=2)
     refused = log.produce(3)
@@ -206,7 +206,7 @@ def test_attachments_go_with_their_blocks():
 
 
 def scattered(log: Log, count: int) -> None:
-    """Every other item leased alone, so that each item is a segment."""
+    """Leases items one by one, so that each item is a segment."""
     log.checked = False
     while count > 0:
         log.produce(250)

@@ -1,4 +1,4 @@
-"""Sets as integers, against Python's sets."""
+"""Sets as integers, compared with Python's sets."""
 
 from itertools import pairwise
 from struct import pack

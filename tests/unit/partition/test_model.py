@@ -1,4 +1,6 @@
-"""The machine against the model: after every step the same items in the same states and order."""
+"""The machine compared with the model: after every step both have the same items in the same states
+and order.
+"""
 
 from typing import Any
 
@@ -61,7 +63,7 @@ def leased(grant: LeaseGrant) -> list[tuple[int, int]]:
 
 
 def verb_of(completes: bool, delay: int, dead: bool, counted: bool) -> str:
-    """What a repeat must be to be one."""
+    """The verb that a request must have to count as a repeat."""
     if completes or dead:
         return "completed" if completes else "rejected"
     return ("retried" if counted else "released") + (" for later" if delay else "")
@@ -180,7 +182,7 @@ class Comparison(RuleBasedStateMachine):
         assert (spread(outcome.repeated), spread(outcome.lost)) == (repeated, lost)
         if refused:
             return
-        # The machine goes through a lease block by block, which is the lease's order.
+        # The machine processes a lease block by block, which is the lease's order.
         if completes:
             self.model.complete(items)
         else:
@@ -210,7 +212,7 @@ class Comparison(RuleBasedStateMachine):
             outlook = reader_queries.outlook(txn, GROUP, command)
         result = self.log.one(command)
         if outlook.result is not None:
-            # It is as of the last entry; the command brings the clock with it.
+            # The outlook has the time of the last entry; the command advances the clock.
             assert result == msgspec.structs.replace(outlook.result, now_ms=result.now_ms)
         expected = self.model.advance(name, epoch, max(0, ack), wanted)
         if isinstance(result, Refusal):
@@ -266,7 +268,9 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(milliseconds=st.sampled_from([2000, 8000]))
     def time_passes_without_a_leader(self, milliseconds: int) -> None:
-        """A wish for everything looks at all that is ready, so both sides see the same dead."""
+        """A lease of all items meets every ready item, so the machine and the model find the same
+        dead items.
+        """
         self.log.now_ms += milliseconds
         self.model.now += milliseconds
         self._lease([10_000])
@@ -275,15 +279,15 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(confirmed=st.booleans())
     def carry(self, confirmed: bool) -> None:
-        """Dead letters go over, as many as there is room for; unconfirmed ones go again, and arrive
-        once.
+        """Sends dead letters over, as many as the target has room for. Unconfirmed ones are sent
+        again, and arrive once.
         """
         with self.log.environment.snapshot() as txn:
             batch = queries.outbox_batch(txn, GROUP)
         if batch is None:
             assert not self.model.outbox
             return
-        # In which order items die of age is not promised.
+        # The order in which items die of age is not promised.
         assert sorted(
             (item.origin_seq, item.reason, item.attempts, item.errors) for item in batch.items
         ) == sorted(self.model.outbox)

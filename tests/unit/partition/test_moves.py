@@ -56,7 +56,7 @@ def send(source: Log, target: Log):
 
 
 def carry(source: Log, target: Log) -> int:
-    """As the carrier does, until nothing is left; the number of items."""
+    """Sends batches as the carrier does until none is left; the number of items."""
     carried = 0
     while (batch := batch_of(source, target.group)) is not None:
         carried += send(source, target).changed
@@ -113,13 +113,13 @@ def test_a_closing_partition_takes_no_moves_and_says_what_it_has():
     kill(work, 3)
     assert send(work, dead) == Moved(3, 3)
     kill(work, 2)
-    # Until it is open the change may be undone, and moves are taken.
+    # Until the partition is open the change may be undone, so moves are accepted.
     dead.one(Route(1, 1, open=False))
     dead.one(Route(1, 1, open=True))
     refusal = send(work, dead)
     assert (refusal.code, refusal.limit) == (ErrorCode.ROUTING_CHANGED, "3")
     work.one(MoveDone(DEAD, 2))
-    # What comes later is refused as well, also by a source that has not heard of it, and for ever.
+    # Later batches are refused for ever, also those of a source that has not learned of the change.
     dead.one(Route(2, 8, open=True))
     kill(work, 1)
     refusal = send(work, dead)
@@ -205,7 +205,7 @@ def test_a_target_takes_what_it_has_room_for_and_then_refuses():
     assert (stats(work).moving, batch_of(work).first_move) == (3, 3)
     grant = dead.one(lease_of(2)).grants[0]
     dead.one(Complete((LeaseItems(grant.lease),)))
-    # Known, taken, and without room, in one batch.
+    # One batch has a known item, accepted items and items without room.
     assert send(work, dead) == Moved(2, 4)
     dead.configure(version=3, queue="dead", items_max=4)
     assert send(work, dead) == Moved(1, 5)

@@ -1,5 +1,5 @@
-"""What commands may need of the disk is known before: the harness checks that every entry of every
-test stays within it; here are those that write most.
+"""The bytes that a command may need on disk are known before it is applied. The harness checks this
+for every entry of every test; the tests here have the commands that write most.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ def new_log(**settings: Any) -> Log:
 
 
 def scatter(log: Log, **changes: Any) -> None:
-    """Each item is ready by itself."""
+    """Produces items, and makes each of them ready in a segment of its own."""
     log.produce(ITEMS, **changes)
     lease = log.one(lease_of(ITEMS)).grants[0].lease
     log.one(Retry(tuple(LeaseItems(lease, ((seq, 1),)) for seq in range(1, ITEMS + 1))))

@@ -1,4 +1,4 @@
-"""What other threads read."""
+"""Reads by other threads."""
 
 import pytest
 
@@ -151,7 +151,7 @@ def test_pages_are_stable_while_items_come_and_go(log, limit, size):
         if not after_seq:
             break
         if len(seen) < 6:
-            # What has been shown is worked off, and more comes in at the end.
+            # Items that were shown are leased and completed, and more items come in at the end.
             grant = log.one(lease_of(1)).grants[0]
             log.one(Complete((LeaseItems(grant.lease),)))
     assert seen[:14] == list(range(1, 15))

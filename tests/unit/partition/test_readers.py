@@ -1,4 +1,4 @@
-"""Readers: named batches, epochs, and what becomes of the items of a batch."""
+"""Readers: named batches, epochs, and the fate of a batch's items."""
 
 from typing import Any
 
@@ -396,7 +396,9 @@ def part(log: Log, seq: int, **window: Any) -> Any:
 
 
 def mixed() -> Log:
-    """Batch 1 is 2 4 of one block, then 7-9 of another, then 1 3 of the first one."""
+    """A partition whose batch 1 is 2 4 of one block, then 7-9 of another, then 1 3 of the first
+    block.
+    """
     log = Log()
     log.configure()
     log.produce([b"1", b"2", b"3", b"4", b"5", b"6"])

@@ -1,4 +1,4 @@
-"""State time was ahead, and goes back: what is dated after it is dated anew."""
+"""State time was ahead, and is put back: later instants are dated again."""
 
 from querator.model.commands import (
     Complete,
@@ -35,7 +35,7 @@ def log_of(**changes: int) -> Log:
 
 
 def repair(log: Log, to_ms: int) -> Done:
-    """Puts time back, and does all that is due then."""
+    """Puts time back, and processes all that is due then."""
     log.now_ms = to_ms
     done = log.one(RepairTime(to_ms))
     log.advance(0)
@@ -53,8 +53,8 @@ def born(at_ms: int, number: int = 1) -> bytes:
 
 
 def told(log: Log, since_ms: int) -> tuple[set[int], set[bytes], int]:
-    """What the partition tells another one that comes, of all since then: sequences of requests,
-    keys, and the state time at which it was read.
+    """The facts since `since_ms` that the partition gives to an added one: sequences of requests,
+    keys, and the state time at which they were read.
     """
     after, sequences, keys = b"", set[int](), set[bytes]()
     while True:

@@ -1,4 +1,4 @@
-"""The rules of a partition, told as scenarios (`scenario` explains the language)."""
+"""The rules of a partition as scenarios (`scenario` explains the language)."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Stages: invisible until they are published, whole, once, and gone when nobody wants them."""
+"""Stages: they are invisible until their transaction publishes them completely and once; unwanted
+stages are deleted.
+"""
 
 import msgspec
 import pytest
@@ -265,7 +267,7 @@ def test_what_is_pinned_counts_for_the_limit_of_the_queue():
 
 
 def stage_keys(log: Log, *keys: bytes, task: int) -> StageClaim:
-    """Stages an item without a key and one for each key; the claim of the stage."""
+    """Stages an item without a key and one for each key. Returns the claim of the stage."""
     specials = tuple(ItemSpecial(ordinal, dedup_key=key) for ordinal, key in enumerate(keys, 1))
     items = [b"%d" % ordinal for ordinal in range(len(keys) + 1)]
     command, data = stage_of(items, task=task, specials=specials)
@@ -419,7 +421,7 @@ def test_a_closing_partition_publishes_what_was_pinned_before():
 def test_keys_wait_for_what_was_published_before_a_change():
     queue = Partitions(2)
     old, new = queue.logs
-    # Slot 1: partition 0 of one, and 1 of two.
+    # Slot 1 belongs to partition 0 of one, and to partition 1 of two.
     moved, plain = b"\x01\x00", b"\xff\xff"
     queue.stage(0, [b"before"], slots=moved)
     prepare(old, claim([b"before"]))

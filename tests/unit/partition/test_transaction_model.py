@@ -1,5 +1,5 @@
-"""Transactions in any order of events: stages, commits, carriers that die and repeat themselves,
-aborts, time, changes of partitions. The invariants are scanned after every entry; at the end each
+"""Transactions with events in any order: stages, commits, carriers that die and repeat steps,
+aborts, time, changes of partitions. The invariants are scanned after every entry. At the end each
 batch is visible as one commit has named it, or not at all.
 """
 
@@ -34,7 +34,7 @@ Named = frozenset[tuple[int, bytes]]
 
 
 class Attempt:
-    """One attempt at a task of a batch, and what it has staged: by partition, the sums."""
+    """One attempt at a task of a batch, and what it has staged: (count, checksum) by partition."""
 
     def __init__(self, producer: str, batch: int, task: int, number: int) -> None:
         self.producer, self.batch, self.task, self.number = producer, batch, task, number
@@ -49,7 +49,7 @@ class Transactions(RuleBasedStateMachine):
         self.queue = Partitions(PARTITIONS)
         self.attempts: list[Attempt] = []
         self.named: dict[int, tuple[str, int, Named]] = {}
-        """By transaction."""
+        """The batch and the items that a commit named, by transaction."""
         self.routing = 0
 
     @rule(
@@ -95,7 +95,7 @@ class Transactions(RuleBasedStateMachine):
 
     @rule(producer=producers, batch=batches, lies=rarely)
     def commits(self, producer: str, batch: int, lies: bool) -> None:
-        """With the last attempt at each task."""
+        """Commits the last attempt at each task."""
         last = {
             one.task: one
             for one in self.attempts

@@ -1,4 +1,6 @@
-"""Transactions over partitions: all of a batch or nothing, once, whoever dies on the way."""
+"""Transactions over partitions: a batch becomes visible completely and once, or not at all, even if
+carriers die on the way.
+"""
 
 import pytest
 
@@ -127,7 +129,9 @@ def test_a_carrier_of_an_abort_may_die_at_each_step(steps):
 @pytest.mark.parametrize("first", range(8))
 @pytest.mark.parametrize("second", range(4))
 def test_two_carriers_at_once(first, second):
-    """One is put off while the other goes on, and then repeats what it had in hand."""
+    """One carrier is held up while the other continues, and then repeats the steps that it had
+    read.
+    """
     queue, claims = staged()
     queue.begin(claims)
     with queue.environment.snapshot() as txn:
