@@ -9,10 +9,12 @@ from querator.storage.memory_environment import MEMORY_QUOTA_BYTES_DEFAULT, Memo
 
 
 class Disk(Protocol):
-    """Where an environment lives: the suite runs on each form's. A new back end adds its own."""
+    """The place of an environment. The suite runs on the disk of each back end; a new back end adds
+    its own.
+    """
 
     def open(self, *, quota_bytes: int | None = None) -> Environment:
-        """The environment in the state of the last synced commit; an open one is gone."""
+        """The environment in the state of the last synced commit. An open one becomes invalid."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The back-end interface: every form keeps these promises."""
+"""The back-end interface: every back end keeps these promises."""
 
 import threading
 from collections.abc import Mapping
@@ -220,7 +220,7 @@ def test_a_snapshot_keeps_to_its_state(environment):
 
 
 def test_snapshots_in_other_threads_see_whole_commits_only(environment):
-    """A writer keeps two rows equal; every reader of every state must find them so."""
+    """A writer keeps two rows equal. Every reader must find them equal in every snapshot."""
     write(environment, {b"a": b"0", b"z": b"0"})
     stop = threading.Event()
     torn: list[tuple[bytes | None, dict[bytes, bytes]]] = []

@@ -82,7 +82,7 @@ def test_each_start_has_a_nonce_that_is_kept():
     assert after[:-1] == before
     assert after[-1].boots == 2
     assert after[-1].nonce != before[0].nonce
-    # Other data under the name begins anew.
+    # Starts of other data under the same name are not continued.
     txn = environment.begin()
     starts.put(txn, Met(NodeKey("a/other"), after))
     txn.commit(sync=True)

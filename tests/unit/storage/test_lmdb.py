@@ -1,4 +1,4 @@
-"""What only the durable form does: kill, lock, damage, a full map and a full disk."""
+"""Properties of the durable back end only: kill, lock, damage, a full map and a full disk."""
 
 import os
 import signal
@@ -103,7 +103,9 @@ def test_it_says_that_it_is_durable(path):
 
 
 def test_what_a_killed_process_has_committed_is_there(path):
-    """Ten lives, each killed after some commits. Nothing that was reported is lost or torn."""
+    """Runs ten processes, each of which is killed after some commits. No reported commit is lost or
+    torn.
+    """
     reported = 0
     for life in range(10):
         with python(WRITER, path, reported) as process:
@@ -162,7 +164,7 @@ def test_a_data_file_of_something_else_is_refused(path):
 
 
 def test_an_empty_data_file_is_refused(path):
-    """Never taken for a new environment: what was in it is lost."""
+    """An empty file is never taken for a new environment: it had contents, which are lost."""
     open_lmdb(path).close()
     os.truncate(path / "data.mdb", 0)
     with pytest.raises(StorageCorrupt, match="empty"):
@@ -173,7 +175,7 @@ def test_a_data_file_has_room_from_the_beginning_and_only_then(path):
     open_lmdb(path, quota_bytes=100 * MIB, room_bytes=MIB).close()
     data = path / "data.mdb"
     assert data.stat().st_size == MIB
-    # On the disk, and no hole.
+    # The space is allocated on disk; the file has no hole.
     assert data.stat().st_blocks * 512 >= MIB
     environment = open_lmdb(path, quota_bytes=100 * MIB, room_bytes=2 * MIB)
     write(environment, b"row", bytes(10_000))
@@ -232,7 +234,7 @@ def test_a_data_file_that_is_cut_short_is_refused(path, kept):
 
 
 def mostly_free_file(path: Path) -> Path:
-    """A data file whose length alone does not show a cut; what is in use lies at both ends."""
+    """A data file whose length alone does not reveal a cut: the pages in use lie at both ends."""
     environment = open_lmdb(path)
     for number in range(50):
         write(environment, b"row%d" % number, bytes(10_000))
@@ -250,7 +252,7 @@ def mostly_free_file(path: Path) -> Path:
 
 @pytest.mark.parametrize("pages", [1, 2, 10, 60])
 def test_a_cut_into_a_file_of_mostly_free_pages_shows(path, pages):
-    """At open if the tree is cut, by the checksum if it is the end of a long value."""
+    """A cut tree is found when the file is opened, a cut end of a long value by its checksum."""
     data = mostly_free_file(path)
     with data.open("r+b") as file:
         file.truncate(data.stat().st_size - pages * 4096)
@@ -285,7 +287,7 @@ def test_a_damaged_page_is_found_by_the_walk(path):
 @pytest.mark.parametrize("size", [1, 40, 3_000])
 @pytest.mark.parametrize("place", range(3))
 def test_a_flipped_bit_in_a_row_is_never_served(path, size, place):
-    """In its key, at its beginning, at its end: a scan that meets the row tells."""
+    """The bit is in the key, or at the beginning or end of the value. A scan of the row fails."""
     environment = open_lmdb(path)
     txn = environment.begin()
     for number in range(100):
@@ -334,7 +336,7 @@ def test_a_full_map_refuses_and_loses_nothing(path):
 
 
 def test_a_full_disk_stops_the_environment_and_loses_nothing(path):
-    """A limit on the size of files stands for the disk: the write is cut short, then refused."""
+    """A file size limit takes the place of the full disk: the write is cut short, then refused."""
     with python(LIMITED, path) as process:
         output, _ = process.communicate()
     assert process.returncode == 0
@@ -363,11 +365,11 @@ def test_a_commit_leaves_the_switch_interval_as_it_was(path):
 
 
 BRANCH_PAGES_AT = 102
-"""In a meta page: the most significant but one byte of the number of branch pages of the tree."""
+"""Offset in a meta page: second most significant byte of the tree's number of branch pages."""
 
 
 def damage_meta_pages(path: Path) -> None:
-    """The pages that say where everything is count more pages than the file has."""
+    """Makes both meta pages count more branch pages than the file has."""
     with (path / "data.mdb").open("r+b") as file:
         for page in (0, 4_096):
             file.seek(page + BRANCH_PAGES_AT)
@@ -387,7 +389,7 @@ def test_a_meta_page_that_is_damaged_under_a_node_is_told_as_such(tmp_path: Path
     environment = open_lmdb(tmp_path)
     put(environment, b"key", b"value")
     damage_meta_pages(tmp_path)
-    # What the page says is known after the next commit.
+    # The contents of the damaged page become known with the next commit.
     put(environment, b"another", b"value")
     with pytest.raises(StorageCorrupt, match="meta page"):
         put(environment, b"and another", b"value")

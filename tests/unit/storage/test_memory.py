@@ -1,4 +1,4 @@
-"""What only the form in memory does: crash to the last sync, and faults at named points."""
+"""Properties of the in-memory back end only: crash to the last sync, and faults at named points."""
 
 import pytest
 
@@ -129,7 +129,7 @@ def test_a_crash_in_a_sync_keeps_the_version_before_or_the_one_in_flight(point, 
 
 
 def test_a_short_workload_can_be_crashed_at_each_of_its_commit_points():
-    """Every third commit syncs; a crash at a commit leaves what the syncs before it kept."""
+    """Every third commit syncs. A crash at a commit leaves what the earlier syncs kept."""
 
     def work(environment: MemoryEnvironment) -> None:
         for n in range(10):

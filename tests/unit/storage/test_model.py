@@ -1,4 +1,4 @@
-"""Random work on every form against a dictionary that is copied at each step."""
+"""Random operations on each back end, compared with a dictionary that is copied at each step."""
 
 import tempfile
 from abc import abstractmethod
@@ -32,13 +32,15 @@ class _Undo(Exception):
 
 
 class StorageModel(RuleBasedStateMachine):
-    """`layers[0]` is the state beneath the transaction, the last layer what it sees."""
+    """`layers[0]` is the state beneath the transaction; the last layer is what the transaction
+    sees.
+    """
 
     disk: Disk
 
     @abstractmethod
     def new_disk(self) -> Disk:
-        """Each form's own, empty."""
+        """An empty disk of the back end."""
 
     @initialize()
     def start(self) -> None:
@@ -159,7 +161,9 @@ class StorageModel(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """What was not synced is gone: LMDB syncs every commit, memory those that ask for it."""
+        """Writes that were not synced are lost: LMDB syncs every commit, memory the commits that
+        ask for it.
+        """
         self.close_snapshots()
         self.children.clear()
         self.txn = None

@@ -95,6 +95,6 @@ def test_a_row_larger_than_the_bound_goes_alone():
 
 @pytest.mark.parametrize("change", [lambda key: key + b"\0", lambda key: key[:-1]])
 def test_a_key_of_another_length_is_damage(change: Callable[[bytes], bytes]):
-    """A bit had flipped in the length of a key, and `querator verify` failed with a traceback."""
+    """A flipped bit in the length of a key made `querator verify` fail with a traceback."""
     with pytest.raises(StorageCorrupt, match=r"a key of table log has 1[68] bytes instead of 17"):
         tables.LOG.parts(change(tables.LOG.key(1, 2)))
