@@ -16,7 +16,7 @@ def node(name: str, incarnation: str = "1", **more: Any) -> PlacedNode:
 
 
 class Group:
-    """The placement machine with a log of its own: what raft does with it, without raft.
+    """The placement machine with a log of its own, without raft: the class takes raft's place.
 
     `nodes` are the names of the founding nodes; empty: the cluster is not formed.
     """
@@ -41,7 +41,7 @@ class Group:
         return effects
 
     def propose(self, command: Command) -> Any:
-        """The result of a command that is alone in its entry."""
+        """Proposes a command alone in its entry, and returns its result."""
         return self.propose_all([command])[0]
 
     def propose_all(self, commands: Sequence[Command]) -> tuple[Any, ...]:
@@ -58,7 +58,7 @@ class Group:
         return applied.results
 
     def restart(self) -> None:
-        """The same rows under a machine that remembers nothing."""
+        """Opens the same rows with a machine that has no memory."""
         self.machine = PlacementMachine()
         self.effects = self.recovered()
 

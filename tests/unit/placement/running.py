@@ -1,4 +1,4 @@
-"""A placement that runs: the real host and real partitions on an environment that can crash."""
+"""A running placement: the real host and real partitions on an environment that can crash."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -68,7 +68,7 @@ class Running:
         await self.host.stop()
 
     async def until_settled(self) -> PlacementMap:
-        """The map, when nothing is left to do behind it."""
+        """Returns the map when no work for it is pending."""
         reached = asyncio.Event()
 
         def look(_: PlacementMap) -> None:
@@ -111,7 +111,7 @@ def stored_groups(environment: MemoryEnvironment, upto: int) -> set[int]:
 
 
 def assert_groups_follow(environment: MemoryEnvironment, placed: PlacementMap) -> None:
-    """What is stored is what the map says: no group more, none less, all with their settings."""
+    """Checks that exactly the groups of the map are stored, all with their settings."""
     for queue in placed:
         assert queue.state is QueueState.ACTIVE
         for partition, group in enumerate(queue.groups):

@@ -19,7 +19,9 @@ def test_before_anything_is_known_the_names_count():
 
 
 def test_the_newest_list_counts():
-    """A map that is learned from its beginning names data that has been replaced since."""
+    """A node that reads the map from its beginning meets names of data that has been replaced
+    since.
+    """
     known = Acquaintances(SETTINGS)
     assert known.learn(0, (node("a"), node("b"), node("c")))
     assert known.peers()["a"] == KnownPeer("h:1", incarnation="1")

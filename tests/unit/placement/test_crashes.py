@@ -1,4 +1,4 @@
-"""A crash at every commit of a short life of two queues, with a second one while it recovers."""
+"""A crash at every commit of a short life of two queues, and a second crash during the recovery."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.placement.running import Running, assert_groups_follow, running
 
 POINTS = ("commit", "synced")
-"""Before a commit is durable, and after it is but before anybody knows."""
+"""Before a commit is durable, and after it is durable but before any caller knows."""
 
 QUEUE = QueueSettings(partitions=3, dead_queue="dead")
 
@@ -22,7 +22,7 @@ class PowerLossError(Exception):
 
 
 class PowerLoss:
-    """Strikes at the n-th time that a commit comes to the point."""
+    """A power loss at the n-th time that a commit reaches the point."""
 
     def __init__(self, point: str, number: int) -> None:
         self._point = point
@@ -48,14 +48,16 @@ LIFE: list[Step] = [
 
 
 async def _live(node: Running, done: int) -> int:
-    """Goes on with the life after step `done`, until its end or a power loss; steps answered."""
+    """Runs the steps of the life after step `done`, until its end or a power loss; the steps
+    answered.
+    """
     for step in LIFE[done:]:
         try:
             await step(node.placement)
         except QueratorError as error:
             if node.failed.is_set():
                 return done
-            # The deletion that was not answered had gone through, with all that follows.
+            # The deletion without an answer had been carried out completely.
             if (error.code, done) != (ErrorCode.QUEUE_NOT_FOUND, len(LIFE) - 1):
                 raise
         done += 1
@@ -63,7 +65,7 @@ async def _live(node: Running, done: int) -> int:
 
 
 async def _until_loss(environment: MemoryEnvironment, done: int) -> tuple[int, bool]:
-    """Steps answered, and whether the power was lost on the way."""
+    """The steps answered, and whether the power was lost on the way."""
     node = Running(environment)
     try:
         await node.start()
@@ -85,7 +87,9 @@ async def _until_loss(environment: MemoryEnvironment, done: int) -> tuple[int, b
 
 
 async def _check_after(environment: MemoryEnvironment, done: int) -> None:
-    """Everything answered has happened; what was not can be asked again, and nothing is left."""
+    """Checks that every answered step has happened, that the others can be asked again, and that
+    nothing is left over.
+    """
     async with running(environment) as node:
         placed = await node.until_settled()
         assert_groups_follow(environment, placed)

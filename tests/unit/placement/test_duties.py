@@ -1,4 +1,4 @@
-"""What a leader does for its groups while a node stays away."""
+"""The duties of a leader towards its groups while a node stays away."""
 
 import asyncio
 from typing import Any, cast
@@ -21,8 +21,9 @@ from tests.unit.placement.test_steps import status
 
 
 class LeadingHost:
-    """Leads its groups: by the replica `own`, or by the preferred ones. Replicas change at once;
-    learners of `waiting` never catch up. Nodes that are `declining` take no leadership.
+    """Leads its groups: by the replica `own`, or by each group's preferred replica. Replicas change
+    at once; learners of groups in `waiting` never catch up. Nodes in `declining` take no
+    leadership.
     """
 
     def __init__(
@@ -82,7 +83,9 @@ async def until_settled(host: LeadingHost, placement_map: PlacementMap, own: Nod
 
 
 async def test_groups_that_wait_for_a_node_keep_no_others_waiting(monkeypatch):
-    """As in `make chaos`, seed 952946: four that waited for a new node were tried for ever."""
+    """As in `make chaos`, seed 952946: four groups that waited for a replacement were tried for
+    ever.
+    """
     monkeypatch.setattr(leader_tasks, "ROUND_S", 0.001)
     cluster = Group(nodes="abc")
     cluster.propose(CreateQueue("n", "q", QueueSettings(partitions=3 * (CHANGING_MAX + 1))))
@@ -102,8 +105,8 @@ async def test_groups_that_wait_for_a_node_keep_no_others_waiting(monkeypatch):
 async def test_a_leader_that_is_to_go_asks_another_heir_when_one_does_not_take_the_group(
     monkeypatch,
 ):
-    """Seed 20088 of whole nodes: the clock of the preferred one was wrong, and it was asked on and
-    on.
+    """Seed 20088 of whole nodes: the preferred node's clock was wrong, and the leader asked it
+    again and again.
     """
     monkeypatch.setattr(leader_tasks, "ROUND_S", 0.001)
     cluster = Group(nodes="abc")

@@ -43,17 +43,17 @@ SETTINGS = QueueSettings(
     replicas=3,
 )
 
-# [now, [[tag, ...]]] by hand from the msgpack specification. Never changed once released; a command
-# that gets a field keeps its old bytes here and adds new ones.
+# [now, [[tag, ...]]] by hand from the msgpack specification. Released bytes never change; a command
+# that gets another field keeps its old bytes here and adds further ones.
 SETTINGS_BYTES = "99 04 cdea60 07 03 a164 05 09 a2c3a9 03"
 OLD_SETTINGS = msgspec.structs.replace(SETTINGS, replicas=0)
 OLD_SETTINGS_BYTES = "98 04 cdea60 07 03 a164 05 09 a2c3a9"
-"""Without a number of replicas."""
+"""Settings without a number of replicas."""
 A, B, C = NodeKey("a/i"), NodeKey("b/i"), NodeKey("c/i")
 NODE = PlacedNode("a", "i", "p:1", "c:2", "z", 3, "v", 2)
 NODE_BYTES = "99 a161 a169 a3703a31 a3633a32 a17a 03 a176 02 a6616374697665"
 OLD_NODE_BYTES = "98 a161 a169 a3703a31 a3633a32 a17a 03 a176 02"
-"""Without a state."""
+"""A node without a state."""
 GOLDEN: list[tuple[Command, str]] = [
     (CreateQueue("n", "q", SETTINGS), f"94 01 a16e a171 {SETTINGS_BYTES}"),
     (

@@ -1,5 +1,5 @@
-"""What a starting node does: the table, row by row, and then whole clusters that form while nodes
-stop, start in any order and lose their data at any step.
+"""Decisions of a starting node: first the table, row by row, then whole clusters that form while
+nodes stop, start in any order and lose their data at any step.
 """
 
 import itertools
@@ -233,7 +233,7 @@ def test_descriptions_on_the_wire():
 
 
 class Disk(msgspec.Struct):
-    """What a node keeps."""
+    """The data that a node keeps."""
 
     incarnation: str
     cluster_id: str = ""
@@ -242,7 +242,9 @@ class Disk(msgspec.Struct):
 
 
 class Machine:
-    """A node that starts, asks one peer after the other, decides, keeps that, and says it."""
+    """A node that starts, asks one peer after the other, decides, stores its decision and reports
+    it.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -288,7 +290,7 @@ class World:
         self.machines[name].said[other] = asked.described() if asked.up else "no answer"
 
     def decide(self, name: str, *, crash: str = "") -> None:
-        """With a crash before or after what was decided is kept."""
+        """Decides, with a crash before or after the decision is stored."""
         machine = self.machines[name]
         own = Starter(machine.me, NAMES, machine.disk.cluster_id, machine.member)
         machine.last = decision = decide(own, machine.said)
@@ -329,7 +331,7 @@ class World:
         assert sum(count >= 2 for count in self.members().values()) <= 1
 
     def calm(self) -> None:
-        """Everybody is up and goes on until nothing changes any more."""
+        """Starts all nodes, and lets them ask and decide until nothing changes any more."""
         for machine in self.machines.values():
             if not machine.up:
                 machine.start()
@@ -410,7 +412,8 @@ def test_lost_data_never_makes_two_clusters(steps: list[tuple[str, str, str]]):
     world.calm()
     world.check()
     ends = [machine.last for machine in world.machines.values()]
-    # Several clusters met: an operator must say which one it is. Nobody has a majority by mistake.
+    # Several clusters met: an operator must choose one of them. No cluster has a majority by
+    # mistake.
     if any(isinstance(end, Refuse) for end in ends):
         return
     for machine, end in zip(world.machines.values(), ends, strict=True):

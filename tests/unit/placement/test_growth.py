@@ -1,5 +1,5 @@
 """Nodes that join, are drained and removed, and replicas that move: the rules, and a model of a
-cluster that obeys them.
+cluster that follows them.
 """
 
 import random
@@ -118,7 +118,7 @@ def test_draining_and_back(three: Group):
     drained = three.map.node("c")
     assert drained is not None
     assert not drained.takes_replicas
-    # What it says of itself, and that its data is lost, changes nothing of this.
+    # Neither the node's own description nor the loss of its data changes that.
     three.propose(RegisterNode(node("c", boots=5)))
     three.propose(ReplaceNode(node("c", "2"), lost="1"))
     replaced = three.map.node("c")
@@ -214,7 +214,7 @@ def test_a_removed_name_is_used_again(three: Group):
     assert three.map.node("d") == node("d", "2")
 
 
-# --- where replicas are ----------------------------------------------------------------------
+# --- placement of replicas -------------------------------------------------------------------
 
 
 def test_a_group_is_placed_elsewhere(three: Group):
@@ -225,7 +225,7 @@ def test_a_group_is_placed_elsewhere(three: Group):
     assert after.target == (Replica(1, A), Replica(2, B), Replica(4, D))
     assert (after.next_replica, after.preferred, after.moving) == (5, 4, True)
     assert after.founding == before.founding
-    # Until it has settled, nothing else is said.
+    # Until the group has settled, no other placement is accepted.
     assert three.propose(PlaceGroups((Place(G, (A, B, D), (A, B, C), A),))) == Done(0)
     assert three.propose(GroupSettled(G, 4)) == Done(), "of an earlier target"
     settle(three)
@@ -260,7 +260,7 @@ def test_only_the_leadership_moves(three: Group):
 
 
 def arrange(group: Group) -> int:
-    """Says where replicas should be, as the leader of the map does; how many groups change."""
+    """Places replicas as the leader of the map does. Returns how many groups change."""
     places = next_places(group.map, planned(group.map))
     return int(group.propose(PlaceGroups(places)).changed)
 
@@ -327,7 +327,7 @@ class Model:
                 self.placement.propose(NodeGone(one.name))
 
     def step(self) -> bool:
-        """Whether there was anything to do."""
+        """Runs one step; whether there was anything to do."""
         groups = list(self.current)
         self.random.shuffle(groups)
         for id_ in groups:
@@ -352,7 +352,7 @@ class Model:
         return False
 
     def rest(self) -> None:
-        """Until nothing changes any more."""
+        """Runs steps until nothing changes any more."""
         for _ in range(1_000):
             if not self.step():
                 epoch = self.placement.map.epoch

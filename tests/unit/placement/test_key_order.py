@@ -1,7 +1,8 @@
-"""Whatever the number of partitions was, is and will be: items of a key are leased in order.
+"""Items of a key are leased in order, whatever the number of partitions was, is and will be.
 
-Partitions alone, without raft and without a node: items are routed by their keys, and who may go on
-is asked and told as placement does, while items come, are leased, settled and lapse.
+Partitions are tested alone, without raft and without a node. Items are routed by their keys. The
+test asks partitions for their closures and lets them release held items, as placement does.
+Meanwhile items come, are leased, settled and lapse.
 """
 
 import struct
@@ -39,7 +40,7 @@ LEASE_MS = 30_000
 
 
 class Item:
-    """`in_order` until it is retried or lapses; never, if it was produced for later."""
+    """`in_order` holds until the item is retried or lapses; false for an item with a delay."""
 
     def __init__(self, number: int, slot: int, log: Log, seq: int, *, in_order: bool) -> None:
         self.number = number
@@ -51,7 +52,7 @@ class Item:
 
 
 class KeyOrder(RuleBasedStateMachine):
-    """`n` partitions as of `version`; on the way to `next` while `closed`."""
+    """`n` partitions as of `version`. While `closed`, a change to `next` partitions is open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,12 +60,12 @@ class KeyOrder(RuleBasedStateMachine):
         self.logs: list[Log] = []
         self.groups = self.version = self.n = self.next = self.numbers = 0
         self.rows = 0
-        """That one command makes ready, about."""
+        """Approximate number of rows that one command makes ready."""
         self.closed = False
         self.behind: set[int] = set()
-        """Groups that were away when a change was undone, and have not been told."""
+        """Groups that were away when a change was undone, and have not learned of it."""
         self.items: dict[tuple[int, int], Item] = {}
-        """By group and sequence: what was not completed."""
+        """The items that are not completed, by group and sequence."""
         self.leases: list[tuple[Log, int, list[int]]] = []
 
     @initialize(n=st.integers(1, PARTITIONS_MAX), rows=st.sampled_from([1, 2_000]))
@@ -135,8 +136,8 @@ class KeyOrder(RuleBasedStateMachine):
                 self.items[log.group, seq].leased = True
 
     def check_first(self, item: Item, states: dict[int, dict[int, ItemState]]) -> None:
-        """Nothing is in place that became ready before the item, but what was leased before it in
-        the same partition.
+        """Checks the items that became ready before this one: none is in place, except items that
+        the same partition leased earlier.
         """
         if not item.in_order or item.slot == NO_SLOT:
             return
@@ -179,7 +180,7 @@ class KeyOrder(RuleBasedStateMachine):
         give_back=st.booleans(),
     )
     def read(self, partition: int, count: int, give_back: bool) -> None:
-        """As somebody who reads by the batch: ends the open one, or gets one."""
+        """Ends the reader's open batch, or gets one."""
         log = self.logs[partition % len(self.logs)]
         known = log.one(OpenReader("r"))
         before = {other.group: self.states(other) for other in self.logs}
@@ -215,7 +216,7 @@ class KeyOrder(RuleBasedStateMachine):
             if any(self.states(log).get(seq) is ItemState.LEASED for seq in found)
         ]
 
-    # --- another number --------------------------------------------------------------------------
+    # --- changes of the number of partitions -----------------------------------------------------
 
     @precondition(lambda self: not self.closed)
     @rule(n=st.integers(1, PARTITIONS_MAX))
@@ -229,7 +230,7 @@ class KeyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.closed)
     @rule(late=st.booleans())
     def end_change(self, late: bool) -> None:
-        """`late`: somebody else is still at it, who has begun before."""
+        """`late`: another node, which began earlier, still carries out the same change."""
         self.tell(open_=True)
         if late:
             self.tell(open_=False)
@@ -244,7 +245,7 @@ class KeyOrder(RuleBasedStateMachine):
         for_good=st.booleans(),
     )
     def undo_change(self, opened: int, reached: list[bool], for_good: bool) -> None:
-        """Some partitions have been opened already; some cannot be reached to be reopened."""
+        """Some partitions have been opened already. Some cannot be reached to be reopened."""
         for log in self.logs[:opened]:
             log.one(Route(self.version + 1, self.next, open=True, before=self.n))
         self.version += 2
@@ -271,7 +272,7 @@ class KeyOrder(RuleBasedStateMachine):
 
     @rule(reached=st.lists(st.booleans(), min_size=PARTITIONS_MAX, max_size=PARTITIONS_MAX))
     def let_follow(self, reached: list[bool]) -> None:
-        """Only some can be asked, and told."""
+        """Only some partitions can be reached."""
         seen = [
             self.closure(log) if there else None
             for log, there in zip(self.logs, reached, strict=False)
@@ -296,10 +297,10 @@ class KeyOrder(RuleBasedStateMachine):
         while len(self.logs) > self.n and self.closure(self.logs[-1]).is_empty:
             self.logs.pop()
 
-    # --- in the end ------------------------------------------------------------------------------
+    # --- the end of a run ------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """All that is held becomes ready, whatever happened, and nothing is left of it."""
+        """All held items become ready, whatever happened, and no items or changes are left."""
         if self.logs:
             if self.closed:
                 self.end_change(late=False)
@@ -335,7 +336,7 @@ class KeyOrder(RuleBasedStateMachine):
 def test_slots_go_from_one_to_the_next_and_back(
     n: int, stages: list[tuple[int, bool, int, bool]]
 ) -> None:
-    """Several changes while items wait for the first ones."""
+    """Several changes, while items wait for the first ones."""
     queue = KeyOrder()
     queue.begin(n, 2_000)
     for after, produces, leases, asks in stages:

@@ -1,6 +1,4 @@
-"""Of which of its groups a node thinks that something is left to do, and how many leaderships go at
-once.
-"""
+"""The groups of a node that it considers unfinished, and how many leaderships move at once."""
 
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.placement_map import PlacementMap

@@ -1,4 +1,4 @@
-"""The placement machine through its own door: commands in, results and maps out."""
+"""The placement machine through its own interface: commands in, results and maps out."""
 
 from typing import Any
 
@@ -175,7 +175,7 @@ def test_a_deleting_queue_keeps_its_name(group: Group):
     refused(again, ErrorCode.QUEUE_DELETING, "queue")
     refused(update(group, "q", max_attempts=1), ErrorCode.QUEUE_DELETING, "queue")
     assert deleted(group.propose(DeleteQueue("n", "q"))) == (QueueId(1), False)
-    # What reconcile was about to say when the delete overtook it.
+    # The reconciler was about to propose this when the deletion overtook it.
     assert group.propose(QueueConfigured(QueueId(1), 1)) == Done()
     assert state(group, "q") is QueueState.DELETING
 
@@ -259,7 +259,7 @@ def test_update_checks_the_version(group: Group):
 
 
 def route(group: Group, name: str = "q") -> None:
-    """What the leader of group 0 says when all partitions go by the new number."""
+    """What the leader of group 0 proposes when all partitions use their next number."""
     queue = group.map.find("n", name)
     assert queue is not None
     group.propose(QueueConfigured(queue.id, queue.settings_version))
@@ -353,7 +353,7 @@ def test_update_while_creating_is_kept_for_the_partitions(group: Group):
     create(group, "q", active=False)
     update(group, "q", max_attempts=2)
     assert state(group, "q") is QueueState.CREATING
-    # Reconcile had given them version 1 when version 2 came.
+    # The reconciler had given the partitions version 1 when version 2 came.
     group.propose(QueueConfigured(QueueId(1), 1))
     assert state(group, "q") is QueueState.ACTIVE
     assert group.effects.pending == {1}
@@ -482,7 +482,7 @@ def test_any_commands_keep_the_rules(entries: list[list[Command]], data: st.Data
             for one in queue.groups:
                 assert used.setdefault(one, queue.id) == queue.id, "a group was used again"
 
-    # A replica that restarts before every entry ends where the one that never did ends.
+    # A replica that restarts before every entry reaches the same state as one that never restarts.
     replica = Group(nodes="")
     for entry in group.log:
         replica.restart()

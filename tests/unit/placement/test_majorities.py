@@ -1,4 +1,4 @@
-"""When a queue that is being deleted is closed, and when it leaves the map."""
+"""The time at which a queue that is being deleted is closed, and at which it leaves the map."""
 
 from itertools import chain, combinations
 
@@ -162,8 +162,8 @@ def test_a_node_that_was_removed_is_not_waited_for(three: Group):
 
 
 def test_closed_means_that_no_configuration_on_the_way_has_a_majority():
-    """All configurations have those that vote before and after, and none has others than those that
-    vote before or after.
+    """Every configuration on the way contains the nodes that vote both before and after, and no
+    nodes that vote neither before nor after.
     """
     names = (A, B, C, D)
     nodes = tuple(node(name) for name in "abcd")

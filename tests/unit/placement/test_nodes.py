@@ -1,4 +1,4 @@
-"""Nodes and replicas in the map, through the machine's own door."""
+"""Nodes and replicas in the map, through the machine's own interface."""
 
 from collections import Counter
 from typing import Any
@@ -239,6 +239,8 @@ def test_any_commands_keep_the_rules(commands: list[Command]):
 
 
 def test_a_stored_node_keeps_fields_that_it_does_not_have_yet():
-    """A row of an earlier release has fewer fields; those at the end have defaults."""
+    """A row of an earlier release has fewer fields. The missing fields are at the end, and have
+    defaults.
+    """
     row = msgspec.msgpack.encode(["a", "1", "p", "c"])
     assert msgspec.msgpack.decode(row, type=type(node("a"))).boots == 1

@@ -179,7 +179,7 @@ async def test_stop_ends_those_who_wait(environment: MemoryEnvironment):
 async def test_what_comes_here_is_opened_while_a_change_waits_for_others(
     environment: MemoryEnvironment, monkeypatch: pytest.MonkeyPatch
 ):
-    """Seed 40077 of whole nodes: a replica that came back was not there for as long."""
+    """Seed 40077 of whole nodes: a replica that came back was not opened during the change."""
     async with running(environment) as node, asyncio.timeout(20):
         placement = node.placement
         queue, _ = await placement.create_queue("n", "q", QueueSettings(partitions=2))
@@ -202,7 +202,7 @@ async def test_what_comes_here_is_opened_while_a_change_waits_for_others(
             await reconciler.clear(group)
             assert not node.host.leads(group)
             placement._wake()
-            while not node.host.leads(group):  # noqa: ASYNC110 - nobody tells
+            while not node.host.leads(group):  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)
             goes_on.set()
         assert_groups_follow(environment, placement.map)

@@ -1,4 +1,4 @@
-"""Plans against the rules they keep, and small ones against all arrangements that there are."""
+"""Plans are checked against their rules, and small plans against all possible arrangements."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ def key(name: str) -> NodeKey:
 
 
 def homes(names: str, *, zones: str = "", drained: str = "") -> Homes:
-    """One for each letter; `zones` has their zones in the same order."""
+    """One home for each letter; `zones` has their zones in the same order."""
     named = zones or " " * len(names)
     return [
         Home(key(name), zone.strip(), name not in drained)
@@ -30,7 +30,7 @@ def homes(names: str, *, zones: str = "", drained: str = "") -> Homes:
 
 
 def held(nodes: Iterable[str], *, replicas: int = 3) -> Held:
-    """Led by the first."""
+    """A group whose leader is on the first of the nodes."""
     keys = tuple(key(name) for name in nodes)
     return Held(keys, keys[0] if keys else None, replicas)
 
@@ -54,7 +54,7 @@ def takers(where: Iterable[Home]) -> dict[NodeKey, str]:
 
 
 def replicas_on(where: Iterable[Home], groups: Groups) -> dict[NodeKey, int]:
-    """Of the nodes that take replicas."""
+    """Numbers of replicas on the nodes that take replicas."""
     count = Counter(node for one in groups.values() for node in one.nodes)
     return {node: count[node] for node in takers(where)}
 
@@ -87,7 +87,7 @@ LOST = [key("lost"), node_key("a", "0")]
 
 @st.composite
 def some_homes(draw, *, most: int = 7, zones: str = " xyz") -> Homes:
-    """The first takes replicas."""
+    """The first home takes replicas."""
     count = draw(st.integers(1, most))
     drained = draw(st.sets(st.integers(1, most)))
     return [
@@ -100,7 +100,9 @@ def some_homes(draw, *, most: int = 7, zones: str = " xyz") -> Homes:
 def some_groups(
     draw, where: Homes, *, most: int = 10, lost: Sequence[NodeKey] = LOST, counts=(1, 3, 5)
 ) -> Groups:
-    """Replicas anywhere, too few and too many; leaders anywhere among them, or none."""
+    """Replicas are anywhere, too few or too many. A leader is any of the replicas, or there is
+    none.
+    """
     nodes = [home.node for home in where] + list(lost)
     several = []
     for _ in range(draw(st.integers(1, most))):
@@ -118,7 +120,7 @@ def some_cluster(draw) -> tuple[Homes, Groups]:
 
 @st.composite
 def large_cluster(draw) -> tuple[Homes, Groups]:
-    """Up to nine nodes and eighty groups; those of one replica crowd on the first nodes."""
+    """Up to nine nodes and eighty groups. Groups of one replica crowd on the first nodes."""
     chance = Random(draw(st.integers(0, 2**32)))
     names = "abcdefghi"[: chance.randint(3, 9)]
     zones = "wxyz"[: chance.randint(1, 4)]
@@ -133,7 +135,7 @@ def large_cluster(draw) -> tuple[Homes, Groups]:
 
 @st.composite
 def small_cluster(draw) -> tuple[Homes, Groups]:
-    """Small enough to look at all arrangements."""
+    """A cluster that is small enough to try all arrangements."""
     where = draw(some_homes(most=5))
     return where, draw(some_groups(where, most=5, lost=LOST[:1]))
 
@@ -152,8 +154,8 @@ def test_every_group_has_its_replicas_on_nodes_that_take_them(cluster):
 
 
 def allowed(where: Homes, replicas: int) -> list[tuple[NodeKey, ...]]:
-    """All sets of nodes with as many zones as possible and, of these, with a majority of the
-    replicas in one zone only if all have it.
+    """All sets of nodes with as many zones as possible. Of these, sets with a majority of the
+    replicas in one zone count only if there are no others.
     """
     zone = takers(where)
     sets = list(combinations(sorted(zone), min(replicas, len(zone))))
@@ -166,7 +168,7 @@ def allowed(where: Homes, replicas: int) -> list[tuple[NodeKey, ...]]:
 
 @given(some_cluster(), st.booleans())
 def test_zones_are_used_as_far_as_they_go(cluster, settled):
-    """Those that nodes come to be in later as well."""
+    """Also zones that nodes get later."""
     where, groups = cluster
     if settled:
         groups = planned([Home(home.node, "", home.takes) for home in where], groups)
@@ -176,7 +178,7 @@ def test_zones_are_used_as_far_as_they_go(cluster, settled):
 
 @given(st.data())
 def test_without_zones_numbers_differ_by_one(data):
-    """Those of leaderships if groups are of one size."""
+    """The numbers of leaderships also differ by at most one, if groups are of one size."""
     where = data.draw(some_homes(zones=" "))
     counts = data.draw(st.sampled_from([(1, 3, 5), (1,), (3,), (5,)]))
     after = planned(where, data.draw(some_groups(where, counts=counts)))
@@ -218,11 +220,13 @@ def test_only_changes_are_named(cluster):
 
 
 Options = Iterable[tuple[tuple[NodeKey, ...], int]]
-"""Which nodes something may be on, and what that costs."""
+"""The nodes that something may be on, and the cost of each choice."""
 
 
 def best(where: Homes, several: Iterable[Options]) -> tuple[int, int]:
-    """The least unevenness of any choice of options, and the lowest cost of one as even."""
+    """The least unevenness of any choice of options, and the lowest cost of a choice that is as
+    even.
+    """
     nodes = sorted(takers(where))
     cheapest = {(0,) * len(nodes): 0}
     for options in several:
@@ -236,7 +240,7 @@ def best(where: Homes, several: Iterable[Options]) -> tuple[int, int]:
 
 
 def best_replicas(where: Homes, groups: Groups) -> tuple[int, int]:
-    """At the cost of replicas that are placed anew."""
+    """The cost is the number of replicas that are placed on other nodes."""
     return best(
         where,
         [
@@ -247,7 +251,7 @@ def best_replicas(where: Homes, groups: Groups) -> tuple[int, int]:
 
 
 def best_leads(where: Homes, groups: Groups, before: Groups) -> tuple[int, int]:
-    """With the replicas where they are, at the cost of leaderships that move."""
+    """Replicas stay where they are. The cost is the number of leaderships that move."""
     return best(
         where,
         [
@@ -269,9 +273,9 @@ def test_no_arrangement_is_more_even(cluster):
 
 @given(small_cluster(), st.sampled_from([1, 3, 5]))
 def test_hardly_an_arrangement_as_even_takes_fewer_moves(cluster, replicas):
-    """None in 399 of 400 random clusters; the paths are shortest ones each by itself, not all
-    together. Groups of one size that do not shrink, for even leaderships and the staying of leaders
-    are worth moves.
+    """No such arrangement exists in 399 of 400 random clusters. Each path of moves is shortest by
+    itself, but not all paths together. The groups are of one size and do not shrink, because even
+    leaderships and leaders that stay are worth additional moves.
     """
     where, groups = cluster
     groups = {
@@ -288,7 +292,7 @@ CHANGES = st.lists(
 
 
 class Settled:
-    """A cluster that is settled, and changes by one node at a time."""
+    """A settled cluster that changes by one node at a time."""
 
     def __init__(self, where: Homes, replicas: int, groups: int) -> None:
         self.where = where
@@ -296,12 +300,12 @@ class Settled:
         self._names = iter("mnopqrstu")
 
     def grow(self, zone: str = "") -> tuple[int, int]:
-        """Replicas placed anew, and leaderships that moved."""
+        """Numbers of replicas placed on other nodes, and of leaderships that moved."""
         self.where = [*self.where, Home(key(next(self._names)), zone)]
         return self._follow(self.where)
 
     def leave(self, leaver: Home, *, drained: bool = True) -> tuple[int, int, int, int]:
-        """Replicas it had and leaderships, and as above."""
+        """Numbers of replicas and leaderships that the node had, and the numbers of `grow`."""
         had = replicas_on(self.where, self.groups)[leaver.node]
         led = leads(self.where, self.groups)[leaver.node]
         self.where = [home for home in self.where if home is not leaver]
@@ -316,9 +320,10 @@ class Settled:
 
 @given(CHANGES, st.integers(3, 7), st.sampled_from([1, 3, 5]), st.integers(1, 60))
 def test_one_node_more_or_less_moves_its_share(changes, nodes, replicas, count):
-    """What the new node should have in the end, or what was on the one that leaves. Where groups
-    are on most nodes, what they lose may fit only where it is not missing, and others make room:
-    a few more for numbers that differ by one, rarely (see the next test).
+    """The share is what the added node should have in the end, or what was on the node that leaves.
+    When groups are on most nodes, a replica that they lose may fit only on nodes that lack none,
+    and other replicas make room. A difference of one between the numbers then takes a few more
+    moves, rarely (see the next test).
     """
     cluster = Settled(homes("abcdefg"[:nodes]), replicas, count)
     for what, number in changes:
@@ -336,7 +341,9 @@ def test_one_node_more_or_less_moves_its_share(changes, nodes, replicas, count):
 
 
 def test_hardly_more_moves_than_must():
-    """Nodes that leave 9, 8, … and 5 with 20 to 50 groups of three: all in all."""
+    """Nodes leave clusters of 9, 8, … and 5 nodes with 20 to 50 groups of three replicas. The test
+    adds up all moves.
+    """
     must, more, must_lead, more_lead = 0, 0, 0, 0
     for nodes, count in product(range(5, 10), (20, 35, 50)):
         cluster = Settled(homes("abcdefghi"[:nodes]), 3, count)
@@ -350,7 +357,9 @@ def test_hardly_more_moves_than_must():
 
 @given(CHANGES, st.integers(1, 60))
 def test_one_node_more_or_less_moves_its_share_of_its_zone(changes, count):
-    """Three replicas in three zones: each zone has one of each group, whatever its nodes are."""
+    """With three replicas in three zones, each zone has one replica of each group, whatever its
+    nodes are.
+    """
     cluster = Settled(homes("abc", zones="xyz"), 3, count)
     for what, number in changes:
         zones = Counter(home.zone for home in cluster.where)
@@ -378,7 +387,9 @@ def test_more_replicas_leave_those_that_are_there(nodes, count):
 
 @given(st.integers(5, 7), st.integers(1, 60), st.sampled_from([1, 3]))
 def test_fewer_replicas_leave_the_leaders(nodes, count, replicas):
-    """The others go from full nodes, one after another, so that hardly any has to come again."""
+    """The other replicas leave full nodes, one after another, so that hardly any has to be placed
+    again.
+    """
     where = homes("abcdefg"[:nodes])
     fives = planned(where, numbered([held("", replicas=5)] * count))
     lowered = {group: Held(one.nodes, one.leader, replicas) for group, one in fives.items()}
@@ -394,7 +405,7 @@ def test_fewer_replicas_leave_the_leaders(nodes, count, replicas):
 
 
 def told(where: Homes, *several: Held) -> list[tuple[str, str, str]]:
-    """Names of nodes, the leader first, and the reason, of each group that changes."""
+    """The node names, leader first, and the reason of each group that changes."""
     return [
         ("".join(node[0] for node in to.nodes), to.leader[0], to.reason)
         for to in plan(where, numbered(several)).values()
@@ -469,7 +480,9 @@ def test_leaderships():
 
 
 def test_replicas_change_places_when_only_that_evens_out_leaderships():
-    """All nodes have three; but what is on a has only one replica, and a must lead it."""
+    """All nodes have three replicas. Node a has only groups of one replica, and must lead all of
+    them.
+    """
     ones = [held("a", replicas=1)] * 3
     groups = numbered([*ones, held("bcd"), held("cbd"), held("dbc")])
     where = homes("abcd")
@@ -483,8 +496,8 @@ def test_replicas_change_places_when_only_that_evens_out_leaderships():
 
 
 def test_neighbours_are_scattered():
-    """Partitions of a queue are neighbours: they should neither move together, nor lie on few nodes
-    when these have others to share with.
+    """Partitions of a queue are neighbours. They should not move together. They should not lie on
+    few nodes when these nodes have other groups to share with.
     """
     where = homes("abcdef")
     ones = planned(where[:5], numbered([held("", replicas=1)] * 150))

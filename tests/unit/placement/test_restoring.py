@@ -1,4 +1,4 @@
-"""A copied directory that is made safe to start."""
+"""A copied data directory that is made safe to start."""
 
 from itertools import count
 from pathlib import Path
@@ -20,7 +20,7 @@ REPLICAS = (Replica(1, NodeKey("a/x")), Replica(2, NodeKey("b/id1")))
 
 
 def directory(path: Path, *, member: bool = True, empty: Empty = Empty.TO_BE_FORMED) -> Path:
-    """With data of node b, and a row of a log."""
+    """A directory with data of node b, and one row of a log."""
     environment = open_lmdb(path)
     numbers = count(1)
     identity = identities.claim(
@@ -41,7 +41,7 @@ def restored(path: Path) -> Identity:
 
 
 def kept(path: Path) -> tuple[Identity | None, bool]:
-    """Whose data it is, and whether there is anything else."""
+    """The identity of the data, and whether there are rows of a log."""
     environment = open_lmdb(path)
     with environment.snapshot() as snapshot:
         found = identities.read(snapshot), LOG.get(snapshot, 7, 1) is not None
@@ -61,7 +61,7 @@ def test_it_waits_as_a_new_copy_of_its_node(tmp_path: Path):
         "lock.mdb",
         "querator.lock",
     ]
-    # And starts, as one that waits does.
+    # The node starts as one that waits for its replacement.
     environment = open_lmdb(path)
     again = identities.claim(environment, name="b", empty=Empty.REFUSED, make_id=str)
     environment.close()

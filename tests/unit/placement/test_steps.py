@@ -1,5 +1,5 @@
-"""Changes of replicas and leaderships, one step at a time: a group that obeys the steps, refuses
-some and forgets none of its rules.
+"""Changes of replicas and leaderships, one step at a time: a group that follows the steps, refuses
+some of them and keeps all its rules.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ TARGET: Replicas = (Replica(1, A), Replica(3, C), Replica(4, B2))
 
 
 def status(*, replicas: Replicas = THREE, log_last: int = 5_000, **matches: int) -> GroupStatus:
-    """Of a group led on node a; the followers' matches by name."""
+    """Status of a group that is led on node a; `matches` are the followers' matches by name."""
     followers = tuple(
         ReplicaStatus(one.id, one.node, one.voter, "replicate", matches.get(one.node[0], log_last))
         for one in replicas
@@ -74,7 +74,7 @@ def test_the_steps_of_a_replacement():
 
 
 def test_who_is_lost_votes_no_more_when_who_takes_the_place_begins_to():
-    """With four voters of which one is lost nothing would be acknowledged without the newest."""
+    """With four voters, one of them lost, each acknowledgement would need the newest voter."""
     current = THREE
     steps = []
     while step := next_step(current, placed(TARGET), own=1, lost=lambda node: node == B):
@@ -83,7 +83,7 @@ def test_who_is_lost_votes_no_more_when_who_takes_the_place_begins_to():
         current = changed(current, step)
     assert steps == [AddLearner(4, B2), RemoveReplica(2), Promote(4)]
     assert set(current) == set(TARGET)
-    # What the map is still to have there is not taken away because it is lost.
+    # A replica that the map still wants there is not removed because its node is lost.
     assert next_step(THREE, placed(THREE), own=1, lost=lambda node: node == B) is None
 
 
@@ -93,7 +93,7 @@ def test_a_group_has_settled_when_its_configuration_is_committed():
     assert has_settled(arrived, moving)
     assert not has_settled(arrived, placed(TARGET)), "it was said before"
     assert not has_settled(status(), moving)
-    # The entry that removes b/1 may yet be replaced by another leader's.
+    # Another leader may still replace the entry that removes b/1.
     assert not has_settled(msgspec.structs.replace(arrived, commit_index=4_999), moving)
 
 
@@ -127,7 +127,7 @@ NODES = st.sampled_from("abcdef")
     st.randoms(use_true_random=False),
 )
 def test_any_targets_are_reached_in_safe_steps(moves, refusals, chance):
-    """Targets as replacements make them; the group refuses steps and changes its leader."""
+    """The targets are those of replacements. The group refuses steps and changes its leader."""
     where = placed(THREE, next_replica=4)
     current, asked = THREE, iter(refusals)
     for number, (name, _) in enumerate(moves):

@@ -1,4 +1,4 @@
-"""What a node deletes because it has moved away, and what it must keep."""
+"""The groups that a node deletes because they have moved away, and those that it must keep."""
 
 import asyncio
 from types import SimpleNamespace
@@ -34,14 +34,14 @@ QUEUE = Queue(
 
 
 class Host:
-    """Remembers which groups it has, with the id and the first configuration of its replica."""
+    """Records its groups, with the id and the first configuration of each replica."""
 
     def __init__(self) -> None:
         self.replicas: dict[GroupId, int] = {}
         self.begun: dict[GroupId, Replicas] = {}
         self.opening: asyncio.Future[None] | None = None
         self.deletion: asyncio.Future[None] | None = None
-        """Of a group; both are over at once without one."""
+        """The deletion of a group. Without these futures both opening and deletion end at once."""
 
     async def create_group(self, group: GroupId, machine: Any, replicas: Replicas) -> None:
         self.begun[group] = replicas
@@ -84,7 +84,7 @@ async def test_what_is_wanted_stays(host: Host, reconciler: Reconciler):
     await reconciler.open(here, QUEUE)
     reconciler.begin({PLACEMENT_GROUP: False, G: False})
     assert reconciler.surplus(here) == []
-    # The map is ahead of the group: a majority may still count on what is here.
+    # The map is ahead of the group: a majority may still count on this replica.
     assert reconciler.surplus(placed(Replica(2, B), moving=True)) == []
 
 
@@ -111,7 +111,9 @@ async def test_what_no_map_has_named_yet_stays(reconciler: Reconciler):
 async def test_what_a_start_finds_is_opened_while_the_group_moves_away(
     host: Host, reconciler: Reconciler
 ):
-    """A majority may still count on it, and only it may have what another one has damaged."""
+    """A majority may still count on the replica, and it alone may have data that is damaged
+    elsewhere.
+    """
     host.replicas[G] = 1
     moving = placed(Replica(2, B), Replica(3, C), moving=True)
     assert reconciler.missing(moving, QUEUE) == [], "there is nothing of it here"
@@ -162,7 +164,7 @@ async def test_what_is_opened_while_its_predecessor_is_deleted_is_remembered(
 async def test_what_is_deleted_while_it_is_opened_is_opened_anew(
     host: Host, reconciler: Reconciler
 ):
-    """What was stored had another id than the map at its opening says."""
+    """The stored replica had another id than the one in the map at its opening."""
     host.replicas[G] = 1
     reconciler.begin({G: False})
     host.opening = asyncio.get_running_loop().create_future()
