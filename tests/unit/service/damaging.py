@@ -1,4 +1,4 @@
-"""Rows of a node's storage are damaged, and made whole again."""
+"""Helpers that damage rows of a node's storage and restore them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,10 @@ from querator.storage.tables import ATTACHMENTS
 
 
 def flip(environment: MemoryEnvironment, table: Table, group: int, *, nth: int = 0) -> bytes:
-    """Flips the last bit of the value of the table's `nth` row in a group; the row's key."""
+    """Flips the last bit of the value of the table's `nth` row in a group.
+
+    Returns the key of the row.
+    """
     with environment._mutex:
         start, stop = table.bounds(group)
         rows = environment._rows.irange(start, stop, inclusive=(True, False))
@@ -20,13 +23,13 @@ def flip(environment: MemoryEnvironment, table: Table, group: int, *, nth: int =
 
 
 def damage(environment: MemoryEnvironment, group: int, *, nth: int = 0) -> bytes:
-    """Flips a bit of the payload of the group's `nth` block; the key of its row."""
+    """Flips a bit of the payload of the group's `nth` block. Returns the key of its row."""
     return flip(environment, ATTACHMENTS, group, nth=nth)
 
 
 @contextmanager
 def damaged(environment: MemoryEnvironment, group: int, *nths: int) -> Iterator[None]:
-    """For a while the payloads of these blocks of the group are damaged."""
+    """Damages the payloads of these blocks of the group within the context."""
     with environment._mutex:
         keys = list(environment._rows.irange(*ATTACHMENTS.bounds(group)))
         values = {keys[nth]: environment._rows[keys[nth]] for nth in nths}
@@ -39,7 +42,7 @@ def damaged(environment: MemoryEnvironment, group: int, *nths: int) -> Iterator[
 
 @contextmanager
 def garbage(environment: MemoryEnvironment, table: Table, group: int) -> Iterator[None]:
-    """For a while nothing can be made of the first row of the table in a group."""
+    """Makes the table's first row in a group undecodable within the context."""
     with environment._mutex:
         key = next(environment._rows.irange(*table.bounds(group), inclusive=(True, False)))
         value = environment._rows[key]
@@ -51,7 +54,7 @@ def garbage(environment: MemoryEnvironment, table: Table, group: int) -> Iterato
 
 @contextmanager
 def gone(environment: MemoryEnvironment, table: Table, group: int) -> Iterator[None]:
-    """For a while the rows of the table in a group are not there."""
+    """Removes the table's rows in a group within the context."""
     with environment._mutex:
         start, stop = table.bounds(group)
         keys = list(environment._rows.irange(start, stop, inclusive=(True, False)))

@@ -1,4 +1,6 @@
-"""A node's rooms below the transports, joined as the node joins them; short ways to use them."""
+"""A node's packages below the transports, joined as the node joins them, and helpers to call
+them.
+"""
 
 import asyncio
 import struct
@@ -42,7 +44,7 @@ from querator.storage.environment import Environment
 from querator.storage.memory_environment import MemoryEnvironment
 
 LONG_MS = 60_000
-"""A wait that a test never sits out."""
+"""A wait so long that no test reaches its end."""
 
 
 class Node:
@@ -104,10 +106,10 @@ class Node:
     def on_hang(self, hangs: bool) -> None:
         raise AssertionError("a node that is alone is not watched")
 
-    # --- short ways ----------------------------------------------------------------------------
+    # --- helpers -------------------------------------------------------------------------------
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Looks at the condition after each apply of any group; the test's timeout bounds it."""
+        """Checks the condition after each apply of any group, within the test's timeout."""
         while not condition():
             self._changed.clear()
             await self._changed.wait()
@@ -165,7 +167,7 @@ async def serving(
     may_fail: bool = False,
     **bounds: int,
 ) -> AsyncIterator[Node]:
-    """A running node; when it has stopped, the invariants of its partitions hold by full scan."""
+    """A running node. After its stop a full scan checks the invariants of its partitions."""
     environment = environment or MemoryEnvironment()
     node = Node(environment, clock or RealClock(), **bounds)
     await node.host.start()
@@ -184,7 +186,7 @@ async def serving(
 
 
 def ref(lease: LeaseRef | LeasedBatch) -> LeaseRef:
-    """A leased batch means the items of that batch."""
+    """A reference to the lease. For a leased batch it names the items of that batch."""
     if isinstance(lease, LeaseRef):
         return lease
     return LeaseRef(lease.lease_id, tuple((seq, 1) for seq in seqs(lease)))
@@ -195,7 +197,7 @@ def whole(batch: LeasedBatch, ranges: Ranges = ()) -> LeaseRef:
 
 
 def wire_item(payload: bytes) -> bytes:
-    """An item as `ProduceRequest.items` has it: tagged, length-prefixed, with its payload alone."""
+    """An item as in `ProduceRequest.items`: tagged, length-prefixed, with only a payload."""
     inner = b"\x0a" + _varint(len(payload)) + payload if payload else b""
     return b"\x7a" + _varint(len(inner)) + inner
 
@@ -218,7 +220,7 @@ def seqs(batch: LeasedBatch) -> list[int]:
 
 
 def places_of(reply: ProduceReply) -> dict[int, tuple[int, int]]:
-    """Partition and sequence of each item of a request that was cut, by its place in it."""
+    """Partition and sequence of each item of a split request, by the item's index in it."""
     return {
         index: (batch.partition, batch.first_seq + offset)
         for batch in reply.batches
@@ -235,8 +237,8 @@ def produce_call(
     lease_timeouts_ms: Sequence[int] = (),
     **more: Any,
 ) -> ProduceCall:
-    """`keys` are dedup keys, `keyed` keys that decide on the partition alone. A lease timeout of 0:
-    the item has none of its own.
+    """`keys` are dedup keys. `keyed` are keys that only choose the partition. A lease timeout of 0
+    means that the item has no timeout of its own.
     """
     timeouts = lease_timeouts_ms or [0] * len(payloads)
     items = [wire_item(payload) for payload in payloads]

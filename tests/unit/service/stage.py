@@ -1,8 +1,9 @@
-"""Several nodes over one log: who leads a partition is what the test says.
+"""Several nodes over one log: the test sets the leader of each partition.
 
-Every node has a service of its own, and all of them share one host, one map and one environment,
-as if replication took no time. A node's *seat* at the host refuses what it does not lead, as a
-replica does. The nodes reach each other through `Joined`, which loses what a test wants lost.
+Every node has its own service. All nodes share one host, one map and one environment, as if
+replication took no time. A node's *seat* at the host refuses calls to groups that the node does
+not lead, as a replica does. The nodes reach each other through `Joined`, whose links a
+test can cut.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ class Seat:
         return self._name in self._stage.hanging
 
     def give_up(self, which: Callable[[Any], bool]) -> None:
-        """What waits here is ended by the test's losing of answers."""
+        """Does nothing: a test ends waiting calls by losing their answers."""
 
     def leads(self, group: GroupId) -> bool:
         return self._stage.leaders.get(group) == self._name
@@ -152,8 +153,8 @@ class Joined:
 
 
 class Maps:
-    """The placement of one node: the base's map, with a replica of every group on every node but
-    those of `Stage.bare` and `Stage.leaving`.
+    """The placement of one node: the base's map, with a replica of every group on every node except
+    the nodes of `Stage.bare` and `Stage.leaving`.
     """
 
     def __init__(self, stage: "Stage") -> None:
@@ -162,7 +163,7 @@ class Maps:
         self._made: tuple[PlacementMap, PlacementMap] | None = None
 
     def fall_behind(self, seen: PlacementMap | None = None) -> None:
-        """Nothing that changes is seen here, until `catch_up`. `seen`: what is; None: what was."""
+        """Shows the map `seen` until `catch_up`. None: the map as it is at this call."""
         self._behind = seen or self.map
 
     def catch_up(self) -> None:
@@ -194,24 +195,25 @@ class Stage:
         self.forwarded: Counter[str] = Counter()
         self.demands: Counter[str] = Counter()
         self.loses_answers = 0
-        """So many commands are carried out without an answer."""
+        """Number of next commands that are executed without an answer."""
         self.failed: set[str] = set()
         """Nodes whose disk is broken."""
         self.confirmed = 0
-        """Reads that a leader has confirmed."""
+        """Number of reads that a leader has confirmed."""
         self.confirming = asyncio.Event()
-        """Set at the first of them."""
+        """Set when a leader confirms a read."""
         self.map_confirming = asyncio.Event()
-        """The same, of the map."""
+        """Set when the leader of the placement group confirms a read."""
         self.bare: frozenset[str] = frozenset()
+        """Nodes without replicas: they are not informed of leaders."""
         self.stopped: frozenset[str] = frozenset()
-        """Nodes without replicas: they hear of no leader."""
+        """Nodes whose replicas do not run: they are not informed of leaders."""
         self.leaving: frozenset[str] = frozenset()
-        """Nodes whose replicas move away: the map does not name them any more."""
+        """Nodes whose replicas move away: the map does not list their replicas."""
         self.hanging: set[str] = set()
         """Nodes whose raft thread hangs."""
         self.unreached: set[str] = set()
-        """Nodes that no raft room has a connection to."""
+        """Nodes to which no node's raft package has a connection."""
         self._cuts: set[frozenset[str]] = set()
         self._catching_up: asyncio.Task[None] | None = None
 
@@ -231,7 +233,7 @@ class Stage:
         return service
 
     def introduce(self) -> None:
-        """Everybody has a link to everybody."""
+        """Links every node to every other node."""
         for name, service in self.members.items():
             for other, forwarder in self.forwarders.items():
                 if other != name:
@@ -248,7 +250,7 @@ class Stage:
         return push
 
     def lead(self, group: GroupId, name: str | None) -> None:
-        """A node takes office; None: nobody is in office."""
+        """Makes a node the leader of the group. None: the group has no leader."""
         former = self.leaders.get(group)
         self.leaders[group] = name
         if former is not None:
@@ -262,7 +264,7 @@ class Stage:
 
     @property
     def without_replicas(self) -> frozenset[str]:
-        """Nodes of which no replica runs."""
+        """Nodes without a running replica."""
         return self.bare | self.stopped
 
     def replicas(self, without: Collection[str]) -> Replicas:
@@ -273,7 +275,7 @@ class Stage:
         )
 
     def has_heard_of(self, name: str, group: GroupId) -> bool:
-        """Whether the node may have a replica of the group: its map has it."""
+        """Whether the node may have a replica of the group: its map contains the group."""
         if name in self.without_replicas:
             return False
         return group == PLACEMENT_GROUP or self.maps[name].map.by_group(group) is not None
@@ -296,24 +298,24 @@ class Stage:
         return frozenset((one, other)) in self._cuts
 
     def leases(self) -> int:
-        """Lease commands that have reached a leader."""
+        """Number of Lease commands that have reached a leader."""
         return sum(
             isinstance(command, Lease) and self.leaders.get(group) == name
             for name, group, command in self.proposed
         )
 
-    # --- what nodes hear of the host -----------------------------------------------------------
+    # --- events of the host for all nodes ------------------------------------------------------
 
     def on_effects(self, group: GroupId, effects: Any) -> None:
         for name, member in self.members.items():
             if self.has_heard_of(name, group):
                 member.events.on_effects(group, effects)
 
-    # --- short ways ----------------------------------------------------------------------------
+    # --- helpers -------------------------------------------------------------------------------
 
     async def grow(self, partitions: int, *, behind: str, leader: str) -> None:
-        """Gives the queue more partitions, which a node leads that another one has not heard of:
-        that is `behind`, until it has asked how new the map is.
+        """Gives the queue more partitions, which `leader` leads. The map of `behind` does not
+        contain them until `behind` has asked whether its map is current.
         """
         self.maps[behind].fall_behind()
         await self.base.admin.update_queue(
@@ -325,7 +327,7 @@ class Stage:
             if group not in self.leaders:
                 self.lead(group, leader)
         self.lead(PLACEMENT_GROUP, leader)
-        # Owned: it ends with the question.
+        # The stage keeps a reference to the task, which ends after that read of the map.
         self._catching_up = asyncio.get_running_loop().create_task(self._catch_up(behind))
 
     async def _catch_up(self, behind: str) -> None:
@@ -333,7 +335,7 @@ class Stage:
         self.hear(behind)
 
     def hear(self, name: str) -> None:
-        """The map of a node is as new as any."""
+        """Brings the map and the known leaders of a node up to date."""
         self.maps[name].catch_up()
         member = self.members[name]
         member.events.on_map(self.maps[name].map)
@@ -366,9 +368,10 @@ async def staged(
     leaving: str = "",
     **settings: Any,
 ) -> AsyncIterator[Stage]:
-    """Nodes of these names with a queue `q`, whose partitions they lead in turn, but for the one
-    that is `bare`: it has no replicas; or `stopped`: it has some, and none of them runs. From the
-    one that is `leaving` the replicas move away.
+    """Nodes of these names with a queue `q`, whose partitions they lead in turn.
+
+    The node `bare` has no replicas. The node `stopped` has replicas, but none of them runs. These
+    two lead nothing. The replicas of the node `leaving` move away.
     """
     async with serving(MemoryEnvironment(), clock=clock) as base:
         stage = Stage(base)

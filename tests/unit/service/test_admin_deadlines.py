@@ -1,4 +1,4 @@
-"""Deadlines of changes of queues hold for the whole call."""
+"""The deadline of a change of a queue covers the whole call."""
 
 import asyncio
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Queues, counts, looking into queues, dead letters."""
+"""Administration: queues, counts, peeking into queues, dead letters."""
 
 import pytest
 
@@ -131,7 +131,7 @@ async def test_pages_of_queues():
             page = await node.admin.list_queues("default", 2, token)
             names += [queue.name for queue in page.queues]
             if names == ["a", "b"]:
-                # Neither hides nor repeats what comes and goes between two pages.
+                # Queues that are created or deleted between two pages hide and repeat no others.
                 await node.create("aa")
                 await node.admin.delete_queue("default", "b")
             token = page.next_page_token

@@ -33,7 +33,8 @@ def test_shares_are_max_min_fair(available, wanted):
     assert all(0 <= share <= wish for share, wish in zip(got, wanted, strict=True))
     for share, wish in zip(got, wanted, strict=True):
         if share < wish:
-            # Whoever lacks something has as much as anybody, but for what cannot be divided.
+            # A caller that gets less than it wants gets as much as any other caller, except for
+            # the remainder of the division.
             assert share >= max(got) - 1
     lacking = [share for share, wish in zip(got, wanted, strict=True) if share < wish]
     assert lacking == sorted(lacking, reverse=True), "the remainder goes to the earliest"

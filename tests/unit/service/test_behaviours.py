@@ -1,4 +1,4 @@
-"""Promises of a queue over restarts, stops and changed settings."""
+"""Guarantees of a queue across restarts, stops and changed settings."""
 
 import asyncio
 from typing import Any
@@ -129,7 +129,7 @@ async def test_a_dead_queue_added_changed_and_removed_holds_at_once_and_after_a_
 
 @pytest.mark.parametrize("how", ["stop", "delete", "fail"])
 async def test_streams_full_of_demand_end_once(how):
-    """However a stream loses its desk, it does not ask again and again."""
+    """A stream that loses its dispatcher, for any reason, does not ask again and again."""
     async with serving(may_fail=True) as node:
         await node.create(partitions=3)
         streams = [await node.subscribe(max_items=1, client_id=f"c{n}") for n in range(20)]

@@ -1,4 +1,4 @@
-"""Scans: where their pages are made, and how many there may be."""
+"""Scans: which node makes their pages, and how many scans there may be."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What waits for one partition, or for one client, leaves room for the others."""
+"""Calls that wait for one partition, or come from one client, leave capacity for the others."""
 
 import asyncio
 from collections import Counter
@@ -41,7 +41,7 @@ async def rounds(count: int = 50) -> None:
 
 
 async def stop(tasks: "list[asyncio.Task[Any]]") -> Counter[str]:
-    """What those that have ended were refused by: field and code."""
+    """Cancels the tasks. Returns the counted errors of those that had ended, as code and field."""
     found = Counter(
         f"{error.code.name} {error.field}"
         for task in tasks
@@ -54,7 +54,7 @@ async def stop(tasks: "list[asyncio.Task[Any]]") -> Counter[str]:
 
 
 async def with_healthy(stage: Stage, leader: str) -> GroupId:
-    """Makes a queue `healthy`; the group of the queue `q`."""
+    """Creates a queue `healthy`. Returns the group of the queue `q`."""
     healthy = await stage.base.create("healthy")
     stage.lead(healthy.groups[0], leader)
     queue = stage.base.placement.map.find("default", "q")
@@ -75,7 +75,7 @@ async def test_a_partition_without_a_leader_leaves_room_for_another_queue():
         assert isinstance(first, QueratorError)
         assert "produces that wait for a leader of partition 0 of queue q would be" in str(first)
         assert first.retry_delay_ms
-        # Nothing is counted any more.
+        # The calls that have ended do not count.
         stage.lead(await_group(stage), "a")
         await stage.produce("a", *[ITEM] * 30)
 
@@ -196,7 +196,7 @@ async def test_commands_of_one_group_leave_room_for_those_of_another(
 @pytest.mark.parametrize("greedy", [1, 2, 5, 20])
 @pytest.mark.parametrize("size", [0, 1])
 def test_shares(greedy: int, size: int):
-    """Those that take all they can leave a share for one that comes later, of calls as of bytes."""
+    """Keys that take all they can leave a share for a later key, of calls and of bytes alike."""
     shares: Shares[int] = (
         Shares(bytes_max=10_000) if size else Shares(calls_max=10_000, bytes_max=10_000)
     )
@@ -237,7 +237,7 @@ def test_a_key_with_nothing_gets_in_and_one_alone_may_exceed_the_limit():
 def test_while_little_is_used_nothing_is_refused_that_the_rule_would_take(
     calls_max, bytes_max, asks
 ):
-    """The rule without its short cut."""
+    """Compares `Shares` with its rule, computed without the shortcut for little use."""
     shares: Shares[int] = Shares(calls_max=calls_max, bytes_max=bytes_max)
     has: dict[int, list[int]] = {}
     for key, size, leaves in asks:

@@ -1,4 +1,4 @@
-"""Time in a partition is put back while the number of partitions changes."""
+"""The time of a partition is set back while the number of partitions changes."""
 
 from typing import Any
 
@@ -19,12 +19,14 @@ KEYS = [b"k%d" % number for number in range(5 * PAGE_ROWS)]
 
 
 class Repairing:
-    """From the leader of group 0 to the partitions. Keys are stored between the two times at which
-    a partition is asked what it remembers; time is put back after the first page of the second.
+    """The path from the leader of group 0 to the partitions.
+
+    A change reads the facts of a partition twice. Keys are stored between the two reads. Time is
+    set back during the second read, after its first page.
     """
 
     def __init__(self, node: Node, clock: SimulatedClock, *, waits: bool) -> None:
-        """`waits`: until all rows are dated anew."""
+        """`waits`: whether the second read waits until all rows have been dated again."""
         self._node = node
         self._clock = clock
         self._waits = waits

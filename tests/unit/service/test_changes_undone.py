@@ -1,4 +1,4 @@
-"""A number of partitions that cannot be changed: requests go on by the old one."""
+"""Changes of the number of partitions that fail: requests continue with the old number."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,23 +24,25 @@ from tests.unit.service.test_forwarding import rounds
 from tests.unit.service.test_transactions import commit_call, fill
 
 WAIT_MS = 20_000
-"""More than a change may stop requests for; what a test that fails takes."""
+"""Longer than a change may stop requests. A failing test takes this long."""
 
 STAGED = tuple((b"%d" % number,) for number in range(12))
 """Requests of a batch."""
 
 
 class Road:
-    """From the leader of group 0 to the partitions: what is `away` is not reached."""
+    """The path from the leader of group 0 to the partitions. It does not reach those in `away`."""
 
     def __init__(self, node: Node) -> None:
         self.away: set[GroupId] = set()
         self.lost: tuple[type[Any], ...] = ()
-        """Kinds of commands that are lost on the way to those that are away; none: all."""
+        """Kinds of commands that are lost on the way to partitions in `away`. Empty: all commands
+        and queries are lost.
+        """
         self.pinned = False
-        """Whether every partition says that something is pinned for a transaction."""
+        """Whether every partition reports something pinned for a transaction."""
         self.hangs = False
-        """Whether nobody says that they are away: the caller waits."""
+        """Whether a call to a partition in `away` gets no answer. False: it fails at once."""
         self.told: list[Any] = []
         self._propose = node.host.propose
         self._ask = here(node.host, node.environment)
@@ -94,7 +96,7 @@ async def ended(task: "asyncio.Task[Any]") -> None:
 
 
 async def assert_taken(node: Node, *partitions: int) -> None:
-    """Requests with identities and with keys for these of four partitions, and plain ones."""
+    """Produces with identities and with keys to these of four partitions, and without either."""
     for number in range(48):
         if partition_of_key(key := b"k%d" % number, 4) in partitions:
             await node.produce(b"x", keyed=[key], timeout_ms=WAIT_MS)
@@ -175,7 +177,8 @@ async def test_a_partition_that_was_away_is_told_when_it_is_back():
         changing = change(node, 6)
         await node.until(lambda: placed(node).routing == 2)
         await ended(changing)
-        # It knows the version before, and refuses what goes by this one, until it is told.
+        # The partition knows the previous routing version. It refuses requests of this version
+        # until it receives the Route command.
         waiting = [
             asyncio.get_running_loop().create_task(
                 node.produce(b"x", keyed=[b"k%d" % number], timeout_ms=WAIT_MS)

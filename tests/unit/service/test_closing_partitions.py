@@ -1,4 +1,4 @@
-"""Closing partitions go, whoever else is away, and are not asked all the time."""
+"""Closing partitions are deleted while others are away, and are not queried all the time."""
 
 import asyncio
 from collections import Counter
@@ -20,7 +20,7 @@ from tests.unit.service.stage import staged
 
 
 class Asked:
-    """Counts what partitions are asked by the leader of group 0; some do not answer."""
+    """Counts the queries of the leader of group 0 by partition. Those in `away` do not answer."""
 
     def __init__(self, node: Node) -> None:
         self.away: set[GroupId] = set()
@@ -86,9 +86,9 @@ async def test_they_wait_for_those_that_have_moved_something_to_them():
         asked = Asked(node)
         asked.away = set(queue.groups)
         await change(node, 1, "dead")
-        # Dead letters go to the partition of the same number.
+        # Dead letters go to the partition with the same number.
         source = queue.groups[1]
-        while asked.counts[source] < 3:  # noqa: ASYNC110 - nothing tells of a question
+        while asked.counts[source] < 3:  # noqa: ASYNC110 - a query has no event
             await asyncio.sleep(0.001)
         assert len(placed(node, "dead").groups) == 2, "it may not know what has arrived"
         asked.away = set()
@@ -160,7 +160,7 @@ async def test_who_asks_all_partitions_is_not_refused_for_one_that_has_gone(
 async def test_a_batch_needs_nothing_of_a_partition_that_has_gone(
     ask: Callable[[QueueService], Awaitable[object]], answer: object
 ):
-    """Seed 122574 of whole nodes: the queue, which had fewer partitions, was said to be deleted."""
+    """Seed 122574 of whole nodes: the queue had lost a partition, and was reported as deleted."""
     async with staged("a", "b", partitions=2) as stage:
         stage.lead(PLACEMENT_GROUP, "b")
         stage.lead(placed(stage.base).groups[1], None)

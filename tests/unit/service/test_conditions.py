@@ -1,5 +1,5 @@
-"""What makes items late or copies doubtful: each condition is seen in the status, the metric and
-the log, and seen to go.
+"""Conditions that make items late or replicas doubtful. Each one appears in the status, the metric
+and the log, and disappears there when it ends.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ OTHER = NodeKey("n2/i2")
 
 
 class Faulty:
-    """A host that says something else of itself in places."""
+    """A host that reports the values which a test sets instead of its own."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -47,7 +47,7 @@ class Faulty:
         self.loop_hangs = 0
         self.unreadable: Callable[[], Mapping[GroupId, QueratorError]] = host.unreadable
         self.changed: dict[GroupId, dict[str, Any]] = {}
-        """By group: fields of its status."""
+        """Replaced fields of the status, by group."""
         self.slow_syncs = 0
         self.stalled_s = 0.0
         self.liveness = SimpleNamespace(stalled_s=lambda: self.stalled_s)
@@ -67,7 +67,7 @@ class Faulty:
 
 
 class Watch:
-    """Looks at the conditions of a node as operators do."""
+    """Checks the conditions of a node in the places where operators see them."""
 
     def __init__(self, node: Node, logged: pytest.LogCaptureFixture) -> None:
         self.host = Faulty(node.host)
@@ -92,7 +92,7 @@ class Watch:
         return list(self.conditions.present)
 
     async def seen(self, kind: str) -> str:
-        """The sentence of the one condition that is there; it is told everywhere."""
+        """The sentence of the only present condition, which the metric and the log report too."""
         self._logged.clear()
         [condition] = self.look()
         assert condition.kind == kind
@@ -242,7 +242,7 @@ async def test_a_copy_that_is_behind(caplog: pytest.LogCaptureFixture) -> None:
             watch.host.changed[group] = {"log_last": last, "followers": (follower,)}
 
         for match, last in ((90, 100), (100, 110), (110, 120)):
-            # It follows, some entries behind.
+            # The follower keeps up, some entries behind.
             copied(match, last)
             assert watch.look() == []
             watch.wait(PATIENCE_S)
@@ -276,7 +276,7 @@ async def test_an_event_loop_that_has_hung(caplog: pytest.LogCaptureFixture) -> 
 
 
 async def moves(node: Node, *, wait: bool) -> None:
-    while bool(node.queues.mover.waiting()) is not wait:  # noqa: ASYNC110 - it tells nobody
+    while bool(node.queues.mover.waiting()) is not wait:  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0)
 
 

@@ -1,5 +1,5 @@
-"""Whatever happens to a lease stream: its credit is kept to, all of it can be used in the end, and
-each partition's items come in their order.
+"""Lease streams under random steps: deliveries stay within the credit, all credit can be used in
+the end, and each partition's items come in order.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ STEPS = st.lists(
 
 
 class Reader:
-    """One consumer of one stream, and what it has been given."""
+    """One consumer of one stream, with counts of what it has granted and received."""
 
     def __init__(self, node: Node, stream: Subscription) -> None:
         self.node = node
@@ -67,7 +67,7 @@ class Reader:
         assert self.taken_bytes <= self.granted_bytes
 
     async def try_to_take(self, patience: int) -> None:
-        """Waits for a few rounds of the loop, and thinks better of it."""
+        """Waits for a few rounds of the loop, then cancels the wait."""
         waiting = asyncio.get_running_loop().create_task(self.take())
         for _ in range(patience):
             await asyncio.sleep(0)
@@ -92,7 +92,7 @@ async def play(steps: list[tuple[Any, ...]], *, partitions: int, max_items: int)
                 case "steal", count:
                     for batch in (await node.lease(count, client_id="thief")).batches:
                         await node.complete(batch)
-        # All that was granted can be had; the bytes no longer stand in the way.
+        # With enough bytes granted, all items of the credit can be delivered.
         stream.grant(0, 10_000_000)
         reader.granted_bytes += 10_000_000
         while reader.taken < reader.granted:
@@ -143,7 +143,7 @@ def is_delivered(node: Node, items: int) -> bool:
 
 
 async def test_a_grant_of_which_nothing_is_left_gives_its_credit_back():
-    """The block of each granted item is gone when the delivery is read, twice; then one is not."""
+    """Twice the block of the granted item is gone when the delivery is read. The third is there."""
     async with serving() as node:
         [group] = (await node.create()).groups
         assert isinstance(node.environment, MemoryEnvironment)

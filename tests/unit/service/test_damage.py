@@ -1,4 +1,4 @@
-"""Blocks with a damaged payload: what else is there is delivered, and they are mended."""
+"""Blocks with a damaged payload: the other items are delivered, and the blocks are mended."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ def memory(environment: Any) -> MemoryEnvironment:
 
 
 async def three_blocks(node: Node, **settings: Any) -> GroupId:
-    """Each item is a block of its own."""
+    """Produces three items, each in its own block. Returns the group."""
     queue = await node.create(**settings)
     for number in range(3):
         await node.produce(b"%d" % number)
@@ -61,7 +61,7 @@ async def test_a_damaged_item_loses_no_attempt_and_is_not_leased_again(monkeypat
             for _ in range(5):
                 assert not (await node.lease()).batches
             assert not (await node.lease(wait_ms=50)).batches
-            # Nobody asks the partition in vain.
+            # The node sends the partition no Lease command, which would grant nothing.
             assert node.index() == before
         reply = await node.lease(wait_ms=LONG_MS)
         assert payloads(*reply.batches) == [b"1"]
@@ -124,7 +124,7 @@ async def test_more_damaged_blocks_than_a_lease_can_name():
 
 
 async def test_what_is_ready_cannot_be_counted_for_a_while(monkeypatch):
-    """The delivery that has found the damage goes on, and the items are given back."""
+    """The delivery that has found the damage continues, and the items are given back."""
     monkeypatch.setattr(damages, "UNCOUNTED_S", 0.001)
     count = payloads_of.ready_items
     fails = [StorageCorrupt("not now")] * 3
@@ -160,7 +160,7 @@ async def test_only_so_many_damaged_blocks_are_remembered(monkeypatch):
 
 
 class Whole:
-    """Another replica, which has the payload whole; at first it says something else."""
+    """Another replica, with an undamaged payload. Its first `lies` answers have wrong bytes."""
 
     def __init__(self, whole: bytes) -> None:
         self.whole = whole
@@ -177,8 +177,9 @@ class Whole:
 
 
 async def damaged_on_a(stage: Stage, *, lies: int = 0) -> Whole:
-    """An item whose payload is damaged on node a, which leads, and whole on node b. The stage has
-    one storage for all: what b would read is kept aside.
+    """An item with a payload that is damaged on node a, the leader, and undamaged on node b.
+
+    All nodes of the stage share one storage, so `Whole` keeps the payload of node b.
     """
     await stage.produce("a", b"one")
     group = group_of(stage)
@@ -195,7 +196,7 @@ async def damaged_on_a(stage: Stage, *, lies: int = 0) -> Whole:
 
 
 async def test_a_replica_that_moves_away_is_asked_too():
-    """It may be the only one that has it whole."""
+    """It may be the only replica with an undamaged payload."""
     async with staged("a", "b", leaving="b") as stage:
         await damaged_on_a(stage)
         assert payloads(*(await stage.lease("a", wait_ms=LONG_MS)).batches) == [b"one"]
@@ -223,7 +224,7 @@ async def test_what_cannot_be_sent_to_another_replica_is_mended():
         damage_of_a = stage.members["a"].damage
         damage_of_a.unsendable(group, index, part)
         damage_of_a.unsendable(group, index, part)
-        while not damage_of_a.stats().mended:  # noqa: ASYNC110 - the raft thread says nothing of it
+        while not damage_of_a.stats().mended:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.005)
         assert other.asked == 1
         reply = await stage.lease("a", wait_ms=LONG_MS)

@@ -1,4 +1,4 @@
-"""What nobody expects is answered all the same: no caller, partition, grant or move stays stuck."""
+"""Unexpected errors are answered: no caller, partition, grant or move stays stuck."""
 
 import asyncio
 from typing import Any
@@ -26,7 +26,7 @@ def memory(environment: Any) -> MemoryEnvironment:
 
 
 async def one_with_an_error(node: Node) -> GroupId:
-    """An item that was retried once, with an error that is kept in a row of its own."""
+    """Produces an item and retries it once. A separate row keeps the error of the retry."""
     queue = await node.create()
     await node.produce(b"one")
     reply = await node.lease()
@@ -61,7 +61,7 @@ async def test_a_delivery_that_cannot_be_loaded_goes_back():
 
 
 class Failing(Seat):
-    """A host that fails as no host should: at the first commands of a kind."""
+    """A host with a defect: the first `times` commands of a kind raise an unexpected error."""
 
     def __init__(self, stage: Stage, name: str, kind: type, times: int = 1) -> None:
         super().__init__(stage, name)
@@ -110,7 +110,7 @@ async def test_moves_go_on_when_what_is_to_be_moved_can_be_read_again():
         key = damage(environment, queue.groups[0])
         await node.retry(*map(whole, reply.batches), dead=True)
         await settled(node, "q", moving=1)
-        # The mover has looked, and looks again.
+        # The mover has tried to read the item, and tries again.
         await asyncio.sleep(3 * moves.PAUSE_S_MIN)
         assert damage(environment, queue.groups[0]) == key
         assert (await settled(node, "dead", ready=1)).moved_in == 1

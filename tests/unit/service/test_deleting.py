@@ -1,5 +1,5 @@
-"""After a deletion has been answered nothing is stored in the queue, and nothing leased from it,
-through whatever node: also one whose map is behind.
+"""After the answer to a deletion no node stores items in the queue or leases from it, not even a
+node with an old map.
 """
 
 from querator.model.errors import ErrorCode

@@ -1,4 +1,6 @@
-"""What a broken stream had leased and not delivered goes back at its consumer's next one."""
+"""Items that a broken stream leased and did not deliver go back when its consumer opens the next
+stream.
+"""
 
 import asyncio
 from typing import Any
@@ -88,7 +90,7 @@ async def test_only_this_consumers_former_streams_have_ended():
 async def test_a_partition_without_a_leader_is_asked_when_it_has_one():
     async with staged("a", "b", partitions=2) as stage:
         former = await subscribe(stage, "b", 1)
-        # For no more: it would lease again what goes back.
+        # Credit for no more items: the stream would lease the returned items again.
         former.grant(4, 0)
         got: list[bytes] = []
         for _ in range(2):

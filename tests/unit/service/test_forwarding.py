@@ -1,4 +1,4 @@
-"""Any node serves any partition, and callers see nothing of a change of leaders."""
+"""Any node serves any partition, and a change of leaders is invisible to callers."""
 
 import asyncio
 from collections import Counter
@@ -39,7 +39,7 @@ def start(coroutine: Any) -> "asyncio.Task[Any]":
 
 
 async def rounds(count: int = 20) -> None:
-    """Lets everything happen that needs no time."""
+    """Runs the event loop for `count` rounds, without waiting."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -91,7 +91,7 @@ async def test_one_node_leases_from_all():
 
 @pytest.mark.parametrize("at_once", [1, 3])
 async def test_partitions_that_others_lead_are_leased_from_in_turn(at_once: int):
-    """Nobody takes as much as there is: each has something all the time."""
+    """No lease takes everything: each partition always has ready items."""
     async with staged("a", "b", partitions=8) as stage:
         for name in "ab":
             for _ in range(100):
@@ -264,7 +264,7 @@ async def test_who_waits_is_told_after_a_second_link_in_the_node_s_name_has_ende
 async def test_who_waits_on_a_node_without_replicas_finds_who_leads_now(
     leads: str, d: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
-    """Seed 20116 of whole nodes: it went on telling the former leader what it wanted."""
+    """Seed 20116 of whole nodes: the node kept sending its demand to the former leader."""
     monkeypatch.setattr(node_exchange, "DESKS_S", 0.02)
     async with staged("a", "b", "c", "d", **d) as stage:
         (group,) = stage.leaders
@@ -336,7 +336,7 @@ async def test_a_call_follows_the_leader():
         stage.leaders[group] = "c"
         stage.members["a"].events.on_leadership(group, False)
         stage.members["c"].events.on_leadership(group, True)
-        # b still thinks that a leads, and a knows better.
+        # b still takes a for the leader, and a knows that c leads.
         await stage.produce("b", b"x")
         assert [name for name, _, command in stage.proposed if isinstance(command, Produce)] == [
             "a",
@@ -514,7 +514,7 @@ async def test_a_node_that_has_failed_is_not_the_end():
     async with staged("a", "b", "c") as stage:
         group = group_of(stage)
         stage.failed.add("a")
-        # A client of the node itself goes to another one.
+        # A client that calls the failed node itself has to try another one.
         assert await code(stage.produce("a", b"x")) is ErrorCode.UNAVAILABLE
         waiting = start(stage.lease("c", wait_ms=LONG_MS))
         produced = start(stage.produce("b", b"x"))
@@ -631,7 +631,8 @@ async def test_nodes_share_though_leases_take_more_than_was_offered():
 
         async def consume(name: str) -> None:
             while True:
-                # Those of the others hear of each item one by one, and take all that is there.
+                # The leases of the other nodes are offered one item at a time, and take all ready
+                # items.
                 reply = await stage.lease(name, 4, wait_ms=LONG_MS)
                 got[name] += len(payloads(*reply.batches))
 
@@ -676,7 +677,7 @@ async def test_a_wait_without_any_leader_does_not_end_as_if_nothing_was_ready():
 async def test_who_waits_on_a_node_whose_replica_has_stopped_finds_who_leads(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The node hears that it follows nobody before it knows that nothing of the partition runs."""
+    """The node loses its leader before it knows that its replica does not run."""
     monkeypatch.setattr(node_exchange, "DESKS_S", 0.02)
     async with staged("a", "b", "d") as stage, asyncio.timeout(20):
         (group,) = stage.leaders
@@ -690,7 +691,7 @@ async def test_who_waits_on_a_node_whose_replica_has_stopped_finds_who_leads(
 
 
 async def test_a_node_from_which_a_replica_moves_away_does_not_guess_who_leads():
-    """Its replica knows when there is a leader again. It asked one node after the other."""
+    """Its replica learns of the next leader, so it must not ask one node after another."""
     async with staged("a", "b", "c", leaving="b") as stage:
         group = group_of(stage)
         route = stage.members["b"].router.route(group)
@@ -703,8 +704,8 @@ async def test_a_node_from_which_a_replica_moves_away_does_not_guess_who_leads()
     "d", [{"bare": "d"}, {"stopped": "d"}], ids=["without replicas", "whose replicas are stopped"]
 )
 async def test_payloads_do_not_travel_to_a_node_that_may_lead(d: dict[str, Any]):
-    """Seed 121414 of whole nodes: each produce that waited went from one guess to the next with
-    its megabyte, and nothing else came through the links.
+    """Seed 121414 of whole nodes: each waiting produce sent its megabyte to one guessed leader
+    after another, and nothing else passed the links.
     """
     async with staged("a", "b", "c", "d", **d) as stage, asyncio.timeout(20):
         (group,) = stage.leaders

@@ -1,4 +1,6 @@
-"""Items whose payload no replica has whole: shown, given up, and nothing waits for them."""
+"""Items with a payload that is damaged on all replicas are shown and given up. Nothing waits for
+them.
+"""
 
 import asyncio
 from typing import Any
@@ -35,7 +37,7 @@ async def test_what_is_damaged_on_the_only_node_is_told_and_given_up():
         assert await give_up(node) == ((told,), 1)
         stats = await node.total()
         assert (stats.ready, stats.dropped, stats.given_up, stats.damaged) == (0, 1, 1, 0)
-        while node.queues.damage.stats().aside:  # noqa: ASYNC110 - nobody is told of it
+        while node.queues.damage.stats().aside:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.005)
         assert await give_up(node) == ((), 0)
         assert await code(give_up(node, "nobody")) is ErrorCode.QUEUE_NOT_FOUND
@@ -65,7 +67,7 @@ async def test_what_is_leased_stays():
         [group] = (await node.create()).groups
         await node.produce(b"0", b"1")
         leased = (await node.lease(1)).batches
-        # The other payload of the block that was read last is known.
+        # The cache holds the block that was read last, with the other payload.
         node.queues._leasing._cache._held.clear()
         damage(memory(node.environment), group)
         assert not (await node.lease()).batches
@@ -77,7 +79,7 @@ async def test_what_is_leased_stays():
 
 
 async def found_on_a(stage: Stage, answer: Any) -> GroupId:
-    """An item that is damaged on node a, which has found it, when b answers so."""
+    """An item with damage that its node a has found. `answer` replaces the answers of node b."""
     await damaged_on_a(stage)
     stage.members["b"].damage.payload = answer  # type: ignore[method-assign]
     assert not (await stage.lease("a")).batches
@@ -85,7 +87,7 @@ async def found_on_a(stage: Stage, answer: Any) -> GroupId:
 
 
 def made_whole(stage: Stage) -> None:
-    """The bit that was flipped is flipped once more."""
+    """Flips the damaged bit back."""
     damage(memory(stage.base.environment), group_of(stage))
 
 

@@ -1,4 +1,4 @@
-"""Who gets what, when: the behaviours of waiting leases, on real partitions."""
+"""Waiting leases on real partitions: which caller gets which items, and when."""
 
 import asyncio
 from collections import Counter
@@ -28,7 +28,7 @@ def count(reply: LeaseReply) -> int:
 
 
 async def park(node: Node, *wanted: int, **more: object) -> list["asyncio.Task[LeaseReply]"]:
-    """Lease calls that wait, in this order."""
+    """Starts lease calls that wait, in this order."""
     tasks = []
     for number, items in enumerate(wanted):
         call = node.lease(items, client_id=f"c{number}", wait_ms=LONG_MS, **more)
@@ -240,8 +240,8 @@ async def test_a_caller_does_not_stay_with_a_partition_whose_large_item_has_gone
         for _ in range(2):
             await node.produce(b"x" * 4_000)
 
-        # Both items are too large for half of the bytes, so the caller would ask the last partition
-        # alone. Before it does, what is there expires, say.
+        # Both items are larger than half of the bytes, so the caller would ask the last partition
+        # alone. Before it does, the items are gone, as if they had expired.
         loop = asyncio.get_running_loop()
         refused, told = asyncio.Event(), node.on_effects
 

@@ -1,4 +1,4 @@
-"""Leases whose answer is lost until they have lapsed, and partitions that grant nothing."""
+"""Leases that lapse before their answer arrives, and partitions that grant nothing."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from tests.unit.service.serving import LONG_MS, payloads, refusal
 from tests.unit.service.stage import Stage, staged
 
 LAPSED_MS = 4_000
-"""The timeout of the lease, and the grace of a leader."""
+"""The timeout of the lease plus the grace period of a leader."""
 
 
 def start(coroutine: Any) -> "asyncio.Task[Any]":
@@ -27,13 +27,13 @@ def start(coroutine: Any) -> "asyncio.Task[Any]":
 
 
 async def rounds(count: int = 50) -> None:
-    """Lets everything happen that needs no time."""
+    """Runs the event loop for `count` rounds, without waiting."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 def closed(stage: Stage) -> Gate:
-    """Nothing is committed until it is opened."""
+    """A closed gate: nothing is committed until the test opens it."""
     environment = stage.base.environment
     assert isinstance(environment, MemoryEnvironment)
     gate = Gate(environment)
@@ -42,13 +42,13 @@ def closed(stage: Stage) -> Gate:
 
 
 async def first_lease(stage: Stage) -> None:
-    while not stage.leases():  # noqa: ASYNC110 - nothing tells of a command under way
+    while not stage.leases():  # noqa: ASYNC110 - a command under way has no event
         await asyncio.sleep(0)
 
 
 async def lose_the_first_lease(stage: Stage, clock: SimulatedClock, gate: Gate) -> None:
-    """The link breaks when the leader is about to grant, and is whole when the lease has lapsed.
-    `gate`: closed since before the lease was asked for.
+    """Cuts the link when the leader is about to grant, and mends it after the lease has lapsed. The
+    `gate` was closed before the lease call began.
     """
     await first_lease(stage)
     stage.cut("a", "b")
@@ -113,14 +113,14 @@ async def test_a_repeated_request_follows_the_leader_of_its_partition():
         stage.leaders[group] = "c"
         stage.members["a"].events.on_leadership(group, False)
         stage.members["c"].events.on_leadership(group, True)
-        # b asks a, which does not lead, and nothing is ready that would make it ask again.
+        # b asks a, which does not lead. No ready item makes b ask again.
         async with asyncio.timeout(5):
             [again] = (await stage.lease("b", 1, **named)).batches
         assert (again.lease_id, again.repeated) == (first.lease_id, True)
 
 
 def grants_nothing(stage: Stage, name: str) -> Callable[[], int]:
-    """The node answers leases with nothing, and says that something is ready. How many came."""
+    """Makes the node grant nothing, though items are ready. Returns a function that counts leases."""
     there = stage.members[name].exchange
     assert there is not None
     came = 0
@@ -155,8 +155,8 @@ async def test_a_partition_that_grants_nothing_is_not_asked_again_at_once(
 
 
 def without_space(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """The partition's leader has no space for leases until the test takes the patch back. How many
-    leases came.
+    """Makes the partition's leader refuse leases for lack of space until the test undoes the patch.
+    Returns a function that counts the leases.
     """
     propose = stage.base.host.propose
     came = 0
@@ -185,7 +185,7 @@ async def test_a_stream_waits_while_a_node_has_no_space(node: str, monkeypatch: 
             came = without_space(stage, patched)
             subscription.grant(100, 0)
             delivery = start(subscription.next())
-            while came() < 3:  # noqa: ASYNC110 - nothing tells of a refused command
+            while came() < 3:  # noqa: ASYNC110 - a refused command has no event
                 await asyncio.sleep(0)
             assert not delivery.done()
         async with asyncio.timeout(5):

@@ -1,4 +1,4 @@
-"""Dead letters and redrives arrive exactly once, whatever goes wrong on the way."""
+"""Dead letters and redrives arrive exactly once, despite failures on the way."""
 
 import asyncio
 from contextlib import suppress
@@ -18,7 +18,7 @@ from tests.unit.service.serving import Node, payloads, serving, whole
 
 
 async def kill_all(node: Node, items: int, queue: str = "q") -> None:
-    """Rejects so many items of a queue."""
+    """Rejects this number of items of a queue."""
     killed = 0
     while killed < items:
         reply = await node.lease(100, queue=queue, wait_ms=60_000)
@@ -27,7 +27,7 @@ async def kill_all(node: Node, items: int, queue: str = "q") -> None:
 
 
 async def settled(node: Node, queue: str, **fields: int) -> PartitionStats:
-    """The counts of a queue as soon as they are these."""
+    """Waits until the counts of a queue have these values. Returns all its counts."""
 
     def reached() -> bool:
         counts = node.counts(queue)
@@ -128,14 +128,14 @@ async def test_what_is_remembered_of_deleted_queues_goes(monkeypatch):
 
 
 async def drain(node: Node, queue: str, items: int) -> int:
-    """Completes up to so many items of a queue; how many."""
+    """Completes up to this number of items of a queue. Returns how many it completed."""
     reply = await node.lease(items, queue=queue)
     await node.complete(*map(whole, reply.batches), queue=queue)
     return sum(batch.loaded.count for batch in reply.batches)
 
 
 async def test_more_die_at_once_than_the_dead_queue_has_room_for():
-    """A batch of moves is larger than the target's whole limit; all arrive in the end."""
+    """A batch of moves is larger than the target's whole limit. All items arrive in the end."""
     async with serving() as node:
         await node.create("dead", partition_items_max=100)
         await node.create(dead_queue="dead")
@@ -188,7 +188,7 @@ async def test_a_redrive_into_a_queue_with_little_room():
 
 
 async def test_a_full_target_that_has_room_again_in_the_same_turn(monkeypatch):
-    """The refusal is heard when the target has told already that it has room: no pause follows."""
+    """The refusal arrives after the target has reported free space: no pause follows."""
     monkeypatch.setattr(moves, "PAUSE_S_MIN", 1_000.0)
     monkeypatch.setattr(moves, "PAUSE_S_MAX", 1_000.0)
     async with serving() as node:
@@ -216,7 +216,7 @@ async def test_a_full_target_that_has_room_again_in_the_same_turn(monkeypatch):
 
 
 async def test_a_full_target_is_not_asked_all_the_time():
-    """While nothing leaves the target, its log grows by one entry for each pause, which doubles."""
+    """While nothing leaves the target, its log grows by one entry per pause. Pauses double."""
     async with serving() as node:
         await node.create("dead", partition_items_max=1)
         await node.create(dead_queue="dead")
@@ -254,8 +254,8 @@ async def test_what_waits_for_a_deleted_target_comes_back():
 @pytest.mark.parametrize("point", ["sync", "synced"])
 @pytest.mark.parametrize("nth", range(1, 9))
 async def test_a_crash_at_any_commit_on_the_way_loses_and_doubles_nothing(point, nth):
-    """Power is lost at the nth commit after four items were rejected, just before it is durable or
-    just after; then the node starts again.
+    """Power fails at the nth commit after four items were rejected, just before the commit is
+    durable or just after. Then the node starts again.
     """
     environment = MemoryEnvironment()
     async with serving(environment, may_fail=True) as node:

@@ -1,4 +1,4 @@
-"""How long the leader's own desk rests, so that other nodes get as much of a backlog."""
+"""How long the leader's own dispatcher rests, so that other nodes get as much of a backlog."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ LEASE_S = 0.01
 
 
 def ahead(items: float = 3.0) -> Pace:
-    """The own desk has got so much more than node b, which has leased at 0."""
+    """A pace whose own dispatcher is `items` ahead of node b. Node b has leased at time 0."""
     pace = Pace()
     pace.other("b", 0, 0.0)
     pace.own(items, LEASE_S)
@@ -64,7 +64,7 @@ def test_little_is_remembered(more: int):
 
 
 def supply_of(stage: Stage, group: GroupId) -> PartitionSupply:
-    """That of node a."""
+    """The supply of the group at node a."""
     exchange = stage.members["a"].exchange
     assert exchange is not None
     return exchange._supplies.of(stage.members["a"].router.route(group))

@@ -1,4 +1,4 @@
-"""A queue gets more partitions, and fewer, while it is used."""
+"""The number of partitions of a queue in use grows and shrinks."""
 
 import asyncio
 from typing import Any
@@ -113,7 +113,7 @@ async def test_closing_partitions_are_leased_from_and_go_when_they_are_empty():
         for batch in leased:
             [outcome] = (await node.complete(batch)).outcomes
             assert outcome.error is None
-        # What became of leases is known for a while.
+        # A closing partition remembers the outcomes of leases for a while.
         for batch in leased:
             [outcome] = (await node.complete(batch)).outcomes
             assert outcome.repeated
@@ -127,7 +127,7 @@ async def test_empty_partitions_go_and_their_successors_go_on_with_other_ids():
         await change(node, 1)
         await node.until(lambda: len(placed(node).groups) == 1)
         while {*before[1:]} & set(stored_groups(node)):
-            # Their data goes behind.
+            # The data of deleted partitions is removed in the background.
             await node.produce(b"x")
         queue = await change(node, 3)
         assert queue.groups[0] == before[0]
@@ -154,7 +154,7 @@ async def test_items_of_a_key_wait_for_earlier_ones_in_another_partition():
         page = await node.admin.peek_items("default", "q", ItemState.HELD, 1_000, "")
         assert len(page.items) == stats.total.held
 
-        # In the end only the lease keeps those that wait for its partition.
+        # In the end the lease holds back only the items that wait for its partition.
         found: list[bytes] = []
         while (counts := node.counts()).ready or counts.waits_for != (leased.partition,):
             for batch in (await node.lease(100)).batches:
@@ -178,7 +178,7 @@ async def test_items_of_a_key_wait_for_earlier_ones_in_another_partition():
 
 
 async def test_keys_go_on_as_soon_as_nothing_is_ahead_of_them(monkeypatch: pytest.MonkeyPatch):
-    # What is seen by looking now and then comes too late.
+    # Polling comes too late: the test makes its pauses long.
     for pause in ("FOLLOWING_S_MIN", "FOLLOWING_S_MAX"):
         monkeypatch.setattr(repartitioning, pause, LONG_MS / 1000)
     async with serving() as node:
@@ -245,7 +245,7 @@ async def test_a_second_change_waits_for_the_first():
         for error in errors:
             assert "being changed" in str(error)
             assert getattr(error, "code", None) is ErrorCode.UNAVAILABLE
-        # Closing ones that come back are used again.
+        # Closing partitions that come back are used again.
         await change(node, 6)
         groups = placed(node).groups
         await node.produce(*[b"x"] * 10)
@@ -286,7 +286,7 @@ async def test_dead_letters_follow_the_partitions_of_their_queue():
 
 
 class Broken:
-    """Lets so many commands of a change through, and then none."""
+    """Lets this number of commands and queries of a change through, and then none."""
 
     def __init__(self, node: Node, commands: int) -> None:
         self.left = commands

@@ -1,4 +1,4 @@
-"""Where produces go, what is answered, and what is refused."""
+"""Produces: their partitions, answers and refusals."""
 
 import asyncio
 from collections import Counter

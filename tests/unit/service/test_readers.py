@@ -28,7 +28,7 @@ from tests.unit.service.test_forwarding import group_of, rounds, start
 
 
 class Driver:
-    """A reader that acknowledges what it was given, through any service."""
+    """A reader that acknowledges the batches it has received, through any service."""
 
     def __init__(self, reader_id: str = "lake") -> None:
         self.reader_id = reader_id
@@ -53,7 +53,7 @@ class Driver:
         return advanced.partitions
 
     def take(self, progress: tuple[ReaderProgress, ...]) -> int:
-        """Everything given out is safe; how many items it is."""
+        """Notes the received batches, to acknowledge them next. Returns their number of items."""
         for one in progress:
             if one.batch is not None:
                 self.acks[one.partition] = one.batch.seq
@@ -99,7 +99,7 @@ async def test_what_one_trigger_may_have_is_shared_out():
         progress = await lake.advance(node.queues, 7)
         counts = [one.batch.count for one in progress if one.batch is not None]
         assert sorted(counts) == [2, 2, 3]
-        # What is open counts: nothing more is given out.
+        # Open batches count: the reader gets no more items.
         assert await lake.advance(node.queues, 7) == progress
         lake.take(progress)
         assert lake.take(await lake.advance(node.queues, 7)) == 5
@@ -218,7 +218,7 @@ async def test_unknown_readers_epochs_and_partitions():
         assert await code(release(call)) is ErrorCode.INVALID_ARGUMENT
         call = ReleaseReaderCall("default", "q", "lake", 0, remove=True)
         assert await code(release(call)) is ErrorCode.INVALID_ARGUMENT
-        # A partition that the queue has not (any more) has nothing left to acknowledge.
+        # A partition that the queue does not have has nothing to acknowledge.
         lake.epoch = 1
         lake.acks[9] = 4
         assert (await lake.advance(node.queues))[-1] == ReaderProgress(9, 4, gone=True)
@@ -457,7 +457,7 @@ async def test_a_waiting_call_ends_with_its_queue():
 
 
 async def opened_in_both(stage: Stage) -> Driver:
-    """A reader at b; of the second partition, which has an item like the first, a has not heard."""
+    """A reader opened at b. Both partitions have an item. The map of a lacks the second one."""
     await stage.grow(2, behind="a", leader="b")
     lake = Driver()
     await lake.open(stage.members["b"])
@@ -517,7 +517,7 @@ async def test_a_run_that_could_not_begin_is_no_replay():
         for _ in range(3):
             call = OpenReaderCall("default", "q", "lake", timeout_ms=20)
             assert (await refusal(stage.members["a"].readers.open(call))).retriable
-        # The run that goes on has not been ended by what came to nothing.
+        # The opens that failed have not ended the current run.
         stage.lead(group_of(stage, 1), "b")
         assert items(await lake.advance(stage.members["a"])) == 1
         opened = await stage.members["a"].readers.open(OpenReaderCall("default", "q", "lake"))
@@ -535,7 +535,8 @@ async def test_a_reader_that_still_reads_is_removed_nowhere(monkeypatch):
         call = ReleaseReaderCall("default", "q", "lake", remove=True)
         removing = start(stage.members["b"].readers.release(call))
         await stage.confirming.wait()
-        # It has seen that nothing is open in the first partition; before it goes on, something is.
+        # The removal has found no open batch in the first partition. A batch opens there before
+        # the removal continues.
         await stage.produce("a", b"x")
         assert items(await lake.advance(stage.members["a"])) == 1
         stage.lead(group_of(stage, 1), "b")

@@ -1,4 +1,4 @@
-"""Readers of a queue whose number of partitions changes, through nodes that are behind."""
+"""Readers of a queue whose number of partitions changes, through nodes with an old map."""
 
 from random import Random
 
@@ -18,8 +18,8 @@ UNKNOWN = ReaderProgress(1, 0, error=ErrorCode.UNAVAILABLE)
 
 
 async def grown(stage: Stage, *, ready: int = 0) -> Driver:
-    """A reader that was opened before there was a second partition, of which `a` has not heard. An
-    item is there, and `ready` are in the first one.
+    """A reader that was opened before the queue got its second partition. The map of `a` lacks that
+    partition, which has one item. The first partition has `ready` items.
     """
     lake = Driver()
     await lake.open(stage.members["a"])
@@ -148,7 +148,7 @@ async def hear_when_asked(stage: Stage) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 async def test_a_run_that_ends_with_an_empty_advance_has_read_everything_once(seed, monkeypatch):
-    """A fuzz: any node is asked, some are behind, the number of partitions changes meanwhile."""
+    """Fuzz test: calls go to any node, some maps are old, and the number of partitions changes."""
     monkeypatch.setattr(directory, "CATCH_UP_S", 0.02)
     chance = Random(seed)
     async with staged("a", "b", "c") as stage:

@@ -1,4 +1,4 @@
-"""Reads that show everything acknowledged, reads that may be behind, maps that catch up."""
+"""Reads that show everything acknowledged, stale reads, and maps that catch up."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ def group_of(stage: Stage, partition: int = 0) -> GroupId:
 
 
 def admin_of(stage: Stage, name: str, clock: Clock | None = None) -> AdminService:
-    """What operators ask at a node."""
+    """The admin service of a node."""
     service = stage.members[name]
     return AdminService(
         placement=cast(Any, stage.maps[name]),
@@ -104,7 +104,7 @@ async def test_a_read_says_before_its_deadline_that_nobody_leads():
 
 
 async def produced_when_the_map_has_come(stage: Stage, queue: Queue) -> None:
-    """b, whose map is old, asks for a newer one, and takes the item when it has that."""
+    """b has an old map. It asks for a newer one, and accepts the item when it has that map."""
     for group in queue.groups:
         stage.lead(group, "a")
     produced = asyncio.get_running_loop().create_task(stage.produce("b", b"x", queue=queue.name))
@@ -210,7 +210,7 @@ async def test_nobody_is_told_that_there_is_no_queue_while_the_map_cannot_catch_
 async def test_a_queue_that_was_made_anew_is_not_taken_for_the_one_that_was_deleted(
     monkeypatch: pytest.MonkeyPatch, ask: Callable[[Stage], Awaitable[Any]], catches_up: bool
 ):
-    """The node's map has the former queue of that name, being deleted."""
+    """The node's map has the former queue of that name, in the state DELETING."""
     if not catches_up:
         monkeypatch.setattr(directory, "CATCH_UP_S", 0.05)
     async with staged("a", "b") as stage:
@@ -315,7 +315,7 @@ async def test_what_is_moved_to_a_queue_that_is_not_known_yet_is_not_taken_back(
 
 
 async def grown(stage: Stage, clock: Clock | None = None) -> AdminService:
-    """What operators ask at `a`, which has not heard of the second partition, where an item is."""
+    """The admin service of `a`, whose map lacks the second partition. Both have an item."""
     admin = admin_of(stage, "a", clock)
     await stage.grow(2, behind="a", leader="b")
     for number in range(2):
@@ -361,7 +361,7 @@ async def test_lists_through_an_old_map_have_the_items_of_all_partitions(size):
 
 @pytest.mark.parametrize("ids", [(), ("0-1", "1-1")])
 async def test_letters_are_sent_home_through_an_old_map_from_all_partitions(ids):
-    """`q` is the dead queue of another one, and has been given a second partition."""
+    """`q` is the dead queue of another queue, and gets a second partition."""
     async with staged("a", "b") as stage:
         await stage.base.create("home", partitions=2, dead_queue="q")
         home = stage.base.placement.map.find("default", "home")
@@ -396,7 +396,7 @@ async def test_nobody_is_told_that_there_is_no_partition_while_the_map_cannot_ca
 async def test_a_call_that_names_a_partition_of_which_an_old_map_does_not_know_is_to_come_again(
     monkeypatch: pytest.MonkeyPatch, door: str
 ):
-    """A commit was refused for good, and so its tasks were staged anew."""
+    """A commit that is refused for good makes its driver stage the tasks again."""
     monkeypatch.setattr(directory, "CATCH_UP_S", 0.1)
     async with staged("a", "b") as stage:
         await stage.grow(2, behind="a", leader="b")

@@ -1,4 +1,4 @@
-"""Leaders that are not there yet, deadlines before a command is taken on, taking turns."""
+"""Partitions without a leader yet, deadlines before a command is accepted, taking turns."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ from tests.unit.service.serving import Node, code, payloads, serving
 
 @asynccontextmanager
 async def starting(environment: MemoryEnvironment) -> AsyncIterator[tuple[Node, Gate]]:
-    """A node that knows its queues and whose partitions have no leader until the gate opens."""
+    """A node that knows its queues. Its partitions have no leader until the gate opens."""
     node = Node(environment, RealClock())
     gate = Gate(environment)
     known = asyncio.Event()

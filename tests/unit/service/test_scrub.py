@@ -1,4 +1,4 @@
-"""Payloads are read in the background: what is damaged is found before anybody leases it."""
+"""The scrub reads payloads in the background, and finds damage before an item is leased."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ async def scrubbing(node: Node, bytes_per_s: int = 1_000_000_000) -> AsyncIterat
 
 
 async def rounds(scrub: Scrub, count: int) -> None:
-    while scrub.stats().rounds < count:  # noqa: ASYNC110 - nobody is told of it
+    while scrub.stats().rounds < count:  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0.001)
 
 

@@ -1,4 +1,4 @@
-"""Complete, retry and extend over partitions."""
+"""Complete, retry and extend across partitions."""
 
 import asyncio
 
@@ -235,7 +235,7 @@ async def test_leases_of_a_partition_that_a_node_has_not_heard_of_are_not_lost(e
 async def test_leases_that_a_node_cannot_have_heard_of_are_not_said_to_be_lost(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The queue has a second partition, and nobody tells the node."""
+    """The queue has a second partition, and the node does not receive the current map."""
     monkeypatch.setattr(directory, "CATCH_UP_S", 0.1)
     async with staged("a", "b") as stage:
         await stage.grow(2, behind="a", leader="b")

@@ -1,7 +1,7 @@
-"""Whatever the number of partitions was, is and will be: a request is stored once.
+"""A request is stored once, however the number of partitions changes.
 
-Partitions alone, without raft and without a node: requests are routed as the service routes them,
-and what is remembered is handed over as placement does, while requests come and are repeated.
+The test has partitions alone, without Raft and without a node. It routes requests as the service
+does, and hands facts over as placement does, while requests arrive and are repeated.
 """
 
 import struct
@@ -43,11 +43,11 @@ class Request:
     def __init__(self, call: ProduceCall) -> None:
         self.call = call
         self.places: dict[int, Place] = {}
-        """Of items by their position, as answered first."""
+        """Place of each item as first answered, by the item's position."""
 
 
 class Shares(RuleBasedStateMachine):
-    """`n` partitions as of `version`, on the way to `next` when `step` is not 0."""
+    """`n` partitions at routing version `version`. A change to `next` runs while `step` is not 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Shares(RuleBasedStateMachine):
         self.n = self.next = self.version = self.step = 0
         self.former = 1
         self.rows = 0
-        """That a page of facts has."""
+        """Maximum number of rows in a page of facts."""
         self.since: list[int] = []
         self.requests: list[Request] = []
         self.sequences: dict[bytes, int] = {}
@@ -111,7 +111,7 @@ class Shares(RuleBasedStateMachine):
     @precondition(lambda self: self.requests)
     @rule(number=st.integers(0, 1_000), step=st.sampled_from([-1, 1]))
     def astray(self, number: int, step: int) -> None:
-        """Somebody routes by the number before, or by the next one."""
+        """A node routes by the previous number of partitions, or by the next one."""
         if step > 0 and not self.step:
             return
         n, version = (self.next, self.version + 1) if step > 0 else (self.former, self.version - 1)
@@ -136,7 +136,7 @@ class Shares(RuleBasedStateMachine):
         log.now_ms += 1
         [result] = log.entry(Proposal(part.command, part.items))
         if isinstance(result, Refusal):
-            # Closed to the old number, or an ordered one that comes behind a lost one.
+            # The partition refuses the old number, or the ordered request follows a lost one.
             assert result.code in (ErrorCode.SEQUENCE_GAP, ErrorCode.ROUTING_CHANGED), result
             return
         assert isinstance(result, ProduceResult)
@@ -151,12 +151,12 @@ class Shares(RuleBasedStateMachine):
             known = request.places.setdefault(position, place)
             assert known == place, "a repeat is told of the first place"
 
-    # --- another number --------------------------------------------------------------------------
+    # --- changes of the number -------------------------------------------------------------------
 
     @precondition(lambda self: self.step == 0)
     @rule(n=st.integers(1, PARTITIONS_MAX))
     def begin_change(self, n: int) -> None:
-        """Requests go on."""
+        """Requests are still stored."""
         self.next = n
         self.since = self.hand_over([0] * self.n)
         self.step = 1
@@ -164,14 +164,14 @@ class Shares(RuleBasedStateMachine):
     @precondition(lambda self: self.step == 1)
     @rule()
     def tell_all(self) -> None:
-        """From here on nothing is stored that goes by the old number."""
+        """From here on no request with the old number is stored."""
         self.tell(Route(self.version + 1, self.next, open=False))
         self.step = 2
 
     @precondition(lambda self: self.step == 2)
     @rule(late=st.booleans())
     def end_change(self, late: bool) -> None:
-        """`late`: somebody else is still at it, who has begun before."""
+        """`late`: another node, which began earlier, still runs the same change."""
         self.hand_over(self.since)
         self.tell(Route(self.version + 1, self.next, open=True))
         if late:
@@ -206,7 +206,7 @@ class Shares(RuleBasedStateMachine):
         for log in self.logs:
             log.one(route)
 
-    # --- what holds ------------------------------------------------------------------------------
+    # --- invariants ------------------------------------------------------------------------------
 
     @invariant()
     def each_item_is_stored_once(self) -> None:

@@ -1,4 +1,4 @@
-"""A queue with a partition that is stopped is not changed, and the caller hears which and why."""
+"""A queue with a stopped partition is not changed. The error names the partition and the reason."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ LONGER = QueueSettings(lease_timeout_ms=77_000)
 
 
 class Broken:
-    """Groups whose machines fail."""
+    """Makes the partition machines of `groups` fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.groups: set[GroupId] = set()
@@ -40,7 +40,7 @@ class Broken:
 
 
 def damage(monkeypatch: pytest.MonkeyPatch, broken: GroupId) -> None:
-    """What is stored of the group cannot be read."""
+    """Makes the stored data of the group unreadable."""
 
     def opened(group: GroupId, *args: Any, **more: Any) -> Group:
         if group == broken:
@@ -113,8 +113,8 @@ async def test_a_node_whose_replica_is_not_open_says_that_it_does_not_lead(monke
         host = stage.base.host
         monkeypatch.setattr(host, "status", lambda _: None)
         error = await refusal(stage.members["b"].reads.answer(ClosureQuery(group)))
-        # The caller goes on with another node. A replica that is new is opened before long: it is
-        # not among those that are stopped.
+        # The caller continues with another node. A new replica opens soon: it does not count as
+        # stopped.
         assert (error.code, error.field) == (ErrorCode.NOT_LEADER, "")
         assert "not open yet" in error.message
         broken = QueratorError(ErrorCode.INTERNAL, "a row is damaged")

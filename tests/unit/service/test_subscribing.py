@@ -444,8 +444,8 @@ async def test_a_delivery_that_waited_tells_what_remains_and_not_of_leases_that_
 
 
 async def test_a_lease_that_reached_nobody_comes_after_what_was_leased_meanwhile():
-    """Order is that of leases (ADR 30): what goes back goes to its place, and what another consumer
-    has leased after it is with that one.
+    """Order is the order of leases (ADR 30). A returned item goes back to its place. Later items
+    that another consumer has leased stay with that consumer.
     """
     async with serving() as node:
         await node.create()

@@ -1,4 +1,4 @@
-"""Transactional produce over several nodes: whoever is asked, whoever leads, whoever goes."""
+"""Transactional produce over several nodes: any caller, any leader, and nodes that fail."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -49,7 +49,7 @@ def attempt(number: int = 1) -> bytes:
 
 
 def stage_call(*payloads: bytes, task: int = 0, number: int = 1, **more: Any) -> StageCall:
-    """`number` names the attempt."""
+    """`number` identifies the attempt."""
     keyed = {name: more.pop(name) for name in ("keys", "keyed") if name in more}
     produced = produce_call(*payloads, **keyed)
     fields = {"producer": SPARK, "batch": 0, "sequence": 1, "timeout_ms": LONG_MS, **more}
@@ -78,7 +78,7 @@ def abort_call(batch: int = 0) -> AbortCall:
 async def fill(
     service: QueueService, *requests: tuple[bytes, ...], task: int = 0, number: int = 1, **more: Any
 ) -> CommittedAttempt:
-    """Stages requests of one attempt; what a commit says of it."""
+    """Stages requests of one attempt. Returns what a commit names of the attempt."""
     parts: dict[int, StagedPart] = {}
     for sequence, items in enumerate(requests, start=1):
         call = stage_call(*items, task=task, number=number, sequence=sequence, **more)
@@ -96,7 +96,7 @@ async def fill(
 
 @asynccontextmanager
 async def nodes(*names: str, **settings: Any) -> AsyncIterator[Stage]:
-    """As `staged`; the service that has made the queue carries out nothing."""
+    """Like `staged`, but the service that created the queue is stopped."""
     async with joined(*names, **settings) as stage:
         await stage.base.queues.stop()
         stage.lead(PLACEMENT_GROUP, names[0])
@@ -104,7 +104,7 @@ async def nodes(*names: str, **settings: Any) -> AsyncIterator[Stage]:
 
 
 async def everything(stage: Stage, count: int, name: str = "a") -> list[bytes]:
-    """Leases so many items, and finds that there are no more."""
+    """Leases `count` items, and checks that there are no more. Returns their payloads, sorted."""
     found: list[bytes] = []
     while len(found) < count:
         reply = await stage.lease(name, wait_ms=LONG_MS)
@@ -222,8 +222,8 @@ async def test_abort_drops_what_is_staged_and_is_too_late_after_the_commit():
 @pytest.mark.parametrize("partition", [0, 1])
 @pytest.mark.parametrize("kind", [Begin, Prepare, Decide, Publish, Finish])
 async def test_leaders_change_at_each_step(kind: type, partition: int):
-    """Right after a command of each kind has reached a leader, another node takes the office of
-    the coordinator, or of a participant.
+    """Right after a command of each kind has reached a leader, another node takes over the
+    leadership of the coordinator or of a participant.
     """
     async with nodes("a", "b", "c", partitions=3) as stage:
         queue = stage.base.placement.map.find("default", "q")
@@ -295,7 +295,7 @@ async def test_a_commit_that_waits_too_long_says_so_and_goes_on():
 
 
 async def with_leader(stage: Stage, group: Any) -> Any:
-    """The list of transactions, asked for while the partition gets a leader."""
+    """The list of transactions, requested while the partition gets a leader."""
     listed = asyncio.get_running_loop().create_task(stage.members["a"].staged("default", "q"))
     stage.lead(group, "b")
     return await listed
@@ -363,7 +363,7 @@ async def test_a_batch_that_was_staged_before_the_partitions_changed(after: int)
 
 
 async def test_a_change_of_partitions_waits_for_what_is_pinned():
-    """Keys that a batch brings are known to the partitions that get them afterwards."""
+    """Partitions that get a batch's keys after the change know these keys."""
     async with serving() as node:
         await node.create(partitions=2)
         keys = tuple(b"k%d" % number for number in range(20))
@@ -445,7 +445,7 @@ async def test_a_coordinator_takes_no_partition_for_gone_that_it_has_not_heard_o
 
 
 async def test_what_is_committed_is_not_lost_with_a_coordinator_that_knew_all_partitions():
-    """The office passes between the decision and what follows from it."""
+    """The leadership moves to a node with an old map right after the decision."""
     async with nodes("a", "b") as stage:
         stage.lead(group_of(stage), "b")
         await stage.grow(2, behind="a", leader="b")

@@ -1,4 +1,4 @@
-"""Whose turn it is among those who wait."""
+"""The order in which the wait queue serves waiters."""
 
 import random
 from collections import Counter
