@@ -120,7 +120,7 @@ async def test_a_repeated_request_follows_the_leader_of_its_partition():
 
 
 def grants_nothing(stage: Stage, name: str) -> Callable[[], int]:
-    """Makes the node grant nothing, though items are ready. Returns a function that counts leases."""
+    """Makes the node grant nothing while items are ready. Returns a counter of its leases."""
     there = stage.members[name].exchange
     assert there is not None
     came = 0
@@ -156,7 +156,7 @@ async def test_a_partition_that_grants_nothing_is_not_asked_again_at_once(
 
 def without_space(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Makes the partition's leader refuse leases for lack of space until the test undoes the patch.
-    Returns a function that counts the leases.
+    Returns a counter of the leases.
     """
     propose = stage.base.host.propose
     came = 0

@@ -47,7 +47,7 @@ class Request:
 
 
 class Shares(RuleBasedStateMachine):
-    """`n` partitions at routing version `version`. A change to `next` runs while `step` is not 0."""
+    """`n` partitions at routing version `version`. While `step` is not 0 they change to `next`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Transactional produce over several nodes: any caller, any leader, and nodes that fail."""
+"""Transactional produce over several nodes: any caller, any leader, missing participants."""
 
 import asyncio
 from collections.abc import AsyncIterator
