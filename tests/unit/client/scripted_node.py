@@ -1,4 +1,4 @@
-"""A node that does what a test tells it: for refusals and losses that a real one seldom shows."""
+"""A node scripted by a test, for refusals and losses that a real node seldom shows."""
 
 import asyncio
 from collections import deque
@@ -28,16 +28,17 @@ def refusal(name: str, **more: Any) -> errors_pb2.Error:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """What a client learns beside its calls comes when it comes."""
-    while not condition():  # noqa: ASYNC110 - nobody is told
+    """Polls for what a client learns outside of its calls."""
+    while not condition():  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0.01)
 
 
 class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
     """One partition in memory that checks order and identity as a real one does.
 
-    `decide` sees each produce request first: an error is the answer, None leaves it to the rules.
-    `cut_after` answers: the streams break then, with the answer lost and its effect kept.
+    `decide` gets each produce request first. It returns the answer, or None to apply the usual
+    rules. The next `cut_answers` answers break their call or stream: the answer is lost, and its
+    effect stays.
     """
 
     def __init__(self) -> None:
@@ -54,9 +55,9 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
         self.settles: list[queue_service_pb2.LeaseStreamRequest] = []
         self.lost: set[int] = set()
         self.unsettled: deque[errors_pb2.ErrorCode.ValueType] = deque()
-        """What the next settles of a lease come to, before they come to anything."""
+        """Errors of the next settled leases, instead of an outcome."""
         self.completes: deque[errors_pb2.Error | None] = deque()
-        """What the next complete calls are refused with; None: they are carried out."""
+        """Errors of the next complete calls. None: the call is executed."""
         self.lease_timeout_seconds = 30
         self.half_closed = 0
         self._next_seq = 1
@@ -64,11 +65,11 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
         self.address = ""
         self.routing: queue_service_pb2.GetRoutingResponse | None = None
         self.leader_address = ""
-        """What answers say of who leads."""
+        """The leader's address in answers."""
         self.produce_streams = 0
-        """How many were opened."""
+        """Number of opened produce streams."""
         self.hung = False
-        """Unary calls get no answer."""
+        """Whether produce calls get no answer."""
         self.asked = 0
         self._server: grpc.aio.Server | None = None
 
@@ -83,7 +84,7 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
             await node.stop()
 
     async def start(self) -> None:
-        """At the address that it had before, if it had one."""
+        """Starts a server at the node's former address, if there is one."""
         self._server = grpc.aio.server()
         queue_service_pb2_grpc.add_QueueServiceServicer_to_server(self, self._server)
         port = self._server.add_insecure_port(self.address or "127.0.0.1:0")
@@ -91,13 +92,13 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
         await self._server.start()
 
     async def stop(self) -> None:
-        """Ends as a node that is killed does: without a word."""
+        """Ends like a killed node: without a message to its clients."""
         if self._server is not None:
             server, self._server = self._server, None
             await server.stop(None)
 
     def share(self, other: "ScriptedNode") -> None:
-        """Has one partition with another node: either stores what the other one knows."""
+        """Shares the partition of another node: each node knows what the other stores."""
         self.stored, self.outcomes, self.last = other.stored, other.outcomes, other.last
         self.ready, self._changed = other.ready, other._changed
 

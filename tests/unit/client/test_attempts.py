@@ -1,4 +1,4 @@
-"""How a request is repeated within its time."""
+"""Repeats of a request within its time."""
 
 import asyncio
 import time
@@ -18,12 +18,12 @@ from querator.model.errors import ErrorCode
 
 
 async def test_a_refusal_stays_one_when_the_loop_is_late():
-    """Time that has run out is not sent: the answer would be that the outcome is not known."""
+    """No attempt begins after the deadline: it would end with an unknown outcome."""
     given: list[float] = []
 
     async def attempt(left: float) -> RequestError:
         given.append(left)
-        # Something else holds the loop past the deadline, while the next try waits.
+        # Other work holds the loop past the deadline while the next attempt waits.
         asyncio.get_running_loop().call_later(0.001, hold)
         return Unavailable(ErrorCode.UNAVAILABLE, "not now", retry_delay_ms=10)
 
@@ -45,7 +45,7 @@ def cut_off() -> RequestError:
 
 
 async def ended(*attempts: RequestError) -> RequestError:
-    """How a call ends whose attempts end so; after the last one there is no time."""
+    """The error of a call whose attempts end with these errors. No time is left after the last."""
     left = list(attempts)
 
     async def attempt(seconds: float) -> RequestError:

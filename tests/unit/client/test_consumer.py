@@ -1,4 +1,4 @@
-"""The consumer against a node that is told what to do."""
+"""The consumer against a scripted node."""
 
 import asyncio
 from datetime import timedelta
@@ -165,7 +165,7 @@ async def test_settles_that_are_still_gathered_hold_their_leases(monkeypatch):
             node.cut_answers = 1
             on_its_way = first.complete()
             await asyncio.sleep(0)
-            # Waits for the first one's answer, which comes on the next stream.
+            # The second settle waits for the first one's answer, which arrives on the next stream.
             await asyncio.gather(on_its_way, second.complete())
     assert [list(each.held_lease_ids) for each in node.subscriptions] == [
         [],
@@ -204,7 +204,7 @@ async def test_a_broken_stream_that_releases_takes_its_items_with_it():
         await node.make_ready(_batch(0, 2), _batch(2, 2))
         async with client.consumer("q", release_on_disconnect=True, prefetch_items=4) as consumer:
             first = await anext(consumer)
-            # What has not arrived when the stream breaks comes on the next one.
+            # Items that have not arrived when the stream breaks arrive on the next one.
             await until(lambda: consumer.held == 4)
             node.cut_answers = 1
             node.lost = {1, 2, 3, 4}

@@ -1,4 +1,4 @@
-"""Every code has its exception, whichever way it travels."""
+"""Every error code has its exception, on every way from the node to the client."""
 
 import grpc
 import grpc.aio

@@ -1,4 +1,4 @@
-"""Items and bytes."""
+"""Items of the client and their bytes on the wire."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Whose turn it is."""
+"""The wait queue of the client wakes its tasks in order."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from querator.client.transport.wait_queue import Line
 
 
 async def standing(line: Line, count: int) -> list["asyncio.Task[None]"]:
-    """Tasks that wait in the line, in their order."""
+    """Tasks that wait in the wait queue, in order."""
     tasks = []
     for _ in range(count):
         tasks.append(asyncio.get_running_loop().create_task(line.wait()))

@@ -1,4 +1,4 @@
-"""A client of several nodes: it goes on with another one, and learns who is there."""
+"""A client of several nodes: it changes to another node, and learns the nodes of the cluster."""
 
 import asyncio
 import socket
@@ -33,7 +33,7 @@ NOBODY = "127.0.0.1:1"
 
 @asynccontextmanager
 async def cluster(*names: str, leaders: tuple[str, ...] = ("a",)) -> AsyncIterator[Any]:
-    """Nodes that know each other, over one store."""
+    """Nodes that know each other and share one store."""
     async with AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(ScriptedNode.running()) for _ in names]
         routing = queue_service_pb2.GetRoutingResponse(leaders=leaders)
@@ -49,8 +49,8 @@ async def cluster(*names: str, leaders: tuple[str, ...] = ("a",)) -> AsyncIterat
 
 @asynccontextmanager
 async def nobody_at_home() -> AsyncIterator[str]:
-    """An address that can be connected to, and where nothing is ever said: as one that packets do
-    not come back from.
+    """An address that accepts connections and never sends anything, like one whose packets are
+    dropped.
     """
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
@@ -182,7 +182,7 @@ async def test_a_hung_node_is_left_for_another_one(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("said", ["DEADLINE_EXCEEDED", "OUTCOME_UNKNOWN", ""])
 async def test_only_a_node_that_answers_is_given_longer(said: str):
-    """A node that says that it waited in vain for a leader is alive. Each attempt sends the whole
+    """A node that reports that it found no leader in time is alive. Each attempt sends the whole
     request again.
     """
     async with cluster("a", "b") as (a, b):
@@ -199,7 +199,7 @@ async def test_only_a_node_that_answers_is_given_longer(said: str):
                 a.hung = b.hung = False
             return await node.queues.Produce(request, timeout=left)
 
-        # What connecting takes on a busy machine is taken from the first.
+        # On a busy machine connecting shortens the time of the first attempt.
         await nodes.call(produce, patience=10 if said else 0.2)
         if said:
             assert given == pytest.approx([10, 20, 40, 80], abs=5)
@@ -243,7 +243,7 @@ async def test_an_ordered_producer_follows_the_leader():
 async def test_a_node_to_which_no_connection_comes_about_is_left(unary: bool):
     async with nobody_at_home() as silent, ScriptedNode.running() as node:
         for _ in range(5):
-            # gRPC by itself waits for 3 s.
+            # gRPC alone would wait for 3 s.
             async with Client([silent, node.address], request_timeout=WHILE) as client:
                 if unary:
                     await client.produce("q", b"x")
@@ -396,7 +396,7 @@ async def test_a_producer_leaves_a_node_that_falls_silent(monkeypatch: pytest.Mo
             await producer.produce(b"0")
             await until(lambda: len(client._nodes().addresses) == 2)
             a.silent = True
-            # What the silent node has stored is not stored again.
+            # Items that the silent node has stored are not stored again.
             await producer.produce_many([b"1", b"2"])
             assert producer._lane.address == b.address
     assert a.stored == b.stored == [b"0", b"1", b"2"]
@@ -416,7 +416,7 @@ async def test_a_producer_stays_with_a_slow_node_where_there_is_no_other(
                 await until(lambda: asyncio.get_running_loop().time() > looked)
                 assert node.produce_streams == 1
                 waiting.cancel()
-            # Nothing is waited for any more.
+            # The cancelled produce does not delay the close.
             await producer.close()
 
 
@@ -444,8 +444,8 @@ async def test_what_a_node_says_is_told_rather_than_that_another_one_is_silent()
 
 
 async def test_a_settle_of_many_keeps_what_is_known_when_a_repeat_is_refused():
-    """One lease is completed, the partition of another one does not know: the repeat for that one
-    is refused, and that says nothing about the first.
+    """One lease is completed, and the outcome of another one is unknown. The repeat for that lease
+    is refused, which changes nothing about the completed one.
     """
     async with ScriptedNode.running() as node, Client(node.address) as client:
         node.unsettled.append(errors_pb2.ERROR_CODE_OUTCOME_UNKNOWN)

@@ -1,4 +1,4 @@
-"""The producer against a node that is told what to do."""
+"""The producer against a scripted node."""
 
 import asyncio
 from datetime import timedelta

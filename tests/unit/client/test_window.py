@@ -1,4 +1,4 @@
-"""The producer's window: what is sent again, under which identity, and what stays unknown."""
+"""The producer's window: repeated requests, their identity, and unknown outcomes."""
 
 from dataclasses import dataclass, field
 
@@ -190,7 +190,7 @@ def test_a_gap_that_comes_of_overtaking_keeps_the_identity():
     window = _window(3)
     first, second, third = _send_all(window)
     identity = window.identity
-    # Two have met a new leader before the first one did.
+    # The second and third requests have reached a new leader before the first one.
     assert _refuse(window, second, GAP)
     assert _refuse(window, third, GAP)
     window.answered(first.number)
