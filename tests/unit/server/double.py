@@ -1,7 +1,7 @@
 """A service whose answers a test decides, and a server in front of it.
 
-The transport's own promises need a service that is slow, stuck or broken at will, which the real
-one is not. What the real one answers through this transport is the integration tests' business.
+Tests of the transport's own guarantees need a service that is slow, stuck or broken on demand.
+The integration tests cover the answers of the real service through this transport.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ def delivery(payload: bytes) -> LeaseReply:
 
 
 class Changes:
-    """Lets a test wait until something it counts has come to pass."""
+    """Counts events, and lets a test wait until a condition on the counts holds."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -62,7 +62,7 @@ class Changes:
 
 
 class Subscription:
-    """Delivers what the test puts into `replies`, or raises it."""
+    """Delivers the replies that the test puts into `replies`, and raises the exceptions."""
 
     lease_timeout_ms = 30_000
     durable = True
@@ -120,7 +120,7 @@ def extended(call: ExtendCall) -> ExtendReply:
 
 
 class Service:
-    """Refuses and fails by the queue's name; is stuck while `gate` is not set."""
+    """Refuses or fails depending on the queue's name. It is stuck while `gate` is not set."""
 
     def __init__(self) -> None:
         self.changes = Changes()

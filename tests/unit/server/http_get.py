@@ -8,7 +8,7 @@ from collections.abc import Mapping
 async def get(
     address: str, path: str, *, method: str = "GET", **headers: str
 ) -> tuple[int, Mapping[str, str], str]:
-    """Status, headers (names in lower case) and body of one request on a connection of its own."""
+    """Status, headers (names in lower case) and body of one request on its own connection."""
     return await asyncio.to_thread(_get, address, path, method, headers)
 
 

@@ -16,7 +16,7 @@ TOKEN = b"of the cluster"
 
 
 class Linked(Stage):
-    """A stage whose nodes talk over gRPC. `addresses` are what each map says of the nodes."""
+    """A stage whose nodes communicate over gRPC. `addresses` has the address of each node."""
 
     def __init__(self, base: Any) -> None:
         super().__init__(base)
@@ -34,14 +34,14 @@ class Linked(Stage):
         self.addresses[name] = await server.start()
 
     async def serve_again(self, name: str, listen: str = "127.0.0.1:0") -> None:
-        """A server in front of a service that has lost its own."""
+        """Starts a server for a service that has lost its former one."""
         server = self.servers[name] = GrpcServer(
             self.members[name], cast(Any, None), listen=listen, forwarding=self.links[name]
         )
         self.addresses[name] = await server.start()
 
     def tell(self, *names: str, cluster_id: str = "c") -> None:
-        """Has nodes know the addresses of all."""
+        """Gives the nodes a map with the addresses of all nodes."""
         self.epoch += 1
         nodes = [PlacedNode(name, "1", "", address) for name, address in self.addresses.items()]
         placed = PlacementMap(self.epoch, cluster_id=cluster_id, nodes=nodes)
@@ -49,8 +49,8 @@ class Linked(Stage):
             self.links[name].on_map(placed)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Links open and break outside of what anybody could wait for."""
-        while not condition():  # noqa: ASYNC110 - what changes is inside of gRPC
+        """Polls, because gRPC has no event for links that open or break."""
+        while not condition():  # noqa: ASYNC110 - gRPC has no event for it
             await asyncio.sleep(0.005)
 
     async def until_open(self) -> None:

@@ -1,4 +1,4 @@
-"""The admin port over HTTP: what it answers, who it refuses, and how it ends."""
+"""The admin port over HTTP: its answers, its refusals, and its stop."""
 
 import asyncio
 import contextlib
@@ -140,7 +140,7 @@ async def test_whoever_connects_at_the_end_is_not_left_waiting(steps: int) -> No
     host, _, port = address.rpartition(":")
 
     async def come() -> None:
-        """Refused, or let in and closed."""
+        """Connects. The server refuses the connection, or accepts and closes it."""
         with contextlib.suppress(ConnectionError):
             reader, writer = await asyncio.open_connection(host, int(port))
             async with asyncio.timeout(20):

@@ -1,4 +1,4 @@
-"""Browse: pages in order, and how its streams end."""
+"""Browse: pages in order, and every way in which its streams end."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ REQUEST = queue_service_pb2.BrowseRequest(queue="q", from_seq=1, upto_seq=5)
 
 
 class Scan:
-    """Pages of one item; `broken_at`: the page that cannot be made, `stuck_at`: that never is."""
+    """Pages of one item. The page at `broken_at` fails, and the page at `stuck_at` never comes."""
 
     def __init__(self, call: BrowseCall, service: "Scanning") -> None:
         self.call = call
@@ -91,7 +91,7 @@ async def test_a_scan_that_its_client_leaves_is_closed():
 
 
 class Slow(Scan):
-    """Takes turns of the loop to give a page up."""
+    """Needs many rounds of the loop to cancel a page."""
 
     async def page(self, from_seq: int) -> BrowsedPage:
         try:
@@ -117,7 +117,7 @@ async def test_a_stopped_server_has_no_handler_at_work():
 
 
 class Heavy(Scan):
-    """Pages that no window of a connection takes."""
+    """Pages larger than the flow-control window of a connection."""
 
     async def page(self, from_seq: int) -> BrowsedPage:
         made = await super().page(from_seq)
@@ -147,10 +147,10 @@ class HeavyScanning(Scanning):
 
 @pytest.mark.parametrize("idle_ms", [0, 50])
 async def test_a_scan_that_nobody_reads_is_closed(monkeypatch: pytest.MonkeyPatch, idle_ms: int):
-    """With 0 the first page is the one that is given up."""
+    """With an idle time of 0 the server gives up the first page."""
     monkeypatch.setattr("querator.server.calls.browse_stream.SCAN_IDLE_MS_MAX", idle_ms)
     service = HeavyScanning()
-    # gRPC gives a stream that nobody reads a larger window while answers to its pings are late.
+    # gRPC enlarges the window of an unread stream while answers to its pings are late.
     options = [("grpc.http2.bdp_probe", 0)]
     async with (
         running(service) as there,

@@ -1,4 +1,4 @@
-"""What became of calls is counted where they end, on every way to end."""
+"""Outcomes of calls are counted where the calls end, on every way to end."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ async def test_a_caller_that_goes_away() -> None:
         await service.changes.until(lambda: service.changes.counts["taken"] == 1)
         call.cancel()
         await service.changes.until(lambda: service.changes.counts["cancelled"] == 1)
-        # Answered on the same loop, after the cancelled handler has ended.
+        # This call is answered on the same loop, after the end of the cancelled handler.
         await there.stub.Produce(produce("open"))
         assert there.server.counts.calls()["Produce", "CANCELLED"] == 1
 

@@ -1,4 +1,4 @@
-"""At debug, one line for each unary call and each stream."""
+"""The log level debug has one line for each unary call and each stream."""
 
 import io
 import logging

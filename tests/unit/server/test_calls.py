@@ -1,4 +1,4 @@
-"""Unary calls: bytes in and out, deadlines, and how failures are answered."""
+"""Unary calls: bytes in and out, deadlines, and the answers to failures."""
 
 import asyncio
 import socket
@@ -167,7 +167,7 @@ async def test_connections_beyond_the_limit_are_ended() -> None:
             assert await reader.read(1), "the settings of HTTP/2"
         reader, writer = await asyncio.open_connection(host, int(port))
         assert await reader.read(1) == b""
-        # There is room again when one has gone.
+        # A closed connection makes space for another one.
         for _reader, one in (*opened, (reader, writer)):
             one.close()
             await one.wait_closed()
@@ -194,7 +194,7 @@ async def test_health_by_service_and_not_serving_while_draining() -> None:
         call = asyncio.ensure_future(there.stub.Produce(produce()))  # noqa: TID251 - awaited
         await service.changes.until(lambda: service.changes.counts["taken"] == 1)
         async with asyncio.TaskGroup() as tasks:
-            # Far beyond the time that a test may take: a watcher does not hold up the drain.
+            # The grace is far longer than a test may take: a watcher does not delay the drain.
             stopping = tasks.create_task(there.server.stop(3_600))
             assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
             with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -207,8 +207,8 @@ async def test_health_by_service_and_not_serving_while_draining() -> None:
 
 @pytest.mark.parametrize("stall_s", [0, 0.3], ids=["", "the loop stalls"])
 async def test_who_calls_a_node_that_drains_is_told_why(stall_s: float) -> None:
-    """gRPC itself cancels what it has taken in when the server stops, without a reason. What came
-    while the loop stood still has come before the drain looks for quiet.
+    """gRPC itself cancels received calls without a reason when the server stops. Calls that arrive
+    while the loop stalls are served before the drain checks for quiet.
     """
     async with running() as there:
 

@@ -1,4 +1,4 @@
-"""What a node of several says about the others."""
+"""Metrics of one node of a cluster about the other nodes."""
 
 import time
 from typing import Any, cast
@@ -25,7 +25,7 @@ N2, N3 = NodeKey("n2/i2"), NodeKey("n3/i3")
 
 
 def status(*followers: tuple[NodeKey, int], leader: NodeKey | None = ITSELF) -> GroupStatus:
-    """Of a group whose log ends at 100; the others have what is named on disk."""
+    """Status of a group whose log ends at 100. Each follower has the log on disk up to its number."""
     return GroupStatus(
         term=3,
         leader=leader,
@@ -49,7 +49,7 @@ def status(*followers: tuple[NodeKey, int], leader: NodeKey | None = ITSELF) -> 
 
 
 class Host:
-    """As far as metrics look at a host."""
+    """The part of a host that metrics read."""
 
     node = ITSELF
     skew_ms = -750

@@ -1,4 +1,4 @@
-"""Alive and ready are two questions, and a no comes with its reasons."""
+"""Liveness and readiness are separate, and a negative answer has its reasons."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -58,7 +58,7 @@ async def test_a_node_that_has_failed_is_neither() -> None:
 
 
 class Host:
-    """As far as health looks at a host."""
+    """The part of a host that health reads."""
 
     node = NodeKey("n1/i1")
 
@@ -145,7 +145,7 @@ def test_partitions_of_this_node_open_before_it_is_ready() -> None:
     assert health.missing() == ["partitions are not open: q1/1, q1/2, q1/3, q1/4, q1/5 and 2 more"]
     leaders |= dict.fromkeys(range(2, 9), leader)
     assert health.missing() == []
-    # A partition that is made or lost later is no reason to send clients elsewhere.
+    # A partition that is created or lost later does not make the node unready.
     del leaders[5]
     assert health.missing() == []
 

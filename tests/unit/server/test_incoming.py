@@ -1,4 +1,4 @@
-"""Messages that do not come whole: which connections are ended for them, and which are not."""
+"""Incomplete messages: which connections the server ends for them, and which not."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ BOUND = INCOMPLETE_BYTES_MAX
 
 
 class Network:
-    """Connections from one host, by port: bytes that have come, and seconds since the last."""
+    """Connections from one host, by port: received bytes, and seconds since the last byte."""
 
     def __init__(self) -> None:
         self.open: dict[int, tuple[int, float]] = {}
@@ -36,7 +36,7 @@ class Network:
         self.fails = False
         self.now_s = 1_000.0
         self.memory = 0
-        """Of the process, bytes."""
+        """Memory of the process, in bytes."""
         self.incoming = Incoming(self._taken, self._end, lambda: self.now_s, lambda: self.memory)
 
     def _taken(self) -> list[Taken]:
@@ -110,7 +110,7 @@ async def test_those_on_which_something_comes_may_have_twice_as_much() -> None:
     assert network.ended == []
     network.open[17] = BOUND // 8, 0.0
     await network.look()
-    # Then until the rest is within the bound, so that there is room for what comes meanwhile.
+    # Connections are ended until the rest is within the bound, which leaves space for more bytes.
     assert network.ended == list(range(8, 17))
 
 
@@ -161,14 +161,14 @@ async def test_what_grpc_keeps_of_ended_connections_counts_after_a_while() -> No
     network.memory += 3 * BOUND // 2
     await network.look()
     assert network.ended == [1]
-    # gRPC keeps the first one's.
+    # gRPC keeps the memory of the first connection.
     network.now_s += RELEASE_S / 2
     await network.look()
     assert network.ended == [1]
     network.now_s += RELEASE_S
     await network.look()
     assert network.ended == [1, 2]
-    # It has given back both's; then others have taken more than that.
+    # gRPC has freed the memory of both. Then others allocate more than that.
     network.memory -= BOUND
     network.now_s += RELEASE_S
     await network.look()
@@ -230,7 +230,7 @@ async def test_connections_are_told_apart_by_their_whole_address(host: str) -> N
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110 - the kernel and gRPC's threads do not tell
+    while not holds():  # noqa: ASYNC110 - the kernel and gRPC's threads have no event
         await asyncio.sleep(0.05)
 
 
@@ -254,7 +254,7 @@ async def test_a_server_ends_connections_with_halves_of_messages_and_serves_the_
             await until(lambda: all(half.refused or half.sent == half.size for half in halves))
             await until(lambda: left() <= BOUND)
         assert left() >= BOUND - 8 * MIB, "no more are ended than needed"
-        # Not the connection that has sent whole messages, though more has come on it in all.
+        # The connection with whole messages stays open, though it has received more bytes in all.
         del big.items[1:]
         await there.stub.Produce(big)
         await until(lambda: sum(half.refused for half in halves) == incoming.ended)

@@ -1,4 +1,4 @@
-"""LeaseStream: credit, deliveries, settling, and what becomes of leases at every way to end."""
+"""LeaseStream: credit, deliveries, settling, and the leases at every way to end."""
 
 import asyncio
 from typing import Any
@@ -217,7 +217,7 @@ async def test_a_slow_reader_gets_a_bounded_number_of_leases_and_holds_up_nobody
             for _ in range(50):
                 await other.replies.put(delivery(b"work"))
                 assert (await read(quick)).leased.batches
-            # What waits to be written, and what the transport took of it.
+            # Most deliveries still wait. The others are in the outbox and in the transport.
             assert subscription.replies.qsize() > 5 * most
             slow.cancel()
             await closed(subscription)

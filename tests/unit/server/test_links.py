@@ -1,4 +1,4 @@
-"""Links between nodes: what travels on them, who may open one, how they end."""
+"""Links between nodes: their calls, which nodes may open them, and their ends."""
 
 import asyncio
 from typing import Any
@@ -29,7 +29,7 @@ def group_of(stage: Linked, partition: int = 0) -> GroupId:
 
 
 async def status_of(call: Any) -> grpc.StatusCode:
-    """How the call ends, whatever is said before."""
+    """The final status of the call. Messages before it are skipped."""
     try:
         while await call.read() is not grpc.aio.EOF:
             pass
@@ -64,7 +64,7 @@ async def test_a_lease_that_cannot_be_carried_is_answered_and_goes_back():
 
         with garbage(environment, OVERLAYS, group_of(stage)):
             waiting = asyncio.get_running_loop().create_task(stage.lease("b", wait_ms=LONG_MS))
-            # What could not be carried goes back.
+            # The lease that could not be sent goes back.
             await stage.until(lambda: retries() == 2)
         reply = await waiting
         assert payloads(*reply.batches) == [b"one"]
@@ -184,7 +184,7 @@ async def test_a_broken_link_leaves_what_was_sent_unknown_and_is_mended():
 
         propose, exchange.propose = exchange.propose, hold
         task = asyncio.get_running_loop().create_task(stage.produce("b", b"x"))
-        # What is not sent yet is certainly not executed, which is another story.
+        # Wait for the arrival: a request that was not sent is certainly not executed.
         await stage.until(lambda: bool(arrived))
         await stage.stop("a")
         assert (await refusal(task)).code is ErrorCode.OUTCOME_UNKNOWN
@@ -196,7 +196,7 @@ async def test_a_broken_link_leaves_what_was_sent_unknown_and_is_mended():
 
 
 async def test_a_node_that_comes_back_is_dialed_when_it_dials(monkeypatch: pytest.MonkeyPatch):
-    """Nobody waits for the end of a pause to reach what a node leads that has just started."""
+    """Other nodes reach a restarted node at once, without waiting for the end of a dial pause."""
     async with linked("a", "b") as stage:
         await stage.until_open()
         for bound in ("MIN", "MAX"):
@@ -205,7 +205,7 @@ async def test_a_node_that_comes_back_is_dialed_when_it_dials(monkeypatch: pytes
         await stage.stop("b")
         await stage.until(lambda: not stage.links["a"].open())
         await stage.serve_again("b", b)
-        # As a node that starts: it has no link, and then the map.
+        # Like a node that starts: it first has no links, and then gets the map.
         alone = [PlacedNode("b", "1", "", b)]
         stage.links["b"].on_map(PlacementMap(9, cluster_id="c", nodes=alone))
         stage.tell("b")
@@ -223,7 +223,7 @@ async def test_a_node_that_stops_answers_what_it_has_read_and_refuses_the_rest()
         stopping = asyncio.get_running_loop().create_task(stage.stop("a", 10.0))
         await stage.until(lambda: not stage.links["b"].reaches("a"))
         stage.lead(group_of(stage), "c")
-        # Without an identity: nothing may be unknown.
+        # The produces have no identity, so no outcome may be unknown.
         await asyncio.gather(*tasks)
         await stopping
         assert stage.base.counts().produced == 50

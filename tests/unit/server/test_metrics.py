@@ -1,4 +1,4 @@
-"""A scrape: text that Prometheus reads, and in it what the node's own books say."""
+"""A scrape: text that Prometheus reads, with the values of the node's own counts."""
 
 import asyncio
 import time
@@ -235,7 +235,7 @@ async def test_the_storage_is_forgotten_only_when_nobody_reads_it() -> None:
         async with asyncio.TaskGroup() as tasks:
             scraping = tasks.create_task(scrape(metrics))
             await asyncio.to_thread(environment.reached.wait)
-            # Nobody waits for it any more, but its thread reads on.
+            # The scrape is cancelled, but its thread continues to read.
             scraping.cancel()
             forgetting = tasks.create_task(metrics.forget_storage())
             await asyncio.sleep(0)

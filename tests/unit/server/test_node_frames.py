@@ -1,4 +1,4 @@
-"""What travels between nodes arrives as it was sent; what is no frame is said to be none."""
+"""Frames between nodes arrive as they were sent, and bytes that are no frame are rejected."""
 
 from typing import Any
 

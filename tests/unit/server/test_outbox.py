@@ -1,4 +1,4 @@
-"""What waits to be written to one stream."""
+"""The outbox: frames that wait to be written to one stream."""
 
 import asyncio
 from functools import partial

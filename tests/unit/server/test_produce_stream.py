@@ -1,4 +1,4 @@
-"""ProduceStream: answers by number, bounds on what is unanswered, and every way to end."""
+"""ProduceStream: answers by number, bounds on unanswered requests, and every way to end."""
 
 import asyncio
 from typing import Any
@@ -102,7 +102,7 @@ async def test_so_many_requests_are_unanswered_and_no_more() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(send())
             await service.changes.until(lambda: service.changes.counts["taken"] >= most)
-            # Another stream is served meanwhile; the first one still is at its bound.
+            # Another stream is served meanwhile. The first one stays at its bound.
             other = there.stub.ProduceStream()
             for number in range(20):
                 await other.write(request(number, "open"))

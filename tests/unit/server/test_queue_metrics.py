@@ -1,5 +1,6 @@
-"""Counts of queues: equal to the partitions' own, read only when they change, and fit to be added
-up over the nodes of a cluster."""
+"""Counts of queues: they equal the partitions' counts, are read only after changes, and can be
+summed over the nodes of a cluster.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,13 +31,13 @@ def statuses(node: Node, **changes: Any) -> dict[GroupId, GroupStatus]:
 
 
 def read(metrics: QueueMetrics, node: Node, **changes: Any) -> dict[str, QueueReading]:
-    """By queue, as if the host had said `changes` of all groups."""
+    """Readings by queue. `changes` replace fields of the status of all groups."""
     readings = metrics.read(node.environment, node.placement.map, statuses(node, **changes))
     return {reading.queue.name: reading for reading in readings}
 
 
 def counted(reading: QueueReading) -> dict[str, int]:
-    """Those counts that are not 0."""
+    """The counts that are not 0."""
     return {field: count for field, count in reading.counts.items() if count}
 
 
@@ -44,9 +45,9 @@ def test_every_count_of_a_partition_has_a_metric() -> None:
     others = {"partition", "applied_index", "leases", "bytes"}
     others |= {"oldest_ready_at_ms", "oldest_batch_at_ms", "first_seq", "head_seq"}
     others |= {"staged", "staged_bytes", "stages", "oldest_stage_at_ms", "waits_for", "state_ms"}
-    # Of the node, in blocks: querator_damaged_blocks.
+    # A metric of the node counts it, in blocks: querator_damaged_blocks.
     others.add("damaged")
-    # Of the node, in queues: querator_conditions{kind="time_behind"}.
+    # A metric of the node counts it, in queues: querator_conditions{kind="time_behind"}.
     others.add("behind_ms")
     assert {*ITEM_COUNTS, *ITEM_STATES, *others} == set(PartitionStats.__struct_fields__)
 
@@ -79,7 +80,7 @@ async def test_readings_equal_what_the_partitions_say() -> None:
 
 
 class CountingEnvironment(MemoryEnvironment):
-    """Counts the snapshots that are taken of it."""
+    """Counts its snapshots."""
 
     snapshots = 0
 
@@ -91,7 +92,7 @@ class CountingEnvironment(MemoryEnvironment):
 
 
 async def test_partitions_at_rest_are_not_read() -> None:
-    # So large that the leader need not look what commands need of the disk.
+    # The quota is so large that the leader does not check the disk space of commands.
     environment = CountingEnvironment(quota_bytes=8 << 30)
     async with serving(environment) as node:
         await node.create("q", partitions=2)
@@ -120,7 +121,7 @@ async def test_only_growth_is_counted_of_what_was_there_before_the_node() -> Non
 
 
 async def test_a_leadership_that_moves_is_counted_once_in_the_cluster() -> None:
-    """Two nodes look at the same log: what grows is counted by the one that leads when it looks."""
+    """Two nodes read the same log. Growth is counted by the node that leads at the reading."""
     async with serving() as node:
         await node.create("q")
         one, two = QueueMetrics(began_ms=2**62), QueueMetrics(began_ms=2**62)

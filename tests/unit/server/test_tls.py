@@ -1,4 +1,4 @@
-"""PEM files: what is read, what is refused, and what is noticed when they change."""
+"""PEM files: reading them, refusing them, and noticing their changes."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ AUTHORITY = trustme.CA()
 
 
 class Files:
-    """A certificate, its key, and their authority."""
+    """Files of a certificate, its key, and the certificate authority."""
 
     def __init__(self, room: Path) -> None:
         self.ca, self.cert, self.key = room / "ca.pem", room / "cert.pem", room / "key.pem"

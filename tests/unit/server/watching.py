@@ -1,4 +1,4 @@
-"""What an admin port would look at, of a node made of its rooms."""
+"""The parts of a node that an admin port observes, for a node made of its packages."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ IDENTITY = Identity(FORMAT, cluster_id="c1", incarnation="i1", boots=1, name="n1
 
 
 def observed(node: Node) -> Observed:
-    """All parts are there, and clients are served."""
+    """Observed parts of a complete node that serves clients."""
     return Observed(
         began_ms=0,
         identity=IDENTITY,
@@ -30,7 +30,7 @@ def observed(node: Node) -> Observed:
 
 
 class Exposition:
-    """What a scrape says."""
+    """The parsed text of a scrape."""
 
     def __init__(self, text: str) -> None:
         self.families = {each.name: each for each in text_string_to_metric_families(text)}
@@ -41,11 +41,11 @@ class Exposition:
         }
 
     def value(self, name: str, **labels: str) -> float:
-        """Raises KeyError when it is not said."""
+        """Raises KeyError when the scrape does not have the sample."""
         return self._samples[name, frozenset(labels.items())]
 
     def buckets(self, name: str, **labels: str) -> list[tuple[float, float]]:
-        """(edge, values up to it) of a histogram, by edge."""
+        """Pairs (edge, number of values up to it) of a histogram, by edge."""
         wanted = labels.items()
         return sorted(
             (float(dict(found)["le"]), value)
@@ -58,7 +58,7 @@ class Exposition:
 
 
 class HeldEnvironment(MemoryEnvironment):
-    """Holds whoever takes a snapshot in a thread of a scrape, when asked to."""
+    """Blocks threads that take a snapshot while `passing` is not set."""
 
     def __init__(self) -> None:
         super().__init__()
