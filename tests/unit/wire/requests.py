@@ -1,4 +1,4 @@
-"""Valid requests to start from, as bytes would come from a client."""
+"""Valid requests for tests to start from, as a client would send them."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def create_queue(**settings: Any) -> admin_service_pb2.CreateQueueRequest:
 
 
 def attributes(count: int, total_bytes: int) -> dict[str, str]:
-    """So many attributes of so many bytes together."""
+    """`count` attributes of `total_bytes` bytes together."""
     names = [f"{number:03}" for number in range(count)]
     result = dict.fromkeys(names, "")
     result[names[0]] = "v" * (total_bytes - 3 * count)

@@ -1,4 +1,4 @@
-"""Items that differ in their payloads alone are cut apart; all others are left to be parsed."""
+"""Items that differ only in their payloads are cut apart. All others are left to the parser."""
 
 import pytest
 from hypothesis import given
@@ -25,7 +25,7 @@ samples = st.builds(
 
 
 def framed(*items: bytes) -> tuple[bytes, list[int]]:
-    """As they are stored, with the lengths."""
+    """The items as they are stored, and their lengths."""
     each = [prefix(items_pb2.LeasedBatch.ITEMS_FIELD_NUMBER, len(item)) + item for item in items]
     return b"".join(each), [len(item) for item in each]
 
@@ -81,6 +81,7 @@ def test_what_is_no_item_is_left_to_the_parser():
 
 
 def test_lengths_that_no_item_has_are_noticed():
-    # Of 130 bytes, a length of one byte leaves 128, which take two, and one of two leaves 127.
+    # No item has 130 bytes. A length of one byte would leave 128 bytes, which need a length of two
+    # bytes. A length of two bytes would leave 127 bytes, which need one.
     stored, _ = framed(b"\x0a\x7f" + bytes(127))
     assert cut_alike(stored + stored, [len(stored) - 1, len(stored) + 1]) is None

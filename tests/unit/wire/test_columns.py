@@ -1,4 +1,4 @@
-"""Items by column: what is in the columns is what was in the items, and what is known of them."""
+"""Items by column: the columns have the fields of the items and their known state."""
 
 from collections.abc import Sequence
 from struct import unpack
@@ -45,7 +45,7 @@ def lengths_of(items: Sequence[items_pb2.Item]) -> list[int]:
 
 @st.composite
 def alike(draw: st.DrawFn) -> list[items_pb2.Item]:
-    """Items with nothing but their payloads to tell them apart."""
+    """Items that differ only in their payloads."""
     sample = draw(items)
     there = []
     for payload in draw(st.lists(st.binary(max_size=200), min_size=1, max_size=4)):
@@ -107,7 +107,7 @@ def words(column: items_pb2.ErrorColumns, rows: int) -> list[list[str]]:
 
 
 def read(data: bytes) -> list[dict[str, object]]:
-    """The rows again, each as the fields that it has."""
+    """The rows of the columns, each with the fields that it has."""
     columns = items_pb2.ItemColumns.FromString(data)
     rows, letter, attributes = columns.rows, columns.dead_letters, columns.attributes
     keys = lists(attributes.offsets, values(attributes.keys, pairs_of(attributes)), rows)

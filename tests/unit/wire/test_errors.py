@@ -1,4 +1,4 @@
-"""Errors travel without loss, as a status and as a message."""
+"""Errors are transferred without loss, as a status and as a message."""
 
 import pytest
 from google.rpc import code_pb2, error_details_pb2

@@ -1,5 +1,5 @@
-"""Every limit of a single field: at the limit it passes, one further it is refused, and the refusal
-names the field, the limit and the value.
+"""Every limit of a single field: a value at the limit passes, and the next larger one is refused.
+The refusal names the field, the limit and the value.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from querator.wire.fields import prefix
 from tests.unit.wire import requests as make
 
 SMALL = RequestLimits(payload_bytes_max=100, request_bytes_max=2_000, request_items_max=3)
-# For limits that the limit of all bytes of a request would hide.
+# For limits that the limit of a request's bytes would hide.
 WIDE = RequestLimits(request_bytes_max=limits.REQUEST_BYTES_CAP)
 
 
@@ -29,7 +29,7 @@ def produce_small(message: queue_service_pb2.ProduceRequest) -> object:
 
 
 def produce_item(**fields: Any) -> object:
-    """The item is the second of its request."""
+    """Parses a request whose second item has these fields."""
     message = make.produce(items_pb2.Item(payload=b"first"), items_pb2.Item(**fields))
     return produce.parse_produce(
         message.SerializeToString(), now_ms=make.NOW_MS, request_limits=WIDE
@@ -101,7 +101,7 @@ HOUR_MS, DAY_MS = limits.HOUR_MS, limits.DAY_MS
 LEASE_MS = (limits.LEASE_TIMEOUT_MS_MIN, limits.LEASE_TIMEOUT_MS_MAX)
 AHEAD_MS = limits.SCHEDULE_AHEAD_MS_MAX
 
-# (what, field, the value that is refused, its unit, the value that passes, how it is sent)
+# (name, field, limit, refused value, unit, function that sends a value)
 TABLE: list[tuple[str, str, int, int, str, Send]] = [
     # -- produce
     ("request bytes", "request", 2_000, 2_001, "bytes", produce_bytes),

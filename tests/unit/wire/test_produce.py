@@ -1,4 +1,4 @@
-"""Produce requests: the call has exactly the items that upb sees, as the bytes they came as."""
+"""Produce requests: the call has exactly the items that upb parses, byte for byte."""
 
 import struct
 
@@ -23,7 +23,7 @@ def parse(data: bytes) -> ProduceCall:
 
 
 def stored(call: ProduceCall) -> list[bytes]:
-    """The items as the partition cuts them by their lengths."""
+    """The items, cut by their lengths as the partition does."""
     sizes = struct.unpack(f"<{len(call.lengths) // 4}I", call.lengths)
     pieces, pos = [], 0
     for size in sizes:
@@ -34,7 +34,7 @@ def stored(call: ProduceCall) -> list[bytes]:
 
 
 def overlong(value: int, length: int) -> bytes:
-    """A varint of `length` bytes, however few it needs."""
+    """A varint encoded in `length` bytes, even if fewer suffice."""
     groups = [(value >> 7 * n) & 0x7F | 0x80 for n in range(length)]
     groups[-1] &= 0x7F
     return bytes(groups)
@@ -83,25 +83,25 @@ def test_a_call_has_the_items_byte_for_byte(batch: list[items_pb2.Item]) -> None
 
 
 def slots(batch: list[items_pb2.Item]) -> bytes:
-    """By `key`, else by `dedup_key`."""
+    """Slots of the items by `key`, or else by `dedup_key`."""
     keys = [item.key or item.dedup_key for item in batch]
     numbers = [slot_of_key(key.encode()) if key else NO_SLOT for key in keys]
     return struct.pack(f"<{len(numbers)}H", *numbers) if any(keys) else b""
 
 
 noise = st.one_of(
-    # Field 15 with other wire types, which upb takes for unknown fields.
+    # Field 15 with other wire types, which upb treats as unknown fields.
     st.just(b"\x78\x05"),
     st.just(b"\x79" + b"8 bytes!"),
     st.just(b"\x7d4byt"),
-    # A group 15 that holds what looks like an item, and one inside of it.
+    # A group 15 that holds bytes like an item, and another group 15.
     st.just(b"\x7b\x7a\x02hi\x7b\x7a\x00\x7c\x7c"),
-    # Unknown fields: LEN that contains an item's tag, varints, a group with everything.
+    # Unknown fields: LEN that contains an item's tag, varints, a group with all wire types.
     st.binary(max_size=8).map(lambda body: fields.prefix(99, len(body)) + body),
     st.just(fields.prefix(16, 3) + b"\x7a\x01a"),
     st.integers(0, 2**64 - 1).map(lambda n: fields.varint(77 << 3) + fields.varint(n)),
     st.just(b"\xa3\x06" + b"\x08\x01" + b"\x12\x01x" + b"\x19" + b"8 bytes!" + b"\xa4\x06"),
-    # Known fields, anywhere and again.
+    # Known fields, at any place and repeated.
     st.just(b"\x12\x06orders"),
     st.just(b"\x28\x00"),
 )
@@ -133,7 +133,7 @@ def _prefix_bytes(piece: bytes) -> int:
 
 
 def check_against_upb(data: bytes) -> None:
-    """Whatever the bytes are: either they are refused, or the call has what upb sees."""
+    """The bytes are refused, or the call has the items that upb parses."""
     try:
         call = parse(data)
     except QueratorError:

@@ -1,4 +1,4 @@
-"""Requests of readers at the door, and their answers."""
+"""Requests of readers on the wire, and their answers."""
 
 from typing import Any
 

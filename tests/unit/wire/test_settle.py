@@ -1,4 +1,4 @@
-"""Complete, retry, extend: requests, their frames, and the answers."""
+"""Complete, retry, extend: requests, their frames, and their answers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Stage, commit, abort and list: requests as they come in, and what is answered."""
+"""Stage, commit, abort and list: incoming requests, and their answers."""
 
 from typing import Any
 
