@@ -25,7 +25,7 @@ N2, N3 = NodeKey("n2/i2"), NodeKey("n3/i3")
 
 
 def status(*followers: tuple[NodeKey, int], leader: NodeKey | None = ITSELF) -> GroupStatus:
-    """Status of a group whose log ends at 100. Each follower has the log on disk up to its number."""
+    """Status of a group whose log ends at 100. Followers have it on disk up to their numbers."""
     return GroupStatus(
         term=3,
         leader=leader,
