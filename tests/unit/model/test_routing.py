@@ -1,4 +1,6 @@
-"""Golden vectors: clients in other languages compute the same numbers, and data depends on them."""
+"""Golden vectors: clients in other languages compute these numbers, and stored data depends on
+them.
+"""
 
 import pytest
 from hypothesis import given

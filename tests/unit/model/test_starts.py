@@ -1,4 +1,4 @@
-"""Which of two images of a node's data is the later one."""
+"""Which of two images of a node's data is later."""
 
 import pytest
 from hypothesis import given
@@ -51,7 +51,7 @@ def test_of_two_processes_on_copies_the_one_with_the_later_image_counts():
 
 @st.composite
 def _histories(draw: st.DrawFn) -> list[Starts]:
-    """Images of one node's data, of which some were copied and started on."""
+    """Images of one node's data. Copies of some of them were started again."""
     images = [marked(next_starts((), boots=1, nonce=1))]
     for nonce in range(2, draw(st.integers(2, 12))):
         image = draw(st.sampled_from(images))
