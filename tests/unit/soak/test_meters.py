@@ -1,4 +1,4 @@
-"""What a soak counts as growth of the steady node."""
+"""Growth of the steady node as a soak counts it."""
 
 from tests.soak.faults import STEADY
 from tests.soak.meters import SIZE_OF_FILE, Sample, growth, without_fills
