@@ -1,4 +1,4 @@
-"""That the books of `make grow` see what is wrong."""
+"""The counts of `make grow` detect each kind of error."""
 
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ def deliver(
 
 
 def whole() -> Books:
-    """One round as it should be."""
+    """One correct round."""
     books = Books(ROWS)
     of = books.begin()
     for row in range(ROWS):
@@ -97,7 +97,7 @@ def test_a_flight_that_is_elsewhere_than_its_key_says() -> None:
     key = next(key for key in map(str, range(999)) if partition_of_key(key.encode(), 12) == 7)
     books.partitions = 12
     books.acknowledged(of, [(key, 7, 1)], partitions=12, seconds=0.1)
-    # It was sent before the number was another one.
+    # It was sent before the number of partitions changed.
     books.acknowledged(of, [(key, 3, 1)], partitions=4, seconds=0.1)
     assert books.strays == 0
     books.acknowledged(of, [(key, 3, 2)], partitions=12, seconds=0.1)
