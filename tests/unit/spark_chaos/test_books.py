@@ -1,4 +1,4 @@
-"""That the books of `make spark-chaos` see what is wrong."""
+"""The counts of `make spark-chaos` detect each kind of error."""
 
 import pytest
 

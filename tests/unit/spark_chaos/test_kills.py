@@ -1,4 +1,4 @@
-"""That those who are killed are found."""
+"""The search for the processes of a session, to kill them."""
 
 import os
 import signal
