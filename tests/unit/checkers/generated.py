@@ -1,5 +1,5 @@
-"""Right histories, made by chance: clients with overlapping calls against a small partition that
-does what it should. It shares no code with the checkers' model.
+"""Random correct histories: clients with overlapping calls against a small correct partition. It
+shares no code with the checkers' model.
 """
 
 import heapq
@@ -47,7 +47,7 @@ class Held:
     client: str
     deadline_s: float
     items: dict[int, str]
-    """Sequence to what became of it."""
+    """Outcome of each item, by sequence."""
 
 
 @dataclass
@@ -183,7 +183,7 @@ class Queue:
 
 @dataclass
 class Shape:
-    """What a generated history is like."""
+    """Parameters of a generated history."""
 
     seed: int = 0
     operations: int = 60
@@ -196,8 +196,10 @@ class Shape:
 
 
 class Generator:
-    """Virtual time; each client does one thing at a time, and each call takes effect at an instant
-    of its own: between begin and end, or any time later or never when its outcome is not known.
+    """Generates a history in virtual time.
+
+    Each client makes one call at a time. Each call takes effect at its own instant between begin
+    and end. A call with an unknown outcome may take effect at any later time, or never.
     """
 
     def __init__(self, shape: Shape) -> None:

@@ -1,4 +1,4 @@
-"""Histories written by hand, one operation a line; instants are given, ids are short."""
+"""Handwritten histories, one operation per line, with given instants and short ids."""
 
 from tests.checkers.history import (
     Complete,
@@ -37,7 +37,7 @@ Seqs = list[int]
 
 
 class Story:
-    """The item with sequence n has the reference `in`. Leases last 10 s, clocks are exact."""
+    """The item with sequence n has the reference `in`. Leases last 10 s, and clocks are exact."""
 
     def __init__(self, *, max_attempts: int = 0) -> None:
         self.history = History(
@@ -140,7 +140,7 @@ class Story:
         self.add(begin, end, asked, outcome)
 
     def extend(self, begin: float, end: float, lease: str, live: bool | None = True) -> None:
-        """`live` None: the outcome is not known."""
+        """`live` None: the outcome is unknown."""
         outcome = Unknown() if live is None else Extended(((lease, live),))
         self.add(begin, end, Extend((lease,)), outcome)
 
@@ -153,7 +153,7 @@ class Story:
 
     @property
     def broken(self) -> set[str]:
-        """The names of the rules that are broken."""
+        """Names of the broken rules."""
         return {text.split(":")[0] for text in broken_rules(Lives(self.history))}
 
     @property

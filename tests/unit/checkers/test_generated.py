@@ -1,4 +1,4 @@
-"""Right histories of every shape are accepted; one change that alters what they say is not."""
+"""Correct histories of every shape are accepted. A history with one changed answer is not."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -106,7 +106,7 @@ def _swap(op: Operation, outcome: object) -> Operation:
 
 
 def done_twice(_: random.Random, history: History) -> Iterator[tuple[int, Operation]]:
-    """A repeat that says that it is the first."""
+    """A repeated complete that is reported as the first one."""
     for n, op in enumerate(history.operations):
         if isinstance(op.outcome, Settled) and isinstance(op.request, Complete):
             (part,) = op.outcome.outcomes
@@ -142,7 +142,7 @@ def other_attempt(chance: random.Random, history: History) -> Iterator[tuple[int
 
 
 def another_item(_: random.Random, history: History) -> Iterator[tuple[int, Operation]]:
-    """One that is produced only after the lease has ended."""
+    """A lease grants an item that is produced only after the lease call has ended."""
     produced = [op for op in history.operations if isinstance(op.outcome, Produced)]
     for n, op in enumerate(history.operations):
         if isinstance(op.outcome, Leased) and op.outcome.grants:
@@ -158,7 +158,7 @@ def another_item(_: random.Random, history: History) -> Iterator[tuple[int, Oper
 
 
 def other_lease_live(_: random.Random, history: History) -> Iterator[tuple[int, Operation]]:
-    """A live lease called lost, before it can have lapsed and with nothing settled under it."""
+    """A live lease is reported as lost, before it can have lapsed and without a settled item."""
     settled = {
         part.lease
         for op in history.operations
@@ -194,7 +194,7 @@ def item_came_back(_: random.Random, history: History) -> Iterator[tuple[int, Op
 
 
 def refused_but_done(_: random.Random, history: History) -> Iterator[tuple[int, Operation]]:
-    """A produce whose items were seen says that it was not executed."""
+    """A produce whose items were leased is reported as not executed."""
     seen = {
         reference
         for op in history.operations
@@ -245,7 +245,7 @@ def test_one_change_is_found(mutation: Mutation) -> None:
 
 
 def explained(operations: list[Operation]) -> bool:
-    """Whether some order explains the answers; calls of unknown outcome may be left out."""
+    """Whether some order explains the answers. Calls with an unknown outcome may be left out."""
     unknown = [n for n, op in enumerate(operations) if isinstance(op.outcome, Unknown)]
     for executed in product([False, True], repeat=len(unknown)):
         left = {n for n, there in zip(unknown, executed, strict=True) if not there}
@@ -279,7 +279,7 @@ def _replays(operations: list[Operation], order: tuple[int, ...]) -> bool:
                 return False
             request = Complete((msgspec.structs.replace(named, lease=lease),))
         if isinstance(op.outcome, Leased):
-            # Callers share what is there: one may get less than it asked for.
+            # Callers share the ready items: a caller may get fewer than it asked for.
             request = Lease(sum(len(grant.items) for grant in op.outcome.grants))
         result = queue.execute(op.client, request, 0.0)
         if isinstance(op.outcome, Unknown):
@@ -290,10 +290,10 @@ def _replays(operations: list[Operation], order: tuple[int, ...]) -> bool:
 
 
 def _same(result: object, expected: object, names: dict[str, str]) -> bool:
-    """Equal but for the names of leases, which this learns."""
+    """Whether the results are equal, except for lease ids. `names` learns the matching ids."""
     if isinstance(expected, Leased) and isinstance(result, Leased):
         if not expected.grants:
-            # A lease may come back with nothing; what it would have got stays there.
+            # A lease may grant nothing. Its items then stay ready.
             return not result.grants
         if not result.grants:
             return False
@@ -313,7 +313,7 @@ def _fates(settled: Settled) -> object:
 
 @st.composite
 def tiny(draw: st.DrawFn) -> list[Operation]:
-    """What a queue answered in one order, at instants that may fit another order only, or none."""
+    """A queue's answers in one order, at instants that may fit only another order, or none."""
     queue = Queue(0, 0)
     operations: list[Operation] = []
     granted: list[Grant] = []
@@ -338,7 +338,7 @@ def tiny(draw: st.DrawFn) -> list[Operation]:
         operations.append(Operation("c", "work", begin, end, request, outcome))
     last = [op for op in operations if isinstance(op.request, Produce)][-1]
     if draw(st.booleans()):
-        # Not an earlier one: sequences may have gaps, which the queue here never makes.
+        # Only the last produce: sequences may have gaps, which this queue never makes.
         last.outcome = Unknown()
     return operations
 
@@ -360,7 +360,7 @@ def test_no_rule_is_broken_by_what_brute_force_explains(operations: list[Operati
     looked = [op for op in operations if isinstance(op.request, Look)]
     history = History(operations=operations, clock_uncertainty_s=0.0)
     broken = broken_rules(Lives(history))
-    # A look in the middle is not the end that `nothing lost` speaks of.
+    # The rule `nothing lost` is about a look at the end, not in the middle.
     assert [text for text in broken if not looked or not text.startswith("nothing lost")] == []
 
 

@@ -1,4 +1,4 @@
-"""The search against brute force, on registers and queues with tiny histories."""
+"""The search compared with brute force, on tiny histories of registers and queues."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import permutations
@@ -13,7 +13,7 @@ State = tuple[int, ...]
 
 
 def register(state: State, action: Action) -> State | None:
-    """The state after the action; None: its answer is not possible."""
+    """The state after the action. None: the answer is impossible in this state."""
     verb, value = action
     if verb == "write":
         return (value,)
@@ -30,7 +30,7 @@ def queue(state: State, action: Action) -> State | None:
 
 
 class Replay:
-    """A pure function of state and action as a model."""
+    """A model made of a pure function of state and action."""
 
     def __init__(self, step: "object", state: State) -> None:
         self._step = step
@@ -49,10 +49,10 @@ class Replay:
 
 
 def brute_force(calls: Sequence[Call[Action]], step: "object", state: State) -> bool:
-    """Every subset of the optional calls, in every order that time allows."""
+    """Tries every subset of the optional calls, in every order that time allows."""
     numbers = range(len(calls))
     for order in permutations([*numbers, -1]):
-        # What comes behind the mark is left out.
+        # Calls behind the mark (-1) are left out.
         chosen = order[: order.index(-1)]
         left = set(numbers) - set(chosen)
         if any(not calls[n].optional for n in left):

@@ -1,5 +1,5 @@
-"""Wrong histories, one each: the checkers find what is wrong. Beside most there is a right one that
-differs in what matters.
+"""Wrong histories, one per test: the checkers find the error. Beside most of them is a correct
+history that differs only in the relevant point.
 """
 
 import pytest
@@ -20,7 +20,7 @@ def assert_right(story: Story) -> None:
 
 
 def assert_wrong(story: Story, *rules: str) -> None:
-    """Not linearizable, and these rules (at least) are broken."""
+    """Asserts that the story is not linearizable, and breaks at least these rules."""
     assert not story.linearizable
     assert set(rules) <= story.broken
 
@@ -94,7 +94,7 @@ def test_half_of_a_request_is_stored() -> None:
     assert not story.linearizable
 
 
-# Where things are stored.
+# Where items are stored.
 
 
 def test_delivered_but_never_produced() -> None:
@@ -544,8 +544,8 @@ def test_no_more_items_are_held_back_than_were_asked_for() -> None:
 
 @pytest.mark.parametrize(("asides", "right"), [([], False), ([Aside(QUEUE, 2.5, 2)], True)])
 def test_items_of_a_damaged_block_are_passed_over(asides: list[Aside], right: bool) -> None:
-    """Seed 111370 of whole nodes: the block was mended before the call that passed over it ended,
-    so that no lease waited for that.
+    """Seed 111370 of whole nodes: the block was mended before the end of the call that passed over
+    it, so no lease waited for the mend.
     """
     story = started(3)
     story.history.asides += asides
@@ -597,7 +597,7 @@ def test_a_released_item_keeps_its_place() -> None:
     assert not story.linearizable
 
 
-# Outcomes that nobody knows.
+# Unknown outcomes.
 
 
 def test_a_call_takes_effect_long_after_it_was_given_up() -> None:
