@@ -1,4 +1,4 @@
-"""`python -m scripts.check_prose`: what counts as prose, and what is reported with which line."""
+"""`python -m scripts.check_prose`: which text counts as prose, and the lines of its findings."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def found(text: str) -> list[tuple[int, str]]:
 
 
 def repository(root: Path, **files: str) -> Path:
-    """With files by name: `docs__a` is docs/a.md, `querator__a` is querator/a.py."""
+    """Writes files by name: `docs__a` is docs/a.md, `querator__a` is querator/a.py."""
     for name, text in files.items():
         suffix = ".py" if name.startswith(tuple(check_prose.FOLDERS)) else ".md"
         path = root / (name.replace("__", "/") + suffix)

@@ -1,4 +1,4 @@
-"""The probe beside the pauses: which of its writes belong to a window."""
+"""The disk probe of the pause measurement: which of its writes count in a window."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/ says what the code does."""
+"""The pages of docs/ agree with the code."""
 
 import re
 

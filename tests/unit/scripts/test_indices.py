@@ -16,7 +16,7 @@ PACKAGES = sorted(
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(ROOT.parent)))
 def test_a_package_lists_its_modules(package: Path):
-    """A line of the list is indented: a name, at least two spaces, and what it holds."""
+    """A line of the list is indented: a name, at least two spaces, and a description."""
     docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
     listed = re.findall(r"^    (\w+)  +\S", docstring, re.MULTILINE)
     modules = {path.stem for path in package.glob("*.py")} - {"__init__"}

@@ -1,4 +1,4 @@
-"""What the pages for operators name is there: metrics, log lines, options, and each other."""
+"""The pages for operators name only existing metrics, log lines, options, and pages."""
 
 import re
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_error_codes():
 
 
 def anchors(path: Path) -> set[str]:
-    """As the usual viewers make them of headings."""
+    """Anchors of the headings, as the usual viewers make them."""
     headings = re.findall(r"(?m)^#+ (.+)$", path.read_text())
     plain = (re.sub(r"[^\w\s-]", "", heading.lower()) for heading in headings)
     return {heading.strip().replace(" ", "-") for heading in plain}

@@ -1,5 +1,5 @@
-"""The books of `make failover`: pauses are those of the worst partition, and nothing is missed at
-the edges of a window.
+"""The counts of `make failover`: pauses are those of the worst partition, and include the edges of
+a window.
 """
 
 import pytest
