@@ -1,4 +1,4 @@
-"""What an operator reads about a cluster, well and unwell."""
+"""Views of a cluster for operators, with and without problems."""
 
 import msgspec
 import pytest
@@ -42,7 +42,7 @@ def seen(name: str, silent: str = "", state: str = "active", **more: bool) -> Se
 
 
 def replicas(**lags: int) -> tuple[ClusterReplica, ...]:
-    """On all nodes, as far as the leader knows; without lags nobody leads."""
+    """Replicas on all nodes with the lags that the leader knows. No lags: there is no leader."""
     return tuple(
         ClusterReplica(number, name, "1", True, lags.get(name))
         for number, name in enumerate(NAMES, start=1)

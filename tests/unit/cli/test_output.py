@@ -1,4 +1,4 @@
-"""What reaches the terminal, and what is measured."""
+"""Text that reaches the terminal, and measured latencies."""
 
 import pytest
 

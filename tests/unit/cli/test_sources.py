@@ -1,4 +1,4 @@
-"""What `produce` makes of its input, and what it says of bad lines."""
+"""How `produce` reads its input, and reports bad lines."""
 
 from datetime import timedelta
 from io import BytesIO

@@ -1,5 +1,5 @@
-"""The process of a Spark program: what it says is heard, what dies is started again, and nothing of
-it is left.
+"""The process of a Spark program: its output is read, it is restarted after its death, and no
+process of it remains.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ starts = pathlib.Path(sys.argv[1], "starts")
 starts.open("a").write("x")
 number = len(starts.read_text())
 """
-"""The number of this start, from 1."""
+"""Code that computes `number`, the number of this start, from 1."""
 WAITS_ONCE = f"{COUNTS}print(f'start {{number}}', flush=True)\nif number == 1: time.sleep(600)\n"
 FORKS = f"""{COUNTS}
 sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)", "pyspark.worker"]
@@ -30,13 +30,13 @@ workers[0].kill()
 workers[0].wait()
 print(ended, flush=True)
 """
-"""Tells the numbers of its workers when both run: a process that has just been started has no
-command line for a moment.
+"""A program that prints the process ids of its workers when both run: a process that has just
+started has no command line for a moment.
 """
 
 
 class Run:
-    """A driver of a program, and what it says; `on_line` is called after each line."""
+    """A driver of a program, and its output lines. `on_line` is called after each line."""
 
     def __init__(self, home: Path, program: str) -> None:
         self.lines: list[str] = []
@@ -91,7 +91,7 @@ async def test_a_killed_program_leaves_no_worker(tmp_path: Path):
     with pytest.raises(Failure, match="The driver was killed"):
         await run.driver.run()
     assert len(run.lines) == STARTS_MAX
-    # A process that is killed may take a moment.
+    # A killed process may take a moment to end.
     while any(is_running(int(pid)) for line in run.lines for pid in line.split()):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 

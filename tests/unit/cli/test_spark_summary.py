@@ -1,4 +1,4 @@
-"""What the commands of `querator spark` say in the end."""
+"""Final summaries of the commands of `querator spark`."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What `querator verify` says of a placement map that contradicts itself."""
+"""Report of `querator verify` on a placement map that contradicts itself."""
 
 import msgspec
 
