@@ -1,4 +1,4 @@
-"""Pages: whatever text is in them, they load nothing and run nothing."""
+"""Pages load nothing and run nothing, with any text in them."""
 
 from html.parser import HTMLParser
 
@@ -9,7 +9,7 @@ SVG = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
 
 
 class Reader(HTMLParser):
-    """Elements with their attributes, and all text outside of `style`."""
+    """Collects elements with their attributes, and all text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -39,8 +39,8 @@ def test_foreign_text_is_text():
         *("lang", "charset", "http-equiv", "content", "name", "class", "scope", "alt", "src"),
     }
     shown = FOREIGN.replace("\x00", "�").replace("\x1b", "�")
-    # Title, heading, words, problem; of the section its title, words, fact and value, picture;
-    # caption of the table, its first column and that column's two rows.
+    # The text appears in title, heading, words and problem of the page; in title, words, fact,
+    # value and picture of the section; in caption, first column and its two rows of the table.
     assert read.text.count(shown) == 13
 
 
