@@ -1,4 +1,4 @@
-"""The manifests: valid for the API, and what they say agrees with the program."""
+"""The manifests are valid for the API, and agree with the program."""
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -15,7 +15,7 @@ from tests.kustomize import MANIFESTS, VARIANTS, PodSpec, one, rendered
 
 SECURE = tuple(sorted({*VARIANTS} - {"insecure"}))
 OLDEST, NEWEST = "1.27", "1.37"
-"""Of Kubernetes. Older ones know no retention policy of claims."""
+"""Versions of Kubernetes. Older versions have no retention policy of claims."""
 
 
 def pod(variant: str) -> PodSpec:
@@ -27,7 +27,7 @@ def environment(variant: str, ordinal: int = 0) -> dict[str, str]:
 
 
 def parsed(words: Sequence[str]) -> click.Context:
-    """What the command line makes of it. Raises click.UsageError."""
+    """Parses a command line of `querator`. Raises click.UsageError."""
     context = querator.make_context(words[0], list(words[1:]))
     command: click.Command = querator
     while isinstance(command, click.Group):
@@ -39,7 +39,7 @@ def parsed(words: Sequence[str]) -> click.Context:
 
 
 def settings(variant: str, ordinal: int = 0, *, other: Mapping[str, str] | None = None) -> Config:
-    """As `querator serve` takes them from the container's command line and environment."""
+    """Settings that `querator serve` reads from the container's command line and environment."""
     variables = environment(variant, ordinal)
     context = parsed(pod(variant).command(variables))
     assert context.command_path == "querator serve"
@@ -134,7 +134,7 @@ def test_nothing_starts_without_certificates(variant: str):
     assert config.peer_tls_cert_file
     secrets = {volume["secret"]["secretName"] for volume in pod(variant).pod["volumes"]}
     assert secrets == {"querator-token", "querator-tls", "querator-peer-tls"}
-    # Who takes the settings away gets no cluster in the clear.
+    # Without these settings the node does not start in plain text.
     without = {f"QUERATOR_TLS_{name}_FILE": "" for name in ("CERT", "KEY", "CA", "CLIENT_CA")}
     with pytest.raises(ConfigError, match="listen: "):
         settings(variant, other=without)
