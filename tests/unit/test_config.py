@@ -122,7 +122,7 @@ def test_variables_of_others_are_left_alone():
         "QUERATOR_PORT_4470_TCP_PROTO": "tcp",
         "QUERATOR_PEERS_PORT": "tcp://10.0.0.2:4472",
         "QUERATOR_PEERS_SERVICE_HOST": "10.0.0.2",
-        # Of the other commands.
+        # Variables of the other commands.
         "QUERATOR_ADDRESS": "127.0.0.1:1",
         "QUERATOR_NAMESPACE": "default",
         "QUERATOR_TLS": "1",
