@@ -11,7 +11,7 @@ from querator.config import LogFormat
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    root = logging.getLogger()  # noqa: TID251 - what set_up changes is the standard library's
+    root = logging.getLogger()  # noqa: TID251 - set_up changes the standard library's logger
     handlers, level = root.handlers[:], root.level
     yield
     root.handlers[:] = handlers

@@ -16,7 +16,7 @@ from tests.unit.server.double import running
 
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
-    root = logging.getLogger()  # noqa: TID251 - what set_up changes is the standard library's
+    root = logging.getLogger()  # noqa: TID251 - set_up changes the standard library's logger
     handlers, level = root.handlers[:], root.level
     stream = io.StringIO()
     telemetry.set_up(format_="json", level="debug", stream=stream)
