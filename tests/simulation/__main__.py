@@ -1,6 +1,6 @@
-"""Runs seeds: `python -m tests.simulation --seeds 100 --start 1`, or `--seed 7` to replay one with
-a transcript; with `--whole` those of whole nodes. The last line is the summary; the exit status is
-1 if anything was found.
+"""Runs seeds: `python -m tests.simulation --seeds 100 --start 1`, or `--seed 7` to replay one seed
+with a transcript. `--whole` runs seeds of whole nodes. The last line is the summary. The exit
+status is 1 if a violation was found.
 """
 
 import argparse

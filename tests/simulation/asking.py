@@ -1,4 +1,4 @@
-"""Who asks leaders until they have answered: pipelines and those who carry out transactions."""
+"""Base class of actors that ask leaders until they have answered: pipelines and carriers."""
 
 import random
 from collections.abc import Callable
@@ -16,13 +16,13 @@ Then = Callable[[Any, SimulatedNode], None]
 
 
 class Asking:
-    """Asks leaders, again and again until they have answered."""
+    """Asks leaders, and repeats each call until it is answered."""
 
     def __init__(self, cluster: Cluster, chance: random.Random) -> None:
         self.cluster = cluster
         self.chance = chance
         self.life = 0
-        """What was asked in an earlier one is not waited for any more."""
+        """Number of the actor's life. Answers to calls of an earlier life are dropped."""
         self._leaders: dict[GroupId, str] = {}
 
     def tell(self, group: GroupId, command: Any, then: Then, attachment: bytes = b"") -> None:
@@ -36,7 +36,7 @@ class Asking:
         )
 
     def read(self, group: GroupId, then: Then) -> None:
-        """`then` gets the node whose state is as new as anything that was answered before."""
+        """Calls `then` with a node whose state is as new as anything that was answered before."""
         self._ask(group, "read", lambda ticket: Read(group, ticket.future), then)
 
     def _choose(self, group: GroupId) -> SimulatedNode | None:

@@ -1,19 +1,20 @@
-"""What must be true after every step, whatever has happened: looked at from outside all nodes.
+"""Invariants that must hold after every step, whatever has happened. They are checked from outside
+all nodes.
 
-    one leader in each term
-    terms never go back, and a vote of a term is given once
-    log matching: entries of one index and term are the same, and so is all before them
+    each term has one leader
+    terms never go back, and a node votes once in a term
+    log matching: entries of one index and term are equal, and so are all entries before them
     what a leader commits is on the disks of a majority of the voters
     the committed prefix never changes, and every later leader has it
     what a leader believes of a follower is on the follower's disk
-    a replica is followed by another on its node when the group has let it go, and never comes back
-    the configuration in force is the last one in the log, and the one that is counted by
-    state time is not ahead of the right time by more than clocks but one may move it
+    another replica takes a replica's place on a node only when the group has removed the first one
+    the configuration in force is the last one in the log, and quorums are counted by it
+    state time is ahead of the right time by at most the error of the clocks (jumps do not count)
     what is applied at one index is the same everywhere: results at each, state at some
-    nothing lives that was removed: no group, no heartbeat
+    nothing of a removed group lives: neither the group nor its heartbeats
     no group stops, no turn fails
 
-Everything is incremental: a turn costs what it has changed.
+All checks are incremental: their cost follows what a turn has changed.
 """
 
 from collections import Counter
@@ -41,42 +42,44 @@ from tests.simulation.node import SimulatedNode
 from tests.simulation.timeline import MS, Timeline
 
 DIGEST_EVERY = 97
-"""State is compared at the indexes that this divides."""
+"""State is compared at the indexes that are multiples of this."""
 IN_VAIN_MAX = 10
-"""A client repeats a call whose answers get lost."""
+"""Lease calls under the name of an ended lease. Some are normal: a client repeats a call whose
+answer was lost.
+"""
 _READ_BYTES = 1 << 40
 _BEGIN_SHOWN = 400
 _END_SHOWN = 200
-"""Characters of a violation's text."""
+"""Characters that are shown of the end of a violation's text."""
 
 
 class Violation(Exception):
-    """Something that must never be has been."""
+    """An invariant was violated."""
 
 
 @dataclass
 class View:
-    """What was last seen of a replica on a node: also of one that is down."""
+    """The last observed state of a replica on a node, also while the node is down."""
 
     replica: int = 0
-    """Its id. One that has another id is another replica, and has promised nothing yet."""
+    """Replica id. A replica with another id is another replica, and has promised nothing yet."""
     boots: int = 0
     term: int = 0
     vote: int | None = None
     base: int = 0
     last: int = 0
     terms: dict[int, int] = field(default_factory=dict)
-    """Index to term; the sentinel's included."""
+    """Index to term, including the sentinel's."""
     durable: int = 0
-    """What is on disk."""
+    """Last index that is on disk."""
     commit: int = 0
     leads: bool = False
     seen: tuple[Any, ...] = ()
     believed: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-    """What it was last found to believe of each follower, when it led."""
+    """What the replica, as the leader, was last found to believe of each follower."""
 
     def has(self, index: int, term: int) -> bool:
-        """On disk."""
+        """Whether the entry is on disk."""
         return index < self.base or (index <= self.durable and self.terms.get(index) == term)
 
 
@@ -99,7 +102,7 @@ class Truth:
 
 
 class Checks:
-    """A `Watcher`. `violations` are sentences; the run goes on until its world looks at them."""
+    """A `Watcher`. `violations` are sentences; the run continues until its world reads them."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.violations: list[str] = []
@@ -107,17 +110,19 @@ class Checks:
         self.elections = 0
         self.snapshots = 0
         self._in_vain: Counter[tuple[int, str]] = Counter()
-        """How often it was asked for a lease that has ended, by group and request."""
+        """Number of calls for a lease that has ended, by group and request."""
         self._timeline = timeline
         self._ahead_ms = 0.0
-        """How far any clock has been ahead, but for jumps."""
+        """The most that any clock has been ahead, without jumps."""
         self._truths: dict[GroupId, Truth] = {}
         self._views: dict[tuple[str, GroupId], View] = {}
         self._aside: dict[tuple[str, GroupId], View] = {}
-        """Of disks in whose place older images are."""
+        """Views of disks that an older image has replaced."""
 
     def found(self, text: str) -> None:
-        """Leaves out the middle of a long text, such as one with the payload of an item."""
+        """Records a violation. Leaves out the middle of a long text, such as one with an item's
+        payload.
+        """
         left_out = len(text) - _BEGIN_SHOWN - _END_SHOWN
         if left_out > 0:
             begin, end = text[:_BEGIN_SHOWN], text[-_END_SHOWN:]
@@ -130,8 +135,8 @@ class Checks:
         self._views.pop((node, group), None)
 
     def agrees(self, group: GroupId, journal: Journal, index: int) -> bool:
-        """Whether the log has the committed entry there, and not one of a leader that was deposed
-        with it; what it does not keep any more was applied.
+        """Whether the log has the committed entry at `index`, and not an entry of a deposed leader.
+        Entries that the log has dropped were applied, so they agree.
         """
         if index < journal.first_index:
             return True
@@ -158,12 +163,14 @@ class Checks:
         self.found(f"{node.name} failed: {error!r}{where}")
 
     def put_back(self, node: SimulatedNode) -> None:
-        """Its disk is an older image: what it has said since is held against the cluster alone."""
+        """The node's disk is an older image. What it says from then on is checked against the
+        cluster alone.
+        """
         for key in [key for key in self._views if key[0] == node.key]:
             del self._views[key]
 
     def put_aside(self, node: SimulatedNode) -> None:
-        """An older image is in the place of its disk, until that is brought back."""
+        """An older image takes the place of the node's disk, until the disk is brought back."""
         for key in [key for key in self._views if key[0] == node.key]:
             self._aside[key] = self._views.pop(key)
 
@@ -184,7 +191,7 @@ class Checks:
         views, key = self._views, node.endpoint
         for group_id, group in turns._groups.items():
             member, journal = group.member, group.journal
-            # Straight from the attributes: this is done for each group in each turn.
+            # Straight from the attributes, because this is done for each group in each turn.
             state = member._SyncObj__raftState
             seen = (
                 member._SyncObj__raftCurrentTerm, state, member._SyncObj__raftCommitIndex,
@@ -230,7 +237,7 @@ class Checks:
             self.found(f"{who}: the commit index went from {view.commit} to {member.commit_index}")
 
     def _look_at_former(self, node: SimulatedNode, group: Group, view: View) -> None:
-        """Of another replica, which was on the node before: nobody may count on it any more."""
+        """Checks that the group has removed the replica that was on the node before."""
         truth = self._truth(group.group)
         held = {
             index: replicas
@@ -250,7 +257,7 @@ class Checks:
         view.term, view.vote = term, vote
 
     def _look_at_time(self, who: str, node: SimulatedNode, group: Group) -> None:
-        """One clock at a time jumps by days: that one must not move state time."""
+        """One clock at a time jumps by days. That clock must not move state time."""
         self._ahead_ms = max(self._ahead_ms, node.clock.latest_ms)
         right_ms = EPOCH_MS + node.clock.now_us / MS
         ahead_ms = group.journal.last_ms - right_ms
@@ -294,7 +301,7 @@ class Checks:
         last: int,
         terms: dict[int, int],
     ) -> None:
-        """New entries against those of the same index and term elsewhere."""
+        """Compares new entries with those of the same index and term elsewhere."""
         journal = group.journal
         entries: list[Any] = []
         try:
@@ -305,7 +312,7 @@ class Checks:
         except AttachmentDamaged:
             if not node.disk.damages:
                 raise
-            # What cannot be read cannot be compared, nor what follows it.
+            # Entries that cannot be read cannot be compared, nor can those that follow them.
             terms.update((index, journal.term_at(index)) for index in range(first, last + 1))
         before = journal.term_at(first - 1)
         for index, entry in enumerate(entries, first):
@@ -335,7 +342,7 @@ class Checks:
                        "the configuration in force")  # fmt: skip
 
     def _look_at_new_leader(self, who: str, group: Group, truth: Truth) -> None:
-        """It has everything that was committed in earlier terms."""
+        """A new leader has everything that was committed in earlier terms."""
         journal = group.journal
         must = truth.commit
         while must and truth.committed_in[must] >= group.member.term:
@@ -391,8 +398,8 @@ class Checks:
                        f"{len(holders)} have on disk")  # fmt: skip
 
     def _followers(self, node: SimulatedNode, group: Group, view: View) -> None:
-        """What the leader believes of its followers: looked at when the belief or what it is about
-        has changed.
+        """Checks what the leader believes of its followers, when the belief or the follower has
+        changed.
         """
         member, journal = group.member, group.journal
         for id_, progress in member.progress.items():
@@ -417,7 +424,7 @@ class Checks:
     # --- applied state -----------------------------------------------------------------
 
     def applied(self, machine: "CheckedMachine", index: int, result: int) -> bool:
-        """Whether it is applied for the first time."""
+        """Returns whether the entry is applied for the first time."""
         results = self._truth(GroupId(machine.group)).applied
         is_first = index not in results
         if results.setdefault(index, result) != result:
@@ -426,7 +433,7 @@ class Checks:
         return is_first
 
     def leased(self, machine: "CheckedMachine", result: LeaseResult) -> None:
-        """Who is told that a lease has ended asks under another name."""
+        """A caller that learns that a lease has ended must ask under another name."""
         for grant in result.grants:
             if isinstance(grant, Refusal) and grant.code is ErrorCode.LEASE_ENDED:
                 name = machine.group, grant.value
@@ -444,7 +451,7 @@ class Checks:
     # --- at the end ----------------------------------------------------------------------
 
     def same_logs(self, nodes: list[SimulatedNode]) -> None:
-        """Reads every log from disk and compares it with all that was seen."""
+        """Reads every log from disk and compares it with all entries that were seen."""
         for node in nodes:
             if node.turns is None:
                 continue
@@ -459,7 +466,9 @@ class Checks:
 
 
 class CheckedMachine(PartitionMachine):
-    """The real machine; what comes of each entry is compared with what came of it elsewhere."""
+    """The real state machine. The result of each entry is compared with its result on other
+    replicas.
+    """
 
     def __init__(self, group: GroupId, node: str, checks: Checks) -> None:
         super().__init__(group)

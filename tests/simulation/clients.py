@@ -1,8 +1,9 @@
-"""Clients: they produce, lease, complete, give back and extend, and write down what they saw.
+"""Clients: they produce, lease, complete, release and extend, and record what they saw.
 
-Each client works on one group. It calls the node that it takes for the leader; a call that is not
-answered, or whose outcome is not known, is repeated with the same identity at another node, until
-there is an answer or the client gives up. What it saw goes into a history for `tests.checkers`.
+Each client works on one group. It calls the node that it takes for the leader. When a call is not
+answered, or its outcome is unknown, the client repeats it with the same identity at another node,
+until there is an answer or the client gives up. What it saw goes into a history for
+`tests.checkers`.
 """
 
 import random
@@ -41,7 +42,7 @@ from tests.simulation.node import Lost, SimulatedNode, Ticket
 from tests.simulation.timeline import MS, SECOND, Timeline
 
 ANSWER_US = (400 * MS, SECOND, 3 * SECOND)
-"""A try that has no answer for one of these is repeated elsewhere."""
+"""A try that is not answered within one of these durations is repeated elsewhere."""
 GIVE_UP_US = 20 * SECOND
 RETRIED = frozenset(
     {ErrorCode.NOT_LEADER, ErrorCode.UNAVAILABLE, ErrorCode.STORAGE_FULL, ErrorCode.OUTCOME_UNKNOWN}
@@ -55,7 +56,7 @@ class Cluster(Protocol):
     recorder: Recorder
     latency_us: int
     loss: float
-    """How often the answer to a call gets lost on its way to the client."""
+    """Probability that the answer to a call is lost on its way to the client."""
 
     def alive(self) -> list[SimulatedNode]: ...
 
@@ -77,8 +78,9 @@ class Held:
 
 
 class Attempted:
-    """One call with all its tries, each of which is an operation of the history. `done` gets its
-    result, the node that gave it and the operation to be ended; or nothing.
+    """One call with all its tries. Each try is an operation of the history. `done` gets the result,
+    the node that gave it and the operation to be ended; or three times None when the client gives
+    up.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class Attempted:
         self.start()
 
     def start(self) -> None:
-        """The next try."""
+        """Makes the next try."""
         cluster = self._client.cluster
         if self._ended:
             return
@@ -139,7 +141,7 @@ class Attempted:
         self._timeline.after(patience_us, lambda: self._silent(number))
 
     def _refused(self, number: int) -> None:
-        """Nobody listens there."""
+        """No process listens at the node."""
         if number == self._try and not self._ended:
             assert self._pending is not None
             self._pending.ended(history.Refused("nobody listens"))
@@ -154,7 +156,7 @@ class Attempted:
     def _back(
         self, number: int, node: SimulatedNode, result: Any, error: BaseException | None
     ) -> None:
-        """The answer leaves the node; it may get lost, or come when nobody waits any more."""
+        """The answer leaves the node. It may be lost, or come when the client waits no more."""
         client = self._client
         if client.chance.random() < client.cluster.loss:
             return
@@ -186,7 +188,7 @@ class Attempted:
         self._again()
 
     def _again(self) -> None:
-        # No try is answered from here on.
+        # From here on no try is answered.
         self._try += 1
         delay_us = self._client.chance.randrange(10 * MS, 150 * MS)
         self._timeline.after(delay_us, self.start)
@@ -198,8 +200,8 @@ class Attempted:
             self._tell_delay()
 
     def _tell_delay(self) -> None:
-        """The history knows delays from the begin of an operation, the call one instant for all of
-        its tries.
+        """Sets the delays in the history. The history counts a delay from the begin of an
+        operation; the call names one instant for all of its tries.
         """
         sent = [op for op in self._tries if not isinstance(op.outcome, history.Refused)]
         first_s = min((op.begin_s for op in sent), default=self._at_s)
@@ -211,7 +213,7 @@ class Attempted:
 
 
 class Client:
-    """One operation at a time, then a pause."""
+    """Performs one operation at a time, then pauses."""
 
     def __init__(
         self,
@@ -248,7 +250,7 @@ class Client:
     # --- which node -------------------------------------------------------------------
 
     def choose(self) -> SimulatedNode | None:
-        """The leader as far as it knows, or any."""
+        """The node that the client takes for the leader, or any node."""
         nodes = [node for node in self.cluster.all_nodes() if not node.gone]
         for node in nodes:
             if node.name == self.leader:
@@ -370,7 +372,7 @@ class Client:
         def done(result: LeaseResult, node: SimulatedNode, pending: Pending) -> None:
             grant = result.grants[0]
             if isinstance(grant, Refusal):
-                # Of an earlier try, whose lease has ended since.
+                # The grant is of an earlier try, whose lease has ended since.
                 pending.ended(history.Leased((), unseen=items))
                 return
             if not grant.lease:
@@ -381,7 +383,7 @@ class Client:
         self._call(Lease((caller,)), b"", recorded, done)
 
     def _granted(self, grant: LeaseGrant, node: SimulatedNode, pending: Pending) -> None:
-        """Reads what it was granted, at the node that answered, if that is still there."""
+        """Reads the granted items at the node that answered, if they are still there."""
         found: list[tuple[int, int, str]] = []
         unseen = 0
         held = Held(grant.lease)
@@ -435,7 +437,7 @@ class Client:
         self._settle(request, command, held, True, at_ms=at_ms)
 
     def _in(self, delay_ms: int) -> int:
-        """The instant that is so far ahead, by the wall; 0: none was asked for."""
+        """The instant `delay_ms` ahead by the wall clock; 0: the call asked for none."""
         return EPOCH_MS + self.cluster.timeline.now_us // MS + delay_ms if delay_ms else 0
 
     def _some(self, held: Held) -> history.Ranges:

@@ -1,4 +1,4 @@
-"""The clocks of one machine: they run at their own rate, are set wrong, and are stepped."""
+"""The clock of one machine: it runs at its own rate, is set wrong, and is stepped."""
 
 from collections.abc import Callable
 
@@ -13,9 +13,9 @@ LATE_MS = -60_000.0
 class NodeClock:
     """A `querator.raft.clock.Clock` under virtual time.
 
-    `within_us` is how far a turn has come: it takes time, though virtual time stands still in it.
-    `earliest_ms` and `latest_ms` are how far the wall clock has been behind and ahead, but for
-    jumps ahead.
+    `within_us` is the time that the current turn has taken so far: a turn takes time, although
+    virtual time stands still during it. `earliest_ms` and `latest_ms` are the most that the wall
+    clock has been behind and ahead; jumps ahead do not count.
     """
 
     def __init__(self, timeline: Timeline, *, offset_ms: int, drift_ppm: int) -> None:
@@ -30,7 +30,7 @@ class NodeClock:
 
     @property
     def now_us(self) -> int:
-        """Virtual time, where the turn is."""
+        """Virtual time plus the time that the current turn has taken."""
         return self._timeline.now_us + self.within_us
 
     def wall_ms(self) -> int:
@@ -38,7 +38,7 @@ class NodeClock:
         return EPOCH_MS + self._jumped_ms + int(self.now_us / MS + ahead_ms)
 
     def monotonic_s(self) -> float:
-        # Asked for many times in each turn.
+        # This is read many times in each turn.
         now_us = self._timeline.now_us + self.within_us
         if now_us > self._read_us:
             self._read_us = now_us
@@ -46,7 +46,7 @@ class NodeClock:
         return (self._monotonic_us + (now_us - self._set_us) * rate) / SECOND
 
     def on_step(self, wake: Callable[[], None]) -> None:
-        """Whoever waits looks again after its wait."""
+        """Does nothing: a waiting caller reads the clock again after its wait."""
 
     def virtual_us(self, duration_s: float) -> int:
         """How long a duration by this clock is in virtual time, rounded up."""
@@ -59,16 +59,17 @@ class NodeClock:
         self._ahead_ms()
 
     def jump(self, difference_ms: int) -> None:
-        """Puts the wall clock so far from where it would be. Ahead of it nobody may notice. Behind
-        it, who leads by it alone may be as late as the log is old.
+        """Sets the wall clock `difference_ms` from where it would be. A clock that is ahead may go
+        unnoticed. When it is behind, a leader that leads by this clock alone may be as late as its
+        log is old.
         """
         self._jumped_ms = difference_ms
         if difference_ms < 0:
             self.earliest_ms = min(self.earliest_ms, LATE_MS)
 
     def set_drift(self, drift_ppm: int) -> None:
-        # From the last instant on that anybody has read. A turn may have read it that came further
-        # than virtual time is; until then the clock keeps its pace.
+        # The new rate holds from the last instant on that was read. A turn may have read an instant
+        # later than virtual time; until that instant the clock keeps its rate.
         if self._read_us > self._set_us:
             self._monotonic_us += (self._read_us - self._set_us) * self._rate
             self._set_us = self._read_us
@@ -76,7 +77,7 @@ class NodeClock:
         self._rate = 1 + drift_ppm / 1_000_000
 
     def set_right(self) -> None:
-        """From now on the wall clock is right, and keeps its pace."""
+        """From here on the wall clock is right, and keeps the right rate."""
         self.set_drift(0)
         self._offset_ms -= round(self._ahead_ms())
 

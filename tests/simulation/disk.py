@@ -1,7 +1,8 @@
 """The disk of one machine: how long a sync takes, when it fails, and what a crash leaves.
 
-Most disks are in memory, and a crash leaves what the last synced commit wrote. A few are real LMDB
-files, which a crash closes and the next start opens again: there a crash comes between commits.
+Most disks are in memory. A crash leaves what the last synced commit wrote. A few disks are real
+LMDB files. A crash closes them, and the next start opens them again, so a crash comes between
+commits.
 """
 
 import random
@@ -17,30 +18,31 @@ from tests.simulation.clock import NodeClock
 
 QUOTA_BYTES = 1 << 30
 KEPT_BYTES = 64 << 10
-"""Of a disk that has so much left when others have filled it, nothing may be written beyond the
+"""When others have filled a disk and only this much is free, nothing may be written beyond the
 reserve.
 """
 
 
 class PowerLoss(BaseException):
-    """The machine stops here. Not an error: nothing may catch it."""
+    """The machine stops here. This is not an error: no code may catch it."""
 
 
 class Disk:
     """`armed` names the point at which the next synced commit fails: `sync` (nothing of it is
-    kept), `synced` (all is kept and nobody knows), or `failed` (an error of the device).
+    kept), `synced` (all of it is kept, and no caller learns that), or `failed` (an error of the
+    device).
     """
 
     def __init__(self, clock: NodeClock, chance: random.Random, directory: Path | None) -> None:
         self.sync_us = 300
         self.armed = ""
         self.hangs_us = 0
-        """So much longer the next sync takes."""
+        """Additional time that the next sync takes."""
         self.syncs = 0
         self.damages = False
-        """Whether it changes what was written to it."""
+        """Whether the disk changes what was written to it."""
         self.overfull = False
-        """Whether so little was left when others filled it that the process may stop."""
+        """Whether others left so little free space that the process may stop."""
         self._clock = clock
         self._chance = chance
         self._directory = directory
@@ -56,7 +58,7 @@ class Disk:
         return self.environment.snapshot
 
     def crash(self) -> None:
-        """What is left of it is what was synced."""
+        """Keeps only what was synced."""
         self.armed = ""
         self.hangs_us = 0
         if isinstance(self.environment, MemoryEnvironment):
@@ -70,24 +72,24 @@ class Disk:
             self.environment = self._open()
 
     def image(self) -> dict[bytes, bytes]:
-        """A copy of it, while no process runs. Only of a disk in memory."""
+        """A copy of the disk, made while no process runs. Only for a disk in memory."""
         assert isinstance(self.environment, MemoryEnvironment)
         return dict(self.environment._rows)
 
     def put_back(self, image: dict[bytes, bytes]) -> None:
-        """What was copied takes the place of what is there, while no process runs."""
+        """Replaces the content of the disk with `image`, while no process runs."""
         assert isinstance(self.environment, MemoryEnvironment)
         restored = MemoryEnvironment(quota_bytes=QUOTA_BYTES)
         txn = restored.begin()
         for key, value in image.items():
             txn.put(key, value)
         txn.commit(sync=True)
-        # Now only: what is armed waits for a process.
+        # Set only here: an armed fault waits for a process.
         restored.faults = self._faults
         self.environment = restored
 
     def fill(self, *, free_bytes: int) -> None:
-        """Others have filled the disk: so much is left. Only for a disk in memory."""
+        """Others fill the disk up to `free_bytes`. Only for a disk in memory."""
         if isinstance(self.environment, MemoryEnvironment):
             used_bytes = self.environment.usage().used_bytes
             self.environment._quota_bytes = used_bytes + free_bytes

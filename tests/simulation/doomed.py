@@ -1,8 +1,8 @@
-"""Groups that are deleted while they are led and under load, and what must be left of them.
+"""Groups that are deleted while they are led and under load, and checks of what remains of them.
 
-A doomed group is made on as many nodes as others are, gets commands one after the other, and is
-then deleted on all of its nodes, each at a moment of its own. After that nothing of it may live:
-no group, no heartbeat, no row.
+A doomed group is created on as many nodes as other groups, gets commands one after the other, and
+is then deleted on each of its nodes at a different moment. After that nothing of it may live: no
+group, no heartbeat, no row.
 """
 
 import random
@@ -76,7 +76,7 @@ class Doomed:
         self._plan()
 
     def _load(self, group: GroupId, number: int) -> None:
-        """Proposes without waiting, to whoever leads."""
+        """Proposes to the leader, and does not wait for answers."""
         if group not in self._under_load:
             return
         found = self._ground.leader(group)
@@ -95,7 +95,7 @@ class Doomed:
             self._timeline.after(
                 self._chance.choice((1, MS, 30 * MS)), partial(self._drop, node, group)
             )
-        # Whoever has not heard of it goes on for a moment.
+        # The load continues for a moment, as from a client that has not heard of the deletion.
         self._timeline.after(40 * MS, partial(self._under_load.discard, group))
 
     def _drop(self, node: SimulatedNode, group: GroupId) -> None:
@@ -108,7 +108,7 @@ class Doomed:
     # --- the end -----------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Makes no more, and deletes those that are left."""
+        """Makes no more groups, and deletes the remaining ones."""
         self._stopped = True
         self._under_load.clear()
         for group in self.groups:
@@ -116,7 +116,7 @@ class Doomed:
                 node.drop(group)
 
     def are_gone(self) -> bool:
-        """Whether every node has deleted what it had."""
+        """Whether every node has deleted its replicas."""
         return not any(
             group in node.leaving
             for node in self._ground.all_nodes()
@@ -148,4 +148,4 @@ def _item(number: int) -> tuple[Any, bytes]:
 
 
 def _ignore(result: Any, error: BaseException | None) -> None:
-    """What becomes of a command of a group that goes is nobody's business."""
+    """The outcome of a command to a group that is being deleted does not matter."""

@@ -1,4 +1,4 @@
-"""What every run is looked at for at its end, whatever its nodes consist of."""
+"""Checks that every run makes at its end, whatever its nodes consist of."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -16,7 +16,7 @@ Leader = Callable[[GroupId], tuple[SimulatedNode, GroupStatus] | None]
 def unequal(
     groups: Iterable[GroupId], leader_of: Leader, nodes: Mapping[NodeKey, SimulatedNode]
 ) -> str:
-    """Which replica is not where its leader is; empty: all are."""
+    """The replica that is not where its leader is; empty when all are equal."""
     for group in groups:
         found = leader_of(group)
         if found is None:
@@ -40,7 +40,9 @@ def unequal(
 def check_history(
     history: History, clocks: list[NodeClock], found: Callable[[str], None], *, steps_max: int
 ) -> int:
-    """Has all checkers look at it; how much of it could not be decided, which is found too."""
+    """Has all checkers check the history. Returns how much could not be decided, which is reported
+    as a violation too.
+    """
     for clock in clocks:
         clock.step(0)
     # The clients' own clocks are right.

@@ -1,6 +1,6 @@
-"""What goes wrong: each fault begins at a random instant, and most end by themselves.
+"""Faults: each begins at a random instant, and most end by themselves.
 
-A world without faults for a while must come to rest: `heal` ends all of them.
+A world without faults for a while must come to rest: `heal` ends all faults.
 """
 
 import random
@@ -45,7 +45,7 @@ class Faults:
         self._plan()
 
     def heal(self) -> None:
-        """Ends everything, at once or in the next moments."""
+        """Ends all faults, at once or in the next moments."""
         self._over = True
         self._timeline.note("heal")
         self._timeline.tell("WORLD", "HEALS")
@@ -79,7 +79,7 @@ class Faults:
         self._plan()
 
     def _node(self) -> SimulatedNode:
-        """Often one that leads."""
+        """Chooses a node, often one that leads."""
         leader = self._grounds.leader_of_any()
         if leader is not None and self._chance.random() < 0.5:
             return leader
@@ -94,11 +94,11 @@ class Faults:
         return other.key, one.key
 
     def _lasting(self, most_us: int = 6 * SECOND) -> int:
-        """Short ones are frequent."""
+        """Draws a duration. Short ones are frequent."""
         return int(most_us * self._chance.random() ** 2) + 1
 
     def _later(self, delay_us: int, action: Callable[[], None]) -> None:
-        """Unless everything has been healed before."""
+        """Does it after `delay_us`, unless everything has been healed before."""
         self._timeline.after(delay_us, lambda: None if self._over else action())
 
     def _start(self, node: SimulatedNode, *, at_most_us: int) -> None:
@@ -132,7 +132,7 @@ class Faults:
             self._block_ways([(one, other)], self._lasting())
 
     def _part(self) -> None:
-        """Two halves that do not hear each other, or one that does not hear the other."""
+        """Two halves that do not hear each other, or one half that does not hear the other."""
         keys = [node.key for node in self._grounds.all_nodes()]
         self._chance.shuffle(keys)
         if len(keys) < 2:
@@ -178,7 +178,7 @@ class Faults:
     def _crash_at_sync(self) -> None:
         node = self._node()
         node.disk.armed = self._chance.choice(("sync", "synced"))
-        # It may be idle: then it goes down anyway.
+        # An idle node makes no commit that could fail, so it is stopped here anyway.
         self._later(self._lasting(SECOND), lambda: self._down(node))
 
     def _down(self, node: SimulatedNode) -> None:
@@ -187,7 +187,7 @@ class Faults:
             self.stopped(node)
 
     def stopped(self, node: SimulatedNode) -> None:
-        """It will be started again."""
+        """The node stopped by a fault. It is started again."""
         self._start(node, at_most_us=self._lasting() + 1)
 
     def _pause(self) -> None:
@@ -201,7 +201,7 @@ class Faults:
             self._start(node, at_most_us=self._chance.choice((1, 100 * MS, 2 * SECOND)))
 
     def _power_loss(self) -> None:
-        """All nodes stop, each with what was synced, or with what it was about to sync."""
+        """All nodes stop. Each keeps what was synced, or also what it was about to sync."""
         for node in self._grounds.all_nodes():
             node.disk.armed = self._chance.choice(("sync", "synced"))
 
@@ -218,7 +218,9 @@ class Faults:
         self._node().clock.step(difference_ms)
 
     def _jump_clock(self) -> None:
-        """By weeks or years, and back; one clock at a time. Often the node starts with it."""
+        """A clock jumps by weeks or years, and back; one clock at a time. Often the node starts
+        with it.
+        """
         if self._jumped is not None:
             return
         node = self._jumped = self._node()
@@ -255,6 +257,6 @@ class Faults:
         self._later(self._lasting(), node.disk.empty)
 
     def _lost_disk(self) -> None:
-        """A machine is replaced by an empty one. Only when everything is whole: one at a time."""
+        """An empty machine replaces one. Only when everything is whole: one at a time."""
         if self._grounds.may_lose_a_disk():
             self._grounds.lose_disk(self._node())

@@ -1,4 +1,4 @@
-"""Steps of transactions that come much too late, and once more."""
+"""Repeats steps of transactions much too late."""
 
 import random
 from collections import deque
@@ -15,25 +15,25 @@ from tests.simulation.node import SimulatedNode
 from tests.simulation.timeline import MS
 
 SENT_MAX = 200
-"""Of each kind, commands that may come again."""
+"""Commands of each kind that are remembered, and may be sent again."""
 
 
 def committed(view: Any, coordinator: GroupId, producer: str) -> int:
-    """The last batch of a producer that is committed."""
+    """The last committed batch of a producer."""
     found = answer(view, CommittedQuery(coordinator, (producer,)))
     assert isinstance(found, tuple)
     return int(found[0])
 
 
 class Sent:
-    """Commands that were sent to participants, the last ones."""
+    """The last commands that were sent to participants."""
 
     def __init__(self) -> None:
         self.stages: deque[tuple[GroupId, Stage, bytes]] = deque(maxlen=SENT_MAX)
         self.prepares: deque[tuple[GroupId, Prepare]] = deque(maxlen=SENT_MAX)
         self.published: dict[tuple[GroupId, int], Publish] = {}
         self.batches: dict[str, int] = {}
-        """By producer the last batch of which anything was staged: those before are committed."""
+        """Last batch of which something was staged, by producer. Earlier batches are committed."""
 
     def note(self, group: GroupId, command: Any, data: bytes = b"") -> None:
         if isinstance(command, Stage):
@@ -46,9 +46,9 @@ class Sent:
 
 
 class Latecomer(Asking):
-    """Sends once more what others have sent: the stages that a transaction has claimed, its Prepare
-    and its Publish, in this order or without some of them; or a further request of an attempt at a
-    batch that is committed, in any partition.
+    """Sends again what others have sent: the stages that a transaction has claimed, its Prepare and
+    its Publish, in this order or without some of them. It also sends a further request of an
+    attempt at a committed batch, to any partition.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Latecomer(Asking):
         self.stopped = False
         self.busy = False
         self.told = 0
-        """Requests that were answered by: the batch is committed."""
+        """Number of requests whose answer was that the batch is committed."""
         self._plan()
 
     def _plan(self) -> None:

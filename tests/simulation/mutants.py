@@ -1,6 +1,6 @@
-"""The core, broken on purpose in the ways that matter: the simulator must see each.
+"""Mutants: the core, broken on purpose in the ways that matter. The simulator must find each.
 
-A mutant is a context: within it the real classes do one thing wrong.
+A mutant is a context manager: within it the real classes do one thing wrong.
 """
 
 from collections.abc import Iterator
@@ -33,18 +33,18 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def acknowledges_before_the_sync() -> Any:
-    """Acknowledgements leave with the entries, before they are on disk."""
+    """Acknowledgements leave with the entries, before these are on disk."""
     return replaced(Mail, "acknowledge", Mail.now)
 
 
 def answers_before_the_sync() -> Any:
-    """Whoever waits for an entry hears of it before it is on disk."""
+    """Callers that wait for an entry are answered before it is on disk."""
     return replaced(Group, "_may_tell_early", lambda self, record, applied: True)
 
 
 @contextmanager
 def forgets_batches() -> Iterator[None]:
-    """Nobody remembers which batches of a producer are committed."""
+    """No partition remembers which batches of a producer are committed."""
     load = txn_producers.load_producer
 
     def forgetful(*arguments: Any) -> Any:
@@ -78,7 +78,7 @@ def fences_nobody() -> Any:
 
 
 def gives_names_twice() -> Any:
-    """The batch after a released one has its number."""
+    """The batch after a released one gets its number."""
     put = readers._put
 
     def forgetful(turn: Any, row: Any) -> Any:
@@ -90,7 +90,7 @@ def gives_names_twice() -> Any:
 
 
 def loses_what_is_released() -> Any:
-    """Items of a released batch are gone."""
+    """Items of a released batch are lost."""
 
     def gone(turn: Any, row: Any, *, dead: bool) -> None:
         readers._acknowledge(turn, row)
@@ -99,7 +99,7 @@ def loses_what_is_released() -> Any:
 
 
 def gives_back_what_is_given_up() -> Any:
-    """Items of a batch that was given up are ready again."""
+    """Items of a batch that was given up become ready again."""
     release = readers._release
 
     def given_back(turn: Any, row: Any, *, dead: bool) -> None:
@@ -134,7 +134,7 @@ def commits_what_nobody_has() -> Any:
 
 
 def cuts_the_log_without_conflict() -> Any:
-    """Every message with entries takes back what comes after its place."""
+    """Every message with entries truncates the log after its position."""
     take = log_matching.take
 
     def cut(journal: Journal, snapshots: Any, message: Append, commit_index: int) -> None:
@@ -146,7 +146,7 @@ def cuts_the_log_without_conflict() -> Any:
 
 
 def commits_what_is_not_verified() -> Any:
-    """A follower commits up to what the leader says, or the end of its own log."""
+    """A follower commits up to the leader's commit index, or to the end of its own log."""
     on_append = Member._on_append
 
     def unclamped(self: Member, sender: int, node: Any, message: Append) -> None:
@@ -158,7 +158,7 @@ def commits_what_is_not_verified() -> Any:
 
 
 def forgets_its_votes() -> Any:
-    """Term and vote are written only with something else."""
+    """Term and vote are written only together with other data."""
     changed = Journal.setCurrentTerm
 
     def unwritten(self: Journal, term: int, votedForNodeId: int | None) -> None:
@@ -170,7 +170,7 @@ def forgets_its_votes() -> Any:
 
 
 def votes_for_everybody() -> Any:
-    """A vote is given again to whoever asks in the same term."""
+    """A node votes for every candidate that asks in the same term."""
     on_request = Member._on_request_vote
 
     def forgetful(self: Member, sender: int, node: Any, message: Any) -> None:
@@ -195,7 +195,7 @@ def ignores_the_term_of_replies() -> Any:
 
 
 def counts_refusals_as_votes() -> Any:
-    """Every answer to a request for a vote is one."""
+    """Every answer to a request for a vote counts as a vote."""
     on_reply = Member._on_vote_reply
 
     def generous(self: Member, sender: int, reply: VoteReply) -> None:
@@ -212,12 +212,12 @@ def believes_any_clock() -> Any:
 
 
 def reads_without_asking() -> Any:
-    """A read is answered from what the leader has, without a majority."""
+    """The leader answers a read from its own state, without asking a majority."""
     return replaced(Member, "answered", lambda self, round_: True)
 
 
 def takes_the_office_too_early() -> Any:
-    """A new leader believes that every follower has all of its log."""
+    """A new leader believes that every follower has its whole log."""
     become = Member._SyncObj__onBecomeLeader
 
     def hopeful(self: Member) -> None:
@@ -230,12 +230,12 @@ def takes_the_office_too_early() -> Any:
 
 
 def keeps_what_is_removed() -> Any:
-    """A group that was removed, and has written into the open transaction, has turns after that."""
+    """A removed group that has written into the open transaction still has turns."""
     return replaced(Turns, "_is_here", lambda self, group: True)
 
 
 def does_not_sync() -> Any:
-    """Commits are seen by the process, and are not on disk."""
+    """The process sees commits that are not on disk."""
     commit = OverlayTransaction.commit
 
     def unsynced(self: OverlayTransaction, *, sync: bool) -> None:
@@ -245,7 +245,7 @@ def does_not_sync() -> Any:
 
 
 def counts_by_the_configuration_before() -> Any:
-    """A change of the replicas is not counted by before it is committed."""
+    """A change of the replicas does not count until it is committed."""
     reconfigured = Member.reconfigured
 
     def late(self: Member) -> None:
@@ -258,7 +258,7 @@ def counts_by_the_configuration_before() -> Any:
 
 
 def keeps_a_configuration_that_is_taken_back() -> Any:
-    """A configuration stays in force whose entry another leader has replaced."""
+    """A configuration stays in force although another leader has replaced its entry."""
     take_back = Journal.take_back
 
     def forgetful(self: Journal, snapshots: Any, last: int) -> None:

@@ -1,16 +1,20 @@
 """Connections between nodes, and what can happen to them.
 
-Each pair of nodes has one connection at a time, and each connection an *epoch*. What a node is to
-hear about the other stands in one line (a `Lane`) per direction: the start of an epoch, its
-messages, its end, the start of the next. So the promise of `querator.raft.peers` holds by
-construction: in order, at most once while the connection lives, nothing of an old connection after
-the start of the next.
+Each pair of nodes has one connection at a time. Each connection has an *epoch*. One queue (a
+`Lane`) for each direction holds what a node is to hear of the other: the start of an epoch, its
+messages, its end, the start of the next. So the guarantee of `querator.raft.peers` holds by
+construction: messages come in order, at most once while the connection lives, and none of an old
+connection comes after the start of the next.
 
-Everything that this leaves open is drawn: how much of what was on its way when a connection broke
-still arrives before the end is noticed (so that what is sent again over the next connection may
-arrive for the second time), when each side notices, and when the next connection comes. A blocked
-direction holds messages back, as TCP does, and breaks the connection when it lasts; before that its
-receiver is told that the sender is quiet, as it is of a node that is paused.
+Everything that this leaves open is drawn by chance:
+
+- How much of what was in flight when a connection broke still arrives before its end is noticed.
+  Messages that are sent again over the next connection may therefore arrive twice.
+- When each side notices the end.
+- When the next connection comes.
+
+A blocked direction holds messages back, as TCP does, and breaks the connection when the block
+lasts. Before that its receiver is informed that the sender is quiet, as with a node that is paused.
 """
 
 import random
@@ -49,15 +53,15 @@ class Nature:
     jitter_us: int = 200
     bytes_per_s: int = 100_000_000
     buffer_bytes: int = 1 << 20
-    """What a sender may have on its way before its buffer is full."""
+    """Bytes that a sender may have in flight before its buffer is full."""
     quiet_us: int = 700 * MS
-    """Nothing has come for so long."""
+    """Time without a message after which a sender is reported as quiet."""
     keepalive_us: int = 3 * SECOND
-    """A direction that is blocked for so long, up to double, breaks the connection."""
+    """A direction that is blocked for this long, up to twice as long, breaks the connection."""
     reconnect_us: int = 200 * MS
-    """The next attempt comes within so long."""
+    """The next attempt to connect comes within this time."""
     notice_us: int = 100 * MS
-    """A side notices within so long that the other has closed the connection."""
+    """A side notices within this time that the other one has closed the connection."""
 
 
 @dataclass
@@ -79,12 +83,12 @@ class Lane(Generic[M]):
     items: deque[_Item[M]] = field(default_factory=deque)
     last_us: int = 0
     free_us: int = 0
-    """When the wire has taken what was sent so far."""
+    """When the wire has taken everything that was sent so far."""
     bytes: int = 0
     blocks: int = 0
     extra_us: int = 0
     bytes_per_s: int = 0
-    """0: as the nature of the network is."""
+    """0: the network's own rate."""
     knows_epoch: int = 0
     """The connection that the receiver believes to have; 0: none."""
 
@@ -105,7 +109,7 @@ class Network(Generic[M]):
         self.lets_in: Callable[[str, str], bool] = lambda a, b: True
         """Whether two nodes that reach each other get a connection."""
         self.doubles: dict[str, str] = {}
-        """Endpoint of a second process on the data of a node."""
+        """Endpoint of a second process on the data of a node, by node."""
 
     # --- nodes -----------------------------------------------------------------------
 
@@ -116,7 +120,9 @@ class Network(Generic[M]):
         self._endpoints[name] = endpoint
 
     def at(self, asking: str, node: str) -> str:
-        """The endpoint at which it reaches the node: its double's, if it is connected to that."""
+        """The endpoint at which `asking` reaches the node: its double's, if it is connected to
+        that.
+        """
         double = self.doubles.get(node)
         return node if double is None or not self.connected(asking, double) else double
 
@@ -128,14 +134,14 @@ class Network(Generic[M]):
         return [(a, b) for place, a in enumerate(names) for b in names[place + 1 :]]
 
     def came_up(self, name: str) -> None:
-        """The node listens, and dials."""
+        """The node listens, and connects."""
         for other in self._endpoints:
             if other != name:
                 self._dial(name, other)
 
     def went_down(self, name: str, *, silent: bool = False) -> None:
-        """The process is gone, with all that it had not read. `silent`: so is its machine, and
-        nobody is told; the others notice by keepalive.
+        """The process is gone, with all that it had not read. `silent`: its machine is gone too,
+        and sends no notice; the others notice by keepalive.
         """
         for other in self._endpoints:
             if other != name:
@@ -157,9 +163,9 @@ class Network(Generic[M]):
     def send(
         self, sender: str, receiver: str, message: M, *, size: int = 100, at_us: int | None = None
     ) -> None:
-        """Messages to one receiver leave in the order of the calls; `at_us` is not before now.
+        """Messages to one receiver leave in the order of the calls; `at_us` is not in the past.
 
-        Dropped when there is no connection, or the sender's one is no more.
+        A message is dropped when there is no connection, or when the sender's connection has ended.
         """
         pair = _pair(sender, receiver)
         lane = self._lanes[sender, receiver]
@@ -177,7 +183,7 @@ class Network(Generic[M]):
         self._put(lane, _Item(arrives_us, epoch, "message", message, size, sent_us))
 
     def connected(self, node: str, peer: str) -> bool:
-        """Whether the node believes so."""
+        """Whether the node believes that it is connected."""
         return self._lanes[peer, node].knows_epoch != 0
 
     def room_bytes(self, sender: str, receiver: str) -> int:
@@ -227,7 +233,7 @@ class Network(Generic[M]):
     # --- faults ------------------------------------------------------------------------
 
     def cut(self, a: str, b: str) -> None:
-        """Breaks the connection; what is on its way is lost, or most of it."""
+        """Breaks the connection; all or most of what is in flight is lost."""
         self._break(a, b)
 
     def block(self, sender: str, receiver: str) -> None:
@@ -242,7 +248,7 @@ class Network(Generic[M]):
             self._timeline.after(self.nature.quiet_us, partial(self._quiet, lane, epoch))
 
     def paused(self, name: str) -> None:
-        """The process does nothing, and its connections stand."""
+        """The process does nothing, and its connections stay."""
         for other in self._endpoints:
             epoch = self._epochs.get(_pair(name, other), 0)
             if epoch:
@@ -250,7 +256,7 @@ class Network(Generic[M]):
                 self._timeline.after(self.nature.quiet_us, quiet)
 
     def _quiet(self, lane: Lane[M], epoch: int) -> None:
-        """Nothing has come since; or it has, and this is a mistake."""
+        """Reports the sender as quiet while it is blocked or paused, even if a message has come."""
         silent = lane.blocks or not self._endpoints[lane.sender].listening
         receiver = self._endpoints[lane.receiver]
         if silent and lane.knows_epoch == epoch and receiver.listening:
@@ -266,13 +272,13 @@ class Network(Generic[M]):
             self._dial(sender, receiver)
 
     def slow(self, sender: str, receiver: str, *, extra_us: int = 0, bytes_per_s: int = 0) -> None:
-        """Adds to the way from sender to receiver; zeros make it as it was."""
+        """Slows the way from sender to receiver; zeros restore it."""
         lane = self._lanes[sender, receiver]
         lane.extra_us, lane.bytes_per_s = extra_us, bytes_per_s
 
     def heal(self) -> None:
-        """Nothing is blocked or slow any more, not even what is on its way; connections come back
-        by themselves.
+        """Ends all blocks and delays, also for messages in flight. Connections come back by
+        themselves.
         """
         for lane in self._lanes.values():
             lane.extra_us = lane.bytes_per_s = 0
@@ -306,7 +312,7 @@ class Network(Generic[M]):
         self._dial(a, b)
 
     def _end(self, lane: Lane[M], epoch: int, noticed_in_us: int) -> None:
-        """Of the messages of the epoch some arrive before its end is noticed; the rest is lost."""
+        """Some messages of the epoch arrive before its end is noticed; the rest is lost."""
         now_us = self._timeline.now_us
         sent = 0
         for item in lane.items:
@@ -342,7 +348,7 @@ class Network(Generic[M]):
         if pair in self._epochs:
             return
         if any(lane.blocks or not self._endpoints[lane.receiver].listening for lane in lanes):
-            return  # Whoever removes the obstacle dials again.
+            return  # The fault connects again when it ends.
         if not self.lets_in(a, b):
             return
         self._last_epoch += 1

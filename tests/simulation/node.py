@@ -1,8 +1,8 @@
 """A process of the simulation: the real `Turns` over a simulated disk, clock and network.
 
-A turn is one call, during which virtual time stands still; how long it takes is known afterwards
-(most of it is the sync). What it sends before its sync leaves at its begin, what it sends and
-answers afterwards at its end, and until then what arrives waits for the next turn.
+A turn is one call, during which virtual time stands still. How long it takes is known afterwards
+(most of it is the sync). Messages that it sends before its sync leave at its begin. Messages and
+answers after the sync leave at its end. What arrives until then waits for the next turn.
 """
 
 import random
@@ -32,15 +32,16 @@ if TYPE_CHECKING:
     from asyncio import Future
 
 TURN_US = 40
-"""What a turn takes besides its sync."""
+"""Duration of a turn without its sync."""
 REQUEST_US = 10
 IDLE_TURNS_MAX = 100
-"""For each group, in a row, without a request, a message or a commit: more is a loop that waits for
-nothing. A node that is cut off has a few for each election of each group that comes to nothing."""
+"""Turns of a group in a row without a request, a message or a commit. More mean a loop that waits
+for nothing. A node that is cut off has a few for each failed election of each group.
+"""
 
 
 DOUBLE = "+"
-"""Behind the key of a node in the endpoint of a second process on its data."""
+"""Suffix of a node's key in the endpoint of a second process on its data."""
 
 
 def owner(endpoint: str) -> NodeKey:
@@ -65,14 +66,14 @@ class Ticket:
 
 
 class Watcher(Protocol):
-    """Who looks at a node after each of its turns."""
+    """Checks a node after each of its turns."""
 
     def after_turn(self, node: "SimulatedNode", outcome: Outcome) -> None: ...
 
     def failed(self, node: "SimulatedNode", error: BaseException) -> None: ...
 
     def stopped(self, node: "SimulatedNode") -> None:
-        """By an injected fault of its disk, in the middle of a turn."""
+        """An injected fault of its disk stopped the node in the middle of a turn."""
         ...
 
 
@@ -123,7 +124,7 @@ class SimulatedNode:
     ) -> None:
         self.key = key
         self.endpoint = endpoint or key
-        """Its name in the network; another one than its key for a second process on its data."""
+        """Its name in the network; differs from the key for a second process on its data."""
         self.name = node_name(key)
         self.clock = clock
         self.disk = disk
@@ -131,18 +132,18 @@ class SimulatedNode:
         self.turns: Turns | None = None
         self.paused = False
         self.gone = False
-        """Whether its disk was lost: it never comes back."""
+        """Whether its disk was lost: the node never comes back."""
         self.first_replicas: dict[GroupId, Replicas] = {}
-        """Groups that it holds, with the configuration to begin with when nothing is stored."""
+        """Groups that the node holds, with the initial configuration for when nothing is stored."""
         self.leaving: dict[GroupId, None] = {}
-        """Groups whose replica it deletes."""
+        """Groups whose replica is being deleted."""
         self.removed: set[GroupId] = set()
-        """Groups whose replica it has deleted."""
+        """Groups whose replica was deleted."""
         self.starts: StartMemory | None = None
-        """What the process remembers of others' starts, if they are simulated (`begins`)."""
+        """What the process remembers of the starts of others, if they are simulated (`begins`)."""
         self.begins: Callable[[SimulatedNode], StartMemory] | None = None
         self.refused = ""
-        """Why its process was refused, which has ended then."""
+        """Why its process was refused; it has ended then."""
         self.tickets: dict[Ticket, None] = {}
         self._timeline = timeline
         self._network = network
@@ -186,7 +187,7 @@ class SimulatedNode:
         self._wake(self._timeline.now_us)
 
     def lets_in(self, other: "SimulatedNode") -> bool:
-        """What the transport decides in the handshake. Who is refused ends."""
+        """The decision of the transport in the handshake. A refused process ends."""
         assert self.starts is not None
         assert other.starts is not None
         try:
@@ -201,7 +202,7 @@ class SimulatedNode:
         return True
 
     def on_refused(self) -> None:
-        """Its process has ended for that."""
+        """Its process was refused, and has ended."""
 
     def _make_turns(self) -> None:
         self._bind()
@@ -219,7 +220,9 @@ class SimulatedNode:
         self._free_us = self._timeline.now_us
 
     def crash(self, *, silent: bool = False) -> None:
-        """The process ends here; the disk keeps what was synced. `silent`: nobody is told."""
+        """The process ends here; the disk keeps what was synced. `silent`: the others get no
+        notice.
+        """
         if self.turns is None:
             return
         self._timeline.note("crash", self.name)
@@ -253,7 +256,7 @@ class SimulatedNode:
 
     @contextmanager
     def view(self, group: GroupId) -> Iterator[ReadTransaction]:
-        """What is committed on its disk, as the group's rooms see it."""
+        """What is committed on its disk, as the group's state machine sees it."""
         with self.disk.snapshots() as snapshot:
             yield generations.view(snapshot, group)
 
@@ -322,7 +325,7 @@ class SimulatedNode:
     # --- turns --------------------------------------------------------------------------
 
     def _wake(self, at_us: int) -> None:
-        """Not before the present turn is over; the earliest wish counts."""
+        """Plans a turn, not before the present one is over; the earliest wish counts."""
         at_us = max(at_us, self._free_us)
         if self._wake_us < 0 or at_us < self._wake_us:
             self._wake_us = at_us
@@ -382,7 +385,7 @@ class SimulatedNode:
             ticket.taken_us = self._timeline.now_us
 
     def _plan_answers(self, outcome: Outcome) -> None:
-        """What came of a turn becomes known at its end."""
+        """The outcome of a turn becomes known at its end."""
         if outcome.results or outcome.errors or outcome.done:
             boots = self.boots
             self._timeline.at(self._free_us, lambda: self._answer(outcome, boots))
@@ -392,7 +395,7 @@ class SimulatedNode:
         self._watcher.stopped(self)
 
     def _answer_early(self, outcome: Outcome) -> None:
-        """Before the sync of the turn, which may be where the process ends."""
+        """Answers before the sync of the turn, at which the process may end."""
         assert not outcome.errors
         assert not outcome.done
         for call, result in outcome.results:
@@ -417,8 +420,8 @@ class SimulatedNode:
             future.answer(result, error)
 
     def overdue(self, limit_us: int) -> list[Ticket]:
-        """Requests that were taken on longer ago than `limit_us` and some turns, and have no
-        answer; none, as long as it may still be busy with what has waited while it was paused.
+        """Requests that were accepted longer ago than `limit_us` plus some turns, and are not
+        answered. Empty while the node may still be busy with requests that waited during its pause.
         """
         now_us = self._timeline.now_us
         limit_us += 3 * self._longest_us

@@ -1,7 +1,7 @@
 """Operators: they hand leaderships over and change the replicas of groups.
 
-Nothing they do is remembered: each step looks at what the leader says and asks for the next change,
-so that a change whose outcome is not known is simply looked at again.
+An operator remembers nothing. Each step reads what the leader reports and asks for the next change,
+so a change with an unknown outcome is simply checked again.
 """
 
 import random
@@ -49,7 +49,7 @@ class Operator:
     def __init__(self, office: Office, chance: random.Random) -> None:
         self.stopped = False
         self.repairs = False
-        """Whether it only does what is left to do after a disk was lost."""
+        """Whether the operator only does what remains to be done after a disk was lost."""
         self.transfers = 0
         self.changes = 0
         self._office = office
@@ -79,7 +79,9 @@ class Operator:
         self._plan()
 
     def _groups(self) -> list[GroupId]:
-        """Where there is something to do: while it repairs, it has that long for all of them."""
+        """The groups to work on. While it repairs: only those with a replica on a lost disk, if there
+        are any, because the time for all of them is limited.
+        """
         groups = self._office.groups
         damaged = [group for group in groups if self.repairs and self._lacks(group)]
         return damaged or groups
@@ -134,7 +136,7 @@ class Operator:
             return None
         committed = self._office.committed_replicas(group)
         for node in self._office.all_nodes():
-            # One whose addition came to nothing so far, or did and is not known to have.
+            # The addition of this replica has failed so far, or its success is not known.
             if node.up and group in node.first_replicas and not _in(status.replicas, node):
                 id_ = node.first_replicas[group][0].id
                 if id_ > max(replica.id for replica in committed):
@@ -152,14 +154,12 @@ class Operator:
         node = self._chance.choice(spare)
         self._ids[group] += 1
         id_ = self._ids[group]
-        # Opened first, as somebody who does not vote and knows of nobody else.
+        # The replica is opened first, as a non-voter that knows no other replica.
         node.hold(group, (Replica(id_, node.key, voter=False),))
         return AddLearner(id_, node.key)
 
     def _clean(self, group: GroupId) -> None:
-        """Nodes that hold a replica which can never again be one of the group's delete it, sooner
-        or later.
-        """
+        """Has nodes delete, sooner or later, replicas that can never again belong to the group."""
         committed = self._office.committed_replicas(group)
         newest = max(replica.id for replica in committed)
         for node in self._office.all_nodes():

@@ -1,10 +1,10 @@
 """Pipelines: they write batches into queues of several partitions by transactions, and die.
 
-A queue of a pipeline has groups of its own, and nobody takes its items out: at the end all of them
-are looked at. What a pipeline did is written down as the attempts that it has named in a commit,
-and what it was told. The carrier plays `service.transactions.driver`: it reads what is open from
-whatever node it likes, also from one that is behind, and repeats what it has no answer for. What
-any of them has sent comes once more, much later: `Latecomer`.
+A pipeline's queue has its own groups, and no consumer takes its items: at the end all of them are
+checked. The record of a pipeline has the attempts that it named in each commit, and the answers.
+The carrier plays `service.transactions.driver`: it reads open transactions from any node, also from
+one that is behind, and repeats calls that were not answered. `Latecomer` sends again, much later,
+what any of them has sent.
 """
 
 import random
@@ -48,7 +48,7 @@ from tests.simulation.timeline import MS
 
 
 class Carrier(Asking):
-    """Carries out what is open, one transaction at a time."""
+    """Carries out open transactions, one at a time."""
 
     def __init__(
         self, cluster: Cluster, groups: list[GroupId], chance: random.Random, sent: Sent
@@ -68,7 +68,7 @@ class Carrier(Asking):
             )
 
     def _work(self) -> None:
-        """Now and then it dies, with everything that it has in hand."""
+        """Sometimes it dies, with everything that it has in hand."""
         if self.chance.random() < 0.05:
             self.life += 1
             self._plan()
@@ -142,12 +142,12 @@ class Carrier(Asking):
 
 @dataclass
 class Written:
-    """A batch: what was named in commits, and what the pipeline was told."""
+    """A batch: what was named in commits, and the answers that the pipeline received."""
 
     named: list[frozenset[tuple[int, str]]] = field(default_factory=list)
     """Items of each commit, with the group that they were staged in."""
     aborted: list[frozenset[tuple[int, str]]] = field(default_factory=list)
-    """Those of which it was told that they are not committed."""
+    """Items of the commits that were answered as not committed."""
     committed: bool = False
 
 
@@ -182,7 +182,7 @@ class Pipeline(Asking):
         )
 
     def _dies(self) -> bool:
-        """Whether it dies here: what is under way is not waited for."""
+        """Whether it dies here. Open calls are then not waited for."""
         if self.chance.random() >= 0.04:
             return False
         self.life += 1
@@ -292,7 +292,9 @@ class Pipeline(Asking):
         self.tell(self._groups[0], begin, begun)
 
     def _wait(self, begin: Begin, begun: TxnResult) -> None:
-        """Looks until what was begun is decided; another one: until it is out of the way."""
+        """Checks until the begun transaction is decided. The transaction of another batch must also
+        be over.
+        """
 
         def looked(_: Any, node: SimulatedNode) -> None:
             with node.view(self._groups[0]) as view:
@@ -308,7 +310,7 @@ class Pipeline(Asking):
                 written.aborted.append(written.named[-1])
                 self._plan()
             else:
-                # What it was is known by asking again: it is committed, or begun anew.
+                # Begin is sent again to learn its fate: it is committed, or begins again.
                 self._begin(begin)
 
         self.read(self._groups[0], looked)
@@ -356,14 +358,14 @@ class Pipelines:
         return sum(pipeline.batch for pipeline in self.pipelines)
 
     def stop(self) -> None:
-        """No further batch is begun, and nothing comes late any more."""
+        """Begins no further batch, and sends nothing late any more."""
         for pipeline in self.pipelines:
             pipeline.stopped = True
         self.latecomer.stopped = True
 
     def carried_out(self, leader: Callable[[GroupId], tuple[SimulatedNode, Any] | None]) -> bool:
         """Whether no transaction is open, nothing is pinned for one, and nothing is staged for a
-        batch that is committed: then carriers stop.
+        committed batch. The carriers stop then.
         """
         if self.latecomer.busy or any(pipeline.busy for pipeline in self.pipelines):
             return False
@@ -386,7 +388,7 @@ class Pipelines:
 
 
 def judge(pipelines: list[Pipeline], visible: Counter[tuple[int, str]]) -> list[str]:
-    """What is wrong with what is visible (by group and item), as sentences."""
+    """Returns the errors in what is visible (by group and item), as sentences."""
     wrong = [f"{item} is visible {count} times" for item, count in visible.items() if count > 1]
     left = set(visible)
     for pipeline in pipelines:

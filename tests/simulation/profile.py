@@ -1,7 +1,7 @@
-"""What one seed is about: drawn at its begin, so that each seed is hard in its own way.
+"""The profile of one seed: drawn at its begin, so that each seed is hard in its own way.
 
-A run that has all faults at once finds less than many runs of which each has a few: what one fault
-needs, another destroys.
+One run with all faults at once finds less than many runs with a few faults each, because one fault
+destroys what another one needs.
 """
 
 import random
@@ -22,7 +22,7 @@ class Profile:
     replicas: int
     groups: int
     clients: int
-    """In each group."""
+    """Clients of each group."""
     pause_us: int
     item_bytes: int
     delays: bool
@@ -33,20 +33,20 @@ class Profile:
     nature: Nature
     sync_us: int
     offset_ms: int
-    """Wall clocks are wrong by as much at the begin."""
+    """Largest error of wall clocks at the begin."""
     drift_ppm: int
     log_bytes_kept: int
     transfers: bool
     members: bool
     lmdb: bool
     loss: float
-    """Part of the answers to clients that get lost."""
+    """Part of the answers to clients that are lost."""
     pipelines: int = 0
-    """That write by transactions into a queue of partitions of their own."""
+    """Number of pipelines that write by transactions into a queue with its own partitions."""
     readers: bool = False
-    """Whether there is a group more, with readers."""
+    """Whether there is one more group, with readers."""
     doomed: bool = False
-    """Whether groups come that are deleted under load."""
+    """Whether groups are created and deleted under load."""
     starts: bool = False
     """Whether nodes remember each other's starts, and judge by that."""
 
@@ -61,12 +61,12 @@ def draw(seed: int, chance: random.Random) -> Profile:
     faults = chance.sample(FAULTS, kinds) if chance.random() > 0.03 else []
     if members and chance.random() < 0.4:
         faults.append("lost disk")
-    # Not of the same chance: the other seeds are what they were.
+    # Drawn from a separate generator, so that other seeds do not change.
     if random.Random(f"jumps {seed}").random() < 0.25:
         faults.append("jump clock")
     groups = chance.choice((1, 1, 2, 3))
     clients = chance.choice((1, 2, 4))
-    # Not more load than fits into about a second of a real core.
+    # The load must fit into about a second of a real core.
     pause_us = max(chance.choice((30, 100, 300)), groups * clients * replicas * 5) * MS
     return Profile(
         nodes=replicas + (chance.choice((1, 2)) if members else 0),
@@ -97,7 +97,7 @@ def draw(seed: int, chance: random.Random) -> Profile:
         lmdb=seed % 100 == 99,
         loss=chance.choice((0.0, 0.0, 0.02, 0.2)),
         pipelines=chance.choice((0, 0, 1, 2)),
-        # Not of the same chance: the other seeds are what they were.
+        # Drawn from a separate generator, so that other seeds do not change.
         readers=random.Random(f"readers {seed}").random() < 0.3,
         doomed=random.Random(f"doomed {seed}").random() < 0.3,
     )

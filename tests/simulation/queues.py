@@ -30,7 +30,7 @@ def configured(group: GroupId, partition: int) -> tuple[Any, bytes]:
 
 
 def look_at_items(recorder: Recorder, leader: SimulatedNode, group: GroupId) -> None:
-    """Everything that the queue holds, as the last entry of its history."""
+    """Records everything that the queue holds, as the last entry of its history."""
     pending = recorder.begin("the end", queue_name(group), history.Look())
     present = [(0, seq, reference) for seq, reference in items_of(leader, group)]
     pending.ended(history.Looked(tuple(present)))

@@ -1,17 +1,18 @@
-"""A group with readers, as a streaming job is one: it writes what it has read elsewhere, dies at
-any point, and is started again while what is left of it goes on for a while.
+"""A group with readers, as a streaming job has them. A reader writes what it has read to another
+place, dies at any point, and is started again, while the remains of its former run continue for a
+while.
 
     advance(ack) ──► the open batch ──► its items ──► the sink, by the batch's name ──► advance(ack)
                                             │
                                             └──► given up: its items die
 
-Beside them producers and consumers, and an operator that takes batches back. Nothing of it goes
-into the history; what must hold is checked here, while it happens and at the end:
+There are also producers and consumers, and an operator that releases batches. None of this goes
+into the history. Its invariants are checked here, during the run and at the end:
 
     a name means the same items, always
-    an epoch that was ended by another one gets nothing more
-    each item was acknowledged in one batch, or completed, or died in one that was given up, or is
-    there: once, and none is lost
+    an epoch that another one has ended gets nothing more
+    each item was acknowledged in one batch, or completed, or died in a batch that was given up, or
+    is there: once, and none is lost
 """
 
 import random
@@ -48,14 +49,14 @@ from tests.simulation.timeline import MS
 
 READER = "lake"
 GIVEN_UP = 0.05
-"""How often a batch is given up."""
+"""Probability that a batch is given up."""
 _ALL_BYTES = 1 << 40
 
 Done = Callable[[Any, SimulatedNode], None]
 
 
 class Actor(ABC):
-    """One call at a time, repeated until it is answered, then a pause."""
+    """Makes one call at a time, repeats it until it is answered, then pauses."""
 
     def __init__(self, shore: "Shore", name: str, *, pause_us: int) -> None:
         self.shore = shore
@@ -72,7 +73,7 @@ class Actor(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """Makes a call, or says that there is none to be made (`free`)."""
+        """Makes a call, or reports that there is none to make (`free`)."""
 
     def free(self) -> None:
         self.busy = False
@@ -170,7 +171,7 @@ class Consumer(Actor):
     def _leased(self, result: LeaseResult, node: SimulatedNode) -> None:
         grant = result.grants[0]
         if isinstance(grant, Refusal) or not grant.lease or self.chance.random() < 0.2:
-            # Nothing; or it dies with its lease, which lapses.
+            # No answer; or the consumer dies with its lease, which lapses.
             self.free()
             return
         names: dict[int, str] = {}
@@ -224,7 +225,7 @@ class Driver(Actor):
     def _opened(self, result: ReaderResult, _: SimulatedNode) -> None:
         self._epoch = self.shore.epoch = result.epoch
         self.shore.given_up.add(result.dead_seq)
-        # What it knows is what its sink has, and what it has given up.
+        # The driver knows the batches that its sink has, and those that it has given up.
         self._ack = max(self.shore.sink | {self.shore.passed})
         self.free()
 
@@ -245,7 +246,7 @@ class Driver(Actor):
         self.free()
 
     def _give_up(self, seq: int) -> None:
-        """It may be acknowledged then, or passed over."""
+        """After that it may be acknowledged, or passed over."""
         if self.chance.random() < 0.5:
             self._ack = self.shore.passed = seq
         self.call(ReleaseReader(READER, seq, dead=True), lambda *_: self.free())
@@ -255,13 +256,13 @@ class Driver(Actor):
             self.shore.released.add(self._ack)
             self._skips = True
         elif refusal.code is ErrorCode.READER_FENCED:
-            # A try of its own to open it was late.
+            # A late try of the driver's own has opened it.
             self._epoch = 0
         else:
             self.shore.cluster.found(f"{self.name}: {refusal}")
 
     def _read(self, result: ReaderResult, node: SimulatedNode) -> bool:
-        """Reads the batch where it was given out; False: it is not there."""
+        """Reads the batch at the node that handed it out; False: it is not there."""
         assert result.batch is not None
         shore, seq = self.shore, result.batch.seq
         shore.newest = seq
@@ -273,7 +274,7 @@ class Driver(Actor):
                     from_index=len(names), upto_index=0, items_max=self.chance.choice((1, 100)),
                 )  # fmt: skip
             if not isinstance(part, BatchPart):
-                # Released meanwhile, or the node is behind after a restart.
+                # The batch was released meanwhile, or the node is behind after a restart.
                 return False
             names += [name for run in part.runs for name in run.items.decode().splitlines()]
         if shore.names.setdefault(seq, names) != names:
@@ -282,7 +283,7 @@ class Driver(Actor):
 
 
 class Zombie(Actor):
-    """What is left of a run that was ended by another one."""
+    """The remains of a run that another one has ended."""
 
     def work(self) -> None:
         if self.shore.zombie is None:
@@ -324,7 +325,7 @@ class Shore:
         self.given_up: set[int] = set()
         """Batches, as the group names them; 0: none."""
         self.passed = 0
-        """The last of them that its driver remembers as done with."""
+        """The last given-up batch that its driver remembers as done."""
 
     def actors(self, *, pause_us: int) -> list[Actor]:
         return [
@@ -336,7 +337,7 @@ class Shore:
         ]
 
     def check(self, leader: SimulatedNode) -> None:
-        """At the end, when all is equal."""
+        """Checks the invariants at the end, when all replicas are equal."""
         there = Counter(name for _, name in items_of(leader, self.group))
         with leader.view(self.group) as txn:
             readers = reader_queries.readers(txn, self.group)

@@ -1,4 +1,6 @@
-"""Seeds that have found something are kept in `seeds.txt` beside the world that they are of."""
+"""Seeds that have found something. They are kept in `seeds.txt` beside the world that they belong
+to.
+"""
 
 from pathlib import Path
 

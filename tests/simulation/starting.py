@@ -1,4 +1,4 @@
-"""A start of a simulated node on its disk: what `storage.identity.claim` and the transport do."""
+"""The start of a simulated node on its disk: what `storage.identity.claim` and the transport do."""
 
 import random
 
@@ -9,12 +9,12 @@ from tests.simulation.node import SimulatedNode
 
 
 def begin_start(node: SimulatedNode) -> StartMemory:
-    """Counts a start, with a nonce that is synced, and reads what is remembered of others."""
+    """Counts a start, with a nonce that is synced, and reads what is remembered of other nodes."""
     environment = node.disk.environment
     with environment.snapshot() as snapshot:
         before = StartMemory.load(snapshot, node.key).own
     boots = before[-1].boots + 1 if before else 1
-    # An image that is started has another nonce than the original's next start.
+    # A start from an older image gets another nonce than the original's next start.
     nonce = random.Random(f"{node.key} {node.boots}").getrandbits(63)
     own: Starts = next_starts(before, boots=boots, nonce=nonce)
     txn = environment.begin()

@@ -1,8 +1,8 @@
-"""PySyncObj's class as it ships, in the simulated network: what the simulator must be able to see.
+"""PySyncObj's class as it ships, in the simulated network: the errors that the simulator must find.
 
-Only what the library offers its users is replaced (transport, clock, chance, poller, journal). The
-journal is a perfect one: nothing is ever lost from it, so every loss that is found here is the
-protocol's. The state is the list of values put, and a value is acknowledged when its callback says
+Only what the library lets its users replace is replaced (transport, clock, chance, poller,
+journal). The journal is perfect: it never loses anything, so every loss that is found here is the
+protocol's. The state is the list of values put. A value is acknowledged when its callback reports
 SUCCESS.
 """
 
@@ -61,7 +61,9 @@ class _Transport(Transport):  # type: ignore[misc]
 
 
 class _Clock:
-    """Each look takes a moment: the library waits for time to pass inside some of its loops."""
+    """Each read takes a moment, because the library waits for time to pass inside some of its
+    loops.
+    """
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -135,7 +137,7 @@ class StockNode:
             self._tick()
 
     def put(self, value: str) -> None:
-        """Acknowledged through the cluster."""
+        """Puts a value, which the cluster acknowledges."""
         assert self.value is not None
         self._bind()
 
@@ -148,7 +150,7 @@ class StockNode:
         self.value.put(value, callback=answered)
 
     def held(self) -> set[str]:
-        """Values applied, or in the log."""
+        """Values that were applied, or are in the log."""
         assert self.value is not None
         regular = [command for command, _, _ in self._journal[:] if command[:1] == b"\0"]
         return {*self.value.values, *(loads(command[1:])[1][0] for command in regular)}
@@ -170,7 +172,7 @@ class StockNode:
         self._call("_onNodeDisconnected", peer)
 
     def on_quiet(self, peer: str) -> None:
-        """The library has no word for it."""
+        """Does nothing: the library has no such call."""
 
     def on_message(self, peer: str, message: dict[str, Any]) -> None:
         self._call("_onMessageReceived", peer, message)
@@ -205,7 +207,7 @@ class StockCluster:
             node.start()
 
     def conf(self) -> Any:
-        """The library's defaults, but for what the simulation takes into its own hands."""
+        """The library's defaults, except for what the simulation controls."""
         return SyncObjConf(
             autoTick=False,
             appendEntriesBatchSizeBytes=self._batch_bytes,
@@ -223,7 +225,7 @@ class StockCluster:
             self.run(step_us)
 
     def leader(self) -> StockNode | None:
-        """The one of the highest term."""
+        """The leader of the highest term."""
         leaders = [node for node in self.nodes if node.leads]
         return max(leaders, key=lambda node: node.value.raftCurrentTerm, default=None)  # type: ignore[union-attr]
 
@@ -251,7 +253,7 @@ class StockCluster:
         return [[] if node.value is None else node.value.values for node in self.nodes]
 
     def violations(self) -> list[str]:
-        """What must not be when the network has healed and the nodes had time."""
+        """Violations after the network has healed and the nodes had time."""
         leader = self.leader()
         if leader is None:
             return ["there is no leader"]
@@ -271,7 +273,8 @@ class StockCluster:
 
 
 def random_run(seed: int, *, steps: int = 150) -> list[str]:
-    """Load on whoever leads under random cuts, blocks, crashes and compactions, then 20 s of peace.
+    """Puts load on the leaders under random cuts, blocks, crashes and compactions, then has 20 s of
+    peace.
 
     Returns the violations.
     """
@@ -308,7 +311,7 @@ def random_run(seed: int, *, steps: int = 150) -> list[str]:
 
 @contextmanager
 def stock_library() -> Iterator[None]:
-    """The library's module globals, replaced for the time of a run."""
+    """Replaces the library's module globals during a run."""
     replaced = ("random", "createPoller", "createJournal")
     before = {name: getattr(syncobj, name) for name in replaced}
     syncobj.createPoller = lambda _: NoPoller()

@@ -1,4 +1,4 @@
-"""What the checks say can be read."""
+"""Texts of violations are readable."""
 
 from tests.simulation.checks import Checks
 from tests.simulation.timeline import Timeline

@@ -8,7 +8,9 @@ from tests.simulation.timeline import SECOND, Timeline
 
 @pytest.mark.parametrize("drifts", [(20_000,), (-20_000,), (20_000, -20_000, 10_000)])
 def test_a_clock_never_goes_back_when_its_pace_changes(drifts: tuple[int, ...]):
-    """Seed 1003529 of whole nodes: a turn on a hung disk had read it, 1 s ahead of the others."""
+    """Seed 1003529 of whole nodes: a turn on a hung disk had read the clock, 1 s ahead of the
+    others.
+    """
     timeline = Timeline()
     clock = NodeClock(timeline, offset_ms=0, drift_ppm=0)
     timeline.now_us = 10 * SECOND

@@ -1,4 +1,4 @@
-"""A node's disk is an older image of itself, in the simulator: the turns, the memory of starts and
+"""A node's disk is an older image of itself, in the simulator. The turns, the memory of starts and
 its judgement are the real ones.
 """
 
@@ -38,7 +38,7 @@ class Copied:
             image = self.copied.disk.image()
             self.copied.start()
         self.acknowledged = 0
-        # Longer than between two marks.
+        # Longer than the interval between two marks.
         self.world._run_for(12 * SECOND)
         self.third.crash()
         self._load()
@@ -63,7 +63,7 @@ class Copied:
         self.acknowledged += error is None
 
     def end(self) -> None:
-        """The former leader, which has all that was acknowledged, comes back."""
+        """The former leader comes back. It has everything that was acknowledged."""
         self.leader.start()
         self.world._until(lambda: self.world.leader(G) is not None, within_us=20 * SECOND)
 
@@ -87,7 +87,7 @@ def test_without_the_judgement_promises_are_broken_and_it_is_seen(
 ):
     monkeypatch.setattr(StartMemory, "judge", lambda self, node, starts: None)
     trial = Copied(running=running)
-    # A vote that was forgotten, or entries that were acknowledged.
+    # A vote was forgotten, or acknowledged entries were.
     assert any(
         "two leaders in term" in found or "is committed" in found
         for found in trial.world.checks.violations

@@ -1,4 +1,4 @@
-"""The patches that put mended defects back still fit the code. `make mutants` looks for them."""
+"""The patches that put mended defects back still fit the code. `make mutants` searches for them."""
 
 from pathlib import Path
 

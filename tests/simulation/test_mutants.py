@@ -1,4 +1,4 @@
-"""The simulator sees: each way of breaking the core is found by some seeds, or by a schedule."""
+"""The simulator finds bugs: some seeds or a schedule find each way of breaking the core."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from tests.simulation.profile import Profile, draw
 from tests.simulation.timeline import MS, SECOND
 from tests.simulation.world import World, simulate
 
-# Many clusters pass by in one test, and the machine may be shared.
+# Many clusters are run in one test, and the machine may be shared.
 pytestmark = pytest.mark.timeout(900)
 
 QUIET = replace(
@@ -104,8 +104,8 @@ def propose(node: SimulatedNode, number: int) -> None:
 
 
 def an_old_ack_comes_late() -> list[str]:
-    """A follower's acknowledgement takes so long that its leader has been deposed, has had its
-    entries replaced, and leads again when it comes.
+    """A follower's acknowledgement is very late: meanwhile its leader was deposed, had its entries
+    replaced, and leads again.
     """
     nature = Nature(jitter_us=0, keepalive_us=60 * SECOND)
     world = World(1, profile=replace(QUIET, nodes=5, replicas=5, nature=nature))
@@ -134,7 +134,7 @@ def an_old_ack_comes_late() -> list[str]:
     ticket = Ticket("transfer", lambda _, __: None)
     leader.request(Transfer(G, first.key, ticket.future))
     assert world._until(lambda: leading(world)[0] is first, within_us=SECOND)
-    # One real follower is left. The old acknowledgement names an index that is reached again.
+    # One real follower remains. The old acknowledgement names an index that is reached again.
     for node in rest[1:]:
         network.block(first.key, node.key)
         network.block(node.key, first.key)
@@ -169,8 +169,8 @@ def test_an_ack_of_an_earlier_leadership_is_not_counted():
 
 
 def a_change_of_the_replicas_is_taken_back() -> list[str]:
-    """A leader that is cut off makes a replica of a fourth node, and finds another leader when it
-    is back.
+    """A leader that is cut off adds a replica on a fourth node, and finds another leader when it is
+    back.
     """
     world = World(1, profile=replace(QUIET, nodes=4))
     world._begin()

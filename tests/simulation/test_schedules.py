@@ -1,6 +1,6 @@
 """What the simulator has found, each as the shortest schedule that shows it.
 
-Seeds change their meaning with the simulator; these do not.
+The meaning of seeds changes with the simulator; that of schedules does not.
 """
 
 import random
@@ -23,7 +23,7 @@ from tests.simulation.profile import draw
 from tests.simulation.timeline import MS, SECOND
 from tests.simulation.world import World
 
-# Many clusters pass by in one test, and the machine may be shared.
+# Many clusters are run in one test, and the machine may be shared.
 pytestmark = pytest.mark.timeout(900)
 
 G = GroupId(1)
@@ -35,7 +35,7 @@ THREE = replace(
 
 
 def begun(*, nodes: int = 3) -> tuple[World, SimulatedNode, list[SimulatedNode]]:
-    """A cluster that serves, its leader and the others."""
+    """A cluster that serves, its leader and the other nodes."""
     world = World(1, profile=replace(THREE, nodes=nodes))
     world._begin()
     found = world.leader(G)
@@ -109,7 +109,7 @@ def test_a_leader_that_hands_over_waits_without_turns():
 def test_time_that_was_put_back_stays_back_through_a_restart_of_all():
     world, _, _ = begun()
     for node in world.all_nodes():
-        # All are wrong together, so that they are believed.
+        # All clocks are wrong together, so that they are believed.
         node.clock.jump(30 * DAY_MS)
         node.clock.latest_ms = 30.0 * DAY_MS
         node.crash()
@@ -138,7 +138,7 @@ def test_time_that_is_behind_jumps_to_the_clock_and_stays_there_through_a_restar
     world, leader, _ = begun()
     load(world, leader, 3)
     for node in world.all_nodes():
-        # All are set forward together, so that they are believed.
+        # All clocks are set forward together, so that they are believed.
         node.clock.jump(DAY_MS)
         node.clock.latest_ms = 1.0 * DAY_MS
     world._run_for(3 * SECOND)
@@ -181,8 +181,8 @@ def changed(world: World, change: Change) -> None:
 
 
 def begun_without_a_replica(*, leaves: bool) -> tuple[World, SimulatedNode]:
-    """A node of which replica 4 was, loses power as soon as that is deleted, and is up again:
-    nobody has heard that the deletion is over. `leaves`: the group has let the replica go before.
+    """Replica 4 is deleted on its node, which loses power at once and is up again. No other node
+    has heard that the deletion is over. `leaves`: the group has removed the replica before.
     """
     world, _, others = begun(nodes=4)
     node = next(one for one in others if G not in one.first_replicas)

@@ -1,6 +1,6 @@
 """Seeds: a number of them from the first on, and all that have ever found something.
 
-`SIMULATION_SEEDS` and `SEED_START` say how many, and from which.
+`SIMULATION_SEEDS` is their number, and `SEED_START` the first one.
 """
 
 import os
@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.seeds import known
 from tests.simulation.world import simulate
 
-# Many clusters pass by in one test, and the machine may be shared.
+# Many clusters are run in one test, and the machine may be shared.
 pytestmark = pytest.mark.timeout(900)
 
 CHUNK = 10

@@ -1,5 +1,5 @@
-"""Consumers of one partition get the same, at whichever node they are, and however long frames
-between nodes take.
+"""Consumers of one partition get the same number of items, at whichever node they are, and however
+long frames between nodes take.
 """
 
 import pytest

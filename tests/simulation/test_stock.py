@@ -1,6 +1,6 @@
-"""The simulator sees what it is for: PySyncObj as it ships loses acknowledged writes in it.
+"""The simulator finds what it is for: PySyncObj as it ships loses acknowledged writes in it.
 
-S1, S2, S3 and L1 are the flaws that `querator.raft` exists to remove; here each is driven by the
+S1, S2, S3 and L1 are the flaws that `querator.raft` exists to remove. Each is reproduced by the
 shortest schedule that shows it, and once found by chance alone.
 """
 
@@ -14,7 +14,7 @@ from tests.simulation.network import Nature
 from tests.simulation.stock import StockCluster, StockNode, random_run, stock_library
 from tests.simulation.timeline import MS, SECOND
 
-# Many clusters pass by in one test, and the machine may be shared.
+# Many clusters are run in one test, and the machine may be shared.
 pytestmark = pytest.mark.timeout(900)
 
 STEADY = Nature(jitter_us=0, keepalive_us=60 * SECOND)
@@ -59,7 +59,7 @@ def test_s1_a_snapshot_commits_what_only_a_deposed_leader_has():
     leader.compact()
     cluster.run(SECOND)
     cluster.network.heal()
-    # The pieces of the snapshot take their time, as those of a large one do.
+    # The pieces of the snapshot arrive slowly, as those of a large one do.
     cluster.network.slow(leader.name, deposed.name, bytes_per_s=3_000)
     cluster.run(20 * SECOND)
     assert "lost 0 was acknowledged, and the leader does not have it" in cluster.violations()
@@ -80,7 +80,7 @@ def test_s2_an_older_ack_has_what_is_committed_sent_and_cut_off_again():
         lambda: len(cluster.acknowledged) == 24 and follower.last_index < leader.last_index,
         within_us=5 * SECOND,
     )
-    # All are acknowledged, and the leader dies before it has sent all of them once more.
+    # All are acknowledged, and the leader dies before it has sent all of them again.
     leader.crash()
     cluster.network.heal()
     cluster.elect([follower, away]).put("next")
@@ -96,7 +96,8 @@ def test_s3_an_ack_of_an_earlier_leadership_counts_in_a_later_one():
     first = cluster.elect()
     slow, second, voter, absent = others(cluster, first)
     cluster.run(SECOND)
-    # Five entries reach one follower, whose ack takes long; none of the others hears of them.
+    # Five entries reach one follower, whose ack takes long. The other followers do not receive
+    # them.
     network.slow(slow.name, first.name, extra_us=4 * SECOND)
     for node in (second, voter, absent):
         network.block(first.name, node.name)
@@ -104,7 +105,7 @@ def test_s3_an_ack_of_an_earlier_leadership_counts_in_a_later_one():
     for number in range(5):
         first.put(f"early {number}")
     cluster.until(lambda: slow.last_index == before + 5, within_us=SECOND)
-    # The follower and the leader part. Another one leads, and writes over the entries.
+    # The follower and the leader part. Another node leads, and overwrites the entries.
     network.block(first.name, slow.name)
     for node in (second, voter, absent):
         network.block(slow.name, node.name)
@@ -114,7 +115,7 @@ def test_s3_an_ack_of_an_earlier_leadership_counts_in_a_later_one():
         network.unblock(first.name, node.name)
     cluster.until(lambda: not first.leads, within_us=2 * SECOND)
     cluster.run(300 * MS)
-    # The first leads again, with one real follower; then the old ack arrives.
+    # The first node leads again, with one real follower; then the old ack arrives.
     leader = cluster.leader()
     assert leader is not None
     assert leader.value is not None
@@ -147,7 +148,7 @@ def test_l1_a_diverged_follower_never_heals():
         leader.put(f"kept {number} {'x' * 50}")
     cluster.run(2 * SECOND)
     assert len(cluster.acknowledged) == 40
-    # The next leader takes it that everybody has what it has.
+    # The next leader assumes that every node has what it has.
     leader.crash()
     leader.start()
     cluster.elect(others(cluster, deposed))

@@ -1,4 +1,4 @@
-"""A seed is worth something only if it does the same each time."""
+"""A seed is useful only if it does the same each time."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulation.world import simulate
 
-# Many clusters pass by in one test, and the machine may be shared.
+# Many clusters are run in one test, and the machine may be shared.
 pytestmark = pytest.mark.timeout(900)
 
 SEEDS = (3, 8, 99)

@@ -1,7 +1,7 @@
 """Whole nodes: a number of seeds from the first on.
 
-`WHOLE_SEEDS` and `SEED_START` say how many, and from which; `HARSH_SEEDS` how many of those with
-more faults at once.
+`WHOLE_SEEDS` is their number, and `SEED_START` the first one; `HARSH_SEEDS` is the number of seeds
+with more faults at once.
 """
 
 import os
@@ -22,7 +22,7 @@ from tests.simulation.whole import node
 from tests.simulation.whole.profile import HARSH_FROM, draw
 from tests.simulation.whole.world import WholeWorld, simulate_whole
 
-# Many clusters pass by in one test, and the machine may be shared.
+# Many clusters are run in one test, and the machine may be shared.
 pytestmark = pytest.mark.timeout(900)
 
 CHUNK = 10
@@ -86,7 +86,7 @@ def test_telling_what_happens_changes_nothing():
 
 @pytest.mark.parametrize("fault", ["lost disk", "old copy", "twins"])
 def test_no_two_starts_of_nodes_name_leases_alike(fault: str, monkeypatch: pytest.MonkeyPatch):
-    """Nor do those of one node on several copies of its data, which count the same starts."""
+    """Nor do starts of one node on several copies of its data, which count the same starts."""
     born: list[str] = []
 
     def noted(*args: Any, **more: Any) -> Rooms:

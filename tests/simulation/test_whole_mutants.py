@@ -1,4 +1,4 @@
-"""The simulation of whole nodes sees: each way of breaking the service is found by some seeds."""
+"""The simulation of whole nodes finds bugs: some seeds find each way of breaking the service."""
 
 import random
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tests.simulation.whole import mutants
 from tests.simulation.whole.profile import WholeProfile, draw
 from tests.simulation.whole.world import simulate_whole
 
-# Many clusters pass by in one test, and the machine may be shared.
+# Many clusters are run in one test, and the machine may be shared.
 pytestmark = pytest.mark.timeout(900)
 
 QUIET = replace(

@@ -1,8 +1,8 @@
-"""Virtual time: what happens when, and the trace of what has happened.
+"""Virtual time: planned events, and the trace of past events.
 
-Nothing here waits. Time is the instant of the event at hand, in whole microseconds; it jumps from
+Nothing here waits. Time is the instant of the current event, in whole microseconds; it jumps from
 one event to the next. Events of one instant happen in the order in which they were planned. The
-trace is a hash over everything that was noted: two runs of one seed are equal when it is.
+trace is a hash of everything that was noted. Two runs of one seed are equal when their traces are.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Timeline:
         self.at(self.now_us + delay_us, action)
 
     def run(self, until_us: int) -> None:
-        """Lets everything happen that is planned up to and with the instant `until_us`."""
+        """Runs all events that are planned up to and including the instant `until_us`."""
         events = self._events
         while events and events[0][0] <= until_us:
             self.now_us, _, action = heappop(events)
@@ -45,20 +45,20 @@ class Timeline:
 
     @property
     def told(self) -> bool:
-        """Whether anybody reads the transcript: its lines cost time to make."""
+        """Whether the transcript has a reader: its lines cost time to make."""
         return self._tell is not None
 
     def note(self, *what: object) -> None:
-        """Makes it part of the trace: strings, numbers and bytes, and tuples of them."""
+        """Adds it to the trace: strings, numbers and bytes, and tuples of them."""
         self._hash.update(repr((self.now_us, what)).encode())
 
     def tell(self, who: str, text: str) -> None:
-        """A line of the transcript. Costs the trace nothing: it is the same without a reader."""
+        """Adds a line to the transcript. The trace does not depend on it."""
         if self._tell is not None:
             self._tell(f"{self.now_us / SECOND:12.6f}  {who:8} {text}")
 
     def end_transcript(self) -> None:
-        """Nothing is told from here on."""
+        """Ends the transcript."""
         self._tell = None
 
     def trace(self) -> str:

@@ -1,4 +1,4 @@
-"""What came of one seed."""
+"""The result of one seed."""
 
 from dataclasses import dataclass, field
 

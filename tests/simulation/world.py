@@ -1,10 +1,12 @@
 """A run: nodes, clients, operators and faults of one seed, and the verdict.
 
-0                     clients' queues are configured
-0 … faulty_us         load and faults
-… + CALM_US           the faults have ended; everything must come to rest and serve
-the end               every replica is equal, every log is read from disk once more, and the
-                      histories of the clients are checked
+The phases, in virtual time:
+
+    0                     clients' queues are configured
+    0 … faulty_us         load and faults
+    … + CALM_US           the faults have ended; everything must come to rest and serve
+    the end               every replica is equal, every log is read from disk once more, and the
+                          histories of the clients are checked
 """
 
 import gc
@@ -49,14 +51,14 @@ from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
 
 CALM_US = 20 * SECOND
-"""Within so long after the last fault there is progress again, and all replicas are equal."""
+"""Within this time after the last fault there is progress again, and all replicas are equal."""
 PROPOSAL_US = 10 * SECOND
-"""Every proposal is answered within so long, and as long as the node may be busy."""
+"""Every proposal is answered within this time, plus the time for which the node may be busy."""
 SEARCH_STEPS = 3_000_000
-"""Enough for what a seed's clients do. A history that is not decided within it is no pass."""
+"""Enough for the clients of a seed. A history that is not decided within it does not pass."""
 PIPELINE_PARTITIONS = 3
 LMDB_FREE_BYTES = 4 << 30
-"""A run's data files take a few hundred MiB; several runs may go side by side."""
+"""A run's data files take a few hundred MiB; several runs may run side by side."""
 
 
 class World:
@@ -83,7 +85,9 @@ class World:
         more = PIPELINE_PARTITIONS if self.profile.pipelines else 0
         self.groups = [GroupId(number) for number in range(1, queues + more + 1)]
         self.queues = self.groups[:queues]
-        """Those of clients; then come the partitions of the pipelines' queue, and the readers'."""
+        """Groups of the clients. The partitions of the pipelines' queue follow, and the readers'
+        group.
+        """
         self.pipelines: Pipelines | None = None
         self.shore: Shore | None = None
         if self.profile.readers:
@@ -162,7 +166,7 @@ class World:
         return [node for node in self._nodes.values() if node.listening]
 
     def leader(self, group: GroupId) -> tuple[SimulatedNode, GroupStatus] | None:
-        """The leader of the highest term that is in office, if it can be asked."""
+        """The current leader of the highest term, if it can be asked."""
         best: tuple[SimulatedNode, GroupStatus] | None = None
         for node in self.alive():
             assert node.turns is not None
@@ -179,7 +183,7 @@ class World:
         return None
 
     def committed_replicas(self, group: GroupId) -> Replicas:
-        """The newest configuration of which it is known that it is committed."""
+        """The newest configuration that is known to be committed."""
         best: tuple[int, Replicas] = (0, self.replicas)
         commit = self.checks.commit_index(group)
         for node in self._nodes.values():
@@ -203,7 +207,7 @@ class World:
         return self._nodes[node].gone
 
     def may_lose_a_disk(self) -> bool:
-        """Whether every group has all of its replicas, and no other change is on its way."""
+        """Whether every group has all of its replicas, and no other change is under way."""
         for group in self.groups:
             found = self.leader(group)
             if found is None:
@@ -241,8 +245,8 @@ class World:
     # --- the run ---------------------------------------------------------------------------
 
     def run(self) -> Verdict:
-        """Stops at the first moments in which something is found."""
-        # A seed takes a tenth less time so, and is over before there is much to collect.
+        """Stops soon after a violation is found."""
+        # This makes a seed a tenth faster, and it is over before there is much to collect.
         gc.disable()
         try:
             for phase in (self._begin, self._under_load, self._come_to_rest, self._look_at_the_end):
@@ -320,7 +324,7 @@ class World:
         make: Callable[[], tuple[Any, bytes]],
         done: Callable[[Any], None] = lambda _: None,
     ) -> bool:
-        """Until it is done, at whoever leads."""
+        """Proposes to the leader until it succeeds."""
         ended: list[Any] = []
         waiting: list[int] = []
 
@@ -415,8 +419,8 @@ class World:
         return True
 
     def _probe(self, group: GroupId) -> bool:
-        """Whether an item can be produced. A try whose answer got lost may have been executed:
-        each has an item of its own.
+        """Whether an item can be produced. A try whose answer was lost may have been executed, so
+        each try has its own item.
         """
         if self.shore is not None and group == self.shore.group:
             return self._propose(group, lambda: (OpenReader("probe"), b""))
@@ -473,8 +477,8 @@ class World:
 
 
 def _directory() -> str | None:
-    """Where LMDB's files stand: in memory, where there is room. What a power loss leaves follows
-    from the seed, and a real sync would only take time. None: with other temporary files.
+    """Directory of LMDB's files: in memory, where there is space. The seed decides what a power
+    loss leaves, and a real sync would only take time. None: with other temporary files.
     """
     memory = "/dev/shm"
     try:
@@ -491,7 +495,7 @@ def simulate(
     turns_class: type[Turns] = Turns,
     profile: Profile | None = None,
 ) -> Verdict:
-    """One seed from its begin to its verdict. Any exception is a violation too."""
+    """Runs one seed from its begin to its verdict. Any exception is a violation too."""
     chance = random.Random(f"world {seed}")
     lmdb = (draw(seed, chance) if profile is None else profile).lmdb
     with tempfile.TemporaryDirectory(dir=_directory() if lmdb else None) as name:

@@ -1,6 +1,6 @@
-"""Defects that were mended, put back: each patch beside this file takes one mend out.
+"""Mended defects, put back: each patch beside this file takes one mend out.
 
-A patch begins with lines of its own, which `git apply` passes over:
+A patch begins with header lines, which `git apply` ignores:
 
     Finding: what docs/verification.md calls it
     Mended-by: the commit
@@ -8,9 +8,9 @@ A patch begins with lines of its own, which `git apply` passes over:
     Needs: seeds without any of these (of their profile, or faults) are passed over; they count
     Test: the test in tests/ that fails with the patch, as well
 
-`python -m tests.simulation.defects` (`make mutants`) applies each to a copy of the project, and
-looks for the first seed that finds it. Some mutants of `tests.simulation` are looked for likewise.
-A patch that does not fit the code any more is an error.
+`python -m tests.simulation.defects` (`make mutants`) applies each patch to a copy of the project,
+and searches for the first seed that finds it. Some mutants of `tests.simulation` are searched for
+likewise. A patch that does not fit the code is an error.
 """
 
 import shutil
@@ -26,12 +26,12 @@ COPIED = ("querator", "tests", "scripts", "pyproject.toml")
 
 
 class DoesNotApply(Exception):
-    """The patch does not fit the code any more."""
+    """The patch does not fit the code."""
 
 
 class Defect(msgspec.Struct, frozen=True):
-    """`mutant` is a function of `tests.simulation.mutants` or of `whole.mutants`; without one the
-    patch of this name is meant.
+    """`mutant` is a function of `tests.simulation.mutants` or of `whole.mutants`. Empty: the patch
+    of this name.
     """
 
     name: str
@@ -61,7 +61,7 @@ MUTANTS = (
 
 
 def patches() -> list[Defect]:
-    """In the order of the findings."""
+    """All patches, in the order of the findings."""
     found = []
     for path in HERE.glob("*.patch"):
         told = {}
@@ -82,7 +82,7 @@ def patches() -> list[Defect]:
 
 
 def copy_to(directory: Path, only: Collection[str] = COPIED) -> None:
-    """What a seed needs of the project."""
+    """Copies what a seed needs of the project."""
     for name in only:
         source = PROJECT / name
         if source.is_dir():
@@ -94,7 +94,7 @@ def copy_to(directory: Path, only: Collection[str] = COPIED) -> None:
 
 
 def apply(defect: Defect, directory: Path, *, reverse: bool = False) -> list[Path]:
-    """Puts the defect into the copy, or takes it out again; the files that have changed. Raises
+    """Puts the defect into the copy, or takes it out again. Returns the changed files. Raises
     DoesNotApply.
     """
     patch = HERE / f"{defect.name}.patch"

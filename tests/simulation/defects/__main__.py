@@ -1,6 +1,6 @@
-"""Looks for the first seed that finds each defect: `python -m tests.simulation.defects [NAME ...]
-[--seeds 300] [--start 1]`; `--tests` has each defect's own test fail instead. The table is printed
-as it goes; the exit status is 1 when something was not found.
+"""Searches for the first seed that finds each defect: `python -m tests.simulation.defects [NAME
+...] [--seeds 300] [--start 1]`. `--tests` checks that each defect's own test fails instead. The
+table is printed row by row. The exit status is 1 when something was not found.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def look_for(defect: Defect, copy: Path, start: int, seeds: int) -> tuple[str, str]:
-    """How many seeds it takes, empty for more than there are; and what the last one says."""
+    """Number of seeds needed (empty: more than there are), and what the last one reports."""
     command = [
         sys.executable, "-m", "tests.simulation.defects.trial",
         defect.simulator, str(start), str(seeds), defect.needs, defect.mutant,

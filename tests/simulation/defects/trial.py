@@ -1,7 +1,7 @@
-"""Runs seeds until one finds something, and prints what came of it as one line of JSON.
+"""Runs seeds until one finds something, and prints the result as one line of JSON.
 
-`python -m tests.simulation.defects.trial SIMULATOR START SEEDS NEEDS MUTANT`, in the copy of
-the project that has the defect; NEEDS and MUTANT may be empty.
+`python -m tests.simulation.defects.trial SIMULATOR START SEEDS NEEDS MUTANT`, in the copy of the
+project that has the defect; NEEDS and MUTANT may be empty.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from tests.simulation.world import simulate
 
 
 class Found(msgspec.Struct):
-    """`seed` 0: none of those that were run."""
+    """`seed` 0: no seed of the run found anything."""
 
     seed: int
     run: int

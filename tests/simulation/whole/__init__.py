@@ -1,1 +1,3 @@
-"""The whole node under virtual time: service, links and placement over the simulated raft room."""
+"""The whole node under virtual time: service, links and placement over the simulated raft
+package.
+"""

@@ -1,10 +1,11 @@
 """Copies of a node's directory: an older image in its place, and two processes on the same data.
 
-What no protocol can tell apart is left out: a copy all of whose successors were met only by nodes
-that are down. So an image is put back when every other node has on its disk that there was more,
-and a second process starts when the only node that it reaches has heard of the first one.
+One case is left out, because no protocol can detect it: a copy whose successors were met only by
+nodes that are down. So an image is put back only when every other node has stored that the original
+went further. A second process starts only when the single node that it reaches has heard of the
+first one.
 
-    older    an image is made, and the node starts anew. When the others have worked without one of
+    older    an image is made, and the node starts again. When the others have worked without one of
              them for a while, the node and the other one stop, and the image is started.
     twins    a node starts, and reaches one of the others; a second process on what it had before
              starts, and reaches only the other one. Then these two do not hear each other.
@@ -31,19 +32,21 @@ Image = dict[bytes, bytes]
 
 
 class Copies:
-    """Of a run of three nodes, of which one at a time has a copy. `happened` counts its starts."""
+    """Copies of a run of three nodes. One node at a time has a copy. `happened` counts starts of
+    copies.
+    """
 
     def __init__(self, world: "WholeWorld", chance: random.Random) -> None:
         self.doubles: list[WholeNode] = []
-        """Second processes, those that have ended too."""
+        """Second processes, also those that have ended."""
         self.happened = 0
         self._world = world
         self._chance = chance
         self._made = False
         self._aside: tuple[WholeNode, Image] | None = None
-        """What a node's disk has beside the older image that is in its place."""
+        """The node with an older image in place, and the newer content of its disk."""
         self._apart: tuple[str, str] | None = None
-        """A node that has a double, and the one that reaches only that."""
+        """A node that has a double, and the one that reaches only the double."""
         self._over = False
 
     @property
@@ -122,7 +125,7 @@ class Copies:
         own = _memory(node).own
         known = _memory(with_second).known(node.key)
         if not with_second.up or not known or known[-1].nonce != own[-1].nonce:
-            # It could not be told from the node.
+            # The other node could not distinguish it from the first process.
             self._reunite()
             return
         self.happened += 1
@@ -152,7 +155,7 @@ class Copies:
         self._later(6 * SECOND, end)
 
     def _reunite(self) -> None:
-        """Everybody reaches the node, and nobody its double."""
+        """All nodes reach the node, and none its double."""
         if self._apart is None:
             return
         self._apart = None
@@ -165,7 +168,7 @@ class Copies:
                 world.frames.came_up(node.endpoint)
 
     def reach(self, a: str, b: str) -> bool:
-        """Whether the raft rooms of two endpoints have a way to each other."""
+        """Whether the raft transports of two endpoints have a way to each other."""
         if DOUBLE not in a + b:
             return self._apart is None or {a, b} != set(self._apart)
         ends = {a, b}
@@ -180,7 +183,9 @@ class Copies:
     # --- their ends ----------------------------------------------------------------------------
 
     def refused(self, node: WholeNode) -> None:
-        """The operator brings back what it had, or lets the second process be."""
+        """The operator brings back what the node had, or leaves the refused second process
+        stopped.
+        """
         if self._aside is not None and self._aside[0] is node:
             self._world.timeline.after(50 * MS, self._bring_back)
         elif node not in self.doubles:
@@ -203,13 +208,13 @@ class Copies:
 
 
 def _memory(node: WholeNode) -> StartMemory:
-    """What the node has on its disk of its own starts and others'."""
+    """The starts that the node has on its disk: its own and those of others."""
     with node.disk.environment.snapshot() as snapshot:
         return StartMemory.load(snapshot, NodeKey(node.key))
 
 
 def _is_older(image: Starts, known: Starts) -> bool:
-    """Whether a start from the image is known for what it is."""
+    """Whether a start from the image is recognised as one."""
     if not (image and known):
         return False
     started = next_starts(image, boots=image[-1].boots + 1, nonce=-1)

@@ -1,4 +1,4 @@
-"""What goes wrong around whole nodes: faults of the raft room, and of what is above it."""
+"""Faults around whole nodes: those of the raft package, and those of what is above it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ LOOK_US = 5 * MS
 
 
 class TwoNetworks:
-    """Connections of the raft room, and links: what breaks a wire breaks both."""
+    """Connections of the raft package, and links: a broken wire breaks both."""
 
     def __init__(self, *networks: Network[Any]) -> None:
         self._networks = networks
@@ -39,7 +39,7 @@ class WholeFaults(Faults):
     links: Network[Any]
     copies: Copies
     damaged: SimulatedNode | None = None
-    """The one node whose disk changes what was written, so that others have it whole."""
+    """The one node whose disk changes what was written. The other nodes have the data whole."""
     _waits_to_lose = False
     jumped: tuple[SimulatedNode, int] | None = None
     """The one node whose clock is wrong by days, and by how many ms."""
@@ -57,17 +57,17 @@ class WholeFaults(Faults):
                 node.clock.set_right()
 
     def _leave(self) -> None:
-        """A process is stopped in order, and started again."""
+        """Stops a process in order, and starts it again."""
         node = self._node()
         assert isinstance(node, WholeNode)
         node.leave()
 
     def _hung_disk(self) -> None:
-        """One sync takes seconds: the raft thread hangs, and the event loop goes on."""
+        """One sync takes seconds: the raft thread hangs, and the event loop continues."""
         self._node().disk.hangs_us = self._chance.randrange(500 * MS, 6 * SECOND)
 
     def _hung_loop(self) -> None:
-        """The event loop of a node, often of a leader, stands still; its raft thread goes on."""
+        """The event loop of a node, often of a leader, stands still; its raft thread continues."""
         node = self._node()
         assert isinstance(node, WholeNode)
         if node.listening:
@@ -75,7 +75,7 @@ class WholeFaults(Faults):
             self._later(self._lasting(), node.loop_goes_on)
 
     def _lost_disk(self) -> None:
-        """As soon as everything is whole."""
+        """A disk is lost as soon as everything is whole."""
         if self._grounds.may_lose_a_disk():
             self._grounds.lose_disk(self._node())
         elif not self._waits_to_lose:
@@ -98,8 +98,8 @@ class WholeFaults(Faults):
             self._later(LOOK_US, lambda: self._look_for_change(until_us))
 
     def _jump_clock(self) -> None:
-        """The clock of one node jumps by days, and comes back. A node alone believes one that is
-        wrong by a day, and may forget what a producer repeats: that is as it must be.
+        """The clock of one node jumps by days, and comes back. A single node believes a clock that
+        is wrong by a day, and may forget what a producer repeats. That is correct.
         """
         if self.jumped is not None:
             self._jump_back()
@@ -119,9 +119,9 @@ class WholeFaults(Faults):
             node.clock.step(-difference_ms)
 
     def _damage(self) -> None:
-        """Some bits of payloads on one disk turn round."""
+        """Some bits of payloads on one disk flip."""
         if len(self._grounds.all_nodes()) < 3:
-            # Nobody else has it whole.
+            # No other node has the data whole.
             return
         if self.damaged is None:
             self.damaged = self._node()
@@ -149,7 +149,9 @@ class WholeFaults(Faults):
         self.copies.twins(node)
 
     def _cut_links(self) -> None:
-        """The link of two nodes breaks, or holds everything back, and the raft room goes on."""
+        """The link of two nodes breaks, or holds everything back, and the raft package
+        continues.
+        """
         one, other = self._pair()
         if one == other:
             return

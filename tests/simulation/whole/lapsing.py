@@ -1,9 +1,10 @@
 """A lease that is granted through another node, and ends before that node hears of it: the link
 breaks with the answer on its way, and comes back when the lease has lapsed.
 
-Who waits at that node gets the item in the same wait, under another lease. Before that wait, the
-node is asked who leads the queue, until it says so: its disk may still hang, and then it has not
-heard of a queue that was made meanwhile. It never says that there is none.
+The consumer that waits at that node gets the item in the same wait, under another lease. Before
+that wait, a client asks the node for the leader of the queue until the node reports one: its disk
+may still hang, so it may not have heard yet of a queue that was created meanwhile. It never answers
+that there is no queue.
 """
 
 import random
@@ -31,7 +32,7 @@ LOOK_US = 200
 
 
 class Asking(Draining):
-    """Asks one node who leads the queue, until it says so."""
+    """Asks one node for the leader of the queue, until the node reports it."""
 
     async def act(self) -> None:
         ended = await self.call(
@@ -44,7 +45,7 @@ class Asking(Draining):
 
 
 class Lapsing(Draining):
-    """What is done in a run that has this, after the faults have ended."""
+    """Actions of a run with this scenario, after the faults have ended."""
 
     def __init__(self, world: "WholeWorld", chance: random.Random) -> None:
         super().__init__(world, "lapsing", QUEUE, chance, pause_us=SECOND)
@@ -58,7 +59,7 @@ class Lapsing(Draining):
         self._asking = Asking(world, "lapsing a", QUEUE, asked, pause_us=SECOND)
 
     def look(self) -> None:
-        """Says what it finds."""
+        """Records what it finds."""
         world = self._world
         world.queue_names.append(QUEUE)
         if not world._done(world._create(QUEUE), within_us=30 * SECOND):
@@ -110,7 +111,7 @@ class Lapsing(Draining):
             world.found(f"who waits at {node.name} for {QUEUE} {what}")
 
     async def _wait(self, node: WholeNode) -> str:
-        """What is wrong with the answer; empty when something came, which is completed."""
+        """Returns the error in the answer; empty when an item came, which is completed."""
         call = LeaseCall(
             NAMESPACE, QUEUE, client_id=self.name, request_id="", max_items=5, max_bytes=MIB,
             lease_timeout_ms=LEASE_MS, wait_ms=WAIT_MS,

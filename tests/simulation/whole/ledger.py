@@ -1,8 +1,8 @@
-"""What became of each item, by its reference alone: for queues whose items move between queues and
-partitions, which the checkers of histories do not follow.
+"""The fate of each item, by its reference alone. It serves queues whose items move between queues
+and partitions, which the checkers of histories do not follow.
 
 An item that was acknowledged is completed once, or is there once. One that may have been produced
-is completed or there at most once. What a deleted queue had is nobody's business.
+is completed or there at most once. Items of a deleted queue are not checked.
 """
 
 from collections import Counter
@@ -15,9 +15,9 @@ class Ledger:
     def __init__(self) -> None:
         self.acknowledged: dict[str, None] = {}
         self.staged: dict[str, None] = {}
-        """Of attempts that must never be seen."""
+        """Items of attempts that must never be seen."""
         self.dropped: dict[str, None] = {}
-        """Of queues that were deleted, or are about to be."""
+        """Items of queues that were deleted, or are about to be."""
         self._perhaps: set[str] = set()
         self._completed: dict[str, int] = {}
         self._perhaps_completed: set[str] = set()
@@ -30,7 +30,7 @@ class Ledger:
             self._perhaps.update(references)
 
     def delivered(self, asked_us: int, references: Iterable[str]) -> None:
-        """In the answer to a call that was made then."""
+        """The items came in the answer to a call that was made at `asked_us`."""
         for reference in references:
             if self._completed.get(reference, asked_us) < asked_us:
                 self._found.append(f"{reference}: delivered after its completion")
@@ -38,7 +38,7 @@ class Ledger:
                 self._found.append(f"{reference}: delivered, and its attempt does not count")
 
     def completed(self, now_us: int, references: Iterable[str]) -> None:
-        """It was said that it is done, and not that it had been."""
+        """Completes of these items were accepted, and not as repetitions."""
         for reference in references:
             if reference in self._completed:
                 self._found.append(f"{reference}: two completes were accepted")

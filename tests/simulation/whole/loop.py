@@ -1,9 +1,9 @@
 """An event loop under virtual time: one for each process, and one for all clients.
 
-Everything of it happens in steps at instants of the timeline: a step runs what is ready, and what
-becomes ready by that, until nothing is. There is no selector and no thread; what a program gives to
-a thread runs in a later step, by itself. The loop's clock is that of its machine. A loop that is
-paused or ended makes no step, so a crash is the end of its loop, with everything in it.
+A loop runs in steps at instants of the timeline. A step runs what is ready, and what becomes ready
+by that, until nothing is. There is no selector and no thread: work for a thread runs in a later
+step, by itself. The loop's clock is that of its machine. A paused or ended loop makes no step, so a
+crash is the end of its loop, with everything in it.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 from tests.simulation.timeline import MS, SECOND, Timeline
 
 ROUNDS_MAX = 1_000
-"""Of one instant: more is a loop that waits for nothing."""
+"""Rounds of one instant. More mean a loop that waits for nothing."""
 THREAD_US = (20, 2 * MS)
-"""How long after it is given to a thread something is done."""
+"""Delay after which work for a thread is done."""
 _SOON_S = 1e-6
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -33,7 +33,7 @@ class LoopClock(Protocol):
 
 
 class RightClock:
-    """Of clients, whose clocks show virtual time."""
+    """The clock of clients: it shows virtual time."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -62,7 +62,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """`failed` is told of what nobody has caught."""
+    """`failed` is called with each exception that was not caught."""
 
     _stepping = False
 
@@ -141,7 +141,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
-        """It is passed over when its time comes."""
+        """Does nothing: a cancelled timer is passed over when its time comes."""
 
     def create_future(self) -> "asyncio.Future[Any]":
         future = _Future(loop=self)
@@ -189,11 +189,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # --- steps -----------------------------------------------------------------------------
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """From outside of the loop."""
+        """Starts a task from outside of the loop."""
         return self.create_task(coroutine)
 
     def within(self, work: Callable[..., T], *args: Any) -> T:
-        """Calls it as if a step did."""
+        """Calls `work` as a step would."""
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:
@@ -209,7 +209,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._plan(self._timeline.now_us)
 
     def end(self) -> None:
-        """Nothing of it happens any more."""
+        """Stops the loop: no step follows."""
         self.ended = True
         self._due.clear()
         self._timers.clear()
@@ -251,7 +251,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     self._failed("the event loop goes round without waiting", None)
                     break
                 for _ in range(len(due)):
-                    # A crash in the middle takes the rest away.
+                    # A crash in the middle drops the remaining ones.
                     if not due:
                         break
                     handle = due.popleft()
@@ -266,7 +266,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._plan_timer()
 
     def dispose(self) -> None:
-        """Closes what has not ended, so that nothing of it is told to anybody later."""
+        """Closes unfinished coroutines, so that they raise and log nothing later."""
         self.end()
         self.within(self._close_all)
         self._tasks.clear()

@@ -1,6 +1,6 @@
-"""The rooms above the raft room, broken on purpose: the simulator must see each.
+"""Mutants: the packages above the raft package, broken on purpose. The simulator must find each.
 
-A mutant is a context: within it the real classes do one thing wrong.
+A mutant is a context manager: within it the real classes do one thing wrong.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ def swallows_answers() -> Any:
 
 
 def lets_waiters_sleep() -> Any:
-    """Who waits hears nothing of what becomes ready."""
+    """Waiting callers are not informed of what becomes ready."""
 
     def on_supply(self: LeaseDispatcher, supply: Any) -> None:
         if supply.ready and supply.route.is_reachable and not supply.in_flight:
@@ -44,7 +44,7 @@ def lets_waiters_sleep() -> Any:
 
 
 def drops_grants() -> Any:
-    """What another node has granted is neither delivered nor given back."""
+    """A grant of another node is neither delivered nor given back."""
     answered = LeaseDispatcher._answered
 
     def drop(
@@ -62,7 +62,7 @@ def drops_grants() -> Any:
 
 
 def keeps_stale_routes() -> Any:
-    """The first leader that is heard of is taken for the leader for ever."""
+    """A node takes the first leader that it hears of for the leader for ever."""
     follow = Router._follow
 
     def keep(self: Router, route: Any, node: str) -> None:
@@ -75,7 +75,7 @@ def keeps_stale_routes() -> Any:
 
 
 def skips_what_moves() -> Any:
-    """The first of several items that move is passed over, and counts as moved."""
+    """The first of several moving items is passed over, and counts as moved."""
 
     def skip(*args: Any, **more: Any) -> Any:
         batch = outbox_batch(*args, **more)
@@ -93,5 +93,5 @@ def skips_what_moves() -> Any:
 
 
 def lets_old_copies_in() -> Any:
-    """Nobody who connects is judged by the starts of its node."""
+    """A connecting node is not judged by its starts."""
     return replaced(StartMemory, "judge", lambda self, node, starts: None)

@@ -1,8 +1,8 @@
-"""A process of the simulation with all its rooms: `querator.rooms.Rooms` over simulated turns, an
-event loop under virtual time, and links over a simulated network.
+"""A process of the simulation with all its packages: `querator.rooms.Rooms` over simulated turns,
+an event loop under virtual time, and links over a simulated network.
 
-The turns are those of `tests.simulation.node`; what they answer reaches the event loop as the raft
-thread hands it over. A crash ends both, a pause stops both.
+The turns are those of `tests.simulation.node`. Their answers reach the event loop as from the raft
+thread. A crash ends both, a pause stops both.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from tests.simulation.whole.muting import heard
 from tests.simulation.whole.wires import AcceptedStream, Frame, LinkPort
 
 scrub.ROUND_S_MIN = 2.0
-"""A seed lasts for seconds."""
+"""A seed lasts only for seconds."""
 if TYPE_CHECKING:
     from tests.simulation.whole.replacing import Replacing
 
@@ -52,7 +52,7 @@ HAND_OVER_S = 5.0
 
 
 class Lost(Exception):
-    """The node did not answer, and nobody knows what it has done."""
+    """The node did not answer, and the outcome of the call is unknown."""
 
 
 class Surroundings(Protocol):
@@ -83,7 +83,7 @@ class Surroundings(Protocol):
 
 
 class SimulatedLiveness(Liveness):
-    """Its turns say by themselves when they end."""
+    """Does nothing: the simulated turns report their own end."""
 
     def __init__(self, node: "WholeNode") -> None:
         super().__init__(node.clock)
@@ -150,25 +150,25 @@ class SimulatedVicinity:
         return self._world.replacing.description(node)
 
     def on_map(self, placed: PlacementMap) -> None:
-        """Nobody is refused."""
+        """Does nothing: no node is refused here."""
 
 
 def _starts_of(node: SimulatedNode) -> StartMemory:
-    """What the transport of a process judges others by."""
+    """The starts by which the transport of a process judges others."""
     with node.disk.environment.snapshot() as snapshot:
         return StartMemory.load(snapshot, node.key)
 
 
 @dataclass(eq=False)
 class _Answering:
-    """A call from outside that the process has taken on."""
+    """A call from outside that the process has accepted."""
 
     task: "asyncio.Task[Any]"
     answer: Callable[[Any, BaseException | None], None]
 
 
 class WholeNode(SimulatedNode):
-    """`key` names the machine and its copy of the data, as in the raft room."""
+    """`key` names the machine and its copy of the data, as in the raft package."""
 
     def __init__(
         self,
@@ -204,12 +204,12 @@ class WholeNode(SimulatedNode):
         self.serves = False
         """Whether the map names it, and clients are let in."""
         self.loops: list[VirtualLoop] = []
-        """Of all its starts; the last one is that of the process that runs."""
+        """Loops of all its starts; the last one belongs to the running process."""
         self.port = LinkPort(links, self.endpoint, lambda: not self.paused)
         links.add(self.endpoint, self.port)
         self.watched = len(founders) > 1 and world.watches_hangs
         self.joins: Replicas = ()
-        """With what it begins in a cluster that it did not found."""
+        """Initial replicas in a cluster that it did not found."""
         self._turned_us = 0
         """When its last turn began."""
         self._world = world
@@ -221,7 +221,7 @@ class WholeNode(SimulatedNode):
         self._running = AsyncExitStack()
         self._answering: dict[_Answering, None] = {}
         self._removing: dict[asyncio.Future[None], GroupId] = {}
-        """Deletions that its turns have taken on."""
+        """Deletions that its turns have accepted."""
 
     # --- on and off --------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ class WholeNode(SimulatedNode):
             forwarding=forwarding,
             machine_for=lambda group: self._world.machine(self, group),
             scrub_bytes_per_s=self._world.scrub_bytes_per_s,
-            # Not what `identity` counts: other copies of the node's data count the same.
+            # Not the number that `identity` counts: other copies of the node's data count the same.
             born=f"{self.endpoint.replace('/', '.')}.{self.boots}",
         )
         self._forwarding = forwarding
@@ -316,7 +316,7 @@ class WholeNode(SimulatedNode):
         self._timeline.tell(self.name, "serves")
 
     async def _on_hand_off(self) -> None:
-        """Clients of the simulation ask nobody for its health."""
+        """Does nothing: clients of the simulation do not ask for the node's health."""
 
     def _on_failure(self, error: BaseException) -> None:
         self._world.failed(self, error)
@@ -325,7 +325,7 @@ class WholeNode(SimulatedNode):
         self._world.refused(self)
 
     def failed(self, text: str, error: BaseException | None) -> None:
-        """Something on the event loop has raised what nobody caught."""
+        """An exception on the event loop was not caught."""
         if self.loop.ended:
             return
         if error is None:
@@ -348,7 +348,7 @@ class WholeNode(SimulatedNode):
             each.answer(None, Lost(self.name))
 
     def leave(self) -> None:
-        """The process ends in order: as it does when somebody stops it."""
+        """Ends the process in order, as an operator's stop does."""
         if self.serves and not self.paused and not self._leaving:
             self._timeline.note("leave", self.name)
             self._timeline.tell(self.name, "stops in order")
@@ -388,14 +388,14 @@ class WholeNode(SimulatedNode):
             loop.dispose()
 
     def loop_goes_on(self) -> None:
-        """Unless its whole process is paused."""
+        """Whether the event loop runs, unless the whole process is paused."""
         if self.up and self.loop.paused and not self.paused:
             self.loop.resume()
 
     # --- turns -----------------------------------------------------------------------------
 
     def owes_us(self) -> int:
-        """For how long its turn has lasted, or by how much a wait is overdue."""
+        """How long its turn has lasted, or by how much a wait is overdue."""
         now_us = self._timeline.now_us
         if now_us < self._free_us:
             return now_us - self._turned_us
@@ -420,10 +420,11 @@ class WholeNode(SimulatedNode):
         self._wake(self._timeline.now_us + REQUEST_US)
 
     def _takes(self, requests: list[Request]) -> None:
-        """Their answers are futures of the event loop, which the host keeps.
+        """Notes which replicas are removed and opened. The answers are futures of the event loop,
+        which the host keeps.
 
-        A replica is removed, and another one opened, in the order of the turns: the event loop may
-        hear that the first is gone when it has asked for the second.
+        The order is that of the turns. The event loop may hear that a replica is gone when it has
+        already asked for another one.
         """
         for request in requests:
             if isinstance(request, Remove):
@@ -483,8 +484,8 @@ class WholeNode(SimulatedNode):
         work: Callable[[Rooms], Awaitable[Any]],
         answer: Callable[[Any, BaseException | None], None],
     ) -> Callable[[], None]:
-        """Has the process do what a client asks; the returned function cancels it, as a transport
-        does when the client has gone. Only while it serves.
+        """Has the process do what a client asks. The returned function cancels the call, as a
+        transport does when the client has gone. Only while the process serves.
         """
         rooms = self.rooms
         assert rooms is not None

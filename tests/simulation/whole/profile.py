@@ -1,7 +1,7 @@
-"""What one seed of whole nodes is about: drawn at its begin.
+"""The profile of one seed of whole nodes: drawn at its begin.
 
-Seeds from `HARSH_FROM` on have more at once: more kinds of faults, which come faster and for
-longer, and more sorts of programs.
+Seeds from `HARSH_FROM` on have more at once: more kinds of faults, which come faster and last
+longer, and more kinds of programs.
 """
 
 import random
@@ -19,15 +19,15 @@ FAULTS = (
 
 HARSH_FROM = 1_000_001
 HANGS = 0.24
-"""Of the seeds, in how many a raft thread hangs, or an event loop."""
+"""Share of seeds in which a raft thread or an event loop hangs."""
 SPOILS = 0.3
-"""Of the seeds, in how many disks are filled by others, or a node goes away when the number of
-partitions of a queue changes.
+"""Share of seeds in which others fill disks, or a node goes away when the number of partitions of a
+queue changes.
 """
 LOST = 0.15
-"""Of the seeds, in how many a machine loses its disk."""
+"""Share of seeds in which a machine loses its disk."""
 COPIES = 0.24
-"""Of the seeds, how many start a node from an older image, or for the second time."""
+"""Share of seeds that start a node from an older image, or for the second time."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class WholeProfile:
     nodes: int
     queues: int
     partitions: int
-    """Of each queue at the begin."""
+    """Partitions of each queue at the begin."""
     programs: int
-    """Of each kind at each queue."""
+    """Programs of each kind at each queue."""
     pause_us: int
     item_bytes: int
     delays: bool
@@ -51,7 +51,7 @@ class WholeProfile:
     log_bytes_kept: int
     loss: float
     winding: bool = False
-    """Whether there is a queue with a dead queue, streams and operators, in place of the others."""
+    """Whether one queue with a dead queue, streams and operators replaces the other queues."""
     dead_room: int = 0
     """Items that a partition of the dead queue takes; 0: any number."""
     wayward: bool = False
@@ -59,20 +59,24 @@ class WholeProfile:
     passing: bool = False
     """Whether a queue comes and goes."""
     patient: bool = False
-    """Whether it is seen that partitions that were taken out of the routing go: after 15 min."""
+    """Whether the run waits until partitions that were taken out of the routing are gone:
+    15 min.
+    """
     stuck: bool = False
-    """Whether a partition is away beside others, when the faults have ended."""
+    """Whether one partition is away beside others after the faults have ended."""
     lapsing: bool = False
-    """Whether leases lapse then while a link is broken."""
+    """Whether leases lapse during a broken link after the faults have ended."""
 
     readers: bool = False
-    """Whether there is a queue more, which is read by named batches and changes its partitions."""
+    """Whether there is one more queue, which is read by named batches and changes its
+    partitions.
+    """
 
     retiring: bool = False
-    """Whether there is a node more than replicas, and nodes are drained and taken back."""
+    """Whether there is one node more than replicas, and nodes are drained and taken back."""
     clocks_mended: bool = False
-    """Whether all clocks are put right when the faults have ended. Where each of them is wrong by
-    seconds, nobody takes a leadership over, so that no node can be drained.
+    """Whether all clocks are set right when the faults have ended. With each clock wrong by
+    seconds, no node takes a leadership over, so no node can be drained.
     """
 
     def __str__(self) -> str:
@@ -91,7 +95,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         for fault in ("hung disk", "hung loop", "full disk", "away at change")
         if chance.random() < 0.3
     }
-    # As in other seeds: what is lost, or is older, no other fault may have made worse.
+    # As in other seeds: no other fault may have damaged what is lost or older.
     if drawn.nodes < 3:
         faults.discard("damage")
     if faults & {"old copy", "twins"}:
@@ -117,7 +121,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
     retiring = nodes > 2 and random.Random(f"retiring {seed}").random() < 0.1
     kinds = chance.randrange(1, 5)
     faults = chance.sample(FAULTS, kinds) if chance.random() > 0.03 else []
-    # Not of the same chance: the other seeds are what they were.
+    # Drawn from a separate generator, so that other seeds do not change.
     copies = random.Random(f"copies {seed}").random()
     if copies < COPIES:
         faults.append("old copy" if copies < COPIES / 2 else "twins")
@@ -128,7 +132,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
     if spoils < SPOILS:
         faults.append("full disk" if spoils < SPOILS / 2 else "away at change")
     lost = random.Random(f"lost disks {seed}").random()
-    # What is lost, no other fault may have made worse.
+    # No other fault may have damaged what is lost.
     if lost < LOST and nodes > 2 and not {"old copy", "twins", "damage"} & set(faults):
         faults.append("lost disk")
     queues = chance.choice((1, 1, 2))
@@ -164,7 +168,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         passing=chance.random() < 0.3,
         patient=chance.random() < 0.03,
         wayward=chance.random() < 0.2,
-        # Not of the same chance: the other seeds are what they were.
+        # Drawn from a separate generator, so that other seeds do not change.
         stuck=nodes > 1 and random.Random(f"stuck {seed}").random() < 0.15,
         readers=random.Random(f"readers {seed}").random() < 0.25,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,

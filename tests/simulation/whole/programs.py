@@ -1,8 +1,8 @@
-"""Client programs: they use the service as the SDK does, and write down what they saw.
+"""Client programs: they use the service as the SDK does, and record what they saw.
 
-Each program does one thing after the other at one queue. A call whose answer does not come, or
-whose outcome is not known, goes again to another node where that is safe, until there is an answer
-or the program gives up.
+Each program does one thing after the other at one queue. When a call is not answered, or its
+outcome is unknown, the program sends it again to another node where that is safe, until there is an
+answer or the program gives up.
 """
 
 import asyncio
@@ -59,13 +59,13 @@ class Ground(Shores, Protocol):
     recorder: Recorder
     ledger: Ledger
     winding: frozenset[str]
-    """Queues that no history is kept of."""
+    """Queues without a history."""
 
 
 @dataclass
 class Ended:
-    """What a call has come to: a result, an error that is an answer, or neither (given up).
-    `unknown`: an attempt may have been executed without an answer.
+    """The end of a call: a result, an error that is an answer, or neither (given up). `unknown`: an
+    attempt may have been executed without an answer.
     """
 
     result: Any = None
@@ -76,7 +76,7 @@ class Ended:
 
 
 def wire_item(payload: bytes) -> bytes:
-    """As a client sends it: field 15, in it field 1."""
+    """An item as a client sends it: field 15, which contains field 1."""
     inner = b"\x0a" + _varint(len(payload)) + payload
     return b"\x7a" + _varint(len(inner)) + inner
 
@@ -91,7 +91,7 @@ def _varint(value: int) -> bytes:
 
 
 def references_in(items: bytes) -> list[str]:
-    """The payloads of wire items that `wire_item` has made: a reference and spaces."""
+    """The payloads of items made by `wire_item`: a reference and spaces."""
     found, at = [], 0
     while at < len(items):
         size, at = _read_varint(items, at + 1)
@@ -119,9 +119,7 @@ def seqs_of(loaded: LoadedItems) -> list[int]:
 
 
 class Calling:
-    """One client: its calls, and what it writes down of them. `queue` is the name of the queue that
-    it calls for.
-    """
+    """One client: its calls, and its records of them. `queue` is the queue that it calls for."""
 
     def __init__(self, ground: Ground, name: str, queue: str, chance: random.Random) -> None:
         self.name = name
@@ -143,7 +141,7 @@ class Calling:
     async def call(
         self, what: str, ask: Ask, *, again: bool, give_up_s: float = GIVE_UP_S
     ) -> Ended:
-        """`again`: whether it may go again when its outcome is not known."""
+        """`again`: whether the call may be repeated when its outcome is unknown."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + give_up_s
         ended = Ended()
@@ -185,14 +183,14 @@ class Calling:
         return recorder.begin(self.name, self.queue, request)
 
     def _not_answered(self, what: str, ended: Ended, pending: history.Pending) -> None:
-        """There is no result."""
+        """Ends the operation without a result."""
         if ended.error is not None:
             self.unexpected(what, ended)
         pending.ended(history.Unknown() if ended.unknown else history.Refused("given up"))
 
 
 class Program(Calling, ABC):
-    """Does one thing after the other, with a pause behind each."""
+    """Does one thing after the other, and pauses after each."""
 
     def __init__(
         self, ground: Ground, name: str, queue: str, chance: random.Random, *, pause_us: int
@@ -204,7 +202,7 @@ class Program(Calling, ABC):
         self._pause_us = pause_us
 
     async def run(self) -> None:
-        """Until it is stopped."""
+        """Runs until it is stopped."""
         while not self.stopped:
             await asyncio.sleep(self._chance.expovariate(SECOND / self._pause_us))
             if self.stopped:
@@ -219,7 +217,9 @@ class Program(Calling, ABC):
 
 
 class Producing(Program):
-    """With an identity, or without one: then it does not repeat what may have been executed."""
+    """Produces with an identity, or without one. Without one it does not repeat what may have been
+    executed.
+    """
 
     counts: tuple[int, ...] = (1, 1, 3, 10)
 
@@ -294,7 +294,7 @@ class Producing(Program):
         pending.ended(history.Produced(parts))
 
     def _slots(self, count: int) -> bytes:
-        """Of the items' keys, if they have any."""
+        """Slots of the items' keys, if they have any."""
         if not self._keys:
             return b""
         keys = [b"key %d" % self._chance.randrange(self._keys) for _ in range(count)]
@@ -305,11 +305,11 @@ class Producing(Program):
 
 
 class Consuming(Program):
-    """By calls: leases, completes, gives back, extends, or lets lapse."""
+    """Leases by calls, then completes, releases or extends, or lets leases lapse."""
 
     completes_all = False
     rejects = 0.0
-    """How often a retry lets the items die."""
+    """Probability that a retry makes the items dead letters."""
     waits_ms: tuple[int, ...] = (0, 0, 500, 3_000)
 
     async def act(self) -> None:
@@ -342,7 +342,7 @@ class Consuming(Program):
         return self.takes(asked_us, ended.result.batches)
 
     def takes(self, asked_us: int, batches: Sequence[LeasedBatch]) -> dict[str, Held]:
-        """What was delivered, by lease."""
+        """Checks what was delivered, by lease."""
         leases: dict[str, Held] = {}
         for batch in batches:
             items = dict(grant_of(batch).items)
@@ -392,7 +392,7 @@ class Consuming(Program):
         self._settled("a retry", ended, pending)
 
     def _settled(self, what: str, ended: Ended, pending: history.Pending) -> bool:
-        """Whether it is known what came of it."""
+        """Returns whether the outcome is known."""
         reply: SettleReply | None = ended.result
         if reply is None:
             self._not_answered(what, ended, pending)
@@ -404,7 +404,7 @@ class Consuming(Program):
             history.Outcome(each.lease_id, each.done, each.repeated, each.lost)
             for each in reply.outcomes
         )
-        # The node may have repeated it by itself.
+        # The node may have repeated the call by itself.
         pending.ended(history.Settled(outcomes, again=True))
         return True
 
@@ -421,7 +421,7 @@ class Consuming(Program):
 
 
 class Draining(Consuming):
-    """Completes whatever it gets, and always waits, at one node."""
+    """Completes everything that it gets, and always waits, at one node."""
 
     completes_all = True
     waits_ms = (2_000,)
@@ -433,13 +433,13 @@ class Draining(Consuming):
 
 
 class Probing(Draining):
-    """Waits first; then an item is produced, and must come before the wait is over."""
+    """Waits first. Then an item is produced, which must come before the wait is over."""
 
     waits_ms = (5_000,)
     came = False
 
     async def probe(self, producing: "Producing") -> None:
-        """Returns when it has come, or its wait is over."""
+        """Returns when the item has come, or its wait is over."""
         waiting = asyncio.get_running_loop().create_task(self.lease(1))
         await asyncio.sleep(0.3)
         await producing.act()

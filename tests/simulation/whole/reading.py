@@ -1,12 +1,12 @@
 """A program that reads a queue by named batches, as a streaming job does.
 
-What it has made of a batch is stored under the batch's name, with it or not at all, and outlives
-the program, which dies now and then: it begins another run then, acknowledges what is stored, and
-gets what it had open once more. What is left of the run before goes on for a while.
+Its result for a batch is stored atomically with the batch's name, and outlives the program. The
+program dies now and then. It then begins another run, acknowledges what is stored, and gets its
+open batches again. The remains of the former run continue for a while.
 
     a name means the same items, always
     an item is in one batch that is stored (the ledger: it is completed by that)
-    an epoch that was ended by another one gets nothing more
+    an epoch that another one has ended gets nothing more
 """
 
 import random
@@ -31,15 +31,15 @@ from tests.simulation.whole.programs import NAMESPACE, Ground, Program
 QUEUE = "r"
 READER = "lake"
 DIES = 0.1
-"""How often it begins another run."""
+"""Probability that it begins another run."""
 STORES = 0.8
-"""How often it stores what it has read; else it dies before."""
+"""Probability that it stores what it has read; otherwise it dies before."""
 Name = tuple[int, int]
 """Partition and number of a batch."""
 
 
 class Reading(Program):
-    """`batches` are those that are stored."""
+    """`batches` is the number of stored batches."""
 
     def __init__(
         self, ground: Ground, name: str, queue: str, chance: random.Random, *, pause_us: int
@@ -49,7 +49,7 @@ class Reading(Program):
         self._epoch = 0
         self._former: tuple[int, tuple[ReaderAck, ...]] | None = None
         self._stored: dict[int, int] = {}
-        """By partition the last batch."""
+        """The last stored batch, by partition."""
         self._seen: dict[Name, list[str]] = {}
         self._careful = False
 
@@ -62,7 +62,7 @@ class Reading(Program):
             await self._advance()
 
     async def finish(self) -> None:
-        """Until nothing is left that it could have, and all that it had is acknowledged."""
+        """Reads until no item is left for it, and all that it had is acknowledged."""
         self._careful = True
         while not self._epoch:
             await self._open()
@@ -80,7 +80,7 @@ class Reading(Program):
         if ended.result is None:
             if ended.error is not None:
                 self.unexpected("an open", ended)
-            # Nobody knows whether the run before goes on.
+            # It is unknown whether the former run continues.
             self._epoch, self._former = 0, None
             return
         if self._epoch:
@@ -119,7 +119,7 @@ class Reading(Program):
         return advanced.partitions
 
     async def _go_on_with_former(self) -> None:
-        """What is left of the run that was ended."""
+        """Makes a call of the run that was ended."""
         assert self._former is not None
         call = self._call(*self._former)
         ended = await self.call(
@@ -174,7 +174,7 @@ class Reading(Program):
 
 
 def _references(page: BatchPage) -> list[str]:
-    """The payloads, which are wire items' references and spaces."""
+    """The payloads: references and spaces of wire items."""
     columns: Any = items_pb2.ItemColumns.FromString(page.columns)
     value = columns.value
     offsets = memoryview(value.offsets).cast("i")

@@ -1,9 +1,9 @@
 """Machines that come and go: one that loses its disk and is replaced by an empty one, and nodes
 that are drained and taken back.
 
-Of the replacement everything is as it is (the operator's call, the map, the repair of all groups)
-but the questions at the peer port: the waiting node is described by the world, and gets its place
-when the map has it.
+The replacement is real (the operator's call, the map, the repair of all groups), except for the
+questions at the peer port: the world describes the waiting node, which gets its place when the map
+has it.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ AGAIN_S = 0.5
 
 
 class Replacing:
-    """Of one run, in which one disk is lost at the most."""
+    """The replacement of one run, in which at most one disk is lost."""
 
     def __init__(self, world: "WholeWorld") -> None:
         self.lost: WholeNode | None = None
@@ -58,7 +58,7 @@ class Replacing:
         )
 
     def description(self, node: PlacedNode) -> Description | str:
-        """What a node says to who asks it."""
+        """What a node answers when another one asks for its description."""
         waiting = self.waiting
         if waiting is None or waiting.name != node.name:
             return "nobody answers"
@@ -71,7 +71,7 @@ class Replacing:
             ended = await operator.call(
                 "replace", lambda rooms: rooms.cluster.replace(name), again=True
             )
-            # It has its place, and the answer to that got lost; or a change is under way.
+            # The node has its place, and the answer to that was lost; or a change is under way.
             allowed = (ErrorCode.INVALID_ARGUMENT, ErrorCode.VERSION_CONFLICT)
             if ended.error is not None and ended.error.code not in allowed:
                 operator.unexpected("a replacement", ended)
@@ -81,12 +81,12 @@ class Replacing:
         self._world.bring_in(waiting)
 
     def _place(self, key: NodeKey) -> Replicas:
-        """With what it begins; empty: the map does not have it yet."""
+        """Its initial replicas; empty: the map does not have it yet."""
         replicas = learning(self._world.newest_map().replicas(PLACEMENT_GROUP), key)
         return replicas if any(replica.node == key for replica in replicas) else ()
 
     def unrepaired(self) -> str:
-        """Which group has not the replicas that it should have."""
+        """A group that lacks one of its replicas, as text."""
         world = self._world
         if self.waiting is not None:
             return f"{self.waiting.name} waits to be taken in"
@@ -144,4 +144,4 @@ class Retiring(Program):
 
 
 REPAIRED_US = 60 * SECOND
-"""After the last fault every group has its replicas within so long."""
+"""Within this time after the last fault every group has its replicas."""

@@ -26,22 +26,22 @@ DONE_WITHIN_US = 120 * SECOND
 
 
 class SharingWorld(WholeWorld):
-    """`peers_us` and `links_us`: how long frames of the raft room and of links take; `work_us`: how
-    long a consumer works on an item.
+    """`peers_us` and `links_us`: how long frames of the raft package and of links take; `work_us`:
+    how long a consumer works on an item.
     """
 
     def __init__(self, *, peers_us: int, links_us: int, work_us: int, items: int) -> None:
         super().__init__(1, profile=_quiet(peers_us))
         self.links.nature = Nature(latency_us=links_us, jitter_us=0)
         self.got: dict[str, Counter[int]] = {}
-        """Items of the consumers, by node."""
+        """Number of items of each consumer, by node."""
         self._work_s = work_us / SECOND
         self._items = items
         self._completed = 0
 
     @property
     def uneven(self) -> float:
-        """Most items of a consumer to fewest."""
+        """Ratio of the most items of a consumer to the fewest."""
         counts = [count for consumers in self.got.values() for count in consumers.values()]
         return max(counts) / min(counts)
 
@@ -58,7 +58,7 @@ class SharingWorld(WholeWorld):
             self.found(f"{self._completed} of {self._items} items were completed: {self.got}")
 
     def _come_to_rest(self) -> None:
-        """There was no fault."""
+        """Does nothing: there was no fault."""
 
     def _look_at_the_end(self) -> None:
         """All items were completed."""
@@ -96,7 +96,9 @@ class SharingWorld(WholeWorld):
 
 
 class _Consumer:
-    """As the SDK's: it works on one item after the other, and grants credit for each at its end."""
+    """A consumer like the SDK's: it works on one item after the other, and grants credit for each
+    at its end.
+    """
 
     def __init__(self, world: SharingWorld, node: WholeNode, number: int) -> None:
         self._world = world

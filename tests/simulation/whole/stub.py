@@ -1,4 +1,4 @@
-"""How clients reach a node: calls and answers take time, get lost, and wait for nobody for ever."""
+"""How clients reach a node: calls and answers take time, are lost, and do not wait for ever."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ from tests.simulation.whole.node import Lost, WholeNode
 
 Ask = Callable[[Rooms], Awaitable[Any]]
 PAUSED_US = 20 * MS
-"""Between two looks at a process that is paused."""
+"""Interval between two checks of a paused process."""
 
 
 class Shores(Protocol):
@@ -30,22 +30,22 @@ class Shores(Protocol):
 
 
 class NobodyListens(QueratorError):
-    """Nothing was executed."""
+    """No process listens at the node, so nothing was executed."""
 
     def __init__(self, name: str) -> None:
         super().__init__(ErrorCode.UNAVAILABLE, f"nobody listens at {name}")
 
 
 class Stub:
-    """Of one client. On the clients' loop."""
+    """The stub of one client, on the clients' loop."""
 
     def __init__(self, shores: Shores, chance: random.Random) -> None:
         self._shores = shores
         self._chance = chance
 
     async def call(self, node: WholeNode, ask: Ask, *, patience_s: float) -> Any:
-        """The answer of the node. Raises QueratorError: what the node has said, or that nobody
-        listens there; and Lost when there is no answer in time, or it got lost.
+        """Returns the answer of the node. Raises QueratorError when the node has answered with one,
+        or when no process listens there. Raises Lost when no answer comes in time, or it is lost.
         """
         shores = self._shores
         timeline, loop = shores.timeline, shores.client_loop
@@ -54,7 +54,7 @@ class Stub:
         given_up = False
 
         def back(result: Any, error: BaseException | None) -> None:
-            """On the node's side."""
+            """Called on the node's side."""
             if self._chance.random() < shores.loss:
                 return
             timeline.after(shores.latency_us, lambda: end(result, error))

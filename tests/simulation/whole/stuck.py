@@ -1,9 +1,9 @@
-"""A partition that cannot be had for a while, beside others that can.
+"""A partition that is unavailable for a while, beside others that are available.
 
-Its replicas do not hear each other while their nodes do, so that nobody leads it: that is what
-others see of a partition whose replicas are lost. First produces wait for it, then a change of the
-number of partitions of its queue is under way. The other partitions of the queue must take what
-they are asked to take, each time.
+Its replicas do not hear each other while their nodes do, so the partition has no leader. Other
+components see the same when the replicas of a partition are lost. First produces wait for it; then
+a change of the number of partitions of its queue is under way. Each time the other partitions of
+the queue must take the items that they are sent.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ WAITING = PRODUCE_BYTES_WAITING_MAX // MIB + 6
 """Produces of 1 MiB that wait for the partition: more than a node takes."""
 WAITING_MS = 6_000
 LARGE = MIB - 8
-"""Bytes of a payload of which the wire item has 1 MiB."""
+"""Bytes of a payload with a wire item of 1 MiB."""
 assert len(wire_item(bytes(LARGE))) == MIB
 LOOK_US = MS
 STANDS_STILL_S = ROUTING_CLOSED_MS_MAX / 1000 + 10
-"""A change of the number of partitions has been undone by then, and calls go on."""
+"""By then a change of the number of partitions has been undone, and calls continue."""
 
 
 class Beside(Calling):
-    """What is done in a run that has this, after the faults have ended."""
+    """Actions of a run with this scenario, after the faults have ended."""
 
     def __init__(self, world: "WholeWorld", chance: random.Random) -> None:
         super().__init__(world, "beside", QUEUE, chance)
@@ -47,7 +47,7 @@ class Beside(Calling):
         self._numbers = 0
 
     def look(self) -> None:
-        """Says what it finds."""
+        """Records what it finds."""
         world = self._world
         world.queue_names.append(QUEUE)
         if not world._done(world._create(QUEUE), within_us=30 * SECOND):
@@ -73,7 +73,7 @@ class Beside(Calling):
         self._change()
 
     def _change(self) -> None:
-        """Another number of partitions, of which one is away from the middle of it on."""
+        """Changes the number of partitions, and takes one away in the middle of the change."""
         world = self._world
         world._until(lambda: all(map(self._is_led, range(PARTITIONS))), within_us=10 * SECOND)
         shares, routing = self._placed().shares, self._placed().routing
@@ -117,7 +117,7 @@ class Beside(Calling):
         world.timeline.tell("WORLD", f"partition {partition} of {QUEUE} is stuck: {world.stuck}")
 
     def _free(self) -> None:
-        """What was not heard was lost: connections begin anew."""
+        """What was not heard is lost: connections begin again."""
         world = self._world
         world.stuck = frozenset()
         names = [node.key for node in world.whole_nodes()]
@@ -130,7 +130,7 @@ class Beside(Calling):
     # --- calls -------------------------------------------------------------------------------
 
     def _home(self, partition: int) -> bytes:
-        """A new producer, whose items go there."""
+        """A new producer, whose items go to the partition."""
         while True:
             producer = EPOCH_MS.to_bytes(6, "big") + self._chance.randbytes(10)
             if partition == partition_of_producer(
@@ -146,8 +146,8 @@ class Beside(Calling):
         )  # fmt: skip
 
     async def _wait_for(self, partition: int, node: WholeNode, reference: str) -> None:
-        """The item is not taken before the deadline, for the partition is away. One of which the
-        outcome is not known may be taken later, when the partition is there again.
+        """The item is not taken before the deadline, because the partition is away. If its outcome
+        is unknown, it may be taken later, when the partition is there again.
         """
         call = self._produce(partition, reference.encode().ljust(LARGE), WAITING_MS)
         ledger = self._world.ledger
@@ -180,7 +180,7 @@ class Beside(Calling):
                 )
 
     async def _take(self, partition: int, node: WholeNode, within_s: float) -> str:
-        """Why it was not taken in time; repeated as the SDK does."""
+        """Why the item was not taken in time; repeats the call as the SDK does."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + within_s
         self._numbers += 1

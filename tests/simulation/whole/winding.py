@@ -1,4 +1,4 @@
-"""Programs at a queue whose items go winding ways: streams, deaths, redrives, other numbers of
+"""Programs at a queue whose items take winding ways: streams, deaths, redrives, other numbers of
 partitions; and queues that come and go.
 """
 
@@ -39,7 +39,7 @@ class StreamStub:
     def __init__(self, ground: Ground, node: WholeNode, call: SubscribeCall) -> None:
         self.subscription: Subscription | None = None
         self.rooms: Rooms | None = None
-        """Of the process that the stream is of."""
+        """`Rooms` of the process that the stream belongs to."""
         self.node = node
         self._ground = ground
         self._call = call
@@ -51,7 +51,9 @@ class StreamStub:
         ground.timeline.after(ground.latency_us, self._arrive)
 
     async def next(self, timeout_s: float) -> LeaseReply | None:
-        """None when nothing comes in time. Raises what has ended the stream."""
+        """The next delivery; None when nothing comes in time. Raises the error that has ended the
+        stream.
+        """
         loop = asyncio.get_running_loop()
         if not self._deliveries and self._error is None:
             self._waiting = loop.create_future()
@@ -76,7 +78,7 @@ class StreamStub:
         self._ground.timeline.after(self._ground.latency_us, arrive)
 
     def end(self, *, polite: bool) -> None:
-        """The half-close, or a cut."""
+        """Ends the stream by a half-close, or by a cut."""
 
         def arrive() -> None:
             self._polite = polite
@@ -122,7 +124,7 @@ class StreamStub:
 
 
 class Streaming(Consuming):
-    """One stream after the other, each at another node."""
+    """Opens one stream after the other, each at another node."""
 
     rejects = 0.3
     _number = 0
@@ -179,7 +181,7 @@ class Streaming(Consuming):
 
 
 class Redriving(Program):
-    """Sends dead letters home."""
+    """Redrives dead letters."""
 
     async def act(self) -> None:
         ended = await self.call(
@@ -192,8 +194,8 @@ class Redriving(Program):
 
 
 class GivingUp(Program):
-    """Gives up what is damaged on all replicas. There is no such thing: one disk at the most
-    changes what was written.
+    """Gives up what is damaged on all replicas. Nothing is: at most one disk changes what was
+    written.
     """
 
     async def act(self) -> None:
@@ -226,8 +228,8 @@ class Resizing(Program):
 
 
 class Passing(Producing):
-    """Makes a queue, produces, and deletes it while it is under load; then says that nothing is
-    taken for it any more.
+    """Creates a queue, produces, and deletes the queue while it is under load. Then checks that the
+    queue takes nothing more.
     """
 
     _round = 0
@@ -273,8 +275,8 @@ _OF_GOING_QUEUES = frozenset(
 
 
 class Wayward(Producing):
-    """Of a client whose clock is wrong by years: its producer ids say that they are older than any
-    partition remembers, or not born yet. It is refused, and disturbs nobody.
+    """A client whose clock is wrong by years: its producer ids are older than any partition
+    remembers, or lie in the future. Its calls are refused, and do not disturb others.
     """
 
     async def act(self) -> None:
@@ -294,7 +296,9 @@ class Wayward(Producing):
 
 
 class Staging(Program):
-    """Batches by transactions: attempts of which one counts or none, then a commit or an abort."""
+    """Batches by transactions: at most one of several attempts counts, then a commit or an
+    abort.
+    """
 
     _batch = 0
 
@@ -317,7 +321,7 @@ class Staging(Program):
         if self._chance.random() < 0.2 or not counting:
             await self._abort()
             return
-        # From here on they may be seen.
+        # From here on the items may be seen.
         for name in references:
             del ledger.staged[name]
         call = CommitCall(NAMESPACE, self.queue, self.name, self._batch, tuple(counting))
@@ -360,6 +364,6 @@ class Staging(Program):
 
 
 def winding_programs(chance: random.Random) -> list[type[Program]]:
-    """Those of one seed, besides producers and consumers."""
+    """Further programs of one seed, in addition to producers and consumers."""
     kinds: list[type[Program]] = [Streaming, Redriving, Resizing, Staging]
     return [kind for kind in kinds if chance.random() < 0.6]

@@ -1,8 +1,8 @@
 """Streams between the client ports of two nodes, over a simulated network of their own.
 
-A link of the product opens one stream; all streams of a pair of nodes share its connection, and end
-with it. The frames are the product's bytes; around them goes what gRPC does: a stream is opened,
-half-closed, cancelled by the side that has opened it, or ended by the other one.
+A link of the product opens one stream. All streams of a pair of nodes share its connection, and end
+with it. The frames are the product's bytes. The simulation does what gRPC does around them: a
+stream is opened, half-closed, cancelled by the side that has opened it, or ended by the other one.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from tests.simulation.network import Network
 from tests.simulation.whole.loop import VirtualLoop
 
 REFUSED_S = 0.02
-"""How soon it is known that nobody is at an address."""
+"""Time after which a caller learns that no node listens at an address."""
 ROOM_S = 0.005
-"""Between two looks at a buffer that is full."""
+"""Interval between two checks of a full buffer."""
 OVERHEAD_BYTES = 60
 
 
@@ -201,7 +201,7 @@ class LinkPort:
                 self.send(peer, Frame("cancel", number))
 
     def drain(self) -> None:
-        """Other nodes are told that nothing more is taken on."""
+        """Informs other nodes that nothing more is accepted."""
         for accepted in list(self._accepted.values()):
             if accepted.calls is not None:
                 accepted.calls.drain()
@@ -225,10 +225,10 @@ class LinkPort:
         return self._serving is not None and self._is_up()
 
     def on_connected(self, peer: str) -> None:
-        """Links are opened by who wants one."""
+        """Does nothing: a node opens a link when it needs one."""
 
     def on_quiet(self, peer: str) -> None:
-        """A link hears of it by its end, or not at all."""
+        """Does nothing: a link learns of it when it ends, or not at all."""
 
     def on_disconnected(self, peer: str) -> None:
         for (other, number), stream in list(self._dialed.items()):

@@ -1,11 +1,13 @@
 """A run of whole nodes: machines, client programs and faults of one seed, and the verdict.
 
-0                     a cluster forms, and the queues of the clients are created
-0 … faulty_us         load and faults
-… + CALM_US           the faults have ended: every queue takes items through every node, and
-                      consumers that wait get what is there, until nothing is left
-the end               every replica is equal, every log is read from disk once more, and the
-                      histories of the clients are checked
+The phases, in virtual time:
+
+    0                     a cluster forms, and the queues of the clients are created
+    0 … faulty_us         load and faults
+    … + CALM_US           the faults have ended: every queue takes items through every node, and
+                          waiting consumers get the available items, until none is left
+    the end               every replica is equal, every log is read from disk once more, and the
+                          histories of the clients are checked
 """
 
 import asyncio
@@ -71,27 +73,29 @@ from tests.simulation.whole.wires import Frame, network_of_links
 
 FORMED_US = 30 * SECOND
 CREATED_US = 120 * SECOND
-"""One answer in five may get lost, and the operator waits up to 8 s for each."""
+"""One answer in five may be lost, and the operator waits up to 8 s for each."""
 CALM_US = 30 * SECOND
-"""Within so long after the last fault everything is served again, and all that is left has been
-delivered: no lease lasts longer than 6 s, and no item is due later than in 2 s.
+"""Within this time after the last fault everything is served again, and all remaining items have
+been delivered: no lease lasts longer than 6 s, and no item is due later than in 2 s.
 """
 SETTLED_US = CALM_US + (ROUTING_CLOSED_MS_MAX + ROUTING_AGAIN_MS) * MS
-"""After which changes and deletions have ended: one that was undone begins again after a while."""
+"""Within this time changes and deletions have ended. An undone change begins again after a
+while.
+"""
 CLOSING_US = 20 * 60 * SECOND
 """Closing partitions stay for the 15 min in which the outcomes of their leases are remembered."""
 COMMITS_OF_A_SECOND_MAX = 1_500
-"""Most seeds have 20 to 45 at the most, and a stream that takes one item after the other 300."""
+"""Most seeds have at most 20 to 45. A stream that takes one item after the other has 300."""
 QUIET_US = 3 * SECOND
 QUIET_COMMITS_MAX = 4
-"""Of each group: a leadership may still go home, and old rows go."""
+"""Commits of each group: a leadership may still go home, and old rows are deleted."""
 SEARCH_STEPS = 30_000
 PARTITIONS = {stuck.QUEUE: stuck.PARTITIONS, lapsing.QUEUE: 1}
 LEASE_TIMEOUT_MS = 4_000
 OPERATORS_SLOWER = 4
 WATCHED_FAULTS = frozenset(("hung disk", "hung loop", "slow disk", "pause"))
 EXPECTED_LOGS = ("damage.found", "damage.unsendable", "clock.not_believed")
-"""What is said of disks that change what was written, and of clocks that jump."""
+"""Log events about disks that change what was written, and about clocks that jump."""
 _PEEK_BYTES = 1 << 40
 
 
@@ -129,7 +133,7 @@ class WholeWorld:
             random.Random(f"clients {seed}"),
             self._client_failed,
         )
-        # A look every 100 ms, in seeds that have something to see.
+        # A check every 100 ms, in seeds that have something to find.
         self.watches_hangs = not WATCHED_FAULTS.isdisjoint(self.profile.faults)
         self._turns_class = turns_class
         self._chance = chance
@@ -155,11 +159,11 @@ class WholeWorld:
             self.queue_names.append(reading.QUEUE)
         self.winding = frozenset(("w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE))
         self.stuck: frozenset[GroupId] = frozenset()
-        # Of the seeds that have something to find.
+        # Only in seeds that have something to find.
         self.scrub_bytes_per_s = 10_000_000 if "damage" in self.profile.faults else 0
         self.ledger = Ledger()
         self._paces: deque[tuple[int, int]] = deque()
-        """Instants of the last second, with what had been committed by then."""
+        """Instants of the last second, each with the number of commits until then."""
         self.undecided = 0
 
     def make_node(self, number: int, incarnation: str = "1") -> WholeNode:
@@ -213,7 +217,7 @@ class WholeWorld:
         return [node for node in self._nodes.values() if node.listening]
 
     def leader(self, group: GroupId) -> tuple[WholeNode, GroupStatus] | None:
-        """The leader of the highest term that is in office, if it can be asked."""
+        """The current leader of the highest term, if it can be asked."""
         best: tuple[WholeNode, GroupStatus] | None = None
         for node in self._nodes.values():
             if not node.listening:
@@ -260,7 +264,7 @@ class WholeWorld:
         self.copies.refused(node)
 
     def _lets_in(self, a: str, b: str) -> bool:
-        """What their transports decide."""
+        """The decision of their transports."""
         if not self.copies.reach(a, b):
             return False
         one, other = self.copies.process(a), self.copies.process(b)
@@ -283,7 +287,8 @@ class WholeWorld:
         group = queue.groups[found["partition"]]
         items = 0
         for node in self._nodes.values():
-            # The others may not have applied what brought it. This one may have damaged rows.
+            # The others may not have applied the command that brought it. This node may have
+            # damaged rows.
             with contextlib.suppress(StorageCorrupt), node.view(group) as snapshot:
                 items = max(items, payloads.items_left(snapshot, group, [found["block"]]))
         now_s = self.timeline.now_us / SECOND
@@ -292,7 +297,7 @@ class WholeWorld:
     # --- the run ---------------------------------------------------------------------------
 
     def run(self) -> Verdict:
-        """Stops at the first moments in which something is found."""
+        """Stops soon after a violation is found."""
         gc.disable()
         logs = _ErrorLogs(self.found, self._set_aside)
         try:
@@ -303,7 +308,7 @@ class WholeWorld:
                     break
         finally:
             violations = list(self.checks.violations)
-            # What is told while coroutines are closed, nobody needs to hear.
+            # Logs of closing coroutines are not needed.
             logging.disable(logging.CRITICAL)
             self.timeline.end_transcript()
             for node in (*self._nodes.values(), *self.copies.doubles):
@@ -343,7 +348,7 @@ class WholeWorld:
             self._look_at_the_pace()
 
     def _look_at_the_pace(self) -> None:
-        """Commands are bounded by time, whatever happens to their answers."""
+        """The number of commands is bounded by time, whatever happens to their answers."""
         now_us, paces = self.timeline.now_us, self._paces
         paces.append((now_us, self.checks.commits))
         while paces[0][0] < now_us - SECOND:
@@ -362,7 +367,7 @@ class WholeWorld:
         return not self.checks.violations
 
     def _done(self, coroutine: Coroutine[Any, Any, Any], *, within_us: int) -> bool:
-        """Runs it on the clients' loop; whether it has ended in time."""
+        """Runs it on the clients' loop. Returns whether it has ended in time."""
         task = self.client_loop.start(coroutine)
         if not self._until(task.done, within_us=within_us):
             task.cancel()
@@ -436,7 +441,7 @@ class WholeWorld:
                     Producing, f"{queue}.p{number}", queue,
                     item_bytes=profile.item_bytes, delays=profile.delays,
                     identified=self._chance.random() < 0.7,
-                    # What is not acknowledged and split by keys, the checkers cannot place.
+                    # The checkers cannot place items that are unacknowledged and split by keys.
                     keys=self._chance.choice((0, 5)) if queue in self.winding else 0,
                 )  # fmt: skip
                 self._add(Consuming, f"{queue}.c{number}", queue)
@@ -453,7 +458,7 @@ class WholeWorld:
         self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
 
     def _readers_finish(self) -> bool:
-        """Whether a reader gets all that is there, and gets it acknowledged, in time."""
+        """Whether a reader gets all items, and gets them acknowledged, in time."""
         for program in self.programs:
             if isinstance(program, reading.Reading) and not self._done(
                 program.finish(), within_us=CALM_US
@@ -480,7 +485,7 @@ class WholeWorld:
     def _come_to_rest(self) -> None:
         self.copies.end()
         self.faults.heal()
-        # Answers that get lost are a fault too.
+        # Lost answers are a fault too.
         self.loss = 0.0
         healed_us = self.timeline.now_us
         if not self._until(self._all_serve, within_us=CALM_US):
@@ -502,7 +507,7 @@ class WholeWorld:
                 drainer = self.programs[-1]
                 assert isinstance(drainer, Draining)
                 drainer.node = node.name
-        # The last answers may have come before what they tell of is on disk.
+        # The last answers may have come before their content is on disk.
         self._run_for(100 * MS)
         left_us = max(healed_us + CALM_US - self.timeline.now_us, 5 * SECOND)
         if not self._until(lambda: not self._left(), within_us=left_us, look_us=100 * MS):
@@ -532,7 +537,7 @@ class WholeWorld:
         return True
 
     def _stop_programs(self) -> bool:
-        """Whether they have their answers in time."""
+        """Whether the programs have their answers in time."""
         for program in self.programs:
             program.stopped = True
         if not self._until(self._nobody_waits, within_us=CALM_US):
@@ -541,7 +546,7 @@ class WholeWorld:
         return True
 
     def _probe(self) -> None:
-        """Who waits at a node gets what is produced through another one."""
+        """A consumer that waits at a node gets an item that is produced through another node."""
         for queue in self.queue_names:
             for node in self.whole_nodes():
                 if queue == "w.dead":
@@ -564,7 +569,7 @@ class WholeWorld:
                     return
 
     def _look_at_the_quiet(self) -> None:
-        """Nobody asks anything: leaders have nothing to put into their logs."""
+        """No client asks anything: leaders have nothing to append to their logs."""
         commits = self.checks.commits
         self._run_for(QUIET_US)
         more = self.checks.commits - commits
@@ -575,7 +580,9 @@ class WholeWorld:
         return not any(queue.closing for queue, _, _ in self._groups())
 
     def _remains(self) -> str:
-        """What was begun and has not ended, and what was removed and is there."""
+        """Operations that were begun and have not ended, and removed objects that still exist;
+        empty: none.
+        """
         placed = self.newest_map()
         for queue in placed:
             if queue.state is not QueueState.ACTIVE:
@@ -621,7 +628,7 @@ class WholeWorld:
         ]
 
     def _left(self) -> str:
-        """What has not left its queue."""
+        """Items that have not left their queue."""
         for queue, partition, group in self._groups():
             found = self.leader(group)
             if found is None:
@@ -681,12 +688,12 @@ class WholeWorld:
 
 
 class _ErrorLogs(logging.Handler):
-    """What the product logs as an error is one: nothing that is simulated should cause any."""
+    """Reports each error log of the product: nothing that is simulated should cause any."""
 
     def __init__(
         self, found: Callable[[str], None], set_aside: Callable[[Mapping[str, Any]], None]
     ) -> None:
-        """`set_aside` is told of each block that is found damaged."""
+        """`set_aside` is called with each block that is found damaged."""
         super().__init__(logging.ERROR)
         self._found = found
         self._set_aside = set_aside
@@ -748,7 +755,7 @@ def simulate_whole(
     turns_class: type[Turns] = Turns,
     profile: WholeProfile | None = None,
 ) -> Verdict:
-    """One seed from its begin to its verdict."""
+    """Runs one seed from its begin to its verdict."""
     return WholeWorld(seed, tell=tell, profile=profile, turns_class=turns_class).run()
 
 
