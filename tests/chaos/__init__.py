@@ -1,1 +1,1 @@
-"""Minutes of load on three real nodes while everything fails at random; then the checkers."""
+"""Minutes of load on three real nodes with random faults; then the checkers run."""

@@ -1,8 +1,8 @@
 """`python -m tests.chaos [--minutes 5] [--seed N] [--keep DIR]`: see `make chaos`.
 
-The last line is the summary. When something is wrong, the nodes' directories, their logs and the
-history are kept, and the command that checks the history again is printed. Exit code 1 for
-violations and for nodes that did not come to rest, 2 for what the checkers could not decide.
+The last line is the summary. When a check fails, the nodes' directories, their logs and the history
+are kept, and the command that checks the history again is printed. Exit code 1 for violations and
+for nodes that did not come to rest, 2 for what the checkers could not decide.
 """
 
 import argparse

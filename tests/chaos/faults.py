@@ -1,7 +1,7 @@
-"""What goes wrong: processes that die, stop and lose their data, and a network that fails.
+"""Faults: processes that die, stop and lose their data, and a network that fails.
 
-Each fault begins, lasts, and is undone: after it the nodes run, and the network is whole. Which
-faults come when, and to whom, follows from the seed; what they meet does not.
+Each fault begins, lasts, and is undone: after it the nodes run, and the network is whole. The seed
+decides which faults come when, and to which node. The state in which they find the nodes varies.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from tests.clients.fault_proxy import Way
 from tests.integration.cluster import FaultyCluster
 
 LONGEST_S = 8.0
-"""A fault lasts no longer; starts of nodes and the rebuilding of one come on top."""
+"""Longest duration of a fault, without starts of nodes and the rebuilding of one."""
 
 
 class Faults:
-    """`run` until it is cancelled or `gone`."""
+    """`run` continues until it is cancelled or `gone` is set."""
 
     def __init__(self, cluster: FaultyCluster, recorder: Recorder, seed: int) -> None:
         self.cluster = cluster
@@ -29,7 +29,7 @@ class Faults:
         """Nodes whose process may end."""
         self.done: Counter[str] = Counter()
         self.spans: list[tuple[float, float]] = []
-        """From when until when something was wrong."""
+        """Begin and end of each time in which something was wrong."""
         self.kinds: list[tuple[float, Callable[[], Awaitable[None]]]] = [
             (3, self.kill_one),
             (1, self.kill_all),
@@ -45,7 +45,9 @@ class Faults:
         ]
 
     async def run(self, until_s: float) -> None:
-        """One fault after the other, sometimes two at a time, until the loop's clock says so."""
+        """Runs one fault after the other, sometimes two at a time, until the loop's clock is
+        `until_s`.
+        """
         loop = asyncio.get_running_loop()
         while loop.time() < until_s:
             await asyncio.sleep(self.chance.uniform(0.5, 3))
@@ -92,7 +94,7 @@ class Faults:
         await self.cluster.start()
 
     async def stop_one(self) -> None:
-        """As for an upgrade."""
+        """Stops a node in order, as for an upgrade."""
         node = self.cluster[self.one(self.mortal)]
         code = await node.stop()
         assert code == 0, f"node {node.name} ended with {code}:\n{node.said()[-4000:]}"
@@ -106,7 +108,7 @@ class Faults:
         node.thaw()
 
     async def lose_data(self) -> None:
-        """The disk is gone; an operator has the node replaced."""
+        """A node loses its disk; an operator has the node replaced."""
         name = self.one(self.mortal)
         node = self.cluster[name]
         asked = next(other for other in self.cluster.names if other != name)
@@ -129,14 +131,16 @@ class Faults:
             way.unblock()
 
     async def cut_off(self) -> None:
-        """No other node is heard, or hears; clients still reach it, or do not."""
+        """A node neither hears other nodes nor is heard; clients still reach it, or do not."""
         name = self.one()
         proxy = self.cluster.clients[name]
         clients = (proxy.forth, proxy.back) if self.chance.random() < 0.5 else ()
         await self._blocked(*self.cluster.around(name), *clients)
 
     async def one_way(self) -> None:
-        """A node hears the others and is not heard, or the reverse; or so with one other node."""
+        """A node hears the others and is not heard, or the reverse; all other nodes, or one of
+        them.
+        """
         name = self.one()
         others = [other for other in self.cluster.names if other != name]
         if self.chance.random() < 0.5:

@@ -1,10 +1,10 @@
-"""One run: load and faults, then calm, a drain, a last look, and the verdict of all checkers.
+"""One run: load and faults, then calm, a drain, a final check, and the verdict of all checkers.
 
     load      programs with the SDK (and some with plain stubs) on three queues
     faults    one after the other, until the time is up
     calm      the network is whole and all nodes run: within CALM_S everything is well
-    drain     the load ends; within DRAIN_S everything left can be leased and completed
-    look      nothing is left but dead letters; the nodes stop, and `querator verify` passes
+    drain     the load ends; within DRAIN_S all remaining items can be leased and completed
+    look      only dead letters remain; the nodes stop, and `querator verify` passes
 
 The queues:
 
@@ -54,7 +54,7 @@ HOLD_S = 40.0
 
 @dataclass(frozen=True)
 class Queues:
-    """Names of the queues of one run; several on one cluster have a `suffix` each."""
+    """Names of the queues of one run. With several runs on one cluster, each has its `suffix`."""
 
     suffix: str = ""
 
@@ -83,12 +83,12 @@ class Queues:
 
 
 class Wrong(Protocol):
-    """What goes wrong under load."""
+    """Faults under load."""
 
     done: Counter[str]
 
     async def run(self, until_s: float) -> None:
-        """Until the loop's clock says so."""
+        """Runs until the loop's clock is `until_s`."""
         ...
 
 
@@ -101,9 +101,9 @@ class Run:
     faults: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     unavailable: tuple[float, str, float] = (0.0, "", 0.0)
-    """(seconds, queue, when it began) in which no produce was acknowledged."""
+    """Longest time without an acknowledged produce: (seconds, queue, when it began)."""
     calm_s: float = 0.0
-    """From the last fault until all was well."""
+    """Time from the last fault until all was well."""
 
     def summary(self) -> str:
         faults = ", ".join(f"{name} {times}" for name, times in sorted(self.faults.items()))
@@ -119,8 +119,8 @@ class Run:
 
 
 async def chaos(home: Path, *, minutes: float, seed: int, faults: bool = True) -> Run:
-    """Raises AssertionError when the nodes do not come to rest. The history is in `home` from the
-    end of the load on, whatever happens then.
+    """Raises AssertionError when the nodes do not come to rest. From the end of the load on the
+    history is in `home`, whatever happens then.
     """
     async with faulty_cluster(home) as cluster:
         await cluster.start()
@@ -139,7 +139,7 @@ async def bout(
     faults: Callable[[Recorder], Wrong] | None,
     queues: Queues = Queues(),
 ) -> Run:
-    """Load and faults on a cluster that runs, until all is drained; the history goes to `kept`.
+    """Puts load and faults on a running cluster until all is drained. The history goes to `kept`.
     The queues stay. Raises AssertionError when the nodes do not come to rest.
     """
     recorder = Recorder(
@@ -222,7 +222,7 @@ async def _load(
 def _plain_loads(
     cluster: FaultyCluster, recorder: Recorder, queues: Queues, seed: int, gone: asyncio.Event
 ) -> Iterator[plain.Load]:
-    """One at each node."""
+    """One plain load at each node."""
     for proxy in cluster.clients.values():
         address = partial(getattr, proxy, "address")
         load = plain.Load(queues.fifo, address, seed, recorder, pause_s=PAUSE_S)
@@ -249,7 +249,7 @@ async def _end(cluster: FaultyCluster, recorder: Recorder, queues: Queues) -> No
 
 
 async def _stop(cluster: FaultyCluster) -> None:
-    """The nodes end well, and what is on their disks is whole."""
+    """The nodes stop in order, and the data on their disks is whole."""
     for name in cluster.names:
         code = await cluster[name].stop()
         assert code == 0, f"node {name} ended with {code}:\n{cluster[name].said()[-4000:]}"
@@ -258,7 +258,7 @@ async def _stop(cluster: FaultyCluster) -> None:
 
 
 async def _drain(user: User, queue: str) -> None:
-    """Leases and completes until nothing is there, or on its way."""
+    """Leases and completes until no item is there or in flight."""
     while True:
         for batch in await user.lease(queue, 100, wait_s=0.5):
             await user.complete(queue, batch.lease_id, seqs_of(batch))
@@ -291,8 +291,8 @@ async def _look(client: Client, recorder: Recorder, queue: str, rules: QueueRule
 
 
 def unavailable(history: History) -> Iterator[tuple[float, str, float]]:
-    """For each queue the longest time in which producers tried and none was acknowledged: (seconds,
-    queue, from when).
+    """For each queue the longest time in which producers tried and no produce was acknowledged:
+    (seconds, queue, from when).
     """
     for queue in history.queues:
         produces = [op for op in history.operations if _is_produce(op, queue)]

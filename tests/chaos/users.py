@@ -1,8 +1,8 @@
-"""Programs that use the SDK and write down what they saw: a history for `tests.checkers`.
+"""Programs that use the SDK and record what they saw: a history for `tests.checkers`.
 
-The SDK repeats calls by itself. So each call is one operation, from its first try to the answer;
-what an earlier try may have done is said in the answer (`again`, `unseen`). An error that reaches
-the program is counted: `OutcomeUnknown` leaves an unknown outcome, all others mean that nothing was
+The SDK repeats calls by itself. So each call is one operation, from its first try to the answer.
+The answer reports what an earlier try may have done (`again`, `unseen`). An error that reaches the
+program is counted: `OutcomeUnknown` leaves an unknown outcome; all others mean that nothing was
 executed.
 """
 
@@ -44,7 +44,9 @@ from tests.integration.load import new_references
 LEASE_TIMEOUT_S = 3.0
 PREFETCH = 40
 DELIVERY_S = 20.0
-"""What a stream delivers was granted no longer ago: it would have lapsed, or been given back."""
+"""Largest age of a grant that a stream delivers: an older one would have lapsed, or been given
+back.
+"""
 
 
 class User:
@@ -65,14 +67,14 @@ class User:
         self.client = client
         self.recorder = recorder
         self.errors = errors
-        """What reached the program, by code."""
+        """Errors that reached the program, by code."""
         self.chance = random.Random(f"{name} {seed}")
         self.gone = gone
         self._pause_s = pause_s
         self._delivering: dict[str, Operation] = {}
 
     async def pause(self) -> None:
-        """Between two requests: the load has to leave the machine to the nodes as well."""
+        """Waits between two requests, so that the nodes get enough of the machine."""
         await asyncio.sleep(self.chance.expovariate(1) * self._pause_s)
 
     def _failed(self, pending: Pending, error: RequestError) -> None:
@@ -86,7 +88,7 @@ class User:
     # --- produce -----------------------------------------------------------------------------
 
     async def produce(self, queue: str) -> None:
-        """Single calls of a few items."""
+        """Produces a few items by each call."""
         while not self.gone.is_set():
             references = new_references(self.chance.choice([1, 1, 5, 20]))
             pending = self.recorder.begin(self.name, queue, Produce(tuple(references)))
@@ -101,7 +103,7 @@ class User:
     async def produce_on_a_stream(self, queue: str, *, ordered: bool) -> None:
         async with self.client.producer(queue, ordered=ordered) as producer:
             async with asyncio.TaskGroup() as tasks:
-                # Several requests are on their way at a time.
+                # Several requests are in flight at a time.
                 for _ in range(3):
                     tasks.create_task(self._produce_many(queue, producer))
 
@@ -120,7 +122,7 @@ class User:
     # --- consume by calls ----------------------------------------------------------------------
 
     async def consume(self, queue: str) -> None:
-        """Completes most, retries some, extends some, and lets a few lapse."""
+        """Completes most items, retries some, extends some, and lets a few leases lapse."""
         while not self.gone.is_set():
             most = self.chance.choice([1, 7, 30])
             for batch in await self.lease(queue, most, wait_s=1.0):
@@ -140,7 +142,7 @@ class User:
             self._failed(pending, error)
             return []
         batches = list(dict.fromkeys(item.batch for item in items))
-        # An earlier try, or a partition that answered late, may have been granted something.
+        # An earlier try may have been granted something, or a partition that answered late.
         pending.ended(Leased(tuple(grant_of(batch) for batch in batches), unseen=most))
         return batches
 
@@ -215,7 +217,7 @@ class User:
     # --- consume on a stream ---------------------------------------------------------------------
 
     async def consume_on_a_stream(self, queue: str) -> None:
-        """What is leased ahead and never seen here is that of a lease of unknown outcome."""
+        """Items that were leased ahead and never seen here belong to a lease of unknown outcome."""
         while not self.gone.is_set():
             began_s = self.recorder.clock()
             ahead = self.recorder.begin(self.name, queue, Lease(10 * PREFETCH, "", LEASE_TIMEOUT_S))
@@ -259,7 +261,9 @@ class User:
                 await self.pause()
 
     def _delivered(self, queue: str, batch: LeasedBatch, began_s: float) -> None:
-        """A lease may come as several batches: what it has was granted before the first of them."""
+        """A lease may come as several batches, so its items were granted before the first
+        of them.
+        """
         op = self._delivering.get(batch.lease_id)
         if op is None:
             now_s = self.recorder.clock()
@@ -298,7 +302,7 @@ class User:
     # --- look ------------------------------------------------------------------------------------
 
     async def count(self, queue: str) -> None:
-        """Reads the counters again and again."""
+        """Reads the counters repeatedly."""
         while not self.gone.is_set():
             pending = self.recorder.begin(self.name, queue, Count())
             try:
@@ -354,7 +358,7 @@ def parts_of(stored: Sequence[ProducedItem]) -> tuple[ProducedPart, ...]:
 
 
 def outcome_of(outcome: SettleOutcome, seqs: Sequence[int]) -> Outcome:
-    """When nothing is known of the lease, all that was named is lost."""
+    """When the lease is unknown, all named items are lost."""
     lost = outcome.lost
     if outcome.error is not None and not (outcome.done or outcome.repeated or lost):
         lost = tuple(seqs)

@@ -1,4 +1,4 @@
-"""What clients saw of a queue, and whether that may be: histories and their checkers.
+"""What clients saw of a queue, and whether that is allowed: histories and their checkers.
 
 Simulation, integration and chaos share them. They read histories only, nothing internal.
 """

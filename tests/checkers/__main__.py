@@ -1,5 +1,5 @@
 """`python -m tests.checkers FILE [--item QUEUE PARTITION SEQ]`: checks a kept history again, or
-prints what it says of one item. Exit code 1 for violations, 2 for what could not be decided.
+prints the operations on one item. Exit code 1 for violations, 2 for what could not be decided.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def show(history: History, place: tuple[str, int, int]) -> None:
-    """Every operation that names the item, and what else happened meanwhile."""
+    """Prints every operation that names the item, and other events of that time."""
     lives = Lives(history)
     operations = {}
     for birth in lives.births:

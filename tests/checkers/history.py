@@ -1,4 +1,4 @@
-"""Histories: every operation of every client, with when it began and ended and what came of it.
+"""Histories: every operation of every client, with its begin, its end and its outcome.
 
 Instants are seconds of one clock that all clients of the history share (monotonic or virtual).
 Items are named by queue, partition and sequence, and by a *reference* that their producer makes
@@ -30,7 +30,7 @@ class Produce(msgspec.Struct, frozen=True, array_like=True, tag="produce"):
     sequence: int = 0
     ordered: bool = False
     delay_s: float = 0.0
-    """Not leased before so long after `begin_s`; 0: at once."""
+    """The item is not leased until this long after `begin_s`; 0: it may be leased at once."""
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, tag="lease"):
@@ -69,7 +69,7 @@ class Extend(msgspec.Struct, frozen=True, array_like=True, tag="extend"):
 
 
 class Look(msgspec.Struct, frozen=True, array_like=True, tag="look"):
-    """A full look at what the queue holds; exact, so nothing else may go on meanwhile."""
+    """A full read of what the queue holds. It is exact, so no other operation may run meanwhile."""
 
 
 class Count(msgspec.Struct, frozen=True, array_like=True, tag="count"):
@@ -83,7 +83,9 @@ Request = Produce | Lease | Complete | Retry | Extend | Look | Count
 
 
 class ProducedPart(msgspec.Struct, frozen=True, array_like=True):
-    """Where a part of a request went. `indexes`: its positions in the request; empty: all."""
+    """The partition that a part of a request went to. `indexes`: its positions in the request;
+    empty: all.
+    """
 
     partition: int
     first_seq: int
@@ -107,8 +109,8 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Leased(msgspec.Struct, frozen=True, array_like=True, tag="leased"):
-    """`unseen`: how many items the server may have granted to this call without the client ever
-    seeing them, for instance to an earlier try. They lapse, or are given back politely.
+    """`unseen`: number of items that the server may have granted to this call without the client
+    ever seeing them, for instance to an earlier try. They lapse, or are given back politely.
     """
 
     grants: tuple[Grant, ...]
@@ -116,7 +118,7 @@ class Leased(msgspec.Struct, frozen=True, array_like=True, tag="leased"):
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of the items named for one lease."""
+    """The outcome for the items named for one lease."""
 
     lease: str
     done: Ranges = ()
@@ -125,7 +127,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled"):
-    """`again`: the client has tried more than once, so what is repeated may be its own doing."""
+    """`again`: the client has tried more than once, so a repeated outcome may be its own doing."""
 
     outcomes: tuple[Outcome, ...]
     again: bool = False
@@ -198,7 +200,9 @@ class QueueRules(msgspec.Struct, frozen=True):
 
 
 class Aside(msgspec.Struct, frozen=True, array_like=True):
-    """A damaged block: leases pass over its items, as many as `items`, for a while from then on."""
+    """A damaged block: from then on leases pass over its items for a while. `items` is their
+    number.
+    """
 
     queue: str
     from_s: float
@@ -207,8 +211,8 @@ class Aside(msgspec.Struct, frozen=True, array_like=True):
 
 class History(msgspec.Struct):
     """`clock_uncertainty_s`: by how much a lease may end before its timeout as clients measure it.
-    `hold_s`: how long after the end of a call (or after it was given up) items that it was granted
-    unseen may stay away at most; infinite: for ever.
+    `hold_s`: how long items that were granted unseen may stay away at most after the end of the
+    call (or after it was given up); infinite: for ever.
     """
 
     queues: dict[str, QueueRules] = {}
@@ -217,7 +221,7 @@ class History(msgspec.Struct):
     hold_s: float = float("inf")
     asides: list[Aside] = []
     notes: list[tuple[float, str]] = []
-    """What else happened, for people: (when, what)."""
+    """Other events, for human readers: (when, what)."""
 
     def write(self, path: Path) -> None:
         path.write_bytes(msgspec.msgpack.encode(self))
@@ -241,7 +245,7 @@ class Pending:
 
 
 class Recorder:
-    """Writes the history down while it happens."""
+    """Records the history while it happens."""
 
     def __init__(self, history: History, clock: Callable[[], float]) -> None:
         self.history = history

@@ -1,34 +1,37 @@
 """Linearizability of each partition: its history of produce, lease, complete, retry, extend, look
 and count against the sequential model of `partition_model`, by the search of `search`.
 
-Decided, for each partition on its own (linearizability is local to objects, and a call that goes to
-several partitions is promised to be atomic in each, not across them):
+The checker decides the following for each partition on its own. Linearizability is local to
+objects, and a call to several partitions is promised to be atomic in each, not across them.
 
-- an item is leased only when it is there: produced, not held, not completed, not dead, its time
-  come; a retry, a lapse or nothing at all must explain why it is there again;
-- the parts of one request in one partition take effect together; sequences follow the order of
-  produces; a whole lease lapses at once, not before its timeout (from the begin of the lease or of
-  its last extend, less the clock uncertainty), and after that nothing is done under it;
-- each complete and retry is done, repeated or lost exactly as the lease's state says; extends tell
-  live leases from ended ones;
-- attempts count by one, and not beyond the limit;
-- items that were never leased go out in the order of their sequences;
-- looks and counts show everything that was answered before they began.
+- An item is leased only when it is there: produced, not held, not completed, not dead, and its time
+  has come. Only a retry or a lapse explains that an item is there again.
+- The parts of one request in one partition take effect together. Sequences follow the order of
+  produces. A whole lease lapses at once, not before its timeout (from the begin of the lease or of
+  its last extend, less the clock uncertainty), and after that nothing is done under it.
+- Each complete and retry is done, repeated or lost exactly as the lease's state requires. Extends
+  distinguish live leases from ended ones.
+- Attempts count by one, and not beyond the limit.
+- Items that were never leased are leased in the order of their sequences.
+- Looks and counts show everything that was answered before they began.
 
-An outcome that is not known may take effect at any later point, or never. Items may be leased for a
-call that never learns of it (an unknown outcome, or an answer that says `unseen`); such leases are
-not followed one by one: they explain attempts that nobody saw, and they explain that as many items
-as could be held by them are skipped, for as long as the history's `hold_s` says.
+A call with an unknown outcome may take effect at any later point, or never. Items may be leased for
+a call that never learns of it (an unknown outcome, or an answer with `unseen` items). Such leases
+are not followed one by one. They explain attempts that no client saw. They also explain that as
+many items are skipped as they could hold, for as long as the history's `hold_s`.
 
-Not decided: that a lease with no items was right (it promises nothing but to have looked); which of
-the re-leased items comes first (a lapse has no instant that clients see); expiry, dedup keys,
-redrive, clear; what is forgotten (outcomes of leases after 15 minutes, the hundredth release); the
-content of items (`safety` compares references).
+The checker does not decide:
 
-A search that meets its budget is UNDECIDED: not a violation, and not a pass either. When the whole
-partition is not explained, the items at which it is stuck (all items, when it is undecided) are
-searched alone, with the order left out: that is quick, decides for itself, and gives a short
-reason.
+- whether a lease with no items was right (it promises only to have looked);
+- which of the re-leased items comes first (clients do not see the instant of a lapse);
+- expiry, dedup keys, redrive, clear;
+- what is forgotten (outcomes of leases after 15 minutes, the hundredth release);
+- the content of items (`safety` compares references).
+
+A search that reaches its budget is UNDECIDED: not a violation, and not a pass either. When the
+whole partition is not explained, the items at which the search is stuck (all items, when it is
+undecided) are searched alone, without the order. That is quick, decides for itself, and gives a
+short reason.
 """
 
 from collections import defaultdict
@@ -87,7 +90,7 @@ def check_partition(
 
     verdict = PartitionVerdict(steps.home, Verdict.LINEARIZABLE, len(steps.calls), 0)
     queue, partition = steps.home
-    # A right history rarely needs more than a few steps for each call.
+    # A correct history rarely needs more than a few steps for each call.
     first = min(steps_max, STEPS_FIRST * len(steps.calls) + ITEM_STEPS_MAX)
     for most in (first, steps_max):
         answer = run(steps, most)
@@ -114,7 +117,7 @@ def check_partition(
 
 
 def _blamed(steps: PartitionSteps, answer: Answer, *, everything: bool) -> list[int]:
-    """Items that may be the reason, the most likely first; all, when asked for `everything`."""
+    """Items that may be the reason, the most likely first; all items when `everything` is set."""
     found: dict[int, None] = {}
     for number in answer.stuck:
         found.update(dict.fromkeys(_items(steps.calls[number].action)))
@@ -163,7 +166,7 @@ class _Items:
                 self._maybes[seq].append(replace(maybe, seqs=(seq,)))
 
     def only(self, seq: int) -> PartitionSteps:
-        """What depends on other items is left out: order, extends, counts."""
+        """Leaves out what depends on other items: order, extends, counts."""
         steps = self._steps
         alone = PartitionSteps(
             steps.home,

@@ -1,7 +1,7 @@
 """The lives of items as clients saw them: a history, arranged by item and by lease.
 
-What several checkers need to know is worked out here once: which operations are tries of one
-request, where each produced item went, who was granted what, and what became of it.
+Several checkers share these results: which operations are tries of one request, where each produced
+item went, to which lease it was granted, and its fate.
 """
 
 from collections import defaultdict
@@ -38,7 +38,7 @@ Place = tuple[str, int, int]
 
 
 def verb_of(completes: bool, dead: bool, counted: bool, later: bool) -> str:
-    """What settles an item. Only the same verb repeats it."""
+    """The verb of a settled item. Only the same verb repeats it."""
     if completes or dead:
         return "completed" if completes else "rejected"
     return ("retried" if counted else "released") + (" for later" if later else "")
@@ -71,7 +71,7 @@ class Birth:
 
     @property
     def known_s(self) -> float:
-        """When it was acknowledged first; infinite: never."""
+        """When it was first acknowledged; infinite: never."""
         ends = [op.end_s for op in self.tries if isinstance(op.outcome, Produced)]
         return min(ends, default=float("inf"))
 
@@ -87,18 +87,18 @@ class Tenure:
     items: dict[int, int] = field(default_factory=dict)
     timeout_s: float = 0.0
     begin_s: float = 0.0
-    """Not granted before."""
+    """It was not granted before this instant."""
     known_s: float = 0.0
-    """Certainly granted by then."""
+    """It was certainly granted by this instant."""
     settles: list["Settle"] = field(default_factory=list)
     extends: list[tuple[Operation, bool | None]] = field(default_factory=list)
-    """Whether it was live; None: the outcome is not known."""
+    """Whether it was live; None: the outcome is unknown."""
 
 
 @dataclass(slots=True)
 class Settle:
     """A complete or retry of items of one lease. `named` None: all that the lease still holds.
-    `outcome` None: not known.
+    `outcome` None: unknown.
     """
 
     operation: Operation
@@ -229,8 +229,8 @@ class Lives:
                         tenure.extends.append((op, known.get(lease)))
 
     def _place_the_unacknowledged(self) -> None:
-        """Items of a request with an unknown outcome that were seen have been stored; the rest of
-        the request is beside them, because what goes to one partition is applied whole.
+        """Items of a request with an unknown outcome have been stored if they were seen. The rest
+        of the request is beside them, because the part for one partition is applied as a whole.
         """
         for place, reference in self.seen():
             birth = self.birth_of.get(reference)

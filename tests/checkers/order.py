@@ -1,4 +1,4 @@
-"""Attempts, and order: which numbers deliveries carry, and who comes first."""
+"""Attempts and order: the attempt numbers of deliveries, and which item comes first."""
 
 import heapq
 from collections import defaultdict
@@ -13,7 +13,9 @@ from tests.checkers.safety import name
 
 
 def attempts(lives: Lives) -> Iterator[str]:
-    """They grow with each lease, stay within the limit, and a repeated answer has its own."""
+    """Attempts grow with each lease and stay within the limit. A repeated answer has the same
+    attempt.
+    """
     for place, deliveries in lives.deliveries.items():
         most = lives.rules(place[0]).max_attempts
         by_end = sorted(deliveries, key=lambda d: d.operation.end_s)
@@ -66,8 +68,8 @@ def _reason(lives: Lives, place: Place, dead: DeadItem) -> Iterator[str]:
 
 
 class Unseen:
-    """Items that the server may hold back for calls which never saw them, or because nobody can
-    read them: from when until when, and how many. Such items are skipped by others without a fault.
+    """Items that the server may hold back, with the interval and their number: for calls that never
+    saw them, or because they cannot be read. Other leases may skip such items.
     """
 
     def __init__(self, lives: Lives) -> None:
@@ -86,7 +88,7 @@ class Unseen:
                 self._firsts[op.queue] = min(op.begin_s, self._firsts.get(op.queue, op.begin_s))
 
     def most(self, queue: str, begin_s: float, end_s: float) -> int:
-        """How many items of a partition may be held back somewhere in the interval."""
+        """How many items of a partition may be held back at some time in the interval."""
         spans = self._spans.get(queue, ())
         return sum(count for start, stop, count in spans if start <= end_s and begin_s <= stop)
 
@@ -95,7 +97,7 @@ class Unseen:
         return self._timeouts.get(queue, 0.0)
 
     def first_s(self, queue: str) -> float:
-        """Before this nothing was granted unseen."""
+        """No item was granted unseen before this instant."""
         return self._firsts.get(queue, float("inf"))
 
 
@@ -108,8 +110,8 @@ def unseen_items(op: Operation) -> int:
 
 
 def first_in_first_out(lives: Lives) -> Iterator[str]:
-    """Items that were never leased are leased in the order of their sequences: none is granted
-    after the grant of a later one is certain, but what may be held back unseen.
+    """Items that were never leased are leased in the order of their sequences. Once the grant of an
+    item is certain, no earlier item is granted, except for items that may be held back unseen.
     """
     unseen = Unseen(lives)
     firsts: dict[Home, dict[int, tuple[float, float]]] = defaultdict(dict)

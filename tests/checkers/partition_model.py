@@ -51,13 +51,15 @@ Help = Lapse | Maybe
 """A step without an answer."""
 
 Explained = bool | list[Help]
-"""True or False: the step was made, without or with a choice. Else it was not; what could help."""
+"""True or False: the step was made, without or with a choice. A list: the step was not made, and
+one of these may help.
+"""
 
 IMPOSSIBLE: list[Help] = []
 
 
 class PartitionModel:
-    """One state that moves forth and back; see `search.Model`."""
+    """One state that moves forward and back; see `search.Model`."""
 
     def __init__(self, steps: PartitionSteps, *, keeps_dead: bool = True) -> None:
         """`keeps_dead`: a full look shows the dead letters as well."""
@@ -70,7 +72,7 @@ class PartitionModel:
         self._undo: list[tuple[object, object]] = []
         self._key = 0
         self._fresh: SortedList = SortedList()
-        """Items there that were never leased and come in order."""
+        """Items that are there, were never leased and have a place in the order."""
         self._alive: set[int] = set()
         """Items produced and not gone."""
         self._maybes: dict[str, list[Maybe]] = defaultdict(list)
@@ -81,7 +83,9 @@ class PartitionModel:
             self._maybes[maybe.lease].append(maybe)
         self._members: dict[str, tuple[tuple[int, int], ...]] = {}
         self._done: set[tuple[str, int]] = set()
-        """What an answer says was done: it must still be possible until then."""
+        """Items that an answer reports as done under a lease: until then that must remain
+        possible.
+        """
         self._never: set[tuple[str, int, str]] = set()
         """Fates under a lease that some answer, perhaps a later one, rules out. Fates are final."""
         self._proofs: dict[str, int] = defaultdict(int)
@@ -132,8 +136,7 @@ class PartitionModel:
 
     def _learn_order(self, steps: list[Step], first: dict[int, int]) -> None:
         """`first`: the lowest attempt with which each item was seen."""
-        # An item that may have been leased and lapsed without anybody seeing it has no place in the
-        # order any more.
+        # An item that may have been leased unseen, and lapsed, has no place in the order any more.
         anybody = self._unseen_from_s < float("inf")
         for step in steps:
             if not isinstance(step, Put):
@@ -272,7 +275,7 @@ class PartitionModel:
         return attempt > before and self._may_miss(seq, attempt - before - 1, latest)
 
     def _may_miss(self, seq: int, attempts: int, latest: float) -> bool:
-        """Whether nobody may have seen so many attempts: the item was leased for calls that never
+        """Whether this number of attempts may be unseen: the item was leased for calls that never
         learned of it, and each of these leases has lapsed.
         """
         from_s = max(self._unseen_from_s, self._born_s[seq])
@@ -387,8 +390,8 @@ class PartitionModel:
         lapse: bool = True,
     ) -> list[Help]:
         """What could have ended the lease of a held item by now: a call of unknown outcome (one
-        with one of the `verbs`), or a lapse. Behind them other such calls of the lease, which
-        may have settled something before, so that the first ones then did not.
+        with one of the `verbs`), or a lapse. Other such calls of the lease follow. They may have
+        settled an item before, so that the first ones then did not.
         """
         begun = [maybe for maybe in self._maybes.get(lease, ()) if maybe.begin_s <= latest]
 
@@ -413,7 +416,9 @@ class PartitionModel:
         return found
 
     def _may_end(self, lease: str, seqs: Iterable[int], kind: Kind | None) -> bool:
-        """Whether no answer that is still to be explained says otherwise. No `kind`: they lapse."""
+        """Whether no answer that is still to be explained contradicts this. No `kind`: the items
+        lapse.
+        """
         fate = LAPSED if kind is None else kind.verb
         for seq in seqs:
             if self._fate(lease, seq) == HELD:

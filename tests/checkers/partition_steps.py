@@ -1,10 +1,10 @@
-"""A history cut into what each partition was asked: the input of the linearizability checker.
+"""A history split into the calls on each partition: the input of the linearizability checker.
 
 Each operation becomes at most one step per partition, with the operation's interval; so the parts
 of an operation that goes to several partitions are ordered independently, as the product promises.
-What is refused is left out. Intervals are narrowed where it follows from the history alone:
+Refused operations are left out. Intervals are narrowed where that follows from the history alone:
 sequences are given in the order of produces, so a produce comes before those with later sequences,
-and before whatever shows its items.
+and before every step that shows its items.
 """
 
 from collections import defaultdict
@@ -29,7 +29,7 @@ class Put:
     first_seq: int
     count: int
     due_s: float
-    """Not leased before; minus infinity for items that are ready at once."""
+    """The items are not leased before; minus infinity for items that are ready at once."""
 
     def __str__(self) -> str:
         return f"produce {self.first_seq}..{self.first_seq + self.count - 1}"
@@ -74,7 +74,7 @@ class Kind:
 
     @property
     def verb(self) -> str:
-        """What a call must be to be a repeat of this one; an item's fate under its lease."""
+        """The verb that a call must have to repeat this one; an item's fate under its lease."""
         return verb_of(self.completes, self.dead, self.counted, self.due_s != float("-inf"))
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class Kind:
 @dataclass(slots=True, frozen=True)
 class End:
     """The answer to a complete or retry; `parts` are (lease, done, repeated, lost, whole): `whole`
-    when all was named that the lease held.
+    when the call named all that the lease held.
     """
 
     kind: Kind
@@ -103,7 +103,9 @@ class End:
 
 @dataclass(slots=True, frozen=True)
 class Prolong:
-    """The answer to an extend: (lease, whether it is live, when it does not lapse before)."""
+    """The answer to an extend: (lease, whether it is live, the instant before which it does not
+    lapse).
+    """
 
     leases: tuple[tuple[str, bool, float], ...]
 
@@ -124,8 +126,8 @@ class Show:
 
 @dataclass(slots=True, frozen=True)
 class Tell:
-    """Counters, as they were read; `unseen_items`: items of unacknowledged produces that nobody has
-    seen, which may be counted all the same.
+    """Counters, as they were read. `unseen_items`: items of unacknowledged produces that no client
+    has seen, which may be counted all the same.
     """
 
     produced: int
@@ -141,7 +143,7 @@ Step = Put | Take | End | Prolong | Show | Tell
 
 @dataclass(slots=True, frozen=True)
 class Maybe:
-    """A complete or retry whose outcome is not known: it may take effect at any instant from
+    """A complete or retry whose outcome is unknown: it may take effect at any instant from
     `begin_s` on, or never.
     """
 
@@ -157,12 +159,12 @@ class PartitionSteps:
     max_attempts: int = 0
     calls: list[Call[Step]] = field(default_factory=list)
     operations: list[Operation | None] = field(default_factory=list)
-    """Where each call comes from; None: from several operations."""
+    """The operation of each call; None: several operations."""
     maybes: list[Maybe] = field(default_factory=list)
     unseen_from_s: float = float("inf")
-    """Items may be leased unseen from then on."""
+    """From this instant on items may be leased unseen."""
     unseen_lapse_s: float = 0.0
-    """What is leased unseen does not lapse earlier than so long after."""
+    """Items that are leased unseen do not lapse earlier than this long after."""
 
     def add(self, begin_s: float, end_s: float, step: Step, operation: Operation | None) -> None:
         self.calls.append(Call(begin_s, end_s, step))
@@ -170,7 +172,7 @@ class PartitionSteps:
 
 
 def partition_steps(lives: Lives) -> list[PartitionSteps]:
-    """For each partition that was seen, in order of its name."""
+    """Steps of each partition that was seen, in order of its name."""
     return _Cutter(lives).cut()
 
 
@@ -344,8 +346,8 @@ def _granted_by(op: Operation, tenure: Tenure) -> Iterator[tuple[int, int]]:
 def mark_solo(steps: PartitionSteps) -> None:
     """Marks calls that share no item and no lease with a call that overlaps them in time.
 
-    A lease shares in the earlier leases of its items, because it may need their lapse. A look or a
-    count shares with everything.
+    A lease also shares the earlier leases of its items, because it may need their lapse. A look or
+    a count shares everything.
     """
     leases_of: dict[int, set[str]] = defaultdict(set)
     for call in steps.calls:
@@ -367,7 +369,9 @@ def mark_solo(steps: PartitionSteps) -> None:
 
 
 def _orders_others(step: Step) -> bool:
-    """Reads see everything; a release puts items before others, which then may not go first."""
+    """Whether the step affects the order of others. Reads see everything. A release puts items
+    before others, which then may not be leased first.
+    """
     return isinstance(step, Show | Tell) or (
         isinstance(step, End) and not (step.kind.completes or step.kind.counted)
     )

@@ -60,7 +60,7 @@ def one_effect_of_settles(lives: Lives) -> Iterator[str]:
 
 
 def repeats_have_a_first(lives: Lives) -> Iterator[str]:
-    """What an answer calls a repeat may have been done before, under this lease, by this verb."""
+    """A repeat in an answer may have been done before, under this lease, by this verb."""
     firsts: set[tuple[str, int, str]] = set()
     for settle in lives.settles:
         tenure = lives.tenures.get(settle.lease)
@@ -77,7 +77,7 @@ def repeats_have_a_first(lives: Lives) -> Iterator[str]:
 
 
 def every_item_is_answered(lives: Lives) -> Iterator[str]:
-    """A complete or retry says of each item it names, once, what became of it."""
+    """A complete or retry reports, for each item that it names, exactly one outcome."""
     for settle in lives.settles:
         if not settle.known:
             continue

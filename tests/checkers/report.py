@@ -49,7 +49,7 @@ class Report:
         return not self.violations and not self.undecided
 
     def lines(self) -> list[str]:
-        """For people; the summary is the last one."""
+        """Lines for human readers; the last one is the summary."""
         counts = ", ".join(f"{name} {count}" for name, count in sorted(self.operations.items()))
         return [
             *self.violations,
@@ -60,12 +60,14 @@ class Report:
 
 
 def broken_rules(lives: Lives) -> list[str]:
-    """What the checks without search find."""
+    """Violations that the checks without search find."""
     return [f"{name}: {text}" for name, check in CHECKS.items() for text in check(lives)]
 
 
 def check(history: History, *, steps_max: int = STEPS_MAX) -> Report:
-    """Every check of a history. `nothing lost` speaks of queues that were looked at in the end."""
+    """Runs every check of a history. `nothing lost` covers queues that were looked at in
+    the end.
+    """
     started = time.perf_counter()
     report = Report()
     for op in history.operations:

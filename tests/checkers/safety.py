@@ -1,8 +1,8 @@
-"""What must never happen to an item, checked one rule at a time and without search.
+"""Safety rules for items, checked one at a time and without search.
 
-Each rule names only what is certain: whatever instants between their begins and ends the calls took
-effect at, it is a fault. So no rule reports a history that is right; the linearizability checker
-finds what these miss.
+Each rule reports only certain violations: whatever instants between their begins and ends the calls
+took effect at, it is a violation. So no rule reports a correct history; the linearizability checker
+finds what these rules miss.
 """
 
 from collections import defaultdict
@@ -107,7 +107,7 @@ def _tenures(lives: Lives, deliveries: list[Delivery]) -> list[Tenure]:
 
 
 def _held_until(lives: Lives, tenure: Tenure, seq: int) -> float:
-    """Until when the lease certainly held the item, provided that it was granted."""
+    """The instant until which the lease certainly held the item, provided that it was granted."""
     uncertain_s = lives.history.clock_uncertainty_s
     lapse_s = tenure.begin_s + tenure.timeout_s - uncertain_s
     for op, live in sorted(tenure.extends, key=lambda extend: extend[0].begin_s):

@@ -4,15 +4,16 @@ A history is *linearizable* when each call can be given one instant between its 
 such that the calls, taken one by one in the order of these instants, do what the sequential model
 allows. Wing and Gong ("Testing and verifying concurrent objects", 1993) search for the order depth
 first: the next call is one that began before any call still waiting has ended. Lowe ("Testing for
-linearizability", 2017) remembers (set of calls placed, state) and never looks at one pair twice.
+linearizability", 2017) remembers (set of calls placed, state) and never checks one pair twice.
 
 Two additions keep long histories tractable. The calls that may come next are tried by their ends,
 the most urgent first, which is nearly always right. A call marked `solo` touches nothing that a
 call overlapping it in time touches; once the model has placed it without a choice, no other place
-for it need be tried (a persistent set of one, in the words of partial-order reduction).
+for it need be tried (a persistent set of one, in the terms of partial-order reduction).
 
-An *optional* call is one whose outcome is not known: it takes effect at some point after its begin,
-or never. Bounded by `steps_max`; what is not decided by then is UNDECIDED, which is not a pass.
+The outcome of an *optional* call is unknown: it takes effect at some point after its begin, or
+never. `steps_max` bounds the search; a history that is not decided by then is UNDECIDED, which is
+not a pass.
 """
 
 import random
@@ -46,12 +47,12 @@ class Call(Generic[Action]):
 
 
 class Model(Protocol[Action_contra]):
-    """The sequential object, with one state that moves forth and back."""
+    """The sequential object, with one state that moves forward and back."""
 
     def moves(self, action: Action_contra, latest: float) -> Iterator[bool]:
         """Each way in which the action may happen as the next one, at an instant not after
-        `latest`. The state is changed while the iterator is suspended, and is as before when it
-        goes on. Yields whether there was no choice.
+        `latest`. The state is changed while the iterator is suspended, and is restored when it
+        continues. Yields whether there was no choice.
         """
         ...
 
@@ -62,8 +63,9 @@ class Model(Protocol[Action_contra]):
 
 @dataclass(slots=True)
 class Answer:
-    """`order`: a witness, when it is linearizable, as indexes of the calls. Else `placed` is how
-    many calls the best try could place, and `stuck` those of which one had to come next.
+    """`order`: a witness, when it is linearizable, as indexes of the calls. Otherwise `placed` is
+    the number of calls that the best try could place, and `stuck` has those of which one had to
+    come next.
     """
 
     verdict: Verdict
@@ -85,7 +87,7 @@ class _Frame:
 
 
 class _Waiting:
-    """The calls not placed yet, by begin: a list in which calls come and go at constant cost."""
+    """The calls not placed yet, by begin: a list that adds and removes calls at constant cost."""
 
     def __init__(self, calls: Sequence[Call[Action]]) -> None:
         order = sorted(range(len(calls)), key=lambda n: calls[n].begin)
@@ -112,8 +114,8 @@ class _Waiting:
         return not call.solo, call.end, call.begin
 
     def window(self) -> tuple[list[int], float]:
-        """Those that may come next, and the instant by which one must: first those whose place
-        is not worth a thought, then the most urgent.
+        """Calls that may come next, and the instant by which one must: first `solo` calls, then the
+        most urgent.
         """
         found: list[int] = []
         latest = float("inf")

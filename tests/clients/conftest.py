@@ -1,4 +1,4 @@
-"""A node in memory for each test, and clients of it."""
+"""Fixtures: a node in memory for each test, and clients of it."""
 
 from collections.abc import AsyncIterator
 

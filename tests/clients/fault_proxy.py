@@ -1,5 +1,5 @@
-"""A TCP proxy on loopback that fails as networks do: it cuts connections, swallows what is on its
-way in one direction or both, delays it, and lets it through a narrow pipe.
+"""A TCP proxy on loopback that fails as networks do: it cuts connections, swallows bytes in flight
+in one direction or both, delays them, and limits their rate.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from typing import Self
 
 _CHUNK = 64 * 1024
 _CHUNKS_MAX = 64
-"""On their way in one direction of one connection: beyond, the sender is not read."""
+"""Chunks in flight in one direction of one connection; beyond this the sender is not read."""
 
 
 class Way:
@@ -17,14 +17,14 @@ class Way:
 
     def __init__(self) -> None:
         self.delay_s = 0.0
-        """For what is read from now on."""
+        """Delay of the bytes that are read from now on."""
         self.bytes_per_s = 0.0
-        """Of each connection; 0: as much as there is."""
+        """Rate of each connection; 0: unlimited."""
         self._open = asyncio.Event()
         self._open.set()
 
     def block(self) -> None:
-        """What is sent waits, and is lost with its connection."""
+        """Bytes that are sent wait, and are lost with their connection."""
         self._open.clear()
 
     def unblock(self) -> None:
@@ -35,12 +35,12 @@ class Way:
         return not self._open.is_set()
 
     def heal(self) -> None:
-        """As if nothing had ever been wrong."""
+        """Ends all faults of the direction."""
         self.delay_s = self.bytes_per_s = 0.0
         self.unblock()
 
     async def forward(self, chunks: "asyncio.Queue[_Chunk]", writer: asyncio.StreamWriter) -> None:
-        """Until the chunk without data. Raises OSError when the connection is cut."""
+        """Forwards until the chunk without data. Raises OSError when the connection is cut."""
         loop = asyncio.get_running_loop()
         while True:
             due_s, data = await chunks.get()
@@ -68,7 +68,7 @@ class FaultProxy:
         self.address = ""
         self.connections = 0
         self.forth = Way()
-        """From those who connect to the target."""
+        """From the connecting side to the target."""
         self.back = Way()
         self._open: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
@@ -91,12 +91,12 @@ class FaultProxy:
             await asyncio.gather(*proxy._serving, return_exceptions=True)
 
     def cut(self) -> None:
-        """Resets every connection; what was on its way is lost."""
+        """Resets every connection; bytes in flight are lost."""
         for writer in list(self._open):
             writer.transport.abort()
 
     def heal(self) -> None:
-        """From now on everything gets through, at once. What was held back goes on its way."""
+        """From now on everything gets through, at once. Bytes that were held back are sent."""
         self.forth.heal()
         self.back.heal()
 
@@ -108,7 +108,7 @@ class FaultProxy:
         self.back.unblock()
 
     def cut_after(self, sent_bytes: int) -> None:
-        """Cuts when the clients have sent so many bytes more: in the middle of whatever it is."""
+        """Cuts after the clients have sent `sent_bytes` more, wherever that is in a message."""
         self._cut_after = sent_bytes
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,7 +140,7 @@ class FaultProxy:
         writer: asyncio.StreamWriter,
         both: set[asyncio.StreamWriter],
     ) -> None:
-        """One direction of one connection, to its end. When it is cut, `both` ends are."""
+        """Carries one direction of one connection, to its end. A cut ends both sides in `both`."""
         chunks: asyncio.Queue[_Chunk] = asyncio.Queue(_CHUNKS_MAX)
         try:
             async with asyncio.TaskGroup() as tasks:

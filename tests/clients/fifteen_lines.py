@@ -1,4 +1,4 @@
-"""What a first program with the SDK looks like: produces three items and works on them."""
+"""A first program with the SDK: produces three items and works on them."""
 
 import asyncio
 import sys

@@ -1,8 +1,8 @@
-"""Programs in other languages: what each needs of the machine, how it is made, how it is run.
+"""Programs in other languages: their requirements, how each is built, and how it is run.
 
-The folder of a language has a script `build`, which makes the program in a copy of the folder that
-has the proto files in it. The copies are kept in `build/clients`, one for each state of the
-sources, so that only the first run has to make it.
+The folder of a language has a script `build`, which builds the program in a copy of the folder that
+contains the proto files. The copies are kept in `build/clients`, one for each state of the sources,
+so that only the first run has to build.
 """
 
 import hashlib
@@ -20,9 +20,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PROTOS = ROOT / "proto"
 BUILD_S = 400
-"""How long a program may take to be made, with all that the registries have to send for it, while
-others use the machine.
-"""
+"""Longest duration of a build, with all downloads from registries, while others use the machine."""
 
 _LEFT_OUT = shutil.ignore_patterns("README.md", "node_modules", "target")
 
@@ -31,7 +29,7 @@ _LEFT_OUT = shutil.ignore_patterns("README.md", "node_modules", "target")
 class Language:
     tools: tuple[str, ...]
     failover: tuple[str, ...]
-    """The command that runs the program, in the directory in which it was made."""
+    """The command that runs the program, in the directory in which it was built."""
 
 
 LANGUAGES = {
@@ -62,7 +60,7 @@ def made(name: str) -> Path:
 
 
 def _digest(folder: Path) -> str:
-    """Of the names and contents of all files."""
+    """Digest of the names and contents of all files."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = path.read_bytes()
@@ -85,7 +83,7 @@ def _build(folder: Path) -> None:
 
 
 def _keep(fresh: Path, kept: Path) -> None:
-    """Whole or not at all; another run may have made the same meanwhile."""
+    """Keeps the whole directory or nothing; another run may have built the same meanwhile."""
     try:
         fresh.rename(kept)
     except OSError:

@@ -1,6 +1,6 @@
-"""Programs in other languages, with nothing of ours but the proto files, while a node is killed.
+"""Programs in other languages, built with only the proto files, while a node is killed.
 
-README.md says what they do and what they print.
+README.md describes what they do and what they print.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from tests.integration.members import LOOK_S, Members, is_well, members
 QUEUE = "work"
 RUN_S = 100
 UNDER_WAY = 500
-"""So many items are completed before the node is killed."""
+"""Number of completed items after which the node is killed."""
 LEASE_TIMEOUT = timedelta(hours=1)
-"""Nothing lapses: what was on its way through the killed node comes back before."""
+"""Nothing lapses: what was in flight through the killed node comes back before."""
 
 
 class Failover:
-    """A running program: what it says, line by line."""
+    """A running program: its output, line by line."""
 
     def __init__(self, process: asyncio.subprocess.Process, errors: Path) -> None:
         self._process = process
@@ -46,7 +46,7 @@ class Failover:
         return line.decode().strip()
 
     async def at(self, *addresses: str) -> None:
-        """Until one of these has answered both of its streams."""
+        """Waits until one of these addresses has answered both of its streams."""
         missing = {"producing to", "consuming from"}
         while missing:
             words, _, address = (await self._line()).rpartition(" ")
@@ -54,7 +54,7 @@ class Failover:
                 missing.discard(words)
 
     async def finish(self) -> dict[str, int]:
-        """Lets it produce no more; what it has counted when all is done."""
+        """Stops producing. Returns the program's counts when all is done."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         while not (line := await self._line()).startswith("{"):
@@ -125,11 +125,11 @@ async def test_a_killed_leader_loses_nothing_and_repeats_nothing(
         await failover.at(*others)
         counts = await failover.finish()
         stats = (await client.stats(QUEUE)).total
-    # Counted by the servers, and by what the program has seen: each item by its payload.
+    # Counted by the servers, and by the program: it counts each item by its payload.
     assert stats.produced == stats.completed == counts["produced"] == counts["completed"]
     assert (stats.ready, stats.leased, stats.scheduled, stats.lapsed) == (0, 0, 0, 0)
     assert counts["largest"] == limits.PAYLOAD_BYTES_MAX
-    # The first request, and the one that the killed node was the last to answer.
+    # The first request, and the last one that the killed node answered.
     assert counts["repeated"] >= 2
-    # Those that the killed node did not answer.
+    # Requests that the killed node did not answer.
     assert counts["resent"] >= 1

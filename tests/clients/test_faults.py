@@ -37,7 +37,7 @@ async def test_cut_connections_neither_lose_nor_repeat_what_is_produced(node: No
             proxy.resume_answers()
             stored = await rest
         assert any(item.repeated for item in stored)
-        # Whether so much is sent that the last cut comes depends on how items are batched.
+        # How items are batched decides whether enough is sent to reach the last cut.
         assert proxy.connections > 4
         seen = [item.item.payload async for item in client.peek("q")]
     if ordered:
@@ -47,7 +47,7 @@ async def test_cut_connections_neither_lose_nor_repeat_what_is_produced(node: No
 
 
 async def _until_ready(node: Node, items: int) -> None:
-    """Waits, past the proxy, until so many items are there."""
+    """Waits, past the proxy, until `items` items are there."""
     async with Client(node.address) as direct:
         async with direct.consumer("q", prefetch_items=1) as consumer:
             while (await direct.stats("q")).total.ready < items:
@@ -56,7 +56,7 @@ async def _until_ready(node: Node, items: int) -> None:
 
 async def test_cut_connections_neither_lose_nor_repeat_what_is_consumed(node: Node):
     async with FaultProxy.to(node.address) as proxy, Client(proxy.address) as client:
-        # What is on its way to a stream that is cut is nobody's, and lapses.
+        # Items in flight to a cut stream have no consumer, and lapse.
         await client.create_queue("q", lease_timeout=timedelta(seconds=1))
         async with client.producer("q") as producer:
             await producer.produce_many(_payloads(1_000))
@@ -188,7 +188,7 @@ async def test_a_killed_server_comes_back_and_pending_work_goes_on(tmp_path: Pat
                     try:
                         await item.complete()
                     except LeaseLost:
-                        # It lapsed while the server was away, and comes again.
+                        # The lease lapsed while the server was away, and the item comes again.
                         continue
                     assert item.payload not in seen
                     seen.add(item.payload)

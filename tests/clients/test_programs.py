@@ -1,4 +1,4 @@
-"""Short programs of users, in each language whose tools are at hand, over the streams."""
+"""Short user programs over the streams, in each language whose tools are installed."""
 
 import asyncio
 import sys
@@ -58,7 +58,7 @@ async def test_python_without_an_event_loop(node: Node):
 
 @pytest.fixture(scope="session")
 def node_program() -> Path:
-    """The Node.js program with what its lock file names beside it."""
+    """The Node.js program with the packages of its lock file beside it."""
     return made("node") / "client.js"
 
 

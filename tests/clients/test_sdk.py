@@ -1,4 +1,4 @@
-"""The SDK against a real node: what each call promises."""
+"""The guarantees of each SDK call, against a real node."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -1,6 +1,8 @@
-"""`make grow`: a cluster and a queue grow and shrink under a load whose books must balance.
+"""`make grow`: a cluster and a queue grow and shrink under a load whose counts must balance.
 
-books    what went in and what came out, by rounds, and in which order
-flights  the load: flights that go round through the queue, with the SDK alone
-run      what happens to the cluster and the queue meanwhile, step by step
+The modules:
+
+    books    items in and items out, by rounds, and their order
+    flights  the load: flights that go round through the queue, with the SDK alone
+    run      the changes of the cluster and the queue, step by step
 """

@@ -1,7 +1,7 @@
 """`python -m tests.growth [--short] [--rate N] [--keep DIR]`: see `make grow`.
 
-The last line is the summary. The exit code is 1 when anything does not balance, when a step does
-not come to its end, or when it takes longer than 8 minutes in all; then the nodes' directories and
+The last line is the summary. The exit code is 1 when a count does not balance, when a step does not
+come to its end, or when the run takes longer than 8 minutes in all. Then the nodes' directories and
 logs are kept.
 """
 
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def told(outcome: Outcome) -> list[str]:
-    """By rounds, and what is wrong."""
+    """The counts by rounds, and the problems."""
     lines = [
         f"round {one.number:3}: {one.acknowledged:,} produced, {one.completed.count:,} completed, "
         f"lost {one.lost}, duplicated {one.completed.repeated}, delivered again {one.again}"

@@ -1,16 +1,16 @@
-"""What became of every flight of every round.
+"""Counts: the fate of every flight of every round.
 
 Flights go round: in each round every row is produced once, tagged with the round and the row. A
 round balances when all of it was acknowledged, each row was completed once, and the bytes are those
 that were sent. Flights of one key (an aircraft) are produced one after the other, each when the one
-before it is acknowledged; so
+before it is acknowledged. Therefore:
 
-    placed      the key decides on the partition, while the number of partitions is what it was
-    stored      in one partition they have ascending sequences
-    delivered   for the first time on one stream, they come in that order; but for those that had
-                been on their way to a consumer before and were given back: a partition counts them
+    placed      while the number of partitions stays the same, the key decides on the partition
+    stored      flights of a key in one partition have ascending sequences
+    delivered   for the first time on one stream, they come in that order; except for flights that
+                were in flight to a consumer before and were given back, which a partition counts
     followed    whatever partitions they are in, for the first time on any stream none comes after a
-                later one of another partition; but for those whose lease had lapsed
+                later one of another partition; except for flights whose lease had lapsed
 """
 
 import time
@@ -25,7 +25,7 @@ ERRORS_TOLD = 20
 
 
 class Round:
-    """`number` from 1."""
+    """`number` counts from 1."""
 
     __slots__ = ("acknowledged", "again", "completed", "delivered", "number", "rows", "sent")
 
@@ -38,7 +38,7 @@ class Round:
         self.delivered = bytearray(rows)
         """By row: whether it was delivered."""
         self.again = 0
-        """Deliveries of what had been delivered."""
+        """Deliveries of rows that had been delivered before."""
 
     @property
     def lost(self) -> int:
@@ -55,7 +55,7 @@ class Round:
 
 
 class Longest:
-    """Seconds without an event of some kind, the longest since `restart`."""
+    """The longest time without an event of some kind since `restart`, in seconds."""
 
     def __init__(self) -> None:
         self._last_s = time.monotonic()
@@ -67,7 +67,7 @@ class Longest:
         self._last_s = now_s
 
     def restart(self) -> float:
-        """The longest until now; what stands still goes on standing still."""
+        """Returns the longest time until now. A pause that has not ended counts on."""
         now_s = time.monotonic()
         longest_s = max(self._most_s, now_s - self._last_s)
         self._most_s = 0.0
@@ -77,14 +77,14 @@ class Longest:
 class Books:
     def __init__(self, rows: int) -> None:
         self.rows = rows
-        """Of a round."""
+        """Rows of a round."""
         self.rounds: list[Round] = []
         self.errors: list[str] = []
-        """What users of the SDK were told."""
+        """Errors that users of the SDK received."""
         self.partitions = 0
-        """Among how many the keys are shared out; 0: that is being changed."""
+        """Number of partitions among which the keys are shared out; 0: it is being changed."""
         self.used: set[int] = set()
-        """Partitions in which flights were stored since somebody emptied this."""
+        """Partitions in which flights were stored since this was last emptied."""
         self.strays = 0
         """Flights that were stored in another partition than their key's."""
         self.misplaced = 0
@@ -96,11 +96,11 @@ class Books:
         self.acknowledging = Longest()
         self.delivering = Longest()
         self.produce_s = 0.0
-        """The longest time that a produce call took since somebody set it to 0."""
+        """The longest duration of a produce call since this was last set to 0."""
         self._stored: dict[tuple[str, int], int] = {}
         self._seen: dict[tuple[str, str, int], int] = {}
         self._furthest: dict[str, dict[int, int]] = {}
-        """By key and partition the last flight that was delivered."""
+        """The last flight that was delivered, by key and partition."""
 
     def begin(self) -> Round:
         self.rounds.append(Round(len(self.rounds) + 1, self.rows))
@@ -132,7 +132,7 @@ class Books:
             self._stored[place] = seq
 
     def delivered(self, stream: str, number: int, row: int, key: str, partition: int) -> None:
-        """`number`: of the round."""
+        """`number`: that of the round."""
         self.delivering.beat()
         of = self.rounds[number - 1]
         if of.delivered[row]:
@@ -157,12 +157,12 @@ class Books:
 
     @property
     def count(self) -> int:
-        """Of acknowledged flights."""
+        """Number of acknowledged flights."""
         return sum(one.acknowledged for one in self.rounds)
 
     @property
     def done(self) -> int:
-        """Of completed ones."""
+        """Number of completed flights."""
         return sum(one.completed.count for one in self.rounds)
 
     @property
@@ -178,9 +178,7 @@ class Books:
         return sum(one.again for one in self.rounds)
 
     def problems(self, total: PartitionStats) -> list[str]:
-        """Sentences, one for each thing that is not as it should be, by the books and by what the
-        nodes count.
-        """
+        """A sentence for each deviation, in these counts and in those of the nodes."""
         unbalanced = [str(one.number) for one in self.rounds if not one.balances]
         late, given_back = self.late.total(), total.released + total.lapsed
         left = total.ready + total.leased + total.scheduled + total.moving + total.held

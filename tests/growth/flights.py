@@ -1,5 +1,5 @@
-"""Flights that go round through a queue, at an even pace: programs that use the SDK, and know some
-addresses of the cluster and nothing else of it.
+"""Flights that go round through a queue, at an even pace: programs that use the SDK, and know only
+some addresses of the cluster.
 """
 
 import asyncio
@@ -20,20 +20,20 @@ from tests.growth.books import Books, Round
 
 QUEUE = "flights"
 PRODUCERS = 6
-"""Each has its own aircraft, and produces when what it produced before is acknowledged."""
+"""Each has its own aircraft, and produces when its last flight is acknowledged."""
 CONSUMERS = 3
 PREFETCH_ITEMS = 500
 PACE_S = 0.1
 BATCH_ITEMS = 256
 BEHIND_S = 5.0
-"""What was held up is made up for, as far as this: later rounds begin earlier."""
+"""Largest delay that is caught up: later rounds then begin earlier."""
 
 Sent = tuple[int, Item]
 """Number of the row, and the flight."""
 
 
 class Flights:
-    """`rate`: flights a second. `stop` lets the round that has begun be the last."""
+    """`rate`: flights per second. `stop` makes the current round the last."""
 
     def __init__(self, books: Books, flights: Sequence[Item], rate: float) -> None:
         self._books = books
@@ -51,13 +51,13 @@ class Flights:
 
     @contextlib.contextmanager
     def backlog(self) -> Iterator[None]:
-        """While the block runs consumers rest."""
+        """Consumers rest while the block runs."""
         self._working.clear()
         yield
         self._working.set()
 
     async def produce(self, producers: Sequence[Producer]) -> None:
-        """Round after round, until `stop`."""
+        """Produces round after round, until `stop`."""
         due_s = time.monotonic()
         while not self._stopping.is_set():
             of = self._books.begin()
@@ -69,7 +69,7 @@ class Flights:
     async def _produce(
         self, producer: Producer, of: Round, share: Sequence[Sent], from_s: float
     ) -> None:
-        """A share of a round, of which the first row is due at `from_s`."""
+        """Produces a share of a round. The first row of the round is due at `from_s`."""
         first = 0
         while first < len(share):
             due = (time.monotonic() - from_s) * self._rate
@@ -130,7 +130,7 @@ class Flights:
         self._progress.set()
 
     async def until_done(self) -> None:
-        """Returns when all that was acknowledged is completed."""
+        """Returns when every acknowledged flight is completed."""
         while self._books.done < self._books.count:
             self._progress.clear()
             await self._progress.wait()
@@ -140,8 +140,8 @@ class Flights:
 async def going_round(
     address: str, books: Books, flights: Sequence[Item], *, rate: float, end_seconds: float
 ) -> AsyncIterator[Flights]:
-    """While the block runs. Leaving it lets the round end, and waits until all is completed, for
-    `end_seconds` at most; what is left then does not balance.
+    """Runs while the block runs. Leaving the block lets the round end, and waits until all flights
+    are completed, for `end_seconds` at most; the remaining flights do not balance then.
     """
     going = Flights(books, flights, rate)
     async with contextlib.AsyncExitStack() as stack:

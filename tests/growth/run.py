@@ -1,11 +1,11 @@
-"""What happens to the cluster and to the queue while flights go round: one step after the other,
-and each ends when all is where it should be.
+"""Changes of the cluster and of the queue while flights go round. One step follows the other, and
+each ends when everything is where it should be.
 
     three nodes  ─►  five  ─►  three again (drained, removed)  ─►  one is killed, its data is lost,
     and it is replaced  ─►  the queue's partitions become twelve  ─►  and six, each time with a
     backlog, for which consumers rest
 
-Then the load ends, and everything is looked at: the books, what the nodes count, and the nodes'
+Then the load ends, and everything is checked: these counts, those of the nodes, and the nodes'
 directories (`querator verify`).
 """
 
@@ -32,16 +32,16 @@ FIRST, MORE = "abc", "de"
 KILLED = "b"
 PARTITIONS = 4
 CHANGES = (12, 6)
-"""To how many partitions."""
+"""Numbers of partitions."""
 BACKLOG_S = 0.5
-"""How long consumers rest before the number changes, and once more after it."""
+"""How long consumers rest before the number changes, and again after it."""
 END_SECONDS = 60.0
-"""How long all that was acknowledged may take to be completed in the end."""
+"""How long the completion of every acknowledged flight may take in the end."""
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """`calm_s`: how long nothing happens after each step; `limit_s`: how long all of it may take,
-    the start of the nodes and the checks at the end included.
+    """`calm_s`: how long nothing happens after each step; `limit_s`: how long the run may take,
+    with the start of the nodes and the checks at the end.
     """
 
     rate: float
@@ -56,7 +56,7 @@ SHORT = Scale(rate=1_000, rows=3_000, calm_s=1, limit_s=300)
 
 class Step(msgspec.Struct, frozen=True):
     """`produce_s`: the longest call; then the longest time without any acknowledgement, and without
-    any delivery; `disk_s`: the longest that the disk itself took for a small synced write.
+    any delivery; `disk_s`: the longest time that the disk itself took for a small synced write.
     """
 
     what: str
@@ -70,9 +70,9 @@ class Step(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True):
     scale: Scale
     seconds: float
-    """Of all."""
+    """Duration of the whole run."""
     load_s: float
-    """Of the load, from the first flight to the last acknowledgement."""
+    """Duration of the load, from the first flight to the last acknowledgement."""
     books: Books
     steps: list[Step]
     total: PartitionStats
@@ -205,7 +205,9 @@ class Script:
     async def _until(
         self, condition: Callable[[dict[str, Any]], bool], *, well: bool = True
     ) -> None:
-        """Until the cluster is so, and nothing is wrong with it unless `well` is False."""
+        """Waits until the condition holds, and the cluster has no problem unless `well` is
+        False.
+        """
         await self._cluster.until(
             lambda view: condition(view) and not (well and view["problems"]),
             seconds=self._scale.limit_s,
@@ -218,7 +220,7 @@ def holders(view: dict[str, Any]) -> set[str]:
 
 
 async def grow(home: Path, scale: Scale, say: Callable[[str], None]) -> Outcome:
-    """Raises what a step fails with: AssertionError, TimeoutError."""
+    """Raises the error with which a step fails: AssertionError, TimeoutError."""
     began_s = time.monotonic()
 
     def timed(line: str) -> None:

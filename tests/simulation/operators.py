@@ -79,8 +79,8 @@ class Operator:
         self._plan()
 
     def _groups(self) -> list[GroupId]:
-        """The groups to work on. While it repairs: only those with a replica on a lost disk, if there
-        are any, because the time for all of them is limited.
+        """The groups to work on. While it repairs, these are the groups with a replica on a lost
+        disk, if there are any, because the time for all of them is limited.
         """
         groups = self._office.groups
         damaged = [group for group in groups if self.repairs and self._lacks(group)]

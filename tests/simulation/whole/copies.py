@@ -77,7 +77,7 @@ class Copies:
         self._later(SECOND, partial(self._wait, node, image, starts))
 
     def _wait(self, node: WholeNode, image: Image, starts: Starts) -> None:
-        """Until all others have met a later start of it, or a later mark."""
+        """Waits until all others have met a later start of the node, or a later mark."""
         away, other = self._others(node)
         if not all(_is_older(starts, _memory(one).known(node.key)) for one in (away, other)):
             self._later(SECOND, partial(self._wait, node, image, starts))

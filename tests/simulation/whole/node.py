@@ -83,7 +83,7 @@ class Surroundings(Protocol):
 
 
 class SimulatedLiveness(Liveness):
-    """Does nothing: the simulated turns report their own end."""
+    """Reads the duration of a stall from the simulated turns, which do not report to it."""
 
     def __init__(self, node: "WholeNode") -> None:
         super().__init__(node.clock)
@@ -388,7 +388,7 @@ class WholeNode(SimulatedNode):
             loop.dispose()
 
     def loop_goes_on(self) -> None:
-        """Whether the event loop runs, unless the whole process is paused."""
+        """Resumes the event loop, unless the whole process is paused."""
         if self.up and self.loop.paused and not self.paused:
             self.loop.resume()
 
