@@ -18,7 +18,7 @@ from querator.v1.transaction_service_pb2_grpc import TransactionServiceStub
 T = TypeVar("T")
 
 CALL_S = 5.0
-"""A node that has not answered by then is given up, and another one asked."""
+"""A node that has not answered within this time is given up, and another one is asked."""
 
 
 class Pipeline:
@@ -38,7 +38,7 @@ class Pipeline:
             await channel.close()
 
     async def call(self, send: Callable[[Any], Awaitable[T]]) -> T:
-        """Raises what no repeat can help."""
+        """Raises errors that a repeat cannot help."""
         while True:
             address = self.chance.choice(self.addresses)
             stub: Any = TransactionServiceStub(self._channels[address])
@@ -53,7 +53,7 @@ class Pipeline:
     async def stage(
         self, batch: int, task: int, items: list[bytes], *, requests: int = 3
     ) -> pb.StagedAttempt | None:
-        """One attempt at a task; None: the batch is committed."""
+        """Makes one attempt at a task; None: the batch is committed."""
         attempt = uuid_utils.uuid4().bytes
         found: dict[int, pb.StagedPart] = {}
         size = -(-len(items) // requests)
@@ -77,7 +77,7 @@ class Pipeline:
         return pb.StagedAttempt(task=task, attempt=attempt, parts=found.values())
 
     async def commit(self, batch: int, stages: list[pb.StagedAttempt]) -> bool:
-        """Whether the batch is committed; False: it is to be staged anew."""
+        """Whether the batch is committed; False: it must be staged again."""
         request = pb.CommitTxnRequest(queue="q", producer=self.producer, batch=batch, stages=stages)
         try:
             response = await self.call(lambda stub: stub.CommitTxn(request, timeout=CALL_S))
@@ -88,7 +88,9 @@ class Pipeline:
         return True
 
     async def totals(self) -> tuple[int, int]:
-        """The last batch that is committed, and the items of all, as the queue has counted them."""
+        """The last committed batch, and the number of items of all batches, as the queue has
+        counted them.
+        """
         request = pb.GetTxnProducerRequest(queue="q", producer=self.producer)
         response = await self.call(lambda stub: stub.GetTxnProducer(request, timeout=CALL_S))
         assert response.HasField("batch")
@@ -101,7 +103,9 @@ class Pipeline:
         *,
         staged: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """As a pipeline does: until the batch is committed. `staged`: what happens before that."""
+        """Writes a batch as a pipeline does, until it is committed. `staged` runs before the
+        commit.
+        """
         while True:
             stages = []
             for number, items in enumerate(tasks):

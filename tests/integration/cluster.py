@@ -3,10 +3,10 @@ there is a fault proxy.
 
     clients ──► clients[b] ──► node b ──► peers[b, c] ──► node c's peer port
 
-A node knows the others by the addresses of its own proxies to them, and gives its client proxy out
-as its address; so the links on which nodes take commands for each other go through that too, and
-cannot be told from clients. Which of two nodes connects to the other is theirs to decide: what is
-done to the network between them is done to the proxies of both directions of connecting.
+A node knows the others by the addresses of its own proxies to them, and publishes its client proxy
+as its address. So the links on which nodes forward commands to each other pass through that proxy
+too, and cannot be distinguished from clients. The nodes decide which of two connects to the other.
+A fault between two nodes is therefore applied to the proxies of both directions of connecting.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
@@ -32,7 +32,9 @@ class FaultyCluster(Members):
         ports: dict[str, tuple[int, int]],
         *more: str,
     ) -> None:
-        """`ports`: (for clients, for peers) by name. `peers` are by (who connects, to whom)."""
+        """`ports`: (for clients, for peers) by name. `peers` are keyed by (connecting node, other
+        node).
+        """
         self.home = home
         self.names = names
         self.clients = clients
@@ -58,20 +60,20 @@ class FaultyCluster(Members):
 
     @property
     def addresses(self) -> str:
-        """Of all nodes, for clients."""
+        """Client addresses of all nodes."""
         return ",".join(proxy.address for proxy in self.clients.values())
 
     # --- the network between nodes ---------------------------------------------------------
 
     def ways(self, sender: str, receiver: str) -> tuple[Way, Way]:
-        """All that carries bytes from one node to another."""
+        """All ways that carry bytes from one node to another."""
         return self.links[sender, receiver].forth, self.links[receiver, sender].back
 
     def between(self, one: str, other: str) -> tuple[Way, ...]:
         return *self.ways(one, other), *self.ways(other, one)
 
     def around(self, name: str) -> tuple[Way, ...]:
-        """All that carries bytes between a node and the other nodes."""
+        """All ways that carry bytes between a node and the other nodes."""
         return tuple(
             way for other in self.names if other != name for way in self.between(name, other)
         )
@@ -85,7 +87,7 @@ class FaultyCluster(Members):
         return [*self.clients.values(), *self.links.values()]
 
     def heal(self) -> None:
-        """The network is whole."""
+        """Ends all faults of the network."""
         for proxy in self.proxies():
             proxy.heal()
 
@@ -95,7 +97,7 @@ class FaultyCluster(Members):
         return [name for name in self.names if self[name].running]
 
     async def watch(self, asked: str = "a") -> AsyncGenerator[dict[str, Any], None]:
-        """Goes on when the node does not answer for a while."""
+        """Continues when the node does not answer for a while."""
         while True:
             async with aclosing(super().watch(asked)) as views:
                 async for view in views:
@@ -106,7 +108,7 @@ class FaultyCluster(Members):
 async def faulty_cluster(
     home: Path, names: str = "abc", *more: str
 ) -> AsyncIterator[FaultyCluster]:
-    """Its processes are gone when the block is left."""
+    """Its processes have ended when the block is left."""
     held = free_ports(2 * len(names))
     ports = {name: (held[2 * n], held[2 * n + 1]) for n, name in enumerate(names)}
     async with AsyncExitStack() as stack:

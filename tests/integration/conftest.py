@@ -1,5 +1,5 @@
-"""What the image of cluster/image holds, made once for all tests that run it; and ports that two
-workers do not take from each other.
+"""Fixtures: the content of cluster/image's image, built once for all tests that run it; and ports
+that do not collide between two workers.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ WORKERS = 2
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
 _least, _most = vars(local_nodes)["_PORTS"]
 _share = (_most - _least) // WORKERS
-# A port is free when it is looked for, and taken by its node a moment later.
+# A port is free when it is searched for, and its node takes it a moment later.
 vars(local_nodes)["_PORTS"] = (_least + _worker * _share, _least + (_worker + 1) * _share - 1)
 
 _OF_THE_NETWORK = ("HOME", "LANG", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
@@ -27,9 +27,9 @@ _OF_THE_NETWORK = ("HOME", "LANG", "http_proxy", "https_proxy", "no_proxy", "SSL
 
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree that cluster/image/install makes of the wheel, which nobody may write to. What the
-    script gets from its environment is how to reach the package index, and nothing of the checkout.
-    Skips the test where the tree could not be run. The first of several workers makes it.
+    """The tree that cluster/image/install makes of the wheel. It is write-protected. The script's
+    environment has the settings of the package index, and nothing of the checkout. Skips the test
+    where the tree could not be run. The first of several workers makes it.
     """
     need_namespaces()
     home = tmp_path_factory.getbasetemp()
@@ -74,7 +74,7 @@ def _make_image(home: Path) -> Path:
 
 
 TOLD = "told"
-"""The name of a test's property with a line for the summary, which comes from any worker."""
+"""Name of a test's property with a line for the summary, from any worker."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -8,10 +8,10 @@ from querator.storage.data_file import LMDB_ENGINE
 
 
 def flip(data_dir: Path, payload: bytes) -> int:
-    """Flips a bit of each copy of the payload in the data file, where the node that runs on it
-    reads it; how many there are.
+    """Flips a bit of each copy of the payload in the data file, where the running node reads it.
+    Returns the number of copies.
 
-    The node writes nothing meanwhile: a page that it has copied into memory and not yet written
+    The node must not write meanwhile: a page that it has copied into memory and not yet written
     would be whole again.
     """
     found = 0

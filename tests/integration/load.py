@@ -1,7 +1,7 @@
 """Producers and consumers over the plain stubs, which live through restarts of the servers.
 
-Each repeats what it does not know the outcome of with the same identity, as docs/guarantees.md
-says, and writes down what it saw: a history for `tests.checkers`.
+Each repeats calls of unknown outcome with the same identity, as docs/guarantees.md describes, and
+records what it saw: a history for `tests.checkers`.
 """
 
 import asyncio
@@ -43,16 +43,16 @@ from tests.checkers.history import (
 )
 
 if TYPE_CHECKING:
-    # The type alone: at run time there is one stub for both.
+    # Only the type: at run time there is one stub for both.
     from querator.v1.queue_service_pb2_grpc import QueueServiceAsyncStub
 
 LEASE_TIMEOUT_S = 2
 PATIENCE_S = LEASE_TIMEOUT_S + 4
-"""Whoever gets nothing for so long may take it that nothing is left."""
+"""A consumer that gets nothing for this long may assume that no item is left."""
 CALL_TIMEOUT_S = 5
 STRAGGLER_S = 0.15
-"""A lease call with an answer that took so long may have left partitions behind that had granted
-something; the node gives it back.
+"""A lease call that took this long may have missed partitions that granted items late; the node
+gives these items back.
 """
 _HOLD_S = 30.0
 _UNKNOWN = {
@@ -72,7 +72,7 @@ def new_references(number: int) -> list[str]:
 
 
 def new_recorder(queue: str, partitions: int) -> Recorder:
-    """Of a history of one queue, on the process's monotonic clock."""
+    """A recorder for a history of one queue, on the process's monotonic clock."""
     history = History({queue: QueueRules(partitions, LEASE_TIMEOUT_S)}, [], hold_s=_HOLD_S)
     return Recorder(history, time.monotonic)
 
@@ -98,8 +98,8 @@ def completed(history: History) -> int:
 
 
 class Load:
-    """Runs against whatever address `address()` names at the time; `gone` ends it. `pause_s`: how
-    long each client rests between its requests; `payload_bytes`: how long items are at least.
+    """Runs against the address that `address()` names at the time; `gone` ends it. `pause_s`: how
+    long each client rests between its requests; `payload_bytes`: smallest size of items.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Load:
                     return
                 began_s = time.monotonic()
                 batches = await self._lease(stub, name, f"{name}-{number}", until_empty)
-                # One that is empty before its time had been granted what came too late to be used.
+                # An empty answer before that time: items had been granted too late to be used.
                 waited = time.monotonic() - began_s >= PATIENCE_S
                 if batches is None or (until_empty and not batches and waited):
                     return
@@ -224,7 +224,7 @@ class Load:
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
                 raise
-            # LEASE_ENDED: an earlier try was granted something, which nobody has seen.
+            # LEASE_ENDED: an earlier try was granted items that no client has seen.
             pending.ended(Unknown())
             return await self._lease(stub, name, f"{request_id}+", patient)
         if answer is None:

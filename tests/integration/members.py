@@ -1,4 +1,4 @@
-"""Nodes of one cluster as processes on loopback: what each says while it starts, and its end."""
+"""Nodes of one cluster as processes on loopback: their output while they start, and their end."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from tests.integration.processes import run
 
 START_S = 45
 LOOK_S = 0.1
-"""Pause between two looks at the status of a cluster."""
+"""Pause between two checks of the status of a cluster."""
 _READY = re.compile(r"querator ready address=(\S+)")
 
 
@@ -37,9 +37,9 @@ class Member:
         self.program = "querator"
         """The module that is run."""
         self.environment: dict[str, str] = {}
-        """In addition to that of the test."""
+        """Variables in addition to those of the test."""
         self.records: list[dict[str, Any]] = []
-        """What its last process has logged."""
+        """Log records of its last process."""
         self._process: asyncio.subprocess.Process | None = None
         self._listening: asyncio.Task[None] | None = None
         self._heard = asyncio.Event()
@@ -83,7 +83,7 @@ class Member:
         self._heard.set()
 
     async def ready(self) -> None:
-        """Until it serves clients. Raises AssertionError when it ends before."""
+        """Waits until it serves clients. Raises AssertionError when it ends before."""
         assert self._process is not None
         assert self._process.stdout is not None
         async with asyncio.timeout(START_S):
@@ -98,17 +98,17 @@ class Member:
         await self.ready()
 
     async def refused(self) -> str:
-        """The one line with which a node that does not start says why; the exit code is 1."""
+        """The one line in which a node that does not start gives the reason; the exit code is 1."""
         async with asyncio.timeout(START_S):
             assert await self._ended() == 1
         return self.said().splitlines()[-1]
 
     async def waiting(self, words: str) -> None:
-        """Until it says that it waits for its cluster, for a reason with these words."""
+        """Waits until it logs that it waits for its cluster, for a reason with these words."""
         await self.says("formation.waiting", words)
 
     async def says(self, event: str, words: str = "") -> None:
-        """Until its log has such a line."""
+        """Waits until its log has such a line."""
         async with asyncio.timeout(START_S):
             while not any(
                 record.get("event") == event and words in str(record) for record in self.records
@@ -152,12 +152,12 @@ class Member:
         return code
 
     async def end(self) -> int:
-        """Until it has ended by itself; the exit code."""
+        """Waits until it has ended by itself; returns the exit code."""
         async with asyncio.timeout(START_S):
             return await self._ended()
 
     def freeze(self) -> None:
-        """SIGSTOP: it does nothing, and its connections stand."""
+        """SIGSTOP: it does nothing, and its connections stay."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -166,7 +166,7 @@ class Member:
         self._process.send_signal(signal.SIGCONT)
 
     def lose(self) -> None:
-        """The disk is gone."""
+        """The node loses its disk."""
         assert self._process is None
         for path in self.data_dir.iterdir():
             path.unlink()
@@ -198,13 +198,13 @@ class Members:
         return self.by_name[name]
 
     async def start(self, names: str = "") -> None:
-        """All at once, or those that are named."""
+        """Starts all nodes at once, or the named ones."""
         async with asyncio.TaskGroup() as tasks:
             for name in names or self.by_name:
                 tasks.create_task(self[name].start())
 
     async def stop(self) -> None:
-        """All at once; each ends well."""
+        """Stops all nodes at once; each exits with 0."""
         async with asyncio.TaskGroup() as tasks:
             ends = [tasks.create_task(one.stop()) for one in self.by_name.values() if one.running]
         assert [end.result() for end in ends] == [0] * len(ends)
@@ -220,8 +220,8 @@ class Members:
         return view
 
     async def watch(self, asked: str = "a") -> AsyncGenerator[dict[str, Any], None]:
-        """The status again and again, as `querator cluster status --watch` gives it, without a
-        process for each caller. Ends when no node answers.
+        """The status repeatedly, as from `querator cluster status --watch`, without a process for
+        each caller. Ends when no node answers.
         """
         address = self[asked].address
         async with ClusterAdmin(address, request_timeout=30, connect_timeout=5) as admin:
@@ -240,7 +240,7 @@ class Members:
         *,
         seconds: float = START_S,
     ) -> dict[str, Any]:
-        """The first status that is as it should be."""
+        """Waits for the first status that fulfils the condition."""
         last: dict[str, Any] = {}
         try:
             async with asyncio.timeout(seconds), contextlib.aclosing(self.watch(asked)) as views:
@@ -252,7 +252,7 @@ class Members:
         raise AssertionError(f"the cluster is not as it should be: {last}")
 
     async def until_well(self, asked: str = "a") -> dict[str, Any]:
-        """The status, when nothing is wrong any more but what a slow machine brings about."""
+        """The status, once it has no problem except those that a slow machine causes."""
         return await self.until(is_well, asked)
 
     async def querator(self, *command: str, asked: str = "a", code: int = 0) -> tuple[str, str]:
@@ -264,8 +264,8 @@ class Members:
 
 
 def is_well(view: dict[str, Any]) -> bool:
-    """Whether a status has no problem but a slow disk or a starved event loop: these are the
-    machine's, and are told for 30 s.
+    """Whether a status has no problem except a slow disk or a starved event loop. The machine
+    causes these, and they are reported for 30 s.
     """
     machine = ("The disk of node", "The event loop of node")
     return all(problem.startswith(machine) for problem in view["problems"])

@@ -2,7 +2,7 @@
 
     python -m tests.integration.pod_users ADDRESS CA CERT KEY
 
-Says `served` when the first items have come round, and goes on until its standard input ends. The
+Prints `served` when the first items are completed, and continues until its standard input ends. The
 last line is what it saw (`Seen`) as JSON. Any error that the SDK raises ends it with a traceback.
 """
 
@@ -23,26 +23,26 @@ PARTITIONS = 6
 BATCH = 10
 PAUSE_S = 0.02
 REQUEST_TIMEOUT = timedelta(seconds=20)
-"""A user who must wait longer sees an error. gRPC by itself would keep to a node's old address for
-30 s.
+"""A user that must wait longer sees an error. gRPC by itself would keep a node's old address for 30
+s.
 """
 FIRST_ITEMS = 200
 LEASE = timedelta(seconds=10)
 END_S = 60
-"""How long what was produced may take to be completed in the end."""
+"""How long the completion of the produced items may take in the end."""
 
 
 class Seen(msgspec.Struct):
     produced: int
-    """Acknowledged items; the queue has as many."""
+    """Acknowledged items; the queue has the same number."""
     completed: int
-    """As the queue says."""
+    """The queue's count."""
     twice: int
     """Items whose completion was acknowledged more than once."""
     late: int
-    """Batches that could not be completed in the name of their lease."""
+    """Batches that could not be completed under their lease."""
     stall_ms: int
-    """The longest that a produce call took."""
+    """The longest duration of a produce call."""
 
 
 class Users:

@@ -1,11 +1,11 @@
-"""Pods on this machine, as far as Linux alone makes them: network, mounts and host name of their
+"""Pods on this machine, as far as Linux alone provides them: network, mounts and host name of their
 own, a read-only root, names in a hosts file, and a container without rights.
 
-    Network        a bridge, and the names that all know
-      Room, Room…  the namespaces of a pod, with an address; made anew with each start of it
-        Pod        a container in its room, what the kubelet does with it
+    Network        a bridge, and the names that all pods know
+      Room, Room…  the namespaces of a pod, with an address; each start makes new ones
+        Pod        a container in its room, and the actions of the kubelet on it
 
-Namespaces vanish with the process that holds them, and that one with the tests.
+Namespaces vanish with the process that holds them, and that process with the tests.
 """
 
 import os
@@ -47,11 +47,11 @@ for line in sys.stdin:
 """Answers each line with the status of its request; 0: there was none."""
 
 Mount = tuple[Path, str, bool]
-"""What is mounted, where, and whether it may be written to."""
+"""The mounted path, the place where it is mounted, and whether it is writable."""
 
 
 def need_namespaces() -> None:
-    """Skips the test where rooms cannot be made."""
+    """Skips the test where namespaces cannot be created."""
     tools = ("unshare", "nsenter", "setpriv", "ip")
     bridge = ["ip", "link", "add", "pods", "type", "bridge"]
     if (
@@ -62,13 +62,13 @@ def need_namespaces() -> None:
 
 
 def python_home() -> Path:
-    """Where the interpreter is that virtual environments lean on."""
+    """The interpreter on which virtual environments are based."""
     return Path(sys.base_prefix)
 
 
 class Room:
-    """Namespaces, and a root: this machine's, but with nothing in the checkout unless `checkout`.
-    `reachable`: paths that others than root get to, in this room alone.
+    """Namespaces, and a root: this machine's, but with nothing of the checkout unless `checkout`.
+    `reachable`: paths that users other than root can access, in this room alone.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class Room:
         group: int = 0,
         more_groups: Sequence[int] = (),
     ) -> list[str]:
-        """What runs a command in the room, with these variables and no others. The process that is
-        begun becomes that of the command. Others than root have no rights.
+        """The command line that runs a command in the room, with these variables and no others. The
+        process becomes that of the command. Users other than root have no rights.
         """
         groups = ",".join(map(str, more_groups))
         return [
@@ -152,7 +152,7 @@ def _names_from_hosts(etc: str) -> list[list[str]]:
 
 
 def _hold(script: str) -> "subprocess.Popen[str]":
-    """Namespaces that a script sets up and holds; it says so by the line `made`."""
+    """Namespaces that a script sets up and holds; it prints the line `made` when they are ready."""
     holder = subprocess.Popen(
         [*_HOLD, "sh", "-ec", script], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     )
@@ -171,13 +171,13 @@ def _let_go(holder: "subprocess.Popen[str]") -> None:
 
 
 NAMES_BY_THE_SYSTEM: Final = {"GRPC_DNS_RESOLVER": "native"}
-"""gRPC's own resolver takes all names of a hosts file that share an address for one host with all
+"""gRPC's own resolver treats all names of a hosts file that share an address as one host with all
 of their addresses: the name of a service would make its pods one.
 """
 
 
 class Network:
-    """Joins rooms, and is where probes come from. Every room gets an address of its own, never used
+    """Joins rooms, and is where probes come from. Every room gets a new address that was never used
     before, as pods do.
     """
 
@@ -200,7 +200,7 @@ class Network:
         self.know("localhost", ["127.0.0.1"])
 
     def know(self, name: str, addresses: Sequence[str]) -> None:
-        """From here on the name has these addresses; none: it is not known."""
+        """From here on the name has these addresses; none: the name is unknown."""
         self._addresses[name] = [*addresses]
         lines = [
             f"{address} {name}\n" for name, all_ in self._addresses.items() for address in all_
@@ -210,7 +210,7 @@ class Network:
         written.replace(self.names / "hosts")
 
     def join(self, room: Room) -> str:
-        """The address that the room has from here on."""
+        """Returns the address that the room has from here on."""
         self._rooms += 1
         port, address = f"pod{self._rooms}", f"{_SUBNET}.{self._rooms}"
         inside = ["nsenter", f"--target={room.pid}", "--net", "ip"]
@@ -225,7 +225,7 @@ class Network:
         return address
 
     def get(self, address: str, port: int, path: str, timeout_s: float) -> bool:
-        """Whether it answers, and that all is well."""
+        """Whether it answers, and reports that all is well."""
         assert self._prober.stdin is not None
         assert self._prober.stdout is not None
         self._prober.stdin.write(f"{address} {port} {timeout_s} {path}\n")
@@ -242,7 +242,7 @@ class Network:
 
 
 class Pod:
-    """One of a StatefulSet. `volumes`: what each of its volumes holds, by name."""
+    """One pod of a StatefulSet. `volumes`: the content of each of its volumes, by name."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class Pod:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """A new room with a new address, and the container in it. Does not wait for anything."""
+        """Starts the container in a new room with a new address. Does not wait for anything."""
         assert self._spec.container["securityContext"]["readOnlyRootFilesystem"]
         self._room = Room(
             self.name,
@@ -325,7 +325,9 @@ class Pod:
         return self._network.get(self.address, port, path, timeout_s)
 
     def until_ready(self) -> None:
-        """By its probes. Raises AssertionError when the container ends, or takes too long."""
+        """Waits until its probes succeed. Raises AssertionError when the container ends, or takes
+        too long.
+        """
         assert self._process is not None
         end = time.monotonic() + START_S
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
@@ -336,15 +338,16 @@ class Pod:
                 time.sleep(PROBE_PAUSE_S)
 
     def stays_ready(self, seconds: float) -> None:
-        """Probes on for so long. Raises AssertionError when it is not ready once."""
+        """Probes for `seconds`. Raises AssertionError when a probe fails once."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             assert self.passes("readinessProbe"), f"{self.name} is ready no more:\n{self.said()}"
             time.sleep(PROBE_PAUSE_S)
 
     def end(self) -> "subprocess.CompletedProcess[str]":
-        """As the kubelet does: preStop, SIGTERM, SIGKILL when the grace period has passed. What
-        preStop came to. Raises AssertionError when the container does not end well in time.
+        """Ends the pod as the kubelet does: preStop, SIGTERM, SIGKILL when the grace period has
+        passed. Returns the result of preStop. Raises AssertionError when the container does not end
+        well in time.
         """
         assert self._process is not None
         end = time.monotonic() + self._spec.pod["terminationGracePeriodSeconds"]
@@ -358,7 +361,7 @@ class Pod:
         return stopped
 
     def kill(self) -> None:
-        """The pod is gone, with its address; its volumes stay."""
+        """Ends the pod at once, and drops its address; its volumes stay."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -370,7 +373,7 @@ class Pod:
             self._room = None
 
     def said(self) -> str:
-        """The end of what the container wrote."""
+        """The end of the container's output."""
         return self.log.read_text()[-4000:]
 
 

@@ -14,8 +14,9 @@ START_S = 30
 
 
 class ServerProcess:
-    """One `querator serve` on a data directory. `port` 0 takes a free one at the first start; later
-    starts use the same, as clients that reconnect expect."""
+    """One `querator serve` on a data directory. `port` 0 takes a free one at the first start. Later
+    starts use the same port, because clients reconnect to it.
+    """
 
     def __init__(self, data_dir: Path, *options: str) -> None:
         self.data_dir = data_dir
@@ -23,9 +24,9 @@ class ServerProcess:
         self.address = "127.0.0.1:0"
         self.admin_address = "127.0.0.1:0"
         self.log = data_dir.with_name(data_dir.name + ".log")
-        """What the servers wrote to standard error, one after the other."""
+        """Standard error of the servers, one after the other."""
         self.environment: dict[str, str] = {}
-        """Variables that the next server has besides those of the tests."""
+        """Variables of the next server in addition to those of the tests."""
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -61,7 +62,9 @@ class ServerProcess:
             raise
 
     async def _ready(self) -> tuple[str, str]:
-        """The addresses it says it is ready at. It writes little to standard output after that."""
+        """Returns the addresses that it reports when it is ready. It writes little to standard
+        output later.
+        """
         assert self._process is not None
         assert self._process.stdout is not None
         async for line in self._process.stdout:
@@ -124,6 +127,8 @@ async def run(
 
 
 async def verify(data_dir: Path, environment: Mapping[str, str] | None = None) -> None:
-    """`querator verify` on the directory of a node that is not running: every invariant holds."""
+    """Runs `querator verify` on the directory of a node that is not running: every
+    invariant holds.
+    """
     code, out, err = await run("verify", "--data-dir", str(data_dir), environment=environment)
     assert code == 0, f"verify found:\n{out}\n{err}"

@@ -1,4 +1,4 @@
-"""Users of the SDK who go on while something is done to their cluster, and what they saw."""
+"""Users of the SDK that continue during changes of their cluster, and what they saw."""
 
 import asyncio
 from collections import Counter
@@ -54,7 +54,7 @@ class Load:
         try:
             await settled
         except LeaseLost:
-            # Its stream was cut with the node, and the lease lapsed: another one completes it.
+            # Its stream was cut with the node, and the lease lapsed: another consumer completes it.
             self.lost += 1
         else:
             self.completed.update(payloads)
@@ -75,7 +75,7 @@ class Load:
                 await asyncio.sleep(0.1)
             for task in consuming:
                 task.cancel()
-        # Whatever a user raises ends the group; nothing did.
+        # Any exception of a user ends the group; none was raised.
 
 
 async def check(load: Load) -> None:
@@ -87,8 +87,8 @@ async def check(load: Load) -> None:
 
 
 class KeyedLoad:
-    """Rounds of one item of each key, one after the other, and one consumer that must get those of
-    each key in their order, whatever partitions they are in.
+    """Rounds of one item of each key, one after the other, and one consumer that must get the items
+    of each key in their order, whatever partitions they are in.
     """
 
     KEYS = tuple(f"k{number}" for number in range(30))
@@ -104,7 +104,7 @@ class KeyedLoad:
         self._changed = asyncio.Event()
 
     async def made(self, more: int) -> None:
-        """Until so many more rounds are acknowledged."""
+        """Waits until `more` further rounds are acknowledged."""
         upto = self.rounds + more
         await self._until(lambda: self.rounds >= upto)
 
@@ -130,7 +130,7 @@ class KeyedLoad:
                 await producer.produce_many([Item(number, key=key) for key in self.KEYS])
                 self.rounds += 1
                 self._changed.set()
-                # Slower than the consumer: a backlog comes when it rests, and goes after that.
+                # Slower than the consumer: a backlog grows while it rests, and shrinks after that.
                 await asyncio.sleep(0.05)
 
     async def _consume(self) -> None:

@@ -1,5 +1,5 @@
-"""`python -m tests.integration.small_quota serve …`: the command `querator`, which takes a storage
-quota as small as a test can fill.
+"""`python -m tests.integration.small_quota serve …`: the command `querator`, which accepts a
+storage quota small enough for a test to fill.
 """
 
 from querator.cli import main

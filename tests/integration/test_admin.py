@@ -1,4 +1,6 @@
-"""The admin port of real nodes: scraped under load, asked while they start, hang, fail and end."""
+"""The admin port of real nodes: scraped under load, queried while they start, hang, fail
+and end.
+"""
 
 import asyncio
 import os
@@ -94,7 +96,7 @@ async def test_a_frozen_node_answers_no_probe_until_it_goes_on(tmp_path: Path) -
         os.kill(node.pid, signal.SIGSTOP)
         stopped = os.WSTOPPED | os.WNOWAIT
         await asyncio.to_thread(os.waitid, os.P_PID, node.pid, stopped)
-        # The kernel takes the connection; nobody answers on it while the process is stopped.
+        # The kernel accepts the connection; no answer comes on it while the process is stopped.
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         await writer.drain()
@@ -149,7 +151,7 @@ async def watched(environment: MemoryEnvironment) -> AsyncIterator[Node]:
 
 
 class Gate:
-    """Holds whoever commits."""
+    """Holds every thread that commits."""
 
     def __init__(self, environment: MemoryEnvironment) -> None:
         self._environment = environment
@@ -170,7 +172,7 @@ class Gate:
 
 
 async def test_a_disk_that_hangs_is_seen_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Of a server that takes any turn that has begun for one that hangs.
+    # The server then takes any turn that has begun for a hung one.
     monkeypatch.setattr(Health.__init__, "__kwdefaults__", {"stalled_s_max": 0.0})
     environment = MemoryEnvironment()
     async with watched(environment) as node, Client(node.address) as client:

@@ -47,7 +47,7 @@ class Ports:
         return said
 
     async def add_up(self, names: str, expected: float, metric: str, **labels: str) -> None:
-        """Metrics may be some milliseconds behind what is acknowledged."""
+        """Metrics may be some milliseconds behind the acknowledgements."""
         total = -1.0
         async with asyncio.timeout(60):
             while total != expected:

@@ -1,4 +1,4 @@
-"""Any node takes any call, and users of the SDK see nothing of nodes that come and go: real
+"""Any node takes any call, and users of the SDK do not notice nodes that come and go: real
 processes.
 """
 
@@ -122,7 +122,7 @@ async def test_what_was_on_its_way_through_a_killed_node_comes_back(tmp_path: Pa
 async def test_users_see_no_error_when_nodes_are_restarted_one_by_one(tmp_path: Path):
     async with members(tmp_path) as cluster:
         await cluster.start()
-        # One address is enough: the others are learned.
+        # One address is enough: the client learns the others.
         load = Load(cluster["a"].address)
 
         async def restart_each() -> None:
@@ -142,13 +142,13 @@ async def test_a_lost_quorum_is_reported_as_that(tmp_path: Path):
         async with Client(cluster["a"].address, request_timeout=timedelta(seconds=4)) as client:
             await client.create_queue("q", partitions=3)
             await client.produce("q", b"x")
-            # A copy is behind its leader by a moment.
+            # A replica is behind its leader by a moment.
             while not (await client.stats("q", stale=True)).total.produced:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             for name in "bc":
                 await cluster[name].kill()
             with contextlib.suppress(OutcomeUnknown, Unavailable):
-                # A node that still thinks that it leads may take this on.
+                # A node that still believes to lead may accept this.
                 await client.produce("q", b"y")
             with pytest.raises(Unavailable) as caught:
                 await client.produce("q", b"z")
@@ -175,7 +175,7 @@ async def test_a_lost_quorum_is_reported_as_that(tmp_path: Path):
             for code, _, error in await asyncio.gather(*(run(*each, *to) for each in commands)):
                 assert code in (4, 5), error
                 assert "those on b, c are out of reach" in error
-            # What any replica has can still be looked at.
+            # The data of any replica can still be read.
             assert (await client.stats("q", stale=True)).total.produced >= 1
             assert [item async for item in client.peek("q", stale=True)]
             out, _ = await cluster.querator("stats", "q", "--stale", "--output", "json")

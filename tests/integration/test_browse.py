@@ -1,4 +1,4 @@
-"""Scans over the network: any node gives what the leader has, by column."""
+"""Scans over the network: any node returns what the leader has, by column."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +27,7 @@ def payloads(columns: items_pb2.ItemColumns) -> list[bytes]:
 
 
 def items_from(number: int) -> list[Item]:
-    """A third of them."""
+    """A third of the items."""
     return [Item(b"%04d" % each + bytes(1_000), kind="k") for each in range(number, number + 1_000)]
 
 
@@ -36,7 +36,7 @@ async def test_every_node_gives_the_same_scan(tmp_path: Path):
         await cluster.start()
         async with Client(cluster["a"].address) as client:
             await client.create_queue("q", partitions=1)
-            # By each node: it knows then that the queue can be used.
+            # Through each node: each node knows then that the queue can be used.
             for place, member in enumerate(cluster.by_name.values()):
                 async with Client(member.address) as near:
                     await near.produce("q", *items_from(place * ITEMS // 3))

@@ -1,4 +1,4 @@
-"""The command line against a real node: what a person types, sees and gets as exit code."""
+"""The command line against a real node: what a person types and sees, and the exit code."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ async def node(tmp_path: Path) -> AsyncIterator[ServerProcess]:
 
 
 class Cli:
-    """`querator` with the node's address; what it prints as JSON, or its refusal."""
+    """Runs `querator` with the node's address; returns its JSON output, or its refusal."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -41,7 +41,7 @@ class Cli:
         return out
 
     async def refused(self, *command: str, stdin: bytes = b"") -> tuple[int, str]:
-        """Exit code, and the one line that says why."""
+        """Exit code, and the one line with the reason."""
         code, out, err = await self.raw(*command, stdin=stdin)
         assert code != 0
         assert out == ""

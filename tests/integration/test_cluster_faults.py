@@ -1,5 +1,5 @@
-"""Three real nodes, of which one is away for long, has no room, or starts again, under load: the
-others serve, nothing is lost, and in the end all copies are the same.
+"""Three real nodes under load. One is away for long, has no space, or starts again: the others
+serve, nothing is lost, and in the end all replicas are equal.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class Trial:
 
     @contextlib.asynccontextmanager
     async def load(self, at: str, *, payload_bytes: int = 0) -> AsyncIterator[None]:
-        """A producer and a consumer at each of these nodes, for as long as the block lasts."""
+        """A producer and a consumer at each of these nodes, while the block runs."""
         async with asyncio.TaskGroup() as tasks:
             loads = []
             for number, name in enumerate(at):
@@ -94,14 +94,14 @@ class Trial:
         )
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Until the clients have seen it; each look is a read of the whole queue."""
+        """Waits until the clients have seen it; each check reads the whole queue."""
         async with asyncio.timeout(START_S), Client(self.addresses) as client:
             while not condition():
                 await client.stats(QUEUE)
                 await asyncio.sleep(LOOK_S)
 
     def passed(self, items: int) -> Callable[[], bool]:
-        """Whether so many items have come to each partition since, and some were completed."""
+        """Whether `items` items have come to each partition since, and some were completed."""
         before, done = self.stored, completed(self.recorder.history)
 
         def have_passed() -> bool:
@@ -113,7 +113,7 @@ class Trial:
 
     @property
     def stored(self) -> Counter[int]:
-        """Items that were acknowledged, by partition."""
+        """Acknowledged items, by partition."""
         counted: Counter[int] = Counter()
         for op in self.recorder.history.operations:
             if isinstance(op.outcome, Produced):
@@ -122,7 +122,9 @@ class Trial:
         return counted
 
     async def fill(self) -> bool:
-        """Some items for each partition, which nobody leases; False: one had no room for them."""
+        """Produces items for each partition, which are not leased; False: one partition had no
+        space for them.
+        """
         has_room = True
         async with Client(self.addresses, request_timeout=timedelta(seconds=1)) as client:
             for _ in range(PARTITIONS):
@@ -141,14 +143,14 @@ class Trial:
         return has_room
 
     async def drain(self) -> None:
-        """All that is there is completed."""
+        """Completes all items that are there."""
         await self._load("a").consume("drain", until_empty=True)
 
     # --- the end -----------------------------------------------------------------------------
 
     async def end(self) -> None:
-        """What is left is completed; then all copies are whole and equal, and the history is as it
-        may be.
+        """Completes the remaining items; then all replicas are whole and equal, and the history
+        passes the checks.
         """
         await self.drain()
         look = self.recorder.begin("end", QUEUE, Look())
@@ -156,7 +158,7 @@ class Trial:
         assert (total.ready, total.leased, total.scheduled, total.moving) == (0, 0, 0, 0)
         look.ended(Looked())
         await self._until_equal()
-        # Nodes that stop in good order tell each other so, in the map.
+        # Nodes that stop in good order announce it to each other in the map.
         for member in self.cluster.by_name.values():
             await member.kill()
         digests = [await self._digests(name) for name in self.cluster.by_name]
@@ -172,7 +174,7 @@ class Trial:
             return (await client.stats(QUEUE)).total
 
     async def _until_equal(self) -> None:
-        """Until every node has applied all there is: nothing is proposed any more."""
+        """Waits until every node has applied all entries: no proposals come any more."""
         async with asyncio.timeout(START_S):
             while True:
                 applied = [await self._applied(name) for name in self.cluster.by_name]
@@ -180,7 +182,7 @@ class Trial:
                     return
 
     async def _applied(self, name: str) -> dict[int, int]:
-        """The last applied entry by group, as the node tells of itself."""
+        """The last applied entry by group, as the node reports it."""
         async with grpc.aio.insecure_channel(self.cluster[name].address) as channel:
             stub = ClusterServiceStub(channel)
             answer = await stub.GetClusterStatus(GetClusterStatusRequest())
@@ -206,7 +208,7 @@ async def freeze(cluster: Members) -> None:
 
 @pytest.mark.parametrize("go", [kill, freeze], ids=lambda go: go.__name__)
 async def test_a_node_that_was_away_for_longer_than_the_log_gets_the_state(tmp_path: Path, go):
-    """It leads one partition and follows in the others when it goes."""
+    """The node leads one partition and follows in the others when it goes."""
     async with members(tmp_path, "abc", "--log-bytes-kept", str(WINDOW_BYTES)) as cluster:
         trial = Trial(cluster)
         await trial.begin()
@@ -214,9 +216,9 @@ async def test_a_node_that_was_away_for_longer_than_the_log_gets_the_state(tmp_p
             await trial.until(trial.passed(items=10))
             await go(cluster)
             for name in "ab":
-                # What was sent before may yet be read.
+                # Messages that were sent before may still be read.
                 await cluster[name].says("peers.disconnected", "'peer': 'c/")
-            # So much is kept for a node that has been heard lately.
+            # This much log is kept for a node that has been heard lately.
             await trial.until(trial.passed((PINNED_WINDOWS + 1) * WINDOW_BYTES // ITEM_BYTES))
             if go is kill:
                 await cluster["c"].start()
@@ -292,7 +294,7 @@ async def test_a_node_whose_clock_is_wrong_leads_nothing_and_says_so(
 
 
 async def test_clocks_that_differ_and_are_stepped_under_load(tmp_path: Path, offset_library: Path):
-    """Within the limit nothing is to be seen of it; beyond it the others lead. No lease is cut
+    """Within the limit, different clocks have no effect; beyond it the others lead. No lease is cut
     short, and nothing is lost.
     """
     async with members(tmp_path) as cluster:
@@ -317,7 +319,7 @@ async def test_clocks_that_differ_and_are_stepped_under_load(tmp_path: Path, off
 
 
 async def test_a_node_whose_disk_is_full_stops_and_comes_back(tmp_path: Path):
-    """Nothing can be written behind what its data file holds: a commit fails in its middle."""
+    """The data file cannot grow: a commit fails in its middle."""
     async with members(tmp_path) as cluster:
         trial = Trial(cluster)
         await trial.begin()
@@ -335,7 +337,9 @@ async def test_a_node_whose_disk_is_full_stops_and_comes_back(tmp_path: Path):
 
 
 async def test_a_node_without_room_for_items_goes_on_when_they_are_completed(tmp_path: Path):
-    """It refuses what it should lead, and misses what it should follow: the others go on."""
+    """The node refuses items of the partition that it leads, and misses those that it should
+    follow. The others continue.
+    """
     async with members(tmp_path, "abc", "--log-bytes-kept", str(WINDOW_BYTES)) as cluster:
         cluster["c"].program = "tests.integration.small_quota"
         cluster["c"].options += ["--storage-quota-bytes", str(QUOTA_BYTES)]
@@ -344,7 +348,7 @@ async def test_a_node_without_room_for_items_goes_on_when_they_are_completed(tmp
         full = trial.stored
         while await trial.fill():
             full = trial.stored
-        # One partition is led where there is no room. The logs of the others run away from it.
+        # The full node leads one partition. The logs of the others outgrow it.
         more = (PINNED_WINDOWS + 1) * WINDOW_BYTES + QUOTA_BYTES // 8
         while sorted((trial.stored - full).values())[-2:][0] * ITEM_BYTES < more:
             await trial.fill()

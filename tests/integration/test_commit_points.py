@@ -1,9 +1,9 @@
-"""Power loss at every commit point of a short workload: what was answered is there afterwards.
+"""Power loss at every commit point of a short workload: every answer still holds afterwards.
 
-The real host and two real partitions (a queue and its dead queue) run on the environment in
-memory, which forgets what was not synced. The power goes at the n-th commit, before or after it
-is durable, for every n; then the client goes on where it was, repeating what it has no answer to
-with the same identity.
+The real host and two real partitions (a queue and its dead queue) run on the environment in memory,
+which forgets what was not synced. The power fails at the n-th commit, before or after it is
+durable, for every n. Then the client continues where it was, and repeats unanswered calls with the
+same identity.
 """
 
 import asyncio
@@ -45,7 +45,9 @@ PRODUCER = bytes.fromhex("018bcfe5680070008000000000000001")
 ITEM = b"\x7a\x03\x0a\x01x"
 ITEMS = 10
 POINTS = ("commit", "sync", "synced")
-"""Before anything changes; before the commit is durable; after it is, but before anybody knows."""
+"""Before anything changes; before the commit is durable; when it is durable, but not yet
+reported.
+"""
 
 
 class PowerLoss(Exception):
@@ -53,7 +55,7 @@ class PowerLoss(Exception):
 
 
 class PowerLossAt:
-    """Strikes at the n-th time that a commit comes to `point`."""
+    """Cuts the power the n-th time that a commit comes to `point`."""
 
     def __init__(self, point: str, number: int) -> None:
         self._point = point
@@ -67,7 +69,7 @@ class PowerLossAt:
 
 
 class Node:
-    """Host and partitions for one life of the power."""
+    """Host and partitions between two power losses."""
 
     def __init__(self, environment: MemoryEnvironment, clock: SimulatedClock) -> None:
         self.environment = environment
@@ -94,14 +96,15 @@ class Node:
 
 
 class Client:
-    """Lives through power losses. `answers` holds what it was told; a step with an answer is done.
-    Lives through power losses. `answers` holds what it was told; a step with an answer is done."""
+    """Lives through power losses. `answers` holds the answers it received; a step with an answer is
+    done.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
 
     async def live(self, node: Node) -> None:
-        """Goes on until the end of the workload, or raises QueratorError when the power goes."""
+        """Continues until the end of the workload, or raises QueratorError when the power fails."""
         for name, step in self.steps():
             if name not in self.answers:
                 self.answers[name] = await step(node)
@@ -158,7 +161,7 @@ class Client:
         return seqs
 
     async def _move(self, node: Node) -> None:
-        """What the mover does: until the outbox is empty."""
+        """Moves items as the mover does, until the outbox is empty."""
         while True:
             with node.environment.snapshot() as snapshot:
                 batch = outbox_batch(snapshot, QUEUE)
@@ -179,7 +182,7 @@ def sequences(grant: LeaseGrant) -> list[int]:
 
 
 async def live_until_loss(environment: MemoryEnvironment, client: Client) -> bool:
-    """Whether the power went before the end."""
+    """Whether the power failed before the end."""
     node = Node(environment, SimulatedClock())
     try:
         await node.start()
@@ -191,7 +194,7 @@ async def live_until_loss(environment: MemoryEnvironment, client: Client) -> boo
 
 
 def check_state(environment: MemoryEnvironment, client: Client) -> None:
-    """Whatever the client was told holds after the power loss, and the tables are whole."""
+    """Every answer to the client holds after the power loss, and the tables are whole."""
     with environment.snapshot() as snapshot:
         for group in (QUEUE, DEAD):
             assert invariants.check(snapshot, group) == []
@@ -216,7 +219,9 @@ def check_state(environment: MemoryEnvironment, client: Client) -> None:
 
 
 def named(told: dict[str, Any], name: str) -> list[int]:
-    """The items that a settle step names; asked is as good as done for what may be gone."""
+    """The items that a settle step names. An unanswered step counts too, because its items may be
+    gone.
+    """
     lease = told.get(f"lease {name[-1]}")
     parts = {"complete 1": slice(0, 3), "reject 1": slice(4, 6), "complete 2": slice(None)}
     return sequences(lease)[parts[name]] if lease is not None else []

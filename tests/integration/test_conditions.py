@@ -1,5 +1,5 @@
-"""What makes items late or copies doubtful is told by `cluster status` of real nodes, while it
-lasts.
+"""`cluster status` of real nodes reports conditions that make items late or replicas doubtful,
+while they last.
 """
 
 from datetime import timedelta

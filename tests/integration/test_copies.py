@@ -25,7 +25,7 @@ async def begin(cluster: Members) -> None:
 
 
 async def produced(cluster: Members, asked: str) -> set[bytes]:
-    """Items that are acknowledged; their payloads."""
+    """Produces items that are acknowledged; returns their payloads."""
     payloads = {b"%d" % number for number in range(ITEMS)}
     async with Client(cluster[asked].address) as client:
         await client.produce("q", *sorted(payloads))
@@ -49,13 +49,13 @@ def put_back(copy: Path, member: Member) -> None:
 
 
 async def ends_as_old_copy(member: Member) -> None:
-    """By itself: before it is ready, or when it meets a node that knows."""
+    """The node ends by itself: before it is ready, or when it meets a node that knows."""
     assert await member.end() in (1, 6)
     assert OLD_COPY in member.said().splitlines()[-1]
 
 
 async def start_without_a(cluster: Members) -> None:
-    """b, whose data is an old copy, and c, of which neither has an answer when it starts."""
+    """Starts b, whose data is an old copy, and c. Neither can ask the other when it starts."""
     await cluster["b"].launch()
     await cluster["b"].says("peers.unreachable", "c")
     await cluster["c"].launch()
@@ -121,7 +121,7 @@ async def test_a_copy_of_a_running_node_is_refused_when_others_have_met_it_since
         cluster["b"].thaw()
         await cluster["c"].kill()
         await cluster["c"].start()
-        # b dials again after up to PEER_RETRY_MS_MAX; c is well as soon as a has found it.
+        # b connects again after up to PEER_RETRY_MS_MAX; c is well as soon as a has found it.
         await cluster["c"].says("peers.connected", "'peer': 'b/")
         await cluster.until_well("c")
         # c logs the connection before its disk has b's start. A majority of b and c has it.
@@ -151,7 +151,7 @@ async def test_a_copy_and_the_original_do_not_both_run(tmp_path: Path):
         twin = Member("b", home, client_port=client_port, options=options)
         shutil.copytree(cluster["b"].data_dir, twin.data_dir)
         try:
-            # It reaches c alone: a dials the original's address.
+            # It reaches c alone: a connects to the original's address.
             await twin.start()
             await cluster["b"].launch()
             assert OLD_COPY in await cluster["b"].refused()

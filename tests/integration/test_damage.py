@@ -1,4 +1,6 @@
-"""Flipped bits and a cut data file: a node tells, refuses, or serves what is right; never else."""
+"""Flipped bits and a cut data file: a node reports, refuses, or serves correct data;
+nothing else.
+"""
 
 import asyncio
 import shutil
@@ -29,8 +31,8 @@ Served = set[tuple[str, str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Data of a node that has stopped, and what a consumer gets of it. The pages in use take
-    `used_bytes` of its file, wherever they lie in it; the others are free.
+    """Data of a stopped node, and what a consumer gets from it. The pages in use take `used_bytes`
+    of its file, wherever they are in it; the others are free.
     """
 
     data_dir: Path
@@ -71,7 +73,7 @@ def data_dir(filled: Filled, tmp_path: Path) -> Path:
 
 
 async def served(data_dir: Path) -> Served | None:
-    """What a consumer gets of a node on the directory; None if the node does not start."""
+    """What a consumer gets from a node on the directory; None if the node does not start."""
     process = ServerProcess(data_dir)
     try:
         await process.start()
@@ -124,7 +126,7 @@ def test_verify_finds_a_damaged_row_of_each_table(data_dir: Path) -> None:
 
 
 def put_raw(data_dir: Path, key: bytes, value: bytes) -> None:
-    """As the row lies in the data file; an empty one goes."""
+    """Writes the row as it is stored in the data file; an empty value deletes it."""
     with (
         lmdb.open(str(data_dir), lib_version=LMDB_ENGINE) as environment,
         environment.begin(write=True) as txn,
@@ -136,7 +138,7 @@ def put_raw(data_dir: Path, key: bytes, value: bytes) -> None:
 
 
 def verified(data_dir: Path) -> str:
-    """What `querator verify` finds."""
+    """Findings of `querator verify`."""
     result = CliRunner().invoke(verify_command, ["--data-dir", str(data_dir)])
     assert isinstance(result.exception, SystemExit | None), result.exception
     assert "already open" not in result.output
@@ -148,7 +150,7 @@ async def test_a_file_cut_short_is_refused(
     data_dir: Path, filled: Filled, kept_bytes: int | None
 ) -> None:
     if kept_bytes is None:
-        # With less than what is in use, some of that is gone, wherever it was.
+        # Half of the bytes in use: some of them are lost, wherever they were.
         kept_bytes = filled.used_bytes // 2
     with (data_dir / "data.mdb").open("r+b") as file:
         file.truncate(kept_bytes)
@@ -258,7 +260,7 @@ async def test_what_is_damaged_on_all_replicas_is_given_up_when_all_have_said_so
             told = await client.give_up_damaged("q")
             assert [(one.lost, one.items) for one in told.blocks] == [(False, 1)] * 2
             assert told.items == 0
-            # It is whole for item 3 alone.
+            # The block is whole only for item 3.
             assert flip(cluster[away].data_dir, payload(1))
             await cluster[away].start()
             async with asyncio.timeout(60):

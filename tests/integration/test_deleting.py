@@ -1,4 +1,4 @@
-"""A queue is deleted through one node while others take items for it: real processes."""
+"""A queue is deleted through one node while others accept items for it: real processes."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ GONE = (QueueDeleting, QueueNotFound)
 
 
 async def produced(client: Client, queue: str) -> BaseException | None:
-    """Why an item was not acknowledged; None: it was."""
+    """The error of an item that was not acknowledged; None: it was."""
     try:
         await client.produce(queue, b"late")
     except QueratorError as error:
@@ -40,7 +40,7 @@ async def test_no_node_acknowledges_an_item_after_a_deletion_was_answered(tmp_pa
                 await clients[number % 3].delete_queue(queue)
                 late = await asyncio.gather(*(produced(client, queue) for client in clients))
                 assert all(isinstance(one, GONE) for one in late), f"round {number}: {late}"
-            # With a node less the others are a majority all the same.
+            # Without one node, the others are still a majority.
             await clients[0].create_queue("two-of-three", partitions=3)
             await cluster["c"].kill()
             await clients[0].delete_queue("two-of-three")

@@ -1,4 +1,4 @@
-"""`querator demo` as a newcomer runs it, with fewer rows; and what an interrupt leaves behind."""
+"""`querator demo` as a newcomer runs it, with fewer rows; and what an interrupt leaves."""
 
 import asyncio
 import os
@@ -70,7 +70,7 @@ async def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def command_lines() -> list[str]:
-    """Of every process on the machine that can be seen."""
+    """Command lines of every visible process on the machine."""
     lines = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -1,4 +1,4 @@
-"""Three real nodes on a network that fails: what clients must not notice, or only by waiting."""
+"""Three real nodes on a network that fails: clients notice nothing, or only a wait."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -35,7 +35,7 @@ def _leaders(view: dict[str, Any]) -> set[str]:
 
 
 async def _fill(cluster: FaultyCluster, text: str) -> None:
-    """Items into all partitions, in requests of one item."""
+    """Produces items into all partitions, in requests of one item."""
     async with Client(cluster.addresses) as client:
         for number in range(12):
             await client.produce(QUEUE, f"{text} {number}")
@@ -56,7 +56,7 @@ def cut_off(cluster: FaultyCluster) -> None:
 
 
 def deaf(cluster: FaultyCluster) -> None:
-    """Its words arrive; it hears nothing."""
+    """Node b is heard, and hears nothing."""
     for other in "ac":
         for way in cluster.ways(other, "b"):
             way.block()
@@ -107,7 +107,7 @@ async def test_produce_goes_on_and_nothing_is_lost(
 
 
 async def test_nothing_is_acknowledged_without_a_majority(cluster: FaultyCluster) -> None:
-    """Nobody hears anybody: a produce waits, and is stored when the network is whole."""
+    """No node hears another one: a produce waits, and is stored when the network is whole."""
     for one, other in ("ab", "bc", "ca"):
         for way in cluster.between(one, other):
             way.block()

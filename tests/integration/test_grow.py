@@ -1,4 +1,6 @@
-"""A short run of `make grow`: nodes and partitions come and go under flights, and all balances."""
+"""A short run of `make grow`: nodes and partitions come and go under flights, and all counts
+balance.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A cluster that gets nodes and gives nodes away while it is used: real processes."""
+"""A cluster gets nodes and gives nodes away while it is used: real processes."""
 
 import asyncio
 import re
@@ -64,7 +64,7 @@ async def test_a_queue_gets_more_partitions_and_fewer_under_load_while_nodes_die
         load = Load(",".join(cluster[name].address for name in "abc"))
 
         async def made(more: int) -> None:
-            """Until so many more items have been produced."""
+            """Waits until `more` further items have been produced."""
             upto = load.made + more
             while load.made < upto:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
@@ -77,7 +77,7 @@ async def test_a_queue_gets_more_partitions_and_fewer_under_load_while_nodes_die
                 update = ("queue", "update", "q", "--partitions", str(number))
                 changing = tasks.create_task(cluster.querator(*update, asked=asked))
                 if victim:
-                    # Somewhere in the middle of it, or before, or after.
+                    # Somewhere in the middle of the change, or before, or after.
                     await made(40)
                     await cluster[victim].kill()
                 out, _ = await changing
@@ -110,7 +110,8 @@ async def test_keys_keep_their_order_while_partitions_change(tmp_path: Path):
             await load.made(20)
             load.working.clear()
             for number in (12, 6):
-                # The second number comes while items wait for what was there before the first.
+                # The second number comes while items of the time before the first change still
+                # wait.
                 await load.made(20)
                 await cluster.querator("queue", "update", "q", "--partitions", str(number))
             await load.made(20)
@@ -138,7 +139,7 @@ async def test_partitions_that_nobody_has_used_go_at_once(tmp_path: Path):
         await cluster.querator("queue", "create", "q", "--partitions", "4")
         await cluster.querator("queue", "update", "q", "--partitions", "12")
         out, _ = await cluster.querator("queue", "update", "q", "--partitions", "6", asked="b")
-        # They may be gone before they are told of.
+        # The closing partitions may be gone before they are reported.
         assert re.search(r"partitions +6( \(6 closing\))?$", out, re.MULTILINE)
         await cluster.until(lambda view: sum(leaders(view).values()) == 6)
         out, _ = await cluster.querator("queue", "info", "q", asked="c")
@@ -164,7 +165,7 @@ async def test_one_node_becomes_three(tmp_path: Path):
         )
         await cluster.until_well()
 
-        # The first node can be missed, also by the map.
+        # The cluster can do without the first node, also for the map.
         await cluster["a"].kill()
         _, error = await cluster.querator("node", "drain", "a", asked="b", code=3)
         assert "add another node first" in error
@@ -189,7 +190,7 @@ async def test_a_node_that_will_not_return_is_removed_and_its_replicas_made_anew
         await cluster["c"].launch()
         assert "node c was removed from cluster" in await cluster["c"].refused()
 
-        # What was made anew counts.
+        # The replacement of the replica counts.
         await cluster["a"].kill()
         out, _ = await cluster.querator("lease", "q", asked="d")
         assert "before" in out
@@ -205,7 +206,7 @@ async def test_a_queue_gets_more_copies_and_fewer(tmp_path: Path):
         _, error = await cluster.querator("queue", "update", "q", "--replicas", "5", code=3)
         assert "settings.replicas is 5; the cluster has 3 nodes that take replicas" in error
 
-        # The only copy of something is not given up.
+        # The only replica of a partition is not given up.
         assert await cluster["c"].stop() == 0
         _, error = await cluster.querator("node", "remove", "c", code=3)
         assert "the only copy of partitions of q" in error
@@ -248,7 +249,7 @@ async def test_a_node_that_began_alone_is_joined_by_others_while_it_works(tmp_pa
             await cluster.start("c")
             await cluster.until(lambda view: replicas(view) == Counter(a=6, b=6, c=6), "c")
             await cluster.until_well("c")
-            # It comes back with what it was told at first, and may be missed.
+            # It comes back with its original options, and the cluster can do without it.
             assert await cluster["a"].stop() == 0
             await cluster.start("a")
             await cluster.until_well("a")
@@ -284,7 +285,7 @@ async def test_a_lone_node_that_nobody_can_join_says_what_to_do(tmp_path: Path):
         out, _ = await cluster.querator("lease", "q", "--wait", "30s", asked="b")
         assert "before" in out
 
-        # What has become a node of several is not started alone again.
+        # A node of a cluster of several is not started alone again.
         alone(cluster, "--new")
         await cluster["a"].launch()
         assert "of a cluster of several nodes with b, c" in await cluster["a"].refused()

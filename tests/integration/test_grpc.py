@@ -223,7 +223,7 @@ async def test_a_vanished_client(release: bool) -> None:
         if release:
             assert (await there.lease()).batches[0].items[0].payload == b"work"
         else:
-            # The lease goes on: whoever has its id may still complete.
+            # The lease continues: a caller with its id may still complete.
             named = queue_service_pb2.LeaseItems(lease_id=held.lease_id)
             request = queue_service_pb2.CompleteRequest(queue="q", leases=[named])
             assert (await there.queue.Complete(request)).outcomes[0].done

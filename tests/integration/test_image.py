@@ -1,6 +1,5 @@
-"""What is in the image, run as in a container: by a user without rights, in a root that is
-read-only and has no checkout. The image itself is made of it by a container runtime, which is not
-needed here.
+"""The content of the image, run as in a container: by a user without rights, in a read-only root
+without a checkout. A container runtime makes the image itself from it, and is not needed here.
 """
 
 import subprocess
@@ -19,7 +18,7 @@ DATA = "/var/lib/querator"
 
 @pytest.fixture
 def in_container(tmp_path: Path, image: Path) -> Iterator[Callable[..., list[str]]]:
-    """Makes a command that runs in the container."""
+    """Returns a function that runs a command in the container."""
     volume = tmp_path / "volume"
     volume.mkdir()
     volume.chmod(0o777)

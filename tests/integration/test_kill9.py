@@ -1,6 +1,4 @@
-"""kill -9 at random moments under load: what was acknowledged is there, what was completed stays
-gone.
-"""
+"""kill -9 at random moments under load: acknowledged items are there, completed items stay gone."""
 
 import asyncio
 import os

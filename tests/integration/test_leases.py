@@ -24,7 +24,7 @@ ITEMS: Final = 12
 ITEM_BYTES: Final = 512 * 1024
 LEASE_S: Final = 2
 SLOW: Final = (("grpc.http2.bdp_probe", 0),)
-"""gRPC takes 64 KiB of what the client does not read."""
+"""gRPC takes 64 KiB of data that the client does not read."""
 WRITTEN_MAX: Final = 2
 """Deliveries that the node had given to gRPC before its pause."""
 

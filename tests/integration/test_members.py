@@ -33,7 +33,7 @@ async def produced(cluster: Members, asked: str, payload: str) -> None:
 
 
 async def payloads(cluster: Members, asked: str) -> set[bytes | str]:
-    """All that is in the queue, as the node shows it."""
+    """All items of the queue, as the node shows it."""
     async with Client(cluster[asked].address) as client:
         return {peeked.item.payload async for peeked in client.peek("q")}
 
@@ -134,7 +134,7 @@ async def test_handing_a_node_off(tmp_path: Path):
 
 
 async def healthy(address: str) -> bool:
-    """What a load balancer asks."""
+    """The health check of a load balancer."""
     async with grpc.aio.insecure_channel(address) as channel:
         answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
@@ -156,7 +156,7 @@ async def test_lost_data_waits_is_replaced_and_rebuilt(tmp_path: Path):
         await produced(cluster, "a", "meanwhile")
         assert state(await cluster.status(), "b") == "down"
 
-        # It does not forget what it waits for.
+        # It remembers what it waits for.
         assert await cluster["b"].stop() == 0
         await cluster["b"].launch()
         await cluster["b"].waiting("querator node replace b")
@@ -166,7 +166,7 @@ async def test_lost_data_waits_is_replaced_and_rebuilt(tmp_path: Path):
         view = await cluster.until_well("b")
         assert all(sorted(one["nodes"]) == ["a", "b", "c"] for one in view["partitions"])
 
-        # What was rebuilt counts: the others can be missed one by one.
+        # The rebuilt replicas count: the cluster can do without the other nodes, one by one.
         for name in "ac":
             await cluster[name].kill()
             await produced(cluster, "b", f"without {name}")
@@ -177,7 +177,7 @@ async def test_lost_data_waits_is_replaced_and_rebuilt(tmp_path: Path):
 
 
 async def test_all_nodes_are_replaced_one_after_the_other(tmp_path: Path):
-    """A new node learns the map from its beginning, when it named other data than is there."""
+    """A new node learns the map from its beginning, when it has named other data than there is."""
     async with members(tmp_path) as cluster:
         await cluster.start()
         await cluster.querator("queue", "create", "q", "--partitions", "3")
@@ -193,7 +193,7 @@ async def test_all_nodes_are_replaced_one_after_the_other(tmp_path: Path):
             await cluster.until_well(name)
         assert await payloads(cluster, "a") == {b"before"}
 
-        # One that comes back knows of nobody that it has met before.
+        # A node that comes back knows no node that it has met before.
         await cluster.stop()
         await cluster.start()
         await cluster.until_well("c")

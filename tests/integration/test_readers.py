@@ -1,4 +1,4 @@
-"""Readers on three real nodes: a batch stays what it is when the node that gave it out is gone."""
+"""Readers on three real nodes: a batch keeps its items when the node that handed it out is gone."""
 
 from collections import Counter
 from datetime import timedelta
@@ -34,7 +34,7 @@ async def leader_of(cluster: Members, partition: int) -> str:
 
 
 async def read(cluster: Members, partition: int, batch_seq: int) -> list[bytes]:
-    """Payloads of an open batch, from whichever node answers."""
+    """Payloads of an open batch, from any node that answers."""
     request = pb.ReadBatchRequest(
         queue="q", reader_id="lake", partition=partition, batch_seq=batch_seq
     )
@@ -58,7 +58,7 @@ def split(column: items_pb2.ByteColumn) -> list[bytes]:
 
 
 class Lake:
-    """A reader with a sink: what it has read of each batch, and what it has acknowledged."""
+    """A reader with a sink: the items read of each batch, and the acknowledgements."""
 
     def __init__(self, cluster: Members, client: Client) -> None:
         self.cluster = cluster
@@ -72,7 +72,7 @@ class Lake:
         self.epoch = (await self.client.readers.open("q", "lake")).epoch
 
     async def advance(self) -> list[tuple[int, int]]:
-        """The batches that are open, all of which have been read."""
+        """The open batches, all of which have been read."""
         named = []
         for one in await self.client.readers.advance(
             "q", "lake", self.epoch, self.acks, max_items=60, wait=WAIT
@@ -81,7 +81,7 @@ class Lake:
                 name = one.partition, one.batch.seq
                 items = await read(self.cluster, *name)
                 assert len(items) == one.batch.count
-                # Under the same name there are the same items, in the same order.
+                # The same name has the same items, in the same order.
                 assert self.read.setdefault(name, items) == items
                 named.append(name)
         return named
@@ -110,7 +110,8 @@ async def test_every_item_is_read_once_though_leaders_are_killed(tmp_path: Path)
             kills = 0
             while (named := await lake.advance()) or lake.done.total() < ITEMS:
                 if kills < 2 and named and lake.done.total() >= 120 * kills:
-                    # Between what was given out and its acknowledgement; then it starts anew.
+                    # Between the delivery of a batch and its acknowledgement; then the reader
+                    # starts again.
                     kills += 1
                     name = await leader_of(cluster, named[0][0])
                     await cluster[name].kill()

@@ -46,7 +46,9 @@ def test_ctrl_c_ends_it_politely():
 
 
 def serve(*options: str, **environment: str) -> tuple[int, str]:
-    """Of a server that does not start: the exit code and its one line on standard error."""
+    """Runs a server that does not start. Returns the exit code and its one line on standard
+    error.
+    """
     ended = subprocess.run(
         [sys.executable, "-m", "querator", "serve", *options],
         env={**os.environ, "QUERATOR_LISTEN_ADMIN": "127.0.0.1:0", **environment},

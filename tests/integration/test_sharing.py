@@ -18,11 +18,11 @@ pytestmark = pytest.mark.timeout(120)
 
 QUEUE = "q"
 UNEVEN_MAX = 1.5
-"""Most items of a consumer to fewest."""
+"""Limit for the ratio of the most items of a consumer to the fewest."""
 
 
 class Arrivals:
-    """What came to each consumer, and in which order."""
+    """The items that came to each consumer, and their order."""
 
     def __init__(self, items: int) -> None:
         self._items = items
@@ -30,7 +30,7 @@ class Arrivals:
         self._disordered: list[str] = []
         self._payloads: Counter[bytes] = Counter()
         self.counts: Counter[int] = Counter()
-        """Items, by consumer."""
+        """Number of items, by consumer."""
         self._completed = 0
         self.all = asyncio.Event()
         """Set when all items are completed."""
@@ -69,7 +69,7 @@ async def consume(consumer: Consumer, number: int, arrivals: Arrivals, work_s: f
 
 
 async def produce(address: str, items: int, *, rate: float) -> None:
-    """To all partitions in turn; `rate` 0: as fast as it goes."""
+    """Produces to all partitions in turn; `rate` 0: as fast as possible."""
     loop = asyncio.get_running_loop()
     async with Client(address) as client, client.producer(QUEUE) as producer:
         due_s = loop.time()
@@ -91,7 +91,9 @@ async def shared(
     work_s: float = 0.0,
     prefetch_items: int = 10,
 ) -> Arrivals:
-    """What comes to consumers, of which one is at each of the named nodes, until all items have."""
+    """Items that come to the consumers, one at each of the named nodes. Returns when all
+    have come.
+    """
     arrivals = Arrivals(items)
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as consuming:
         at = {
@@ -127,9 +129,9 @@ async def test_one_consumer_gets_all_of_a_hundred_partitions(tmp_path: Path):
 @pytest.mark.parametrize(
     "pace",
     [
-        # Each holds two items at most, and works on them: what is short is consumers.
+        # Each holds two items at most, and works on them: consumers are scarce.
         {"work_s": 0.02},
-        # Whoever gets an item has long finished with the one before: what is short is items.
+        # A consumer has long finished one item when it gets the next: items are scarce.
         {"rate": 500},
     ],
     ids=["of what waits", "of what trickles in"],

@@ -42,7 +42,7 @@ class Papers:
         _readable(self.token / "token", b"0123456789abcdef0123456789abcdef\n")
 
     def issue(self, folder: str, *names: str, authority: trustme.CA | None = None) -> Path:
-        """As a Secret of the type kubernetes.io/tls has them."""
+        """Writes the files of a Secret of the type kubernetes.io/tls."""
         authority = authority or self._authority
         issued = authority.issue_cert(*names)
         made = self.home / folder
@@ -54,14 +54,16 @@ class Papers:
 
 
 def _readable(path: Path, content: bytes) -> None:
-    """By root and the pods' group, as the kubelet leaves a Secret with `defaultMode: 0440`."""
+    """Writes a file that is readable by root and the pods' group, as the kubelet writes a Secret
+    with `defaultMode: 0440`.
+    """
     path.write_bytes(content)
     path.chmod(0o440)
     os.chown(path, 0, GROUP)
 
 
 class StatefulSet:
-    """Its pods, with what they share; none of them started."""
+    """Its pods and what they share; none of them started."""
 
     def __init__(self, home: Path, image: Path, network: Network) -> None:
         self.home = home
@@ -80,7 +82,7 @@ class StatefulSet:
             self.add()
 
     def add(self) -> Pod:
-        """One more, not started."""
+        """Adds one pod, not started."""
         ordinal = len(self.pods)
         volume = self._volume(ordinal)
         pod = Pod(
@@ -102,7 +104,7 @@ class StatefulSet:
         return pod
 
     def _volume(self, ordinal: int) -> Path:
-        """Empty, but for what file systems put there."""
+        """A volume that is empty except for what file systems put there."""
         volume = self.home / f"volume-{ordinal}"
         (volume / "lost+found").mkdir(parents=True, mode=0o700)
         os.chown(volume, 0, GROUP)
@@ -110,7 +112,7 @@ class StatefulSet:
         return volume
 
     def start(self) -> None:
-        """All at once, as `podManagementPolicy: Parallel` says."""
+        """Starts all pods at once, as with `podManagementPolicy: Parallel`."""
         for pod in self.pods:
             pod.start()
         for pod in self.pods:
@@ -122,12 +124,12 @@ class StatefulSet:
             pod.kill()
 
     def serve(self, pods: list[Pod]) -> None:
-        """The service for clients has these."""
+        """The service for clients has these pods."""
         self.network.know(SERVICE, [pod.address for pod in pods])
 
     def restart_each(self) -> int:
-        """From the last to the first, as the controller does. How many leaderships their hooks gave
-        away.
+        """Restarts the pods from the last to the first, as the controller does. Returns the number
+        of leaderships that their hooks gave away.
         """
         given = 0
         for pod in reversed(self.pods):
@@ -148,7 +150,7 @@ class StatefulSet:
         self.until(lambda asked: not asked.returncode)
 
     def until(self, condition: "Callable[[subprocess.CompletedProcess[str]], bool]") -> None:
-        """By what `querator cluster status` says in a container."""
+        """Waits for a condition on the output of `querator cluster status` in a container."""
         end = time.monotonic() + START_S
         while not condition(asked := self.pods[0].execute("querator", "cluster", "status")):
             assert time.monotonic() < end, asked.stdout + asked.stderr
@@ -165,7 +167,7 @@ class StatefulSet:
         self.until_well()
 
     def shrink(self) -> None:
-        """By the pod with the highest number, as docs/kubernetes.md says."""
+        """Removes the pod with the highest number, as described in docs/kubernetes.md."""
         pod = self.pods[-1]
         self.node("drain", pod.name)
         self.until(lambda asked: f"Node {pod.name} is drained" in asked.stdout)
@@ -241,7 +243,7 @@ def test_the_set_is_scaled_to_five_and_back_to_three(tmp_path: Path, image: Path
 
 @contextmanager
 def running(home: Path, image: Path) -> "Iterator[tuple[StatefulSet, subprocess.Popen[str]]]":
-    """The pods, and users who have had their first items."""
+    """The running pods, and users that have had their first items."""
     with ExitStack() as stack:
         joined = stack.enter_context(network(home))
         stateful_set = StatefulSet(home, image, joined)
@@ -254,7 +256,7 @@ def running(home: Path, image: Path) -> "Iterator[tuple[StatefulSet, subprocess.
 
 
 def ended(load: "subprocess.Popen[str]") -> Seen:
-    """What the users saw, who end now. None of them saw an error."""
+    """Ends the users, and returns what they saw. None of them saw an error."""
     out, _ = load.communicate()
     assert load.returncode == 0
     return msgspec.json.decode(out, type=Seen)

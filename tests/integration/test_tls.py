@@ -1,4 +1,4 @@
-"""Real nodes that show certificates, and ask for them."""
+"""Real nodes that show certificates, and require them."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ async def lone(home: Path, papers: Papers, *, mutual: bool) -> AsyncIterator[Ser
 
 
 async def use(address: str, tls: Tls | None) -> None:
-    """Every kind of call once."""
+    """Makes every kind of call once."""
     async with Client(address, tls=tls) as client:
         await client.create_queue("q")
         async with client.producer("q") as producer:
@@ -41,7 +41,7 @@ async def use(address: str, tls: Tls | None) -> None:
 
 
 async def refused(address: str, tls: Tls | None) -> str:
-    """What a client is told that is not let in."""
+    """The error that a refused client receives."""
     async with Client(address, tls=tls, connect_timeout=timedelta(seconds=1)) as client:
         with pytest.raises(ConnectionFailed) as failed:
             await client.stats("q")
@@ -142,7 +142,7 @@ async def test_nodes_of_a_cluster_pass_calls_on_by_mutual_tls(tmp_path: Path, pa
                         leased += 1
         assert "link" not in refused_links(cluster)
 
-        # Another authority for all, and the links of one node begin anew.
+        # All get another authority, and the links of one node begin again.
         newer = Papers(tmp_path / "newer")
         tls = newer.client(shows=True)
         cert, key = newer.issue("node")
@@ -177,7 +177,8 @@ async def test_nodes_talk_by_mutual_tls_under_load_while_one_is_killed(
             await cluster.until(lambda view: any(one["why"] for one in view["nodes"]))
             await cluster["b"].start()
             await cluster.until_well("b")
-            # What it showed has run out meanwhile: it is not let in until it shows something else.
+            # The certificate that it showed has expired meanwhile. It is let in again with another
+            # one.
             assert await cluster["c"].stop() == 0
             old = cluster["c"].options
             cluster["c"].options = old[:-6] + shown_to_nodes(papers.peer("c", expired=True))
@@ -224,7 +225,7 @@ async def test_one_node_of_three_without_tls_is_told_so(tmp_path: Path, papers: 
 
 
 def refused_links(cluster: Members) -> str:
-    """What nodes have logged of links that were refused."""
+    """Refused links that the nodes have logged."""
     return " ".join(
         str(record["event"])
         for member in cluster.by_name.values()

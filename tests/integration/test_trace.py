@@ -1,7 +1,7 @@
-"""The table at the top of docs/architecture.md is what happens during one produce.
+"""The table at the top of docs/architecture.md matches what happens during one produce.
 
-A node runs inside the test with a profile hook on its threads; the hook writes down which modules
-of the product are entered first, from when the request is sent to when it is answered.
+A node runs inside the test with a profile hook on its threads. The hook records which modules of
+the product are entered first, from the sending of the request to the answer.
 """
 
 import re
@@ -61,13 +61,13 @@ class Trace:
             return
         module = file.removeprefix(PACKAGE).removesuffix(".py").removesuffix("/__init__")
         if not self.modules and not module.startswith("server/"):
-            return  # The raft thread may yet be on its way to sleep after what was before.
+            return  # The raft thread may still be on its way to sleep after earlier work.
         if module not in self.modules:
             self.modules.append(module)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """On this thread, and on every thread that starts inside."""
+        """Installs the hook on this thread, and on every thread that starts inside."""
         threading.setprofile(self.hook)
         sys.setprofile(self.hook)
         try:
@@ -104,7 +104,7 @@ async def test_a_produce_goes_through_the_seven_modules_in_order(tmp_path: Path)
         ):
             await AdminServiceStub(channel).CreateQueue(admin_pb.CreateQueueRequest(queue="q"))
             entered = [await modules_of_a_produce(trace, channel, seq) for seq in (1, 2, 3)]
-    # What a node does now and then by itself may happen during one of them, not during all.
+    # Periodic work of a node may happen during one of them, not during all.
     modules = [module for module in entered[0] if all(module in others for others in entered)]
     table = trace_table()
     assert table in [[module for module in one if module in table] for one in entered], entered

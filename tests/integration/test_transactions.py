@@ -28,7 +28,7 @@ def tasks_of(batch: int, items: int = 40) -> list[list[bytes]]:
 
 
 async def coordinator(cluster: Members, asked: str) -> str:
-    """The node that leads the first partition of the queue; empty: nobody does at present."""
+    """The node that leads the first partition of the queue; empty: no node does at present."""
     view: dict[str, Any] = await cluster.status(asked)
     for one in view["partitions"]:
         if one["queue"] == "q" and one["partition"] == 0:
@@ -37,7 +37,7 @@ async def coordinator(cluster: Members, asked: str) -> str:
 
 
 async def drain(client: Client, expected: int) -> Counter[bytes]:
-    """Leases and completes everything there is."""
+    """Leases and completes all items."""
     seen: Counter[bytes] = Counter()
     while sum(seen.values()) < expected:
         items = await client.lease("q", max_items=500, wait=timedelta(seconds=20))
@@ -81,8 +81,8 @@ async def test_batches_while_the_coordinator_and_participants_are_killed(tmp_pat
 async def _write(
     cluster: Members, pipeline: Pipeline, other: Pipeline, chance: random.Random
 ) -> None:
-    """Some batches of each pipeline. Half of the time somebody dies between the stages and the
-    commit, half of the time while the commit is on its way or being published.
+    """Writes some batches of each pipeline. Half of the time a process dies between the stages and
+    the commit, half of the time while the commit is in flight or being published.
     """
 
     async def kill() -> None:

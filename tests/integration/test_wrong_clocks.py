@@ -28,7 +28,7 @@ def library(tmp_path: Path) -> Path:
 
 
 async def fill(addresses: str) -> None:
-    """Something for each partition that would expire, and something that would fire."""
+    """Produces an item for each partition that would expire, and one that would become due."""
     due = datetime.now(UTC) + timedelta(hours=12)
     async with Client(addresses, request_timeout=timedelta(seconds=30)) as client:
         for _ in range(PARTITIONS * 4):

@@ -1,4 +1,4 @@
-"""Wall clocks of nodes, put forward and back while they run, or before they start."""
+"""Wall clocks of nodes, set forward and back while they run, or before they start."""
 
 import struct
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.integration.members import Members
 
 
 class WallClocks:
-    """Of the nodes, which are started after this: each can be stepped."""
+    """Clocks of nodes that are started after this: each can be stepped."""
 
     def __init__(self, cluster: Members, library: Path) -> None:
         self._offsets = {}
@@ -20,7 +20,7 @@ class WallClocks:
             member.environment = environment(library, self._offsets[name])
 
     def step(self, name: str, offset_ms: int) -> None:
-        """Puts the node's wall clock at this offset from the machine's."""
+        """Sets the node's wall clock at this offset from the machine's."""
         step(self._offsets[name], offset_ms)
 
 
@@ -30,7 +30,7 @@ def step(offset: Path, offset_ms: int) -> None:
 
 
 def environment(library: Path, offset: Path) -> dict[str, str]:
-    """Of a process whose clock is to be stepped."""
+    """Environment of a process whose clock can be stepped."""
     return {"LD_PRELOAD": str(library), "CLOCK_OFFSET": str(offset)}
 
 
