@@ -1,9 +1,9 @@
-"""Pipelines whose driver dies at a chosen moment: what is on the disk then is kept, and put in
-place when they have ended.
+"""Pipelines whose driver dies at a chosen moment. The content of the disk at that moment is kept,
+and put in place when they have ended.
 
 `copy` has the items of its second batch staged in the target queue and not committed, and the
 second batch of `archive` is planned and not stored. In tests.spark_chaos a driver is really killed,
-at moments that nobody has chosen.
+at random moments.
 """
 
 import shutil
@@ -69,8 +69,8 @@ class StuckReader(QueueStreamReader):
 
 
 class MortalWriter(StreamWriter):
-    """Keeps what the disk has, instead of the commit of the second batch, when the archive is
-    stuck; and does nothing from then on.
+    """Copies the content of the disk instead of committing the second batch, when the archive is
+    stuck; does nothing from then on.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType, home: Path) -> None:
@@ -97,7 +97,7 @@ def until(path: Path) -> None:
 
 
 def mortal(home: Path) -> type[QueratorDataSource]:
-    """Takes the place of the data source."""
+    """A replacement of the data source."""
 
     class Mortal(QueratorDataSource):
         def streamReader(self, schema: StructType) -> StuckReader:
@@ -112,7 +112,7 @@ def mortal(home: Path) -> type[QueratorDataSource]:
 
 
 def break_off(spark: Any, home: Path, endpoint: str) -> None:
-    """Runs both until the driver is dead."""
+    """Runs both pipelines until the driver is dead."""
     session = spark.newSession()
     register(session, mortal(home))
     with ThreadPoolExecutor(2) as pool:

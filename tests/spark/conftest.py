@@ -37,12 +37,12 @@ WITHOUT_SESSION = (
     "test_charts.py",
     "test_imports.py",
 )
-"""In this order. The others share a session of Spark, which takes seconds to start: of two workers
-one has them all, and the other one has these.
+"""Modules without a session, in this order. The others share a session of Spark, which takes
+seconds to start: one of two workers has them all, and the other one has these.
 """
 
 if find_spec("pyspark") is None:
-    # `make spark` installs it; without, the tier finds no tests, and fails.
+    # `make spark` installs PySpark; without it the tier finds no tests, and fails.
     collect_ignore_glob = ["test_*.py"]
 
 
@@ -58,14 +58,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoWorkers:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Behind the shuffling of files."""
+    """Sorts after the shuffling of files."""
     places = {name: place for place, name in enumerate(WITHOUT_SESSION)}
     items.sort(key=lambda item: places.get(item.path.name, -1))
 
 
 @pytest.fixture(scope="session")
 def java() -> None:
-    """Skips what needs it, where it is missing."""
+    """Skips tests that need Java where it is missing."""
     try:
         check_java()
     except JavaMissing:
@@ -74,8 +74,8 @@ def java() -> None:
 
 @pytest.fixture(scope="session")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One session for all: it takes seconds to start. The format is found by its name, as where the
-    wheel is installed.
+    """One session for all tests, because it takes seconds to start. The format is found by its
+    name, as where the wheel is installed.
     """
     home = tmp_path_factory.mktemp("spark")
     discovery = Path(querator.spark.discovery.__file__).parent

@@ -1,4 +1,4 @@
-"""A source of numbers that writes down how Spark calls it. It needs no cluster."""
+"""A source of numbers that records how Spark calls it. It needs no cluster."""
 
 import json  # noqa: TID251 - offsets and limits are compared as the text that Spark has
 import os
@@ -20,8 +20,8 @@ Offset = dict[str, Any]
 
 class RecordingSource(DataSource):
     """Options: `home`, where the checkpoint is and the calls are written; `items`; `most` of a
-    batch; `turned` the number from which on offsets have their keys turned round; `lost` the
-    number behind which an offset is not returned.
+    batch; `turned`, the number from which on offsets have their keys reversed; `lost`, the number
+    after which an offset is not returned.
     """
 
     @classmethod

@@ -211,7 +211,7 @@ def test_a_scan_goes_on_with_the_next_leader(three):
     connections = cluster(options.target)
     leader = connections.leader("", "q", 0)
     [led] = [each for each in three.members.by_name.values() if each.address == leader]
-    # To the head: a request that was refused, and sent again, has left sequences out.
+    # To the head: a request that was refused, and sent again, has skipped sequences.
     request = queue_service_pb2.BrowseRequest(queue="q", from_seq=1)
     found: list[bytes] = []
     for answer in connections.browse(request, retry_seconds=60):

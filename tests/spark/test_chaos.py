@@ -1,5 +1,5 @@
-"""A short run of `make spark-chaos`: a worker, a leader and the driver are killed under load, and
-what was produced is archived once, and copied once.
+"""A short run of `make spark-chaos`: a worker, a leader and the driver are killed under load. Every
+produced item is archived once, and copied once.
 """
 
 from pathlib import Path

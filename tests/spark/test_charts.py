@@ -1,4 +1,6 @@
-"""Pictures of reports: SVG that shows what it is given, and nothing that its text could ask for."""
+"""Pictures of reports: SVG that shows the given data, and executes nothing that its text
+contains.
+"""
 
 from xml.etree import ElementTree
 
@@ -8,7 +10,7 @@ FOREIGN = "<script>$x^2$\x1b注文</script>"
 
 
 def texts(svg: bytes) -> list[str]:
-    """All that can be read in a picture."""
+    """All readable text of a picture."""
     return [text.strip() for text in ElementTree.fromstring(svg).itertext() if text.strip()]
 
 

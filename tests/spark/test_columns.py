@@ -1,4 +1,4 @@
-"""Columns of the protocol as Arrow, in the schema that Spark is told."""
+"""Columns of the protocol as Arrow, in the schema that is declared to Spark."""
 
 from datetime import UTC, datetime
 from struct import pack
@@ -38,7 +38,7 @@ def columns(*items: items_pb2.Item, with_value: bool = True, **known: Any) -> it
 
 
 def batch_of(columns: items_pb2.ItemColumns) -> Any:
-    """As it comes out of an answer."""
+    """The batch as it comes out of an answer."""
     data = queue_service_pb2.BrowseResponse(columns=columns, next_seq=9).SerializeToString()
     answer = parse(data, queue_service_pb2.BrowseResponse)
     assert answer.message.next_seq == 9

@@ -1,5 +1,6 @@
-"""`querator spark demo` with fewer rows, and what an interrupt leaves behind. Nobody is killed here
-(test_chaos.py, test_pipelines.py): Spark would be started once more, which is half of the time.
+"""`querator spark demo` with fewer rows, and what an interrupt leaves. No process is killed here
+(test_chaos.py, test_pipelines.py do that), because Spark would be started once more, which is half
+of the time.
 """
 
 import asyncio
@@ -53,7 +54,7 @@ async def test_totals_equal_those_of_the_csv(java, tmp_path):
     assert len(digests) == 2
     assert len(set(digests)) == 1
     check_results(Path(found["report"]))
-    # Only the results are left, and no process.
+    # Only the results remain, and no process.
     assert os.listdir(tmp_path) == ["out"]
     assert str(tmp_path) not in " ".join(command_lines())
 

@@ -1,5 +1,5 @@
-"""What the stream source relies on in Spark's engine, one fact in each test: a version of Spark
-that changes one fails by its name. Spark documents none of them.
+"""The facts about Spark's engine on which the stream source relies, one in each test: a version of
+Spark that changes one fails by its name. Spark documents none of them.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def run(
     registers: Callable[[Any], None] = lambda spark: spark.dataSource.register(RecordingSource),
     **options: Any,
 ) -> list[Call]:
-    """A run to the end of what there is; the calls that it made."""
+    """Runs to the end of the available data; returns the calls that were made."""
     registers(spark)
     frame = spark.readStream.format("recording").options(home=str(home), **options).load()
 
@@ -70,7 +70,7 @@ def ended(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, l
 
 
 def test_an_offset_is_asked_for_behind_a_batch_only_when_that_is_committed(ended):
-    """On which all rests: `start` is the acknowledgement."""
+    """Everything rests on this: `start` is the acknowledgement."""
     home, made = ended
     ends = logged(home)
     asked = of(made, "latestOffset")
@@ -123,12 +123,12 @@ def test_a_batch_that_was_not_committed_is_planned_again_from_the_same_text(spar
     with pytest.raises(StreamingQueryException, match="the sink is full"):
         run(spark, tmp_path, fails=True)
     before = of(calls(tmp_path), "partitions")[-1]
-    # There is more by then.
+    # There are more items by then.
     made = run(spark, tmp_path, items="20")
     again, *_ = (call for call in made if call["call"] in ("partitions", "latestOffset"))
     assert (again["call"], again["start"]) == ("partitions", before["start"])
     assert again["end"] == before["end"] == logged(tmp_path)[0]
-    # The first offset is asked for once more, while nothing is committed.
+    # Spark asks for the first offset once more, while nothing is committed.
     assert made.index(again) > made.index(of(made, "initialOffset")[0])
     assert of(made, "latestOffset")[0]["start"] == before["end"]
 
@@ -151,7 +151,7 @@ def test_an_offset_with_its_keys_in_another_order_is_news(spark, tmp_path):
 
 
 def variables(spark: Any) -> set[str]:
-    """Of the environment, in the map that all queries of the registered source share."""
+    """Environment variables, in the map that all queries of the registered source share."""
     manager = spark._jsparkSession.sessionState().dataSourceManager()
     return set(manager.lookupDataSource("recording").dataSourceCls().envVars())
 
@@ -177,7 +177,7 @@ def test_a_stream_finds_its_variables_in_the_map_of_a_source_that_was_registered
     before = variables(spark)
     run(spark, tmp_path, registers=lambda spark: None)
     assert variables(spark) == before
-    # Other processes of Python's have none of it.
+    # Other Python processes have none of it.
     assert spark.sparkContext.environment == environment
 
 

@@ -1,5 +1,5 @@
-"""What Spark's short-lived processes load: a query has several, and imports are most of what such a
-process does.
+"""Modules that Spark's short-lived processes load. A query has several processes, and imports are
+most of their work.
 """
 
 import os
@@ -35,7 +35,7 @@ def test_schemas_need_no_grpc_and_plans_and_commits_no_arrow():
 
 
 def test_workers_of_a_local_session_load_what_is_compiled(monkeypatch):
-    """Spark puts a zip of its modules in front: each process would compile them anew."""
+    """Spark puts a zip of its modules in front: each process would compile them again."""
     lib = Path(pyspark.__path__[0], "python", "lib")
     zips = [str(path) for path in lib.glob("*.zip")]
     assert zips

@@ -1,4 +1,4 @@
-"""Options are taken in or refused, with the way out."""
+"""Options are accepted or refused, with the way out."""
 
 from importlib import metadata
 
@@ -174,7 +174,7 @@ def test_a_pyspark_that_does_not_do_is_named(monkeypatch, version):
     monkeypatch.setattr(metadata, "version", lambda _: version)
     with pytest.raises(ImportError, match=r"needs PySpark 4\.2 or newer.*querator\[spark\]"):
         check_requirements()
-    # Who imports the source is told, instead of what PySpark has not got.
+    # The import of the source reports this, instead of the name that PySpark lacks.
     with pytest.raises(ImportError, match=r"needs PySpark 4\.2 or newer"):
         _ = querator.spark.QueratorDataSource
 

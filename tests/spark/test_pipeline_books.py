@@ -1,5 +1,5 @@
-"""What pipelines say in the end: summaries balance when nothing is lost, whatever a filter does,
-and failures name their reason.
+"""Final reports of pipelines: summaries balance when nothing is lost, whatever a filter does, and
+failures name their reason.
 """
 
 import os
@@ -67,7 +67,7 @@ def test_a_filter_that_nothing_passes_leaves_all_out(spark, node, client, place,
     assert counts(copy(spark, copying)) == (5, 5, 0)
     produce(client, place, range(7))
     archive(spark, ArchiveSettings(place, "lake", str(tmp_path / "lake")))
-    # The run before was killed while it wrote down what it is of.
+    # The run before was killed while it recorded which query it belongs to.
     (tmp_path / "replay").mkdir()
     (tmp_path / "replay" / "querator-replay.json").touch()
     replaying = ReplaySettings(
@@ -100,7 +100,7 @@ def test_a_copy_adopts_once(spark, node, client, place, tmp_path):
 
 
 def test_a_file_that_is_old_when_it_comes_is_taken(spark, node, place, tmp_path):
-    """As one that was moved, or copied with its times."""
+    """For instance a file that was moved, or copied with its times."""
     (tmp_path / "in").mkdir()
     settings = IngestSettings(
         str(tmp_path / "in"), "text", place, checkpoint=str(tmp_path / "done")
@@ -133,7 +133,7 @@ def test_a_copy_goes_on_without_a_batch_that_was_released(spark, node, client, p
 
 
 def test_a_failure_says_what_it_comes_from(spark, place, tmp_path):
-    """Spark itself says no more than where it was."""
+    """Spark itself reports only where it failed."""
     (tmp_path / "in.json").write_text('{"a": 1}\n{"a": \n')
     settings = IngestSettings(str(tmp_path / "in.json"), "json", place, schema="a int")
     with pytest.raises(PipelineFailed, match=r"in\.json.*\(Unexpected end-of-input"):

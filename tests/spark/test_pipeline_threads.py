@@ -1,4 +1,4 @@
-"""Pipelines in a thread that has never seen the session, as of a program that runs several."""
+"""Pipelines in a thread that has never seen the session, as in a program that runs several."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""Pipelines on a real cluster of three processes: what goes in comes out, once, and is counted."""
+"""Pipelines on a real cluster of three processes: every item comes out once, and is counted."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -80,7 +80,7 @@ def counts(summary: Summary) -> tuple[int, int, int]:
 
 
 def settled_letters(client: SyncClient, grave: QueuePlace, count: int) -> None:
-    """Until all letters have arrived, which is in a moment."""
+    """Waits until all dead letters have arrived, which takes a moment."""
     while client.stats(grave.queue).total.ready < count:
         pass
 
@@ -126,7 +126,7 @@ def test_new_files_become_items_run_by_run(spark, trio, client, place, tmp_path)
     assert (counts(summary), summary.batches) == ((200, 0, 200), 2)
     assert counts(ingest(spark, settings)) == (0, 0, 0)
     texts(tmp_path, "c", range(200, 250))
-    # A batch whose commit is forgotten, as by a driver that was killed, is taken for what it is.
+    # A batch whose commit is lost, as by a killed driver, is recognised.
     for name in ("1", ".1.crc"):
         (tmp_path / "done" / "commits" / name).unlink()
     assert counts(ingest(spark, settings)) == (150, 0, 150)
@@ -154,7 +154,7 @@ def test_a_queue_is_copied_changed_and_filtered(spark, trio, client, place, tmp_
     [item] = client.lease(target.queue, max_items=1)
     assert (item.kind, len(item.key), item.reference[1]) == ("even", 1, "-")
     assert client.stats(place.queue).total.acknowledged == 500
-    # One that goes on is ended between two batches.
+    # A pipeline that keeps running is ended between two batches.
     produce(client, place, range(500, 600))
     control = Control()
     control.report = lambda _: control.stop.set()
@@ -302,7 +302,7 @@ def test_items_are_copied_once_while_a_leader_is_killed(spark, trio, client, pla
 
 def test_pipelines_go_on_whose_driver_died_in_a_batch_of_both(spark, trio, client, tmp_path):
     for name in ("from", "to", "archived"):
-        # One partition: a batch is one task, and the stuck one leaves the others to the copy.
+        # One partition: a batch is one task, and the stuck one leaves the other tasks to the copy.
         client.create_queue(name, partitions=1)
     for name in ("from", "archived"):
         produce(client, QueuePlace(trio.endpoint, name), range(300))

@@ -1,5 +1,5 @@
 """A batch that run after run begins and none finishes: it is an error, or it is given up, and its
-items are dead letters; the query goes on behind it.
+items become dead letters; the query continues after it.
 """
 
 from itertools import count
@@ -29,7 +29,7 @@ def queue(client: SyncClient) -> str:
 
 
 def dead(client: SyncClient, queue: str) -> list[int]:
-    """When all of them have arrived; each was rejected."""
+    """The dead letters, once all of them have arrived; each was rejected."""
     while client.stats(queue).total.moving:
         pass
     letters = list(client.dead_letters(queue))
@@ -68,7 +68,7 @@ def test_a_batch_in_the_checkpoint_is_given_up(node, client, queue, capsys):
     assert driver.partitions(start, end) == []
     assert "is given up, for 2 runs" in capsys.readouterr().err
     assert dead(client, queue) == list(range(10))
-    # A later run does not ask for it either, and it may be acknowledged. Others are as they were.
+    # A later run does not ask for it either, and it may be acknowledged. Others stay as they were.
     later = stream_reader(node, queue)
     assert later.partitions(start, end) == []
     with pytest.raises(BatchReleased, match="became dead letters"):

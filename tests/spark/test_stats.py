@@ -1,4 +1,4 @@
-"""`stats`: what a queue has, counted by Spark, as a page that opens anywhere."""
+"""`stats`: the items of a queue, counted by Spark, as a page that opens anywhere."""
 
 import base64
 import re

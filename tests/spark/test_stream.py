@@ -1,5 +1,5 @@
-"""`spark.readStream.format("querator")` on real PySpark: each item once in what the query makes of
-it, and each fact about the engine on which that rests, by name.
+"""`spark.readStream.format("querator")` on real PySpark: each item once in the query's result, and
+each fact about the engine on which that rests, by name.
 """
 
 from itertools import count
@@ -44,7 +44,7 @@ def to_parquet(frame: Any, home: Path) -> Any:
 
 
 def archive(frame: Any, home: Path) -> Any:
-    """A run to the end of what there is."""
+    """Runs to the end of the available items."""
     query = to_parquet(frame, home).trigger(availableNow=True).start()
     assert query.awaitTermination(WAIT_S)
     return query
@@ -70,7 +70,7 @@ def test_a_queue_is_archived_run_by_run(spark, node, client, queue, tmp_path):
     archive(frame, tmp_path)
     assert archived(spark, tmp_path) == list(range(1_000))
     assert len(batches(tmp_path, "commits")) == 4
-    # Its last batch is acknowledged as well: nothing is left for the next run.
+    # Its last batch is acknowledged as well: nothing remains for the next run.
     total = client.stats(queue).total
     assert (total.acknowledged, total.reserved, total.ready) == (1_000, 0, 0)
     produce(client, queue, range(1_000, 1_200))
@@ -183,7 +183,7 @@ def test_batches_without_data_of_queries_with_state(spark, node, client, tmp_pat
     queue = f"lake-{next(NUMBERS)}"
     client.create_queue(queue, partitions=1)
     produce(client, queue, range(50))
-    # Later: they move the watermark on, so that Spark has something to forget in the end.
+    # Later: they advance the watermark, so that Spark has something to forget in the end.
     produce(client, queue, range(50, 60))
     frame = stream(spark, node, queue, maxItemsPerTrigger="50")
     frame = frame.withWatermark("timestamp", "0 seconds")

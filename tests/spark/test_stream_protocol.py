@@ -42,7 +42,7 @@ NUMBERS = count()
 
 
 def stream_reader(node: Nodes, queue: str, **options: Any) -> QueueStreamReader:
-    """As a process has it that knows nothing yet."""
+    """A reader as in a process that knows nothing yet."""
     least = {"endpoint": node.endpoint, "queue": queue, "readerId": "lake", "pollTimeout": "0"}
     return QueueStreamReader(stream_options({**least, **options}))
 
@@ -67,7 +67,7 @@ def produce(client: SyncClient, queue: str, numbers: Any) -> None:
 
 
 class Query:
-    """A query with its checkpoint and its sink; `die` leaves those."""
+    """A query with its checkpoint and its sink; `die` keeps both."""
 
     def __init__(self, node: Nodes, queue: str, **options: Any) -> None:
         self._make = lambda: stream_reader(node, queue, **options)
@@ -84,7 +84,7 @@ class Query:
         return self.logged[self.committed - 1] if self.committed else initial
 
     def begin(self, *, available_now: bool = False) -> QueueStreamReader:
-        """A new process: it repeats the batch that may not be done."""
+        """Starts a new process: it repeats the batch that may not be done."""
         self.driver = self._make()
         if available_now:
             self.driver.prepareForTriggerAvailableNow()
@@ -98,7 +98,7 @@ class Query:
         self.driver = None
 
     def trigger(self, upto: str = "committed") -> bool:
-        """One micro-batch, which ends early, in a crash; False: there was nothing new."""
+        """Runs one micro-batch, which may end early, in a crash; False: there was nothing new."""
         driver = self.driver or self.begin()
         end = asked(driver, self.start)
         assert list(end["p"]) == sorted(end["p"], key=int)
@@ -121,7 +121,7 @@ class Query:
             driver.commit(self.start)
         rows = read(self.executor, parts)
         assert rows
-        # Under the same two offsets there are the same items, in the same order.
+        # The same two offsets have the same items, in the same order.
         assert self.seen.setdefault(number, rows) == rows
         if upto == "read":
             return
@@ -175,7 +175,7 @@ def machine_of(node: Nodes, client: SyncClient) -> type[RuleBasedStateMachine]:
         @precondition(lambda self: self.zombie is not None)
         @rule()
         def rise(self) -> None:
-            """A driver that was thought dead asks, after the next one has asked."""
+            """A driver that was believed dead asks, after the next one has asked."""
             assert self.zombie is not None
             driver = self.query.driver or self.query.begin()
             asked(driver, self.query.start)
@@ -244,7 +244,7 @@ def test_limits_of_a_trigger(node, client, queue):
         parts: Any = reader.partitions(start, end)
         sizes.append(sum(part.hi - part.lo for part in parts))
         start = end
-    # One item of each partition goes, however small the limit of bytes is.
+    # One item of each partition is delivered, however small the limit of bytes is.
     assert sizes == [10, 2, 40]
 
 
@@ -308,7 +308,7 @@ def test_a_run_that_is_to_end_does_not_end_while_a_partition_cannot_be_asked(thr
     address = cluster(stream_options_of(three, "q").target).leader("", "q", 2)
     [led] = [each for each in three.members.by_name.values() if each.address == address]
     three.run(led.kill())
-    # The others go on.
+    # The others continue.
     assert query.trigger()
     assert 0 < len(query.stored()) < 60
     with pytest.raises(Unavailable, match=r"partition 2 of q .* retryTimeout"):
@@ -388,7 +388,7 @@ def test_two_drivers_with_one_reader_id(node, client, queue):
 
 
 def test_a_run_is_not_ended_by_its_own_first_attempt_to_begin(node, client, queue, monkeypatch):
-    """Which was given up, and comes late."""
+    """The first attempt was given up, and comes late."""
     produce(client, queue, range(5))
     connections = cluster(stream_options_of(node, queue).target)
     opened: list[reader_service_pb2.OpenReaderRequest] = []
@@ -425,13 +425,13 @@ def test_a_deleted_checkpoint_is_refused_or_adopted(node, client, queue):
     adopting = Query(node, queue, onCheckpointMismatch="adopt")
     while adopting.trigger():
         pass
-    # The second batch was given out, and never acknowledged.
+    # The second batch was handed out, and never acknowledged.
     assert set(before.sink[0]).isdisjoint(adopting.stored())
     assert sorted({*before.sink[0], *adopting.stored()}) == list(range(10))
 
 
 def test_what_was_adopted_is_in_the_checkpoint_for_all_partitions(node, client, queue):
-    """Also for those that have had nothing since: the option is for one run."""
+    """Also for partitions that have had no items since: the option is for one run."""
     produce(client, queue, range(20))
     before = Query(node, queue)
     while before.trigger():
@@ -541,5 +541,5 @@ def test_a_batch_is_read_on_from_the_next_leader(three):
             three.run(led.kill())
         found += [value[:5] for value in batch["value"].to_pylist()]
     assert found == [b"%05d" % number for number in range(20_000)]
-    # The run goes on as well: what was read is acknowledged.
+    # The run continues as well: what was read is acknowledged.
     assert asked(reader, end) == end

@@ -20,7 +20,7 @@ EVERYTHING = (
 
 
 def create(node: Any, queue: str, **settings: Any) -> dict[str, str]:
-    """Options of the queue."""
+    """Creates the queue; returns the options for it."""
     with SyncClient(node.endpoint) as client:
         client.create_queue(queue, **settings)
     return {"endpoint": node.endpoint, "queue": queue}
@@ -31,8 +31,8 @@ def save(frame: Any, options: dict[str, str], **more: Any) -> None:
 
 
 def settled(node: Any, queue: str) -> None:
-    """Until what is committed is seen, which is in a moment. Attempts that do not count may stay
-    staged.
+    """Waits until committed items are visible, which takes a moment. Attempts that do not count may
+    stay staged.
     """
     with SyncClient(node.endpoint) as client:
         while any(
@@ -140,7 +140,7 @@ class Texts:
         return reader.load(str(self.source))
 
     def start(self, writer: Any) -> None:
-        """Until all files are written."""
+        """Runs until all files are written."""
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         query = writer.trigger(availableNow=True).start()
         try:
@@ -149,7 +149,9 @@ class Texts:
             query.stop()
 
     def forget_last_commit(self) -> None:
-        """As if the driver had died between the sink's commit and its own."""
+        """Deletes the last commit, as if the driver had died between the sink's commit and
+        its own.
+        """
         commits = self.checkpoint / "commits"
         last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
         (commits / str(last)).unlink()

@@ -1,4 +1,6 @@
-"""What writes rely on in Spark, fact by fact: a version that does otherwise fails here, by name."""
+"""The facts about Spark on which writes rely, one by one: a version that differs fails here, by
+name.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,8 +30,8 @@ class Note(WriterCommitMessage):
 
 
 class Notes:
-    """Calls of both writers, as lines of a file. `fails`: a file; while it is there commits fail,
-    after what they do.
+    """Calls of both writers, as lines of a file. `fails`: a file; while it exists commits fail,
+    after they have done their work.
     """
 
     def __init__(self, path: str, fails: str) -> None:
@@ -183,7 +185,7 @@ def test_tasks_of_a_write_in_for_each_batch_know_query_and_batch(book, texts):
 
 
 class Tabled(DataSource):
-    """Has what Spark hands over for each write as a line of a file, and records the options of a
+    """Records what Spark passes for each write as a line of a file, and records the options of a
     table with its schema, as the format `querator` does.
     """
 
@@ -223,8 +225,8 @@ class Thrown(DataSourceWriter):
 def test_a_saved_frame_of_a_table_is_handed_over_as_an_insert_into_the_table(
     spark, tmp_path, options
 ):
-    """So a frame of a table that is saved without `queue` goes into the queue of the table: nothing
-    tells it from an insert.
+    """A frame of a table that is saved without `queue` therefore goes into the queue of the table:
+    it cannot be distinguished from an insert.
     """
     notes = tmp_path / "writes"
     spark.dataSource.register(Tabled)

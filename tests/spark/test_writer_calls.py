@@ -67,7 +67,9 @@ class Queue:
         return BatchWriter(sink_options({**self.options, **more}, of_table={}), schema)
 
     def found(self, least: int) -> Counter[str]:
-        """All values, when there are so many: those of a committed batch are seen in a moment."""
+        """All values, once there are `least`: those of a committed batch are visible in a
+        moment.
+        """
         leased = 0
         while leased < least:
             leased += len(self.client.lease(self.name, max_items=100, wait=SOON))
@@ -88,8 +90,8 @@ def queue(node) -> Iterator[Queue]:
 
 
 class Calls(RuleBasedStateMachine):
-    """A streaming query that is interrupted anywhere. Attempts at a task write other rows each, so
-    that one which should not count is seen.
+    """A streaming query that is interrupted anywhere. Each attempt at a task writes other rows, so
+    that an attempt which should not count is detected.
     """
 
     node: Any = None
@@ -126,7 +128,7 @@ class Calls(RuleBasedStateMachine):
 
         task_of_spark = Task(task, self.query, self.number)
         if self.committed:
-            # It ends before it comes to the row that fails.
+            # The task ends before it comes to the row that fails.
             assert self.queue.stream().write_task(task_of_spark, rows()).committed
             return
         with pytest.raises(RuntimeError, match="the plan failed"):
@@ -255,7 +257,7 @@ def test_messages_of_dropped_attempts_commit_nothing(queue):
 
 @pytest.mark.parametrize("more", [{}, {"txnAppId": "nightly", "txnVersion": "3"}])
 def test_nothing_stays_staged_of_a_write_all_of_whose_tasks_have_failed(queue, more):
-    """Nobody else knows its name."""
+    """No other process knows the name of the write."""
     writer = queue.batch(**more)
     writer.write_task(Task(0), batches("a"))
     assert queue.client.staged_batches(queue.name).batches
@@ -372,7 +374,7 @@ def test_dedupe_keys_make_a_repeat_harmless(queue):
 
 
 def test_a_column_that_is_the_dedupe_key_is_written_as_well(queue):
-    """Its name says what it is besides."""
+    """Its name also says what it is."""
     rows = pa.record_batch({"value": ["a", "b"], "reference": ["1", "2"]})
     writer = queue.batch(
         columns(value="string", reference="string"),
@@ -432,7 +434,7 @@ def test_a_header_that_is_not_utf8_is_named_by_its_row_and_column(queue):
 
 @pytest.mark.parametrize("size", [9 << 20, 40 << 20])
 def test_a_row_that_no_request_can_carry_is_named(queue, size):
-    """For a column other than its payload."""
+    """The large column is not the payload."""
     rows = pa.record_batch({"value": ["a", "b"], "reference": ["r", "r" * size]})
     writer = queue.batch(columns(value="string", reference="string"))
     with pytest.raises(RowRefused) as caught:

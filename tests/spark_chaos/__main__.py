@@ -1,8 +1,8 @@
 """`python -m tests.spark_chaos [--minutes 10] [--seed N] [--rate N] [--keep DIR]`: see `make
-spark-chaos`. 0 minutes: the short form, with each sort of kill once.
+spark-chaos`. 0 minutes: the short form, with each kind of kill once.
 
-The last line is the summary. The exit code is 1 when anything does not balance, or does not come
-to its end; then the nodes' directories, the archive, the checkpoints and all logs are kept.
+The last line is the summary. The exit code is 1 when a count does not balance, or the run does not
+come to its end; then the nodes' directories, the archive, the checkpoints and all logs are kept.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def told(outcome: Outcome) -> list[str]:
-    """What is wrong, and what producers were told."""
+    """The problems, and the errors that producers received."""
     lines = [f"error: {error}" for error in outcome.errors[:ERRORS_TOLD]]
     return lines + [f"WRONG: {sentence}" for sentence in outcome.problems]
 

@@ -1,4 +1,4 @@
-"""What went into a queue, and what came out at the other end of a stream.
+"""Counts of the items that went into a queue, and of those that came out of a stream.
 
 Items are numbered from 0 on, and their payloads follow from their numbers. A produce that failed
 for its user is in doubt: its items may be there, once.
@@ -18,13 +18,13 @@ BROKEN_PROMISES = (
     "READER_FENCED",
     "this is a defect of querator",
 )
-"""What a query may not end with, whatever is killed: checkpoint and queue belong together, and no
-other query has the reader's name.
+"""Errors with which a query may not end, whatever is killed: checkpoint and queue belong together,
+and no other query has the reader's name.
 """
 
 
 def payload(number: int) -> bytes:
-    """Of different lengths."""
+    """Payloads have different lengths."""
     return b"%d %s" % (number, b"x" * (number * 7919 % PADDING))
 
 
@@ -35,7 +35,7 @@ class Produced:
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """`rows` have `distinct` numbers. `strange`: with a payload that nobody has sent."""
+    """`rows` have `distinct` numbers. `strange`: rows with a payload that was never sent."""
 
     produced: int
     rows: int
@@ -72,7 +72,7 @@ def tally(produced: Produced, found: Iterable[tuple[str, bytes]]) -> Tally:
     strange += sum(times for number, times in numbers.items() if number not in sent)
     doubled = max(ids.total() - len(ids), numbers.total() - len(numbers))
     return Tally(
-        # What was in doubt and is there was produced.
+        # Items in doubt that are there were produced.
         produced=len(produced.acknowledged | (produced.doubtful & numbers.keys())),
         rows=ids.total(),
         distinct=len(numbers),
@@ -83,5 +83,5 @@ def tally(produced: Produced, found: Iterable[tuple[str, bytes]]) -> Tally:
 
 
 def broken_promise(words: str) -> str:
-    """Which of them a query's error names; empty: none."""
+    """The broken promise that a query's error names; empty: none."""
     return next((promise for promise in BROKEN_PROMISES if promise in words), "")

@@ -1,8 +1,8 @@
 """The driver that is killed: `python -m tests.spark_chaos.driver SETTINGS`, JSON of `Settings`.
 
-Two queries run on until standard input ends: LAKE to Parquet, and WELL through a shuffle to COPY.
-One that fails is started again. Then both run to the end of what there is, and the archive, as
-Spark reads it, is written to HOME/archived. What happens is told in lines of JSON behind `SAYS`.
+Two queries run until standard input ends: LAKE to Parquet, and WELL through a shuffle to COPY. A
+query that fails is started again. Then both run to the end of the available items, and the archive,
+as Spark reads it, is written to HOME/archived. Events are printed as lines of JSON after `SAYS`.
 """
 
 import sys
@@ -24,7 +24,7 @@ WORDS = 4_000
 
 
 class Settings(msgspec.Struct):
-    """`items`: of a micro-batch, at most."""
+    """`items`: largest size of a micro-batch."""
 
     home: str
     endpoint: str
@@ -71,7 +71,7 @@ class Queries:
         return stream.writeStream.format("parquet").option("path", str(self._home / "lake"))
 
     def _copy(self) -> Any:
-        # The shuffle: tasks that are tried again do not have the same rows in the same order.
+        # The shuffle: a repeated task does not have the same rows in the same order.
         stream = self._stream(WELL).select("value").repartition(3)
         options = {"endpoint": self._settings.endpoint, "queue": COPY}
         return stream.writeStream.format("querator").options(**options)
@@ -82,7 +82,7 @@ class Queries:
         return (writer.trigger(**trigger) if trigger else writer).start()
 
     def tend(self) -> None:
-        """Starts what does not run."""
+        """Starts queries that do not run."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -95,7 +95,7 @@ class Queries:
                 try:
                     self._running[query] = self.start(query)
                 except (PySparkException, Py4JJavaError) as error:
-                    # Columns are asked for in a worker too.
+                    # Columns are also read in a worker.
                     say("failed", query, str(error))
 
     def stop(self) -> None:
@@ -103,7 +103,7 @@ class Queries:
             running.stop()
 
     def drain(self) -> None:
-        """What was in line when it began, each in a run that ends by itself."""
+        """Takes the items that waited when it began, each query in a run that ends by itself."""
         for query in self._writers:
             self.start(query, availableNow=True).awaitTermination()
 

@@ -1,7 +1,7 @@
-"""Who is killed, and when: drivers, Python workers of Spark, and nodes, all by SIGKILL.
+"""Kills of drivers, Python workers of Spark, and nodes, all by SIGKILL.
 
-Which kill comes when follows from the seed; what it meets does not. What was killed is started
-again, but for workers, which Spark replaces.
+The seed decides which kill comes when. The state in which it finds the processes varies. Killed
+processes are started again, except for workers, which Spark replaces.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from tests.spark_chaos.driver import QUERIES, SAYS, Said, Settings, checkpoint
 START_S = 180
 DRAIN_S = 600
 DOWN_S = 2.0
-"""How long, at most, until what was killed is started again."""
+"""Longest time until a killed process is started again."""
 TOGETHER = 0.15
-"""How often two are killed at once."""
+"""Probability that two are killed at once."""
 WEIGHTS = {"worker": 8, "leader": 4, "driver": 3, "two nodes": 1}
 FIRST = ("worker", "leader", "driver")
 LOOK_S = 0.02
@@ -38,13 +38,13 @@ class Process(msgspec.Struct, frozen=True):
 
 
 class Driver:
-    """A process of `tests.spark_chaos.driver`, and what it and those before it have said."""
+    """A process of `tests.spark_chaos.driver`, and the events of it and of its predecessors."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.home = Path(settings.home)
         self.failed: Counter[str] = Counter()
-        """How often a query failed, by its name."""
+        """Number of failures of each query."""
         self.broken: list[str] = []
         """Errors of queries that no kill explains."""
         self._process: asyncio.subprocess.Process | None = None
@@ -99,7 +99,7 @@ class Driver:
             raise AssertionError(f"the driver was never {event}:\n{said}")
 
     async def until_committed(self) -> None:
-        """Until each query has committed a micro-batch since now."""
+        """Waits until each query has committed a micro-batch since now."""
         before = {query: self._last(query, "commits") for query in QUERIES}
         async with asyncio.timeout(START_S):
             while True:
@@ -108,7 +108,7 @@ class Driver:
                 await asyncio.sleep(LOOK_S)
 
     def inside(self) -> int:
-        """How many of its queries have planned a micro-batch that is not committed."""
+        """Number of its queries with a micro-batch that is planned and not committed."""
         return sum(self._last(query, "offsets") > self._last(query, "commits") for query in QUERIES)
 
     def _last(self, query: str, log: str) -> int:
@@ -124,7 +124,7 @@ class Driver:
         return self._process is not None and self._process.returncode is None
 
     async def kill(self) -> None:
-        """Python and Java. Workers live until they notice, as they would elsewhere."""
+        """Kills Python and Java. Workers live until they notice, as they would elsewhere."""
         assert self._process is not None
         assert self._listening is not None
         os.killpg(self._process.pid, signal.SIGKILL)
@@ -132,7 +132,7 @@ class Driver:
         await self._listening
 
     async def drain(self) -> None:
-        """Until it has ended well."""
+        """Waits until it has ended well."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._listening is not None
@@ -144,7 +144,7 @@ class Driver:
 
 
 class Kills:
-    """`run`: one after the other, and sometimes two at once."""
+    """`run`: one kill after the other, and sometimes two at once."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Kills:
         pauses_s: tuple[float, float],
         say: Callable[[str], None],
     ) -> None:
-        """`pauses_s`: from when until when, after all was started again, somebody is killed."""
+        """`pauses_s`: shortest and longest time from the restart of everything to the next kill."""
         self.done: Counter[str] = Counter()
         self.inside = 0
         """Micro-batches that were planned and not committed when their driver was killed."""
@@ -172,8 +172,8 @@ class Kills:
         }
 
     async def run(self, until_s: float) -> None:
-        """Those of `FIRST` once, while the queries get on; then what chance says, whatever they do,
-        until the loop's clock is `until_s`.
+        """Makes each kill of `FIRST` once, and lets all queries commit before each. Then makes
+        random kills, whatever the queries do, until the loop's clock is `until_s`.
         """
         loop = asyncio.get_running_loop()
         first = list(FIRST)
@@ -195,7 +195,7 @@ class Kills:
         return self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
 
     async def _kill_worker(self) -> None:
-        """Any, as soon as there is one."""
+        """Kills any worker, as soon as there is one."""
         while True:
             workers = self._driver.workers()
             if workers:
@@ -237,7 +237,7 @@ def last(log: Path) -> int:
 
 
 def in_session(leader: int) -> list[Process]:
-    """All processes of a session: also those whose parents were killed."""
+    """All processes of a session, also those whose parents were killed."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -245,7 +245,7 @@ def in_session(leader: int) -> list[Process]:
             command = stat.with_name("cmdline").read_bytes()
         except OSError:
             continue  # It has ended since.
-        # Behind the name: state, parent, process group, session.
+        # The fields after the name: state, parent, process group, session.
         if int(tail.split()[3]) == leader:
             found.append(Process(int(head.split()[0]), command))
     return sorted(found, key=lambda process: process.pid)

@@ -1,12 +1,15 @@
-"""One run: load and kills, then calm, a drain, and the books.
+"""One run: load and kills, then calm, a drain, and the counts.
 
-load      numbered items go into two queues as fast as `rate` says, LAKE and WELL; a driver of
-          Spark archives the one to Parquet and copies the other to a third queue
-kills     drivers, workers and nodes, until the time is up
-calm      the load ends, all nodes run, and nothing is wrong with the cluster
-drain     both queries take what is left, and end by themselves; a consumer takes all copies
-books     what was produced is archived once and copied once; what the nodes count is the same;
-          the nodes end, and `querator verify` passes
+The phases:
+
+    load      numbered items go into two queues at `rate`, LAKE and WELL; a driver of Spark
+              archives the first to Parquet and copies the second to a third queue
+    kills     drivers, workers and nodes, until the time is up
+    calm      the load ends, all nodes run, and nothing is wrong with the cluster
+    drain     both queries take the remaining items, and end by themselves; a consumer takes all
+              copies
+    books     each produced item is archived once and copied once; the nodes' counts are the same;
+              the nodes end, and `querator verify` passes
 """
 
 import asyncio
@@ -35,8 +38,8 @@ CALM_S = 120.0
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """`minutes` of kills; 0: each sort comes once. `rate`: items a second, into each of the two
-    queues, one produce of all that is due in `pace_s`; `items`: of a micro-batch, at most;
+    """`minutes` of kills; 0: each kind comes once. `rate`: items per second, into each of the two
+    queues, one produce of all that is due in `pace_s`; `items`: largest size of a micro-batch;
     `pauses_s` as of `Kills`.
     """
 
@@ -63,7 +66,7 @@ class Outcome(msgspec.Struct, frozen=True):
     failed: int
     """How often a query failed, and was started again."""
     errors: list[str]
-    """What producers were told."""
+    """Errors that producers received."""
     seconds: float
     problems: list[str]
 
@@ -80,7 +83,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Load:
-    """The same numbers into both queues."""
+    """Produces the same numbers into both queues."""
 
     def __init__(self, rate: float, pace_s: float) -> None:
         self.produced = {LAKE: Produced(), WELL: Produced()}
@@ -93,7 +96,7 @@ class Load:
         self._stopping.set()
 
     async def produce(self, queue: str, producer: Producer) -> None:
-        """Until `stop`. What was held up is made up for."""
+        """Produces until `stop`. Catches up on delays."""
         began_s, next_number = time.monotonic(), 0
         while not self._stopping.is_set():
             await asyncio.sleep(self._pace_s)
@@ -116,7 +119,7 @@ class Load:
 
 
 async def chaos(home: Path, scale: Scale, seed: int, say: Callable[[str], None]) -> Outcome:
-    """Raises AssertionError and TimeoutError: something does not come to its end."""
+    """Raises AssertionError and TimeoutError when a phase does not come to its end."""
     began_s = time.monotonic()
 
     def timed(line: str) -> None:
@@ -185,7 +188,7 @@ async def _under_load(
 
 
 async def _consumed(client: Client, count: int) -> list[tuple[str, bytes]]:
-    """So many items, leased and completed; fewer if no more come in time."""
+    """`count` items, leased and completed; fewer if no more come in time."""
     found: list[tuple[str, bytes]] = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_S), client.consumer(COPY) as consumer:
@@ -212,7 +215,7 @@ async def _end(cluster: Members) -> None:
 
 
 def problems(archived: Tally, copied: Tally, totals: dict[str, PartitionStats]) -> list[str]:
-    """Sentences, one for each thing that is not as it should be."""
+    """A sentence for each deviation."""
     checks = [
         (archived.balances, f"the archive does not balance: {archived}"),
         (copied.balances, f"the copy does not balance: {copied}"),
