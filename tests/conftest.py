@@ -1,4 +1,4 @@
-"""What every tier of tests shares: Hypothesis profiles, skip report, no blocking on the loop."""
+"""Shared by all tiers of tests: Hypothesis profiles, skip report, no blocking on the loop."""
 
 import os
 import signal
@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.skip_report"]
 
-# `ci` finds the same examples on every run, so that a red build is red again; `dev` looks for
-# others each time. No deadlines: the machine is shared, and a slow example is not a wrong one.
+# `ci` finds the same examples on every run, so that a red build is red again; `dev` searches for
+# others each time. No deadlines: the machine is shared, and a slow example is not a failure.
 settings.register_profile(
     "ci",
     derandomize=True,
@@ -26,8 +26,8 @@ settings.load_profile(
 
 
 def pytest_configure() -> None:
-    """Programs that tests interrupt must not inherit that this is ignored, as it is in the
-    background of a shell.
+    """Programs that tests interrupt must not inherit an ignored SIGINT, which a shell sets for
+    background jobs.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,7 +40,7 @@ def _no_blocking_calls() -> Iterator[None]:
         # gRPC joins its poller thread when its last object is freed. That may be garbage of an
         # earlier test, which the collector happens to meet while Querator runs.
         guard.functions["threading.Lock.acquire"].can_block_in("threading.py", "join")
-        # The loop of a demo, which looks at /proc and at a log, and serves nobody.
+        # The loop of a demo reads /proc and a log, and serves no client.
         for function in guard.functions.values():
             function.can_block_in("cli/spark/driver.py", ("_below", "_run_once", "_last_words"))
         yield

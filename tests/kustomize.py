@@ -1,5 +1,5 @@
-"""The manifests of cluster/kubernetes as the API server would get them, and what the kubelet would
-make of a pod's container.
+"""The manifests of cluster/kubernetes as the API server would receive them, and what the kubelet
+would make of a pod's container.
 """
 
 import re
@@ -41,7 +41,7 @@ def one(objects: list[dict[str, Any]], kind: str, name: str = "querator") -> dic
 
 
 class PodSpec(msgspec.Struct, frozen=True):
-    """Of the pods of a StatefulSet with one container."""
+    """The pods of a StatefulSet with one container."""
 
     pod: dict[str, Any]
     container: dict[str, Any]
@@ -58,7 +58,7 @@ class PodSpec(msgspec.Struct, frozen=True):
         return cls(pod, container, spec["template"]["metadata"]["labels"], claims)
 
     def environment(self, *, name: str, namespace: str) -> dict[str, str]:
-        """Of the container, in a pod of this name."""
+        """Environment of the container, in a pod of this name."""
         values: dict[str, str] = {}
         for entry in self.container["env"]:
             if "value" in entry:
@@ -88,7 +88,7 @@ class PodSpec(msgspec.Struct, frozen=True):
 
 
 def _expanded(text: str, known: Mapping[str, str]) -> str:
-    """`$(NAME)` of what is known already; anything else stays, as Kubernetes has it."""
+    """Expands `$(NAME)` of known variables; all other text stays, as in Kubernetes."""
 
     def value(found: re.Match[str]) -> str:
         return "$" if found[1] == "$" else known.get(found[2], found[0])

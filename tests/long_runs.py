@@ -1,5 +1,5 @@
-"""What the runs of minutes have in common (tests.chaos, tests.growth, tests.spark_chaos): a
-directory that is kept when anything is wrong, and a summary as the last line.
+"""Common parts of the runs of minutes (tests.chaos, tests.growth, tests.spark_chaos): a directory
+that is kept when something is wrong, and a summary as the last line.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ def carry_out(
     failed: str,
     kept: Callable[[Path], Sequence[str]] = lambda home: (),
 ) -> int:
-    """The exit code: 1 when `run` raises. `home` None: a new directory whose name begins with
-    `prefix`, deleted when all is well. `failed`: the summary of a run that raises; `kept`: what is
-    said when something is wrong.
+    """Returns the exit code: 1 when `run` raises. `home` None: a new directory whose name begins
+    with `prefix`, deleted when all is well. `failed`: the summary of a run that raises; `kept`: the
+    text that is printed when something is wrong.
     """
     place = home or Path(tempfile.mkdtemp(prefix=prefix))
     place.mkdir(parents=True, exist_ok=True)

@@ -42,7 +42,7 @@ class Papers:
     def peer(
         self, name: str, *, expired: bool = False, trusts: "Papers | None" = None
     ) -> PeerTlsSettings:
-        """Of the port for other nodes."""
+        """TLS settings of the port for other nodes."""
         cert, key = self.issue(name, expired=expired)
         return PeerTlsSettings(str(cert), str(key), str((trusts or self).ca))
 

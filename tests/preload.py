@@ -13,7 +13,7 @@ def compiler() -> str | None:
 
 
 def build(source: Path, room: Path) -> Path:
-    """The library, made in the directory `room`."""
+    """Builds the library in the directory `room`, and returns its path."""
     found = compiler()
     assert found is not None
     library = room / source.with_suffix(".so").name

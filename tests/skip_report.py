@@ -1,7 +1,7 @@
-"""pytest plugin: what was skipped, why, and whether tests/skips.toml allows it.
+"""pytest plugin: skipped tests with their reason, and whether tests/skips.toml allows them.
 
-A table ends every run that skipped something or saw an expected failure. With `--strict-skips`, or
-when CI is set, one that tests/skips.toml does not list fails the run.
+A table ends every run that skipped a test or saw an expected failure. With `--strict-skips`, or
+when CI is set, a skip that tests/skips.toml does not list fails the run.
 """
 
 import os

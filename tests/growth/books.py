@@ -118,7 +118,7 @@ class Books:
         seconds: float,
     ) -> None:
         """`stored`: (key, partition, sequence) of each flight, in the order of producing;
-        `partitions`: how many there were when they were sent.
+        `partitions`: the number of partitions when the flights were sent.
         """
         known = partitions if partitions == self.partitions else 0
         self.acknowledging.beat()

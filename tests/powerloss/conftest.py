@@ -23,7 +23,7 @@ TOTALS = pytest.StashKey[Totals]()
 
 @pytest.fixture(scope="session")
 def totals(request: pytest.FixtureRequest) -> Totals:
-    """What the power losses of real nodes came to; told at the end."""
+    """Totals of the power losses of real nodes, printed at the end."""
     return request.config.stash.setdefault(TOTALS, Totals())
 
 

@@ -1,14 +1,14 @@
 """A disk that forgets what was not synced.
 
 `Disk` follows one directory. Processes that are started with its environment, under the shim of
-shadow.c, write below it as always, and a journal tells what they did. `lose_power`, once all of
+shadow.c, write below it as always, and a journal records what they did. `lose_power`, once all of
 them have been killed, makes the directory what a disk may hold after a power loss at that moment.
 
-What is kept for sure: bytes and length of a file up to the beginning of its last fsync or fdatasync
-that came back; the range of each write to a descriptor with O_DSYNC or O_SYNC that came back, in
-whole pages; names in a directory up to its last fsync. The sync of a file does not keep its name.
+Certainly kept: bytes and length of a file up to the beginning of its last fsync or fdatasync that
+returned; the range of each write to a descriptor with O_DSYNC or O_SYNC that returned, in whole
+pages; names in a directory up to its last fsync. The sync of a file does not keep its name.
 
-What else is kept is chance, between none and all of it (`Kept`):
+Chance decides about the rest, between none and all of it (`Kept`):
 
 * of each page of 4 KiB any of the versions since, also mixed by sectors of 512 bytes between two
   that follow each other, independently of all other pages and files;
@@ -31,11 +31,11 @@ SECTOR_BYTES: Final = 512
 MAPPED_NAME: Final = "lock.mdb"
 """LMDB maps its table of readers to write into it. It holds nothing that must survive."""
 _TORN_SHARE: Final = 0.2
-"""So many of the pages that are kept are mixed of two versions."""
+"""Share of the kept pages that are mixed of two versions."""
 
 
 class Kept(Enum):
-    """What a power loss leaves of what was written and not synced."""
+    """What a power loss leaves of unsynced writes."""
 
     NONE = "none"
     SOME = "some"
@@ -44,7 +44,7 @@ class Kept(Enum):
 
 @dataclass(slots=True)
 class Loss:
-    """What was not synced when the power went, and how much of it is gone."""
+    """What was not synced when the power failed, and how much of it is lost."""
 
     pages: int = 0
     pages_lost: int = 0
@@ -80,7 +80,7 @@ class _File:
             self._lengths.append((position, end))
 
     def set_length(self, position: int, length: int) -> None:
-        """What is cut off reads as zeros if the file grows again."""
+        """Bytes that are cut off read as zeros if the file grows again."""
         old = self._length
         if length < old:
             self.write(position, length, bytes(old - length))
@@ -144,7 +144,7 @@ class _File:
 
     def _keep(self, pages: dict[int, bytes], length: int) -> None:
         with self.store.open("r+b") as file:
-            # What lies behind the length is not there: it must not come back when the file grows.
+            # Bytes beyond the length do not exist: they must not come back when the file grows.
             file.truncate(min(length, self.bytes_durable))
             file.truncate(length)
             for number, page in pages.items():
@@ -156,7 +156,7 @@ class _File:
 
 @dataclass(slots=True)
 class _Directory:
-    """Durable names, and the changes since: each sets names, or takes them away (None)."""
+    """Durable names, and the changes since: each sets names, or removes them (None)."""
 
     names: dict[str, "_File | _Directory"] = field(default_factory=dict)
     changes: list[tuple[int, dict[str, "_File | _Directory | None"]]] = field(default_factory=list)
@@ -193,7 +193,7 @@ class _Directory:
 
 
 class Disk:
-    """`root` and what is in it when this is made is durable; `room` is a directory to work in."""
+    """`root` and its content at the begin are durable; `room` is a directory to work in."""
 
     def __init__(self, root: Path, room: Path, shim: Path) -> None:
         self.root = root.resolve()
@@ -219,9 +219,9 @@ class Disk:
         }
 
     def lose_power(self, kept: Kept, random: Random) -> Loss:
-        """Makes the directory what is left. No process may have anything open in it.
+        """Makes the directory what remains. No process may have anything open in it.
 
-        Raises NotFollowed if some process did what cannot be told.
+        Raises NotFollowed if a process did something that the journal cannot follow.
         """
         for record in read(self._journal):
             self._follow(record)

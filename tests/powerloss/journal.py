@@ -16,7 +16,7 @@ class Kind(IntEnum):
     WRITE = 1
     """`inode` from offset `a`; the text is the bytes."""
     RESULT = 2
-    """Of the write before: only the first `a` bytes were taken."""
+    """The result of the write before: only the first `a` bytes were taken."""
     SYNC = 3
     """`inode`, everything before position `a` of the journal. Of a directory: its names."""
     SYNC_RANGE = 4
@@ -41,11 +41,13 @@ class Record(NamedTuple):
 
 
 class NotFollowed(AssertionError):
-    """The process did what the model of a disk does not know; what would be kept is unknown."""
+    """The process did what the model of a disk does not know, so it is unknown what would
+    be kept.
+    """
 
 
 def read(path: Path) -> Iterator[Record]:
-    """The whole records, results of writes worked in. Raises NotFollowed."""
+    """The whole records, with the results of writes applied. Raises NotFollowed."""
     write: Record | None = None
     for record in _raw(path):
         if record.kind is Kind.NOT_FOLLOWED:

@@ -23,7 +23,9 @@ class PoweredNode:
         self.lie()
 
     def lie(self, *lies: str) -> None:
-        """From its next start on the disk reports syncs of these kinds, and does not make them."""
+        """From its next start on the disk reports syncs of these kinds as done, and does not make
+        them.
+        """
         self.process.environment = self.disk.environment(*lies)
 
 
@@ -40,11 +42,11 @@ def cluster(room: Path, library: Path, count: int) -> list[PoweredNode]:
 
 @dataclass(slots=True)
 class Totals:
-    """Over power losses of single nodes."""
+    """Totals over the power losses of single nodes."""
 
     losses: int = 0
     in_flight: int = 0
-    """Those that came while something was not synced."""
+    """Power losses that came while something was not synced."""
     pages: int = 0
     pages_lost: int = 0
     pages_torn: int = 0
@@ -66,8 +68,8 @@ async def start(nodes: Sequence[PoweredNode]) -> None:
 async def lose_power(
     nodes: Sequence[PoweredNode], kept: Kept, random: Random, totals: Totals
 ) -> None:
-    """All of them at once: killed, and on each disk is what may be left. One that is not running
-    loses what was not synced when it ended.
+    """All nodes lose power at once: they are killed, and each disk keeps what may remain. A node
+    that is not running loses what was not synced when it ended.
     """
     async with asyncio.TaskGroup() as group:
         for node in nodes:
@@ -78,7 +80,7 @@ async def lose_power(
 
 
 async def verify_all(nodes: Sequence[PoweredNode]) -> None:
-    """`querator verify` on each of these nodes, none of which is running. All are looked at before
+    """Runs `querator verify` on each of these nodes, none of which is running. Checks all before
     the first one with findings raises.
     """
     looks = (verify(node.process.data_dir, node.process.environment) for node in nodes)

@@ -1,8 +1,8 @@
-"""Power loss at random moments under load: what was acknowledged is there, what was completed stays
-gone; and a disk that lies about its syncs is found out by the same run.
+"""Power loss at random moments under load: acknowledged items are there, completed items stay gone.
+The same run detects a disk that lies about its syncs.
 
 Each run has a seed: POWERLOSS_RUNS is their number, POWERLOSS_SEED the first. The seed decides the
-moments and what a disk keeps; what a node is doing at that moment is the machine's.
+moments and what a disk keeps; the machine decides what a node is doing at that moment.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tests.powerloss.nodes import PoweredNode, Totals, cluster, lose_power, star
 RUNS = int(os.environ.get("POWERLOSS_RUNS", "1"))
 SEED = int(os.environ.get("POWERLOSS_SEED", "1"))
 LOSSES = 3
-"""In each run."""
+"""Power losses in each run."""
 DRAINS = 6
 """Consumers that empty the queue in the end."""
 
@@ -59,7 +59,7 @@ class Run:
             self.load.gone.set()
 
     async def produce(self, count: int) -> None:
-        """Returns when so many items are acknowledged."""
+        """Returns when `count` items are acknowledged."""
         references = [f"by hand {n}" for n in range(count)]
         async with self.load.stub() as stub:
             await self.load.produce_once(stub, references, uuid_utils.uuid7().bytes, 1)
@@ -68,7 +68,7 @@ class Run:
         await lose_power(self.nodes, kept, self.random, self.totals)
 
     async def violations(self) -> list[str]:
-        """Empties the queue; what is wrong with what the clients have seen."""
+        """Empties the queue. Returns the violations in what the clients have seen."""
         async with asyncio.TaskGroup() as group:
             for n in range(DRAINS):
                 drain = Load(QUEUE, self.address, n, self.recorder)
@@ -90,7 +90,7 @@ class Run:
 async def run(
     request: pytest.FixtureRequest, seed: int, tmp_path: Path, library: Path, totals: Totals
 ) -> AsyncIterator[Run]:
-    """One node, or a cluster of three whose clients are at all of them."""
+    """One node, or a cluster of three with clients at each of them."""
     again = f"make powerloss RUNS=1 SEED={seed} PYTEST='-k {request.function.__name__}'"
     request.node.add_report_section("setup", "repeat", again)
     if request.param == 1:
@@ -126,7 +126,7 @@ async def test_power_loss_loses_nothing(run: Run) -> None:
 
 
 async def found_by(run: Run, *lies: str) -> str:
-    """How it shows that the disk lied: what is wrong after a power loss under load."""
+    """The violations after a power loss under load, which show that the disk lied."""
     for node in run.nodes:
         assert await node.process.terminate() == 0
         node.lie(*lies)

@@ -1,4 +1,5 @@
-"""The disk that forgets: a program writes, syncs, says so and is killed; what is left is looked at.
+"""The disk that forgets: a program writes, syncs, reports that and is killed; the remains are
+checked.
 
 Each program runs in the directory that the disk follows.
 """
@@ -74,7 +75,7 @@ def machine(tmp_path: Path, library: Path) -> Machine:
 
 @pytest.fixture
 def outcomes(tmp_path: Path, library: Path) -> Callable[[str, Kept], list[dict[str, bytes]]]:
-    """What different power losses leave of one program."""
+    """Results of different power losses of one program."""
 
     def run(program: str, kept: Kept) -> list[dict[str, bytes]]:
         found = []
@@ -214,7 +215,7 @@ def test_renames_and_removals(machine):
 
 
 def test_a_name_with_its_file_replaced(machine):
-    """Written anew under another name and renamed: one or the other, never a mix."""
+    """Written again under another name and renamed: one or the other, never a mix."""
     machine.run('f = make("a", b"old"); os.fsync(f); sync()')
     machine.lose_power()
     replace = 'f = make("new", b"whole"); os.fsync(f); os.rename("new", "a")\n'
@@ -256,7 +257,8 @@ def test_names_are_kept_by_chance(outcomes):
 @pytest.mark.parametrize("cut_bytes", [1, 32])
 def test_a_sync_in_flight_keeps_any_part(tmp_path, library, cut_bytes):
     """Killed between a write to a synchronous descriptor and its end: the journal ends there, or
-    within the record of the end, which has 32 bytes."""
+    within the record of the end, which has 32 bytes.
+    """
     found = set()
     for seed in SEEDS:
         machine = Machine(tmp_path / str(seed), library)
@@ -310,7 +312,7 @@ def test_a_table_that_is_mapped_need_not_survive(machine):
 
 
 def test_children_and_files_elsewhere_do_not_confuse_it(machine):
-    """Descriptors are used again: by sockets, files outside, and by children of this process."""
+    """Descriptors are reused: by sockets, files outside, and by children of this process."""
     machine.run(
         SYNCED
         + """

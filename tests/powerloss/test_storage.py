@@ -1,9 +1,9 @@
-"""The storage at every moment at which the power may go: first start, commits, next start.
+"""The storage at every moment at which the power may fail: first start, commits, next start.
 
-One process writes to a disk that forgets and marks in the disk's journal what it has been told is
-durable. Each prefix of the journal is a moment. At each of them the disk keeps nothing, all, or
-several random parts of what was not synced; the storage must open, with all that was durable then
-and nothing that was never committed.
+One process writes to a disk that forgets. It marks in the disk's journal which commits were
+reported as durable. Each prefix of the journal is a moment. At each of them the disk keeps nothing,
+all, or several random parts of what was not synced. The storage must open, with all that was
+durable then and nothing that was never committed.
 """
 
 import os
@@ -59,7 +59,7 @@ def change(environment, number):
 
 
 def expected(commits: int) -> dict[bytes, bytes]:
-    """The rows after so many commits."""
+    """The rows after this number of commits."""
     rows: dict[bytes, bytes] = {}
     for number in range(commits):
         rows[b"low"] = rows[b"zenith"] = b"%d" % number
@@ -92,7 +92,7 @@ def moments(whole: Path) -> Iterator[tuple[int, int]]:
 
 
 def rows_after(data: Path) -> dict[bytes, bytes]:
-    """What the storage opens with; walks its pages too."""
+    """The rows with which the storage opens; walks its pages too."""
     environment = open_lmdb(data)
     try:
         with environment.snapshot() as snapshot:
@@ -104,7 +104,7 @@ def rows_after(data: Path) -> dict[bytes, bytes]:
 
 
 def wrong_at(data: Path, marked: int) -> str | None:
-    """What is wrong with the data, when the process had been told so many things were durable."""
+    """The error in the data, when `marked` commits had been reported as durable to the process."""
     try:
         rows = rows_after(data)
     except Exception as error:  # noqa: BLE001 (whatever stops a start is what is looked for)
@@ -124,7 +124,7 @@ def wrong_moments(tmp_path: Path, library: Path, kept: Kept, seed: int, *lies: s
     whole = tmp_path / "first" / "journal"
     found, content = [], whole.read_bytes()
     for position, marked in moments(whole):
-        # Emptied, not made anew: the journal knows the directory by its inode.
+        # Emptied, not made again: the journal knows the directory by its inode.
         shutil.rmtree(root / "made", ignore_errors=True)
         (root / "mark").unlink(missing_ok=True)
         room = tmp_path / "next"
@@ -147,5 +147,5 @@ def test_power_loss_at_every_moment(tmp_path, library, kept, seed):
 
 @pytest.mark.parametrize("lies", [("dsync",), ("fsync", "dsync"), ("directory",)])
 def test_a_disk_that_lies_is_found_out(tmp_path, library, lies):
-    """The same run with syncs that do nothing: so the test above sees a missing one."""
+    """The same run with syncs that do nothing: so the test above detects a missing one."""
     assert wrong_moments(tmp_path, library, Kept.NONE, 0, *lies) != []

@@ -1,1 +1,3 @@
-"""An hour of load on three real nodes while everything fails, and what grows meanwhile."""
+"""An hour of load on three real nodes with all kinds of faults, and measurements of their
+growth.
+"""

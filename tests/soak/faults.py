@@ -1,5 +1,5 @@
-"""The faults of chaos, and those that take longer to tell: clocks that jump, a disk that fills and
-empties, rows of payload that are damaged.
+"""The faults of chaos, and slower ones: clocks that jump, a disk that fills and empties, and
+damaged rows of payload.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from tests.integration.wall_clocks import WallClocks
 STEADY = "c"
 """The node whose process never ends, so that what it holds can be compared over the hour."""
 DAMAGED = "b"
-"""The node whose rows are damaged: the others have them whole."""
+"""The node with damaged rows: the others have them whole."""
 JUMPS_MS = (-86_400_000, -3_600_000, -2_000, 2_000, 3_600_000, 86_400_000)
 STOCK = "stock"
 STOCK_ITEMS = 60
@@ -32,7 +32,7 @@ def stocked(number: int) -> bytes:
 
 @dataclass
 class Ballast:
-    """What fills the disk. `filling`: some of it is there, or may be."""
+    """The queue that fills the disk. `filling`: some of its items are there, or may be."""
 
     filling: bool = False
 
@@ -60,7 +60,7 @@ class SoakFaults(Faults):
         self._clocks.step(name, 0)
 
     async def fill_disk(self) -> None:
-        """Until the nodes take nothing more; then all of it is deleted."""
+        """Fills the disk until the nodes take nothing more; then deletes everything."""
         self._ballast.filling = True
         async with Client(self.cluster.addresses, request_timeout=timedelta(seconds=3)) as client:
             await client.create_queue(BALLAST)
@@ -75,7 +75,7 @@ class SoakFaults(Faults):
         self._ballast.filling = False
 
     async def damage_rows(self) -> None:
-        """One bit of some payloads of the stock, where a node reads them."""
+        """Flips one bit of some payloads of the stock, where a node reads them."""
         room = self.cluster[DAMAGED].data_dir
         for number in self.chance.sample(range(STOCK_ITEMS), 3):
             found = await asyncio.to_thread(flip, room, stocked(number))
@@ -83,7 +83,7 @@ class SoakFaults(Faults):
 
 
 async def emptied(client: Client, queue: str) -> None:
-    """Deletes the queue, also when it is not known whether that has been done."""
+    """Deletes the queue, also when it is unknown whether that has been done."""
     while True:
         try:
             await client.delete_queue(queue)

@@ -1,4 +1,4 @@
-"""What a node holds: memory, descriptors, bytes in its file, groups; and how that has grown."""
+"""Resources of a node: memory, descriptors, bytes in its file, groups; and their growth."""
 
 import asyncio
 import os
@@ -19,8 +19,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """Of one node at one instant, seconds since the run began. `calm`: nothing was wrong, and no
-    load was on. `filling`: the disk was being filled, or emptied again. `used_bytes` and `groups`
+    """One node at one instant, in seconds since the run began. `calm`: nothing was wrong, and there
+    was no load. `filling`: the disk was being filled, or emptied again. `used_bytes` and `groups`
     are -1 where the node did not answer.
     """
 
@@ -36,7 +36,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Of the produces of one bout, milliseconds."""
+    """Latencies of the produces of one bout, in milliseconds."""
 
     at_s: float
     produces: int
@@ -57,14 +57,14 @@ class Meters:
         return time.monotonic() - self._began_s
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         while True:
             await self.look(calm=False)
             await asyncio.sleep(PAUSE_S)
 
     async def look(self, *, calm: bool) -> None:
         for name in self._cluster.by_name:
-            # A node that has just been killed is looked at the next time.
+            # A node that has just been killed is measured the next time.
             with suppress(OSError, AssertionError):
                 self.samples.append(await asyncio.to_thread(self._look, name, calm))
 
@@ -73,7 +73,7 @@ class Meters:
         pid = member.pid
         with open(f"/proc/{pid}/statm") as statm:
             resident, shared = map(int, statm.read().split()[1:3])
-        # The mapped file has a row of its own; its pages are the kernel's to take back.
+        # The mapped file has a row of its own; the kernel may take back its pages.
         rss_bytes = (resident - shared) * _PAGE_BYTES
         descriptors = len(os.listdir(f"/proc/{pid}/fd"))
         file_bytes = sum(
@@ -115,7 +115,7 @@ GROWN: tuple[tuple[str, Measure, float, int], ...] = (
     (SIZE_OF_FILE, lambda sample: sample.file_bytes, 1.10, 16 << 20),
     ("groups", lambda sample: sample.groups, 1.0, 0),
 )
-"""What may have grown between the first third and the last one: by a factor, and beside it.
+"""Allowed growth from the first third to the last one: a factor, and an amount beyond it.
 
 The file may grow while the disk is filled: values of 256 KiB need runs of free pages, and rows that
 live elsewhere in the file are in between (docs/storage.md).
@@ -123,8 +123,8 @@ live elsewhere in the file are in between (docs/storage.md).
 
 
 def growth(samples: Sequence[Sample]) -> list[tuple[str, float, float, bool]]:
-    """What the steady node held when it was calm: in the first third after a warm-up of a fifth,
-    in the last third (medians), and whether that is too much. The backlog is the same each time.
+    """Resources of the calm steady node: in the first third after a warm-up of a fifth, in the last
+    third (medians), and whether the growth is too much. The backlog is the same each time.
     """
     steady = without_fills([sample for sample in samples if sample.node == STEADY])
     calm = [sample for sample in steady if sample.calm]
@@ -141,8 +141,8 @@ def growth(samples: Sequence[Sample]) -> list[tuple[str, float, float, bool]]:
 
 
 def without_fills(samples: Sequence[Sample]) -> list[Sample]:
-    """Those of one node, with the file as long as it would be without what it has grown by between
-    two looks of which one saw the disk being filled.
+    """Samples of one node, without the growth of its file between two samples of which one saw the
+    disk being filled.
     """
     found: list[Sample] = []
     added_bytes = 0

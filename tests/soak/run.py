@@ -1,8 +1,8 @@
-"""Bouts of chaos on one cluster, one after the other, each with queues of its own, which are
-deleted afterwards; and a stock of items that is there all the time and must come out whole.
+"""Bouts of chaos on one cluster, one after the other. Each has queues of its own, which are deleted
+afterwards. A stock of items is there all the time and must come out whole.
 
-At the end of each bout nothing is wrong and nothing is left but the stock, so what the steady node
-holds then can be compared from bout to bout.
+At the end of each bout nothing is wrong and only the stock remains, so the resources of the steady
+node can be compared from bout to bout.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Soak:
     operations: int = 0
     undecided: int = 0
     longest_s: float = 0.0
-    """Without an acknowledged produce, while one was tried."""
+    """Longest time without an acknowledged produce, while one was tried."""
     wrong: list[str] = field(default_factory=list)
 
     def take(self, run: Run, at_s: float) -> None:
@@ -52,7 +52,7 @@ class Soak:
         self.latencies.append(latency(run.history, at_s))
 
     def judge(self) -> None:
-        """Adds what has grown without a reason."""
+        """Adds violations for growth without a reason."""
         grown = growth(self.samples)
         if not grown:
             self.wrong.append("too few bouts to compare: make soak takes ten minutes at least")
@@ -148,7 +148,7 @@ async def _stock(cluster: FaultyCluster) -> None:
 
 
 async def _taken(cluster: FaultyCluster, found: Soak) -> None:
-    """The stock is there, whole, each item once."""
+    """Takes the stock: it is there, whole, each item once."""
     left = Counter(stocked(number) for number in range(STOCK_ITEMS))
     async with asyncio.timeout(WELL_S), Client(cluster.addresses) as client:
         while left.total() > 0:

@@ -1,7 +1,7 @@
 """`python -m tests.stalls [--times 5] [--kind KIND …] [--rate N] [--keep DIR]`: see `make stalls`.
 
-Prints a table. The exit code is 1 when something acknowledged was lost or doubled, or a client saw
-an error; a goal that is missed is told in the table.
+Prints a table. The exit code is 1 when an acknowledged item was lost or doubled, or a client saw an
+error. A missed goal is reported in the table.
 """
 
 import argparse

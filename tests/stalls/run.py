@@ -1,17 +1,17 @@
 """One run: a steady load on one queue, and one leader after the other that hangs or is cut off.
 
-    paused            its process is stopped (SIGSTOP), and goes on after PAUSE_S
-    hung disk         its syncs wait; everything else of it goes on
+    paused            its process is stopped (SIGSTOP), and continues after PAUSE_S
+    hung disk         its syncs wait; everything else of it continues
     cut off           no other node hears it, and it hears none; clients still reach it
-    isolated          so, and clients do not reach it either
+    isolated          as cut off, and clients do not reach it either
     not heard         no other node hears it; it hears them
     deaf              it hears no other node; they hear it
     slow links        what it sends to the other nodes and hears from them takes SLOW_S each way
     flapping          its connections to the other nodes break again and again
 
-Three nodes with a partition each, between them the proxies of `FaultyCluster`. Each fault meets the
-node that leads the partition whose turn it is, and is undone at the end of its window. Pauses are
-those of the partition that acknowledged nothing for longest.
+There are three nodes with a partition each, and the proxies of `FaultyCluster` between them. The
+partitions take turns: each fault hits the leader of one partition, and is undone at the end of its
+window. Pauses are those of the partition that acknowledged nothing for longest.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ SLOW_S = 0.4
 FLAP_S = 0.7
 BREATH_S = 2.0
 GOALS_S = dict.fromkeys(("paused", "hung disk", "cut off", "isolated", "not heard", "deaf"), 1.5)
-"""Longest time without an acknowledged produce, median."""
+"""Goals for the median of the longest time without an acknowledged produce."""
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """Seconds. `produce_s`: the longest time in which some partition acknowledged nothing;
+    """Times in seconds. `produce_s`: the longest time in which some partition acknowledged nothing;
     `delivery_s`: in which nothing of it was delivered; `disk_s`: the slowest write of a probe.
     """
 
@@ -54,7 +54,7 @@ class Stall(msgspec.Struct, frozen=True):
     delivery_s: float
     disk_s: float
     terms: int
-    """How many times a partition has got another leader."""
+    """Number of leader changes of a partition."""
 
 
 class Result(msgspec.Struct):
@@ -80,7 +80,7 @@ class Run:
 
     @asynccontextmanager
     async def wrong(self, kind: str, name: str) -> AsyncIterator[float]:
-        """Seconds for which the fault lasts."""
+        """Applies the fault while the block runs; yields its duration in seconds."""
         cluster = self._cluster
         others = [other for other in cluster.names if other != name]
         proxy = cluster.clients[name]
@@ -149,7 +149,7 @@ class Run:
 async def stalls(
     home: Path, kinds: list[str], times: int, rate: float, say: Callable[[str], None]
 ) -> Result:
-    """Each kind so many times."""
+    """Applies each kind `times` times."""
     library = preload.build(Path(__file__).with_name("hang.c"), home)
     async with faulty_cluster(home) as cluster:
         flags = {}

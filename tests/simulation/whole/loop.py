@@ -174,7 +174,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 return
             try:
                 result = func(*args)
-            except Exception as error:  # noqa: BLE001 - handed to who waits for the thread
+            except Exception as error:  # noqa: BLE001 - handed to the thread's caller
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -286,6 +286,6 @@ def _close(coroutine: Any) -> None:
         except RuntimeError:
             # It has begun to wait for its children.
             continue
-        except BaseException:  # noqa: BLE001 - nobody hears it any more
+        except BaseException:  # noqa: BLE001 - nothing reads it
             continue
         return
