@@ -260,12 +260,12 @@ def long_cells(row: Block) -> Iterator[tuple[int, str]]:
 
 
 def _count(text: str) -> int:
-    """Words: signs that stand by themselves are none."""
+    """Number of words; punctuation that stands by itself does not count."""
     return sum(any(char.isalnum() for char in word) for word in text.split())
 
 
 def _blank(match: re.Match[str]) -> str:
-    """As long as the match, and without words."""
+    """Blanks of the length of the match."""
     return re.sub(r"[^\n]", "`", match[0])
 
 

@@ -1,9 +1,9 @@
 """Contract types for .importlinter that skip names which are not in the import graph.
 
-import-linter's own `forbidden` and `protected` contracts fail when a room they name does not exist,
-or when nothing imports a library they name. These two check what is there, so that the contracts of
-a room are in force from its first import on. A room cannot escape by its name: the layers contract
-is exhaustive.
+import-linter's own `forbidden` and `protected` contracts fail when a package they name does not
+exist, or when nothing imports a library they name. These two check the existing names, so that the
+contracts of a package are in force from its first import on. A package cannot escape by its name:
+the layers contract is exhaustive.
 """
 
 from typing import Any

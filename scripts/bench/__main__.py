@@ -1,4 +1,4 @@
-"""`make bench`: runs the scenarios and writes what was measured to build/bench."""
+"""`make bench`: runs the scenarios and writes the measurements to build/bench."""
 
 import argparse
 import asyncio
@@ -63,7 +63,7 @@ async def fill(address: str, scenario: Scenario) -> None:
 
 
 async def first_answer(address: str) -> None:
-    """Until a lease is granted after a restart; it is given back."""
+    """Time until a lease is granted after a restart; it is given back."""
     async with Client(address) as client:
         items = await client.lease(QUEUE, max_items=1)
         assert items, "the backlog is there"
@@ -71,8 +71,8 @@ async def first_answer(address: str) -> None:
 
 
 async def entrance(scenario: Scenario, server: Servers) -> str:
-    """Where its clients go: to any node, or, for unary calls, to the one that leads the partition,
-    or to one that does not. Where a unary call enters is chance otherwise.
+    """Address for the clients: any node, or, for unary calls, the node that leads the partition or
+    one that does not. Otherwise chance decides at which node a unary call enters.
     """
     if not scenario.unary:
         return server.address

@@ -1,12 +1,13 @@
-"""What a healthy queue keeps of its rate beside queues that are stuck.
+"""The rate that a healthy queue keeps beside queues that are stuck.
 
     python -m scripts.bench.beside [--pairs 5]
 
-Three nodes. The healthy queue has a replica on each; the stuck queues have one replica, on a node
-that is stopped by SIGSTOP. Then the healthy queue is measured alone and beside clients that produce
-to the stuck queues, lease from them and are not answered, in turn. Shows produces and completions
-per second of each pair, the median of the ratios, and what the clients of the stuck queues were
-told. The exit code is 1 when a client of the healthy queue saw an error or counts do not balance.
+There are three nodes. The healthy queue has a replica on each. The stuck queues have one replica,
+on a node that is stopped by SIGSTOP. The healthy queue is measured alone, and beside clients that
+produce to the stuck queues, lease from them and are not answered, in turn. Shows produces and
+completions per second of each pair, the median of the ratios, and the errors that the clients of
+the stuck queues received. The exit code is 1 when a client of the healthy queue saw an error or
+counts do not balance.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from scripts.bench.worker import QUEUE, WorkerResult
 STUCK_NODE = "node-3"
 STUCK_QUEUES = 4
 CANDIDATES = 24
-"""Queues of one replica that are made, so that some are on the node that is stopped."""
+"""Number of queues of one replica that are created, so that some are on the stopped node."""
 CONNECTIONS = 8
 WAITING = 16
 """Produces of a connection that wait for an answer at any time, of PAYLOAD_BYTES each."""
@@ -46,7 +47,7 @@ HEALTHY = Scenario("healthy", "both", ("both",), seconds=8.0)
 
 
 async def stuck_load(address: str, queues: list[str]) -> None:
-    """Until it is cancelled. Counts what the clients were told, by the names of the errors."""
+    """Runs until it is cancelled. Counts the errors that the clients received, by name."""
     told: collections.Counter[str] = collections.Counter()
 
     async def produce(client: Client, queue: str) -> None:
@@ -102,7 +103,7 @@ class StuckClients:
         )  # fmt: skip
         assert self._process.stdout is not None
         assert await self._process.stdout.readline() == b"loading\n"
-        # What waits for an answer fills its share.
+        # Calls that wait for an answer fill their share.
         await asyncio.sleep(3)
         return self
 
@@ -113,7 +114,7 @@ class StuckClients:
 
 
 async def stuck_queues(address: str) -> list[str]:
-    """Makes queues of one replica, and returns those that STUCK_NODE has."""
+    """Creates queues of one replica, and returns those that STUCK_NODE has."""
     names = [f"stuck-{number}" for number in range(CANDIDATES)]
     async with Client(address) as client:
         for name in names:
@@ -163,7 +164,7 @@ async def measured(pairs: int) -> None:
 
 async def compare(server: Servers, stuck: StuckClients, pairs: int) -> None:
     so_far: list[WorkerResult] = []
-    # The first run waits until the leaderships have left the node that is stopped.
+    # The first run waits until the leaderships have left the stopped node.
     await rates(server, so_far)
     ratios = []
     print("produces/s and completions/s alone, beside stuck queues, ratios", flush=True)

@@ -1,4 +1,4 @@
-"""What a cluster is waited for before something is done to it."""
+"""State that a cluster must reach before a measurement acts on it."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from querator.model.cluster import ClusterReplica
 
 WELL_SECONDS = 300.0
 LAG_ENTRIES_MAX = 50
-"""A follower that is not further behind keeps up with the load."""
+"""A follower that is at most this far behind keeps up with the load."""
 
 
 def admin_of(address: str) -> ClusterAdmin:
@@ -16,8 +16,8 @@ def admin_of(address: str) -> ClusterAdmin:
 
 
 async def until_well(address: str) -> ClusterPicture:
-    """Returns when all nodes answer and every group is led where it should be, its followers close
-    behind. Raises TimeoutError.
+    """Returns when all nodes answer, every group is led where it should be, and its followers are
+    close behind. Raises TimeoutError.
     """
     async with (
         asyncio.timeout(WELL_SECONDS),
@@ -27,7 +27,7 @@ async def until_well(address: str) -> ClusterPicture:
             try:
                 picture = await admin.picture()
             except RequestError:
-                # The one that was asked has just stopped.
+                # The node that was asked has just stopped.
                 pass
             else:
                 if _is_well(picture):

@@ -1,5 +1,5 @@
-"""How long the disk itself takes for a small synced write, again and again beside what is measured:
-a pause in which this stood still as well was not made by the nodes.
+"""How long the disk itself takes for a small synced write, repeatedly during a measurement. The
+nodes did not cause a pause in which this probe stood still as well.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class Disk:
         self._writes: list[tuple[float, float]] = []
 
     def write(self, path: Path) -> None:
-        """Blocks until it is on the disk."""
+        """Blocks until the write is on the disk."""
         began_s = time.monotonic()
         with path.open("r+b", buffering=0) as file:
             file.write(os.urandom(WRITTEN_BYTES))
@@ -28,7 +28,7 @@ class Disk:
         self._writes.append((began_s, time.monotonic()))
 
     def longest(self, since_s: float, until_s: float) -> float:
-        """Seconds of the slowest write that reaches into the window."""
+        """Duration of the slowest write that reaches into the window, in seconds."""
         return max(
             (ended - began for began, ended in self._writes if began < until_s and ended > since_s),
             default=0.0,

@@ -10,9 +10,9 @@ Three nodes, and a steady load of single items on a queue with one partition per
 
 and once all leaderships are home it is the next partition's turn. Pauses count from the event on,
 in the partition that had the longest one: time without an acknowledgement, and without a delivery.
-Beside them stands what the disk itself took for a small synced write: all nodes share it.
+The table also shows what the disk itself took for a small synced write, because all nodes share it.
 Nothing may be lost or completed twice, and no client may see an error. Writes failover.json and
-failover.md; the exit code is 1 if the books do not balance.
+failover.md; the exit code is 1 if the counts do not balance.
 """
 
 import argparse
@@ -43,7 +43,7 @@ GOALS_MS = {"killed": 2_000, "handed off": 200}
 
 
 class Event(msgspec.Struct, frozen=True):
-    """What happened to a node, by its instants on the monotonic clock."""
+    """An event of a node, with its instants on the monotonic clock."""
 
     kind: str
     node: str
@@ -53,8 +53,8 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Pauses(msgspec.Struct, frozen=True):
-    """The longest in the window of an event. `item_ms`: how long an item waited for its delivery
-    that was acknowledged in it; `disk_ms`: a synced write.
+    """The longest pauses in the window of an event. `item_ms`: how long an item that was
+    acknowledged in it waited for its delivery; `disk_ms`: a synced write.
     """
 
     kind: str
@@ -140,7 +140,7 @@ class Trial:
         )
 
     async def _until_well(self) -> None:
-        """Until all is as it should be, and a moment more, at no fixed distance to any timer."""
+        """Waits until all is well, and a moment more, at no fixed distance to any timer."""
         await until_well(self._servers.address)
         await asyncio.sleep(random.uniform(0.5, 1.5))
 
@@ -188,7 +188,7 @@ def _pauses(books: Books, disk: Disk, event: Event) -> Pauses:
 def _otherwise(
     books: Books, disk: Disk, events: list[Event], began_s: float, ended_s: float
 ) -> Pauses:
-    """The longest between the windows: while nodes come back, and leaderships come home."""
+    """The longest pauses between the windows: while nodes and leaderships come back."""
     starts = [began_s, *(event.until_s for event in events)]
     ends = [*(event.since_s for event in events), ended_s]
     between = [

@@ -1,12 +1,12 @@
-"""What a node's memory comes to under clients that send half of a message each.
+"""A node's memory under clients that send half of a message each.
 
     python -m scripts.bench.half_messages [CONNECTIONS] [KIB]
 
 Starts a node in memory on loopback, opens the connections, and on each begins a Produce whose
 message is announced with 8 MiB. It sends KIB of that, as far as the windows allow, and stops. Shows
 the resident memory of the node before and at its highest, how many connections the node took, and
-how many bytes it accepted. HTTP/2 is written by hand (RFC 9113, RFC 7541): a client library would
-not stop in the middle.
+how many bytes it accepted. HTTP/2 is written by hand (RFC 9113, RFC 7541), because a client library
+would not stop in the middle.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ FRAME_BYTES = 16_384
 WINDOW_BYTES = 65_535
 SECONDS_MAX = 60.0
 STILL_S = 5
-"""Nothing more is sent for so long: the node has ended what it will."""
+"""After this long without a sent byte, the node has ended the connections that it will end."""
 CONNECT_AT_ONCE_MAX = 64
 
 
@@ -38,7 +38,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def headers() -> bytes:
-    """A block of literal fields that nobody indexes."""
+    """A block of literal fields without indexing."""
     fields = (
         (b":method", b"POST"),
         (b":scheme", b"http"),
@@ -63,7 +63,7 @@ class Half:
         self._connection = self._stream = WINDOW_BYTES
 
     async def run(self, port: int, room: asyncio.Semaphore) -> None:
-        """Until it is cancelled, or the node ends the connection."""
+        """Runs until it is cancelled, or the node ends the connection."""
         writer: asyncio.StreamWriter | None = None
         try:
             async with room:
@@ -112,7 +112,7 @@ class Half:
 
 
 def resident_mib(pid: int, name: str) -> float:
-    """By its name in /proc: VmRSS as of now, VmHWM at its highest."""
+    """Resident memory by its name in /proc: VmRSS at present, VmHWM at its highest."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) / 1024

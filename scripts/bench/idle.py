@@ -1,12 +1,16 @@
-"""`make idle`: what three nodes cost that hold a queue of 1,000 partitions in which nothing
-happens, and what it takes when one of them dies and comes back.
+"""`make idle`: the cost of a queue of 1,000 idle partitions on three nodes, and the effect of the
+death and return of one of them.
 
-The queue is made: how long the call takes, and until every partition is led where it should be.
-Then nobody is connected: CPU (percent of a core), context switches and resident memory of each
-node, from /proc. Then a client writes to another queue, led by a node that stays, while one of the
-others is killed (kill -9): the time until every partition that it led is led elsewhere. At last it
-is started again: the time until the leaderships are even, and are where they should be. Of both
-the longest time in which the client was not answered or got nothing. Writes idle.json and idle.md.
+1. The queue is created: how long the call takes, and the time until every partition is led where it
+   should be.
+2. No client is connected: CPU (percent of a core), context switches and resident memory of each
+   node, from /proc.
+3. A client writes to another queue, led by a node that stays, while one of the others is killed
+   (kill -9): the time until every partition that it led is led elsewhere.
+4. The node is started again: the time until the leaderships are even, and are where they should be.
+
+Steps 3 and 4 also show the longest time in which the client was not answered or got nothing. Writes
+idle.json and idle.md.
 """
 
 import argparse
@@ -44,12 +48,12 @@ ELECTIONS_SECONDS = 60.0
 HOME_SECONDS = 300.0
 LOOK_SECONDS = 0.1
 PULSE_SECONDS = 3.0
-"""How long the client writes before the kill, and after all is led again."""
+"""How long the client writes before the kill, and after all partitions are led again."""
 
 
 class Making(msgspec.Struct, frozen=True):
-    """Of the queue. `led_at_once` counts the partitions that were led where they should be when
-    the call was answered; `cpu_seconds` are those of all nodes until all were.
+    """Creation of the queue. `led_at_once` counts the partitions that were led where they should be
+    when the call was answered; `cpu_seconds` are those of all nodes until all were.
     """
 
     answered_seconds: float
@@ -59,7 +63,7 @@ class Making(msgspec.Struct, frozen=True):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """Of one node that has nothing to do."""
+    """Cost of one idle node."""
 
     node: str
     leads: int
@@ -78,19 +82,19 @@ class Pauses(msgspec.Struct, frozen=True):
 
 
 class Death(msgspec.Struct, frozen=True):
-    """Of one node."""
+    """The death of one node."""
 
     node: str
     led: int
     led_again_seconds: float
     leads: dict[str, int]
-    """Of those that were left, when all was led again."""
+    """Leaderships of the remaining nodes, when all partitions were led again."""
     before: Pauses
     pauses: Pauses
 
 
 class Return(msgspec.Struct, frozen=True):
-    """Of the same node; seconds since its process was started."""
+    """The return of the same node; seconds since its process was started."""
 
     ready_seconds: float
     even_seconds: float
@@ -103,7 +107,7 @@ class Results(msgspec.Struct, frozen=True):
     machine: str
     versions: dict[str, str]
     load: tuple[float, float, float]
-    """Of the machine at the end, over 1, 5 and 15 minutes."""
+    """Load of the machine at the end, over 1, 5 and 15 minutes."""
     partitions: int
     seconds: float
     making: Making
@@ -207,7 +211,7 @@ def _led_by(node: str, picture: ClusterPicture) -> int:
 async def _kill(
     servers: Servers, picture: ClusterPicture, rate: float
 ) -> tuple[Death, Return, list[str]]:
-    """What came of the death of the node that leads most, and what does not balance."""
+    """Results of the death of the node that leads most, and the counts that do not balance."""
     busy = next(group.leader for group in picture.groups if group.queue == BUSY_QUEUE)
     others = [server for server in servers if server.name != busy]
     dying = max(others, key=lambda server: _led_by(server.name, picture))
@@ -266,8 +270,8 @@ def _pauses(books: Books, since_s: float, until_s: float) -> Pauses:
 
 
 def uneven_percent(leads: Mapping[str, int]) -> float:
-    """How far the node that is furthest from an even share of the leaderships is off, in percent
-    of the share.
+    """Largest deviation of a node from an even share of the leaderships, in percent of the
+    share.
     """
     even = sum(leads.values()) / len(leads)
     return max(abs(100 * count / even - 100) for count in leads.values()) if even else 0.0
@@ -276,8 +280,8 @@ def uneven_percent(leads: Mapping[str, int]) -> float:
 async def _until(
     addresses: list[str], holds: Callable[[Counter[str]], bool], seconds: float
 ) -> tuple[float, dict[str, int]]:
-    """When it was seen that the leaderships of the nodes at the addresses are as asked for, by the
-    names of the nodes, and these. Raises TimeoutError.
+    """The instant at which `holds` accepted the number of leaderships of each node, and these
+    numbers. Raises TimeoutError.
     """
     async with contextlib.AsyncExitStack() as stack, asyncio.timeout(seconds):
         connections = [Connection(address) for address in addresses]
@@ -295,7 +299,7 @@ async def _until(
 
 
 def _leaders(statuses: list[ClusterStatus]) -> dict[GroupId, str]:
-    """Of each group that is led, by which node: of two that say so, the one of the higher term."""
+    """The leader of each group; if two nodes report to lead it, the one of the higher term."""
     terms: dict[GroupId, int] = {}
     leaders: dict[GroupId, str] = {}
     for status in statuses:

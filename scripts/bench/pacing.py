@@ -1,7 +1,7 @@
 """Instants at a fixed rate, for open loops: a load that does not wait for answers.
 
-asyncio's own timers are late by up to a millisecond, for `epoll` waits for whole ones. This clock
-is a timer of the kernel (timerfd_create(2)), which the event loop reads like a socket.
+asyncio's own timers are late by up to a millisecond, because `epoll` waits for whole ones. This
+clock is a timer of the kernel (timerfd_create(2)), which the event loop reads like a socket.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ class _TimerSpec(ctypes.Structure):
 
 
 async def instants(rate: float) -> AsyncGenerator[float, None]:
-    """`rate` of them a second, by the monotonic clock, for ever; each is given when it has come.
-    One that was missed comes late, and is not left out.
+    """Yields `rate` instants per second, by the monotonic clock, for ever; each is yielded when it
+    has come. A missed instant comes late, and is not dropped.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = libc.timerfd_create(time.CLOCK_MONOTONIC, _NONBLOCK)

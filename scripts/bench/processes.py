@@ -1,4 +1,4 @@
-"""What processes have used of the CPU, by what they are: nodes, Python, the JVM."""
+"""CPU time of processes, by kind: nodes, Python, the JVM."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 def spent() -> Spent:
-    """By this process and all below it, those that have ended included."""
+    """CPU seconds of this process and all below it, including those that have ended."""
     children, seconds = _processes()
     node = python = jvm = 0.0
     found = [os.getpid()]
@@ -42,14 +42,14 @@ def spent() -> Spent:
 
 
 def _processes() -> tuple[dict[int, list[int]], dict[int, tuple[float, float]]]:
-    """Children of each process, and seconds of itself and of its children that have ended."""
+    """Children of each process, and the seconds of itself and of its children that have ended."""
     children: dict[int, list[int]] = {}
     seconds: dict[int, tuple[float, float]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             head, _, tail = stat.read_text().rpartition(")")
         except OSError:
-            # It has ended.
+            # The process has ended.
             continue
         fields = tail.split()
         pid = int(head.split()[0])

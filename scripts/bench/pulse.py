@@ -1,8 +1,8 @@
-"""A steady load of single items, and the books that say when it stood still.
+"""A steady load of single items, and the records that show when it stood still.
 
 For each partition one client writes at an even pace, with a producer that keeps its order and so
 has to follow the partition's leader, and leases and completes from all partitions. Every item is
-entered when it is acknowledged, when it is first delivered and when it is completed.
+recorded when it is acknowledged, when it is first delivered and when it is completed.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from querator.client.errors import RequestError
 from querator.client.values import PartitionStats, ProducedItem
 
 DRAIN_SECONDS = 60.0
-"""How long all that was acknowledged may take to be completed; a lease lapses after 30 s."""
+"""How long the completion of all acknowledged items may take; a lease lapses after 30 s."""
 PREFETCH_ITEMS = 100
 PRODUCERS_TRIED = 1_000
 
@@ -36,7 +36,9 @@ class Beats:
         self._instants.append(at_s)
 
     def longest_pause(self, since_s: float, until_s: float) -> float:
-        """Seconds between two neighbours, of those pauses that reach into the window."""
+        """Longest time between two neighbours, in seconds, of those pauses that reach into the
+        window.
+        """
         first = max(0, bisect_right(self._instants, since_s) - 1)
         last = bisect_left(self._instants, until_s)
         seen = self._instants[first : last + 1]
@@ -48,13 +50,13 @@ class Beats:
 
 
 class Books:
-    """What became of every item. Items are numbers."""
+    """The fate of every item. Items are numbers."""
 
     def __init__(self, partitions: int) -> None:
         self.acknowledged = [Beats() for _ in range(partitions)]
         self.delivered = [Beats() for _ in range(partitions)]
         self.errors: list[str] = []
-        """What the program that uses the SDK has been told."""
+        """Errors that the program with the SDK received."""
         self._acknowledged_s: dict[int, float] = {}
         self._delivered_s: dict[int, float] = {}
         self._completed: Counter[int] = Counter()
@@ -78,14 +80,15 @@ class Books:
         return len(self._acknowledged_s)
 
     async def until_drained(self) -> None:
-        """Returns when all that was acknowledged is completed."""
+        """Returns when all acknowledged items are completed."""
         while len(self._completed) < len(self._acknowledged_s):
             self._progress.clear()
             await self._progress.wait()
 
     def pauses(self, since_s: float, until_s: float) -> tuple[float, float, float]:
-        """Within the window: the longest time in which some partition acknowledged nothing, and in
-        which nothing of it was delivered; and how long an item waited that was acknowledged then.
+        """Pauses within the window: the longest time in which some partition acknowledged nothing,
+        and in which nothing of it was delivered; and how long an item waited that was acknowledged
+        then.
         """
         waits = [
             self._delivered_s.get(number, until_s) - at_s
@@ -99,7 +102,7 @@ class Books:
         )
 
     def problems(self, total: PartitionStats) -> list[str]:
-        """Sentences, one for each thing that does not balance with the server's counts."""
+        """A sentence for each count that does not balance with the server's."""
         count = self.count
         lost = len(self._acknowledged_s.keys() - self._completed.keys())
         twice = sum(1 for times in self._completed.values() if times > 1)
@@ -127,8 +130,8 @@ class _Pulse:
         self._stopping = asyncio.Event()
 
     async def run(self, clients: list[Client], beating: asyncio.Event) -> None:
-        """Until `stop`; then until what was acknowledged is completed, for DRAIN_SECONDS at most.
-        `beating` is set when every partition is written to.
+        """Runs until `stop`; then until all acknowledged items are completed, for DRAIN_SECONDS at
+        most. `beating` is set when every partition is written to.
         """
         async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as consuming:
             consumers = [
@@ -156,7 +159,9 @@ class _Pulse:
     async def _producer(
         self, client: Client, place: int, stack: contextlib.AsyncExitStack
     ) -> Producer:
-        """One whose identity belongs to the partition: chance decides, so it is tried."""
+        """A producer whose identity belongs to the partition: chance decides, so several
+        are tried.
+        """
         for _ in range(PRODUCERS_TRIED):
             producer = client.producer(self._queue)
             await producer.__aenter__()
@@ -173,7 +178,7 @@ class _Pulse:
         return produced.partition
 
     async def _produce(self, producer: Producer) -> None:
-        """One item each `pace_s`, whatever the answers do."""
+        """Produces one item each `pace_s`, whatever the answers do."""
         due_s = time.monotonic()
         while not self._stopping.is_set():
             number = next(self._numbers)
@@ -186,7 +191,7 @@ class _Pulse:
             due_s += self._pace_s
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
         with contextlib.suppress(RequestError):
-            # It has been entered already.
+            # It has been recorded already.
             await producer.flush()
 
     def _produced(self, number: int, future: "asyncio.Future[ProducedItem]") -> None:
@@ -217,8 +222,8 @@ class _Pulse:
 
 @contextlib.asynccontextmanager
 async def pulse(address: str, queue: str, *, partitions: int, rate: float) -> AsyncIterator[Books]:
-    """Goes on while the block runs, with `rate` items per second in all. Leaving the block waits
-    until what was acknowledged is completed, for DRAIN_SECONDS at most.
+    """Runs while the block runs, with `rate` items per second in all. Leaving the block waits until
+    all acknowledged items are completed, for DRAIN_SECONDS at most.
     """
     books = Books(partitions)
     beat = _Pulse(books, queue, partitions / rate)

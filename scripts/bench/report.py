@@ -1,4 +1,4 @@
-"""What was measured, as JSON for machines and as a Markdown table for people."""
+"""The measurements, as JSON for machines and as a Markdown table for people."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""What is measured, as data. Rates are per second, sizes in bytes, times in seconds."""
+"""The scenarios, as data. Rates are per second, sizes in bytes, times in seconds."""
 
 import msgspec
 
@@ -76,4 +76,4 @@ SCENARIOS = (
     Scenario("drain 10,000", "drain", ("consume",), payload_bytes=100, backlog_items=10_000),
     Scenario("drain 1,000,000", "drain", ("consume",), payload_bytes=100, backlog_items=1_000_000),
 )
-"""Those of `make bench`; `--only` picks by a part of the name."""
+"""The scenarios of `make bench`; `--only` selects by a part of the name."""

@@ -1,4 +1,4 @@
-"""The nodes that are measured: one, or a cluster of several, each a process of its own."""
+"""The measured nodes: one, or a cluster of several, each a process of its own."""
 
 import asyncio
 import contextlib
@@ -91,7 +91,7 @@ class Server:
         if self._process is None:
             return
         with contextlib.suppress(ProcessLookupError):
-            # One that has ended by itself is looked at by whoever asked it in vain.
+            # A process that has ended by itself is reported by the call that got no answer from it.
             if kill:
                 self._process.kill()
             else:
@@ -101,7 +101,7 @@ class Server:
 
 
 class Servers:
-    """All nodes. `address` is what a client is given: every node, separated by commas."""
+    """All nodes. `address` is for clients: the addresses of all nodes, separated by commas."""
 
     def __init__(self, directory: Path, *, nodes: int, memory: bool) -> None:
         self._servers = [
@@ -121,7 +121,7 @@ class Servers:
 
     async def start(self) -> None:
         """Returns when all are ready: the nodes of a cluster wait for each other. When one cannot
-        start, none is left.
+        start, all are stopped.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -132,14 +132,14 @@ class Servers:
             raise
 
     async def profiled(self, seconds: float, flame_graph: Path) -> None:
-        """Watches the first node."""
+        """Profiles the first node."""
         await self._servers[0].profiled(seconds, flame_graph)
 
     def cpu_seconds(self) -> float:
         return sum(server.cpu_seconds() for server in self._servers)
 
     def resident_bytes(self) -> int:
-        """Of the largest."""
+        """Resident memory of the largest node."""
         return max(server.resident_bytes() for server in self._servers)
 
     async def stop(self, *, kill: bool = False) -> None:

@@ -1,8 +1,8 @@
-"""`make bench-spark`: how fast items go through Spark, and where the time goes.
+"""`make bench-spark`: the rate of items through Spark, and where the time is spent.
 
 One node on disk; node, Spark (local[2]) and its Python workers on one machine. Each run moves ITEMS
-items of 1 KiB, after WARMUPS runs that do not count: the JVM compiles what is hot meanwhile. The
-CPU of nodes, Python and the JVM is read from /proc, per row; what is left of the cores is waiting.
+items of 1 KiB, after WARMUPS runs that do not count, in which the JVM compiles hot code. The CPU of
+nodes, Python and the JVM is read from /proc, per row; the rest of the cores' time is waiting.
 """
 
 import argparse
@@ -85,7 +85,8 @@ async def main() -> None:
     parser.add_argument("--only", default="", help="runs whose name has this in it")
     arguments = parser.parse_args()
     items = arguments.items
-    # Spark finds a data source that was registered in the thread that has made the session.
+    # Spark finds a data source only if it was registered in the thread that has created the
+    # session.
     thread = ThreadPoolExecutor(1)
     # Before the first call by gRPC in this process.
     session = await asyncio.get_running_loop().run_in_executor(thread, spark_session)

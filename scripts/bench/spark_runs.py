@@ -1,4 +1,4 @@
-"""What `make bench-spark` measures: scans, ingests and archives by Spark, and scans without it.
+"""Measurements of `make bench-spark`: scans, ingests and archives by Spark, and scans without it.
 
 Each run moves all items once; one that has lost an item fails.
 """
@@ -30,7 +30,7 @@ _LARGE: Final = {"maxItemsPerTrigger": "150000", "maxBytesPerTrigger": str(1 << 
 
 
 class Meter:
-    """From `begin`, which may be called again, to `end`."""
+    """Measures from `begin`, which may be called again, to `end`."""
 
     def __init__(self) -> None:
         self.begin()
@@ -49,8 +49,8 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """`move` is given a queue, and moves all items out of it or into it. Unless it `keeps` them,
-    each time needs another queue, which is `filled` or empty.
+    """`move` gets a queue, and moves all items out of it or into it. Unless it `keeps` them, each
+    time needs another queue, which is `filled` or empty.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def runs(session: Any, address: str, items: int) -> list[Run]:
-    """`session`: of Spark, with the data source registered."""
+    """`session`: a Spark session with the data source registered."""
     thrown_away = partial(_in_threads, _thrown_away, address, items)
     arrow = partial(_in_threads, _arrow, address, items)
     archive = partial(_archive, session, address, items)
@@ -81,7 +81,7 @@ async def prepare(address: str, queue: str, items: int) -> None:
         await client.create_queue(queue, partitions=_PARTITIONS)
         for start in range(0, items, _CHUNK):
             payloads = [os.urandom(PAYLOAD_BYTES) for _ in range(min(_CHUNK, items - start))]
-            # One that keeps an order would use one partition.
+            # A producer that keeps an order would use one partition.
             async with client.producer(queue, ordered=False) as producer:
                 await producer.produce_many([Item(payload, kind="bench") for payload in payloads])
 
@@ -130,7 +130,7 @@ def _count(session: Any, address: str, items: int, queue: str) -> Measured:
 
 
 def _ingest(session: Any, address: str, items: int, queue: str) -> Measured:
-    """Until all items could be leased."""
+    """Runs until all items can be leased."""
     from pyspark.sql import functions
 
     payload = functions.lpad(functions.col("id").cast("string"), PAYLOAD_BYTES, "-")
@@ -150,8 +150,8 @@ def _ingest(session: Any, address: str, items: int, queue: str) -> Measured:
 def _archive(
     session: Any, address: str, items: int, options: Mapping[str, str], queue: str
 ) -> Measured:
-    """Until all items are in files, and complete; from the end of the first micro-batch on, with
-    which a query starts its processes.
+    """Runs until all items are in files, and completed. Measures from the end of the first
+    micro-batch on, with which a query starts its processes.
     """
     stream = session.readStream.format("querator").options(
         endpoint=address, queue=queue, readerId="archive", **options

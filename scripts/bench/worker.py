@@ -1,10 +1,10 @@
 """One client process of a scenario: `python -m scripts.bench.worker ADDRESS ROLE`, scenario on
 stdin.
 
-It warms up, prints `measuring` and later `measured`, and ends with a `WorkerResult` as one line
-of JSON. The parent reads the server's CPU at the two words. Latencies of the open loop count from
-when a request was due, not from when it could be sent, so that a stall is charged to every
-request it held up.
+It warms up, prints `measuring` and later `measured`, and ends with a `WorkerResult` as one line of
+JSON. The parent reads the server's CPU at these two lines. Latencies of the open loop count from
+when a request was due, not from when it could be sent, so that a stall is charged to every request
+it held up.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from scripts.bench.scenarios import Scenario
 
 QUEUE = "bench"
 IDLE_S = 3.0
-"""A consumer that got nothing for so long has drained the queue."""
+"""A consumer that got nothing for this long has drained the queue."""
 
 
 class WorkerResult(msgspec.Struct):
-    """`produced` and `completed` are of the whole run, the rest of the measured window."""
+    """`produced` and `completed` count the whole run, the rest the measured window."""
 
     produced: int = 0
     completed: int = 0
@@ -55,7 +55,7 @@ class Worker:
         self._before = (0, 0)
 
     async def run(self, role: str) -> WorkerResult:
-        """A whole run. The consumer goes on until the queue is drained."""
+        """A whole run. The consumer continues until the queue is drained."""
         drain = self._scenario.kind == "drain"
         async with asyncio.TaskGroup() as tasks:
             if role in ("produce", "both"):
@@ -140,7 +140,7 @@ class Worker:
                 self._open_window()
             await self._complete_all(consumer)
             if measured:
-                # The wait that showed that nothing is left is not part of the work.
+                # The wait that showed the end of the queue is not part of the work.
                 self._window_start += IDLE_S
                 self._close_window()
 
