@@ -1,8 +1,8 @@
-/* The wall clock of a process, put forward or back while it runs.
+/* The wall clock of a process, set forward or back while it runs.
  *
- * Preloaded into a process, this library adds to its wall clock the milliseconds that stand as a
- * signed 64-bit number at the begin of the file CLOCK_OFFSET, which is mapped: whoever writes there
- * steps the clock at once. Other clocks, and what the kernel stamps on files, stay as they are.
+ * Preloaded into a process, this library adds an offset to its wall clock: the milliseconds at the
+ * begin of the file CLOCK_OFFSET, as a signed 64-bit number. The file is mapped, so a write to it
+ * steps the clock at once. Other clocks, and the kernel's timestamps of files, stay as they are.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,9 +1,9 @@
-/* What a process does to the files below one directory, in order, so that a power loss can be played.
+/* Records what a process does to the files below one directory, in order, to simulate a power loss.
  *
  * Preloaded into a process, this library appends a record to a journal for every write, length,
- * name and sync of the files below POWERLOSS_ROOT. All calls go on to the kernel; only the page
- * cache knows what was not synced, and a kill leaves that alone. tests/powerloss/disk.py reads the
- * journal and makes of it what a disk may hold after a power loss.
+ * name and sync of the files below POWERLOSS_ROOT. All calls are passed to the kernel; only the
+ * page cache has what was not synced, and a kill does not change that. tests/powerloss/disk.py
+ * reads the journal and computes from it what a disk may hold after a power loss.
  *
  *   POWERLOSS_ROOT      the directory, without symbolic links
  *   POWERLOSS_JOURNAL   the file of records, outside of the directory
@@ -11,10 +11,11 @@
  *   POWERLOSS_LIES      words of "fsync", "dsync", "directory": syncs of this kind do nothing and
  *                       report success
  *
- * A write is recorded before it is made, so that one in flight is there; a sync after it has come
- * back, with the length that the journal had when it began: what it covers. Whatever cannot be
- * followed (a writable mapping, a rename between directories, stdio, ...) is recorded as such, and
- * the reader fails. Calls are raw system calls, so nothing depends on the order of loading.
+ * A write is recorded before it is made, so that a write in flight is in the journal. A sync is
+ * recorded after it has returned, with the length that the journal had when it began: the sync
+ * covers that part. A call that cannot be followed (a writable mapping, a rename between
+ * directories, stdio, ...) is recorded as such, and the reader fails. Calls are raw system calls,
+ * so nothing depends on the order of loading.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -114,7 +115,7 @@ static int path_of(int fd, char *path) {
     return 0;
 }
 
-/* A child after vfork shares this memory, and what it does to its descriptors is not ours. */
+/* A child after vfork shares this memory, but not its descriptors: its calls are not followed. */
 static int own_memory(void) { return owner == getpid(); }
 
 static void forget(int fd) {
@@ -141,7 +142,7 @@ static void meet(int fd) {
     errno = saved;
 }
 
-/* Asks the kernel too: a descriptor may have been closed behind our back and opened anew. */
+/* Asks the kernel too: a descriptor may have been closed unseen and opened again. */
 static int followed(int fd, struct descriptor *found) {
     struct stat st;
     if (journal < 0 || fd < 0 || fd >= DESCRIPTORS || !descriptors[fd].followed) return 0;
@@ -412,7 +413,7 @@ DOOR ssize_t pwritev64v2(int fd, const struct iovec *parts, int count, off_t off
     return write_parts(fd, parts, count, offset, flags);
 }
 
-/* Only calls that may move bytes into a followed file without our seeing them. */
+/* Only calls that may move bytes into a followed file unseen. */
 static void refuse(int fd, const char *what) {
     struct descriptor found;
     if (followed(fd, &found)) not_followed(what);

@@ -1,8 +1,8 @@
 /* A disk that hangs: syncs and synchronous writes of a process wait while a flag is set.
  *
- * Preloaded into a process, this library looks at the first byte of the file DISK_HANGS, which is
+ * Preloaded into a process, this library reads the first byte of the file DISK_HANGS, which is
  * mapped. While the byte is not zero, fsync, fdatasync and every write to a descriptor that was
- * opened with O_DSYNC or O_SYNC wait. Reads, and all else, go on.
+ * opened with O_DSYNC or O_SYNC wait. Reads and all other calls continue.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

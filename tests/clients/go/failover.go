@@ -1,5 +1,5 @@
-// Failover produces and works on the items of a queue while a node dies. It has nothing of ours but
-// the stubs of the proto files. ../README.md says what it shows and what it prints.
+// Failover produces and works on the items of a queue while a node dies, with only the stubs of the
+// proto files. ../README.md describes what it shows and what it prints.
 package main
 
 import (
@@ -107,13 +107,13 @@ func (p *producer) produce(ctx context.Context, queues pb.QueueServiceClient, ad
 	if err != nil {
 		return err
 	}
-	waiting := 0 // For so many answers on this stream.
+	waiting := 0 // Answers that are missing on this stream.
 	send := func(request *pb.ProduceRequest) {
 		waiting++
-		// When the stream is broken, Recv says why.
+		// When the stream is broken, Recv returns the reason.
 		_ = stream.Send(&pb.ProduceStreamRequest{RequestNumber: request.Sequence, Produce: request})
 	}
-	if p.last != nil { // What the lost node has answered is answered the same by this one.
+	if p.last != nil { // This node must give the same answer as the lost node.
 		send(p.last)
 	}
 	for _, sequence := range sorted(p.unanswered) {
@@ -195,9 +195,9 @@ type settling struct {
 type consumer struct {
 	queue           string
 	id              string
-	streams         uint32 // So many were opened.
+	streams         uint32 // Number of opened streams.
 	produced        chan int
-	wanted          int // So many items are to be completed; negative: not known yet.
+	wanted          int // Number of items to be completed; negative: not known yet.
 	number          uint64
 	unanswered      map[uint64]*settling
 	payloads        map[item]string // Of items that are delivered and not completed.
@@ -211,7 +211,7 @@ func (c *consumer) consume(ctx context.Context, queues pb.QueueServiceClient, ad
 		return err
 	}
 	send := func(request *pb.LeaseStreamRequest) {
-		_ = stream.Send(request) // When the stream is broken, Recv says why.
+		_ = stream.Send(request) // When the stream is broken, Recv returns the reason.
 	}
 	settle := func(number uint64) {
 		request := c.unanswered[number].request
@@ -220,7 +220,7 @@ func (c *consumer) consume(ctx context.Context, queues pb.QueueServiceClient, ad
 	credit := func(items uint32) {
 		send(&pb.LeaseStreamRequest{Frame: &pb.LeaseStreamRequest_Credit{Credit: &pb.Credit{Items: items}}})
 	}
-	// The leases that are named hold; what else was on its way to the lost stream goes back at once.
+	// The named leases hold. Other items in flight to the lost stream go back at once.
 	c.streams++
 	subscribe := &pb.Subscribe{Queue: c.queue, ClientId: "go", AutoExtend: true,
 		ConsumerId: c.id, StreamNumber: c.streams, HeldLeaseIds: c.held()}
@@ -269,7 +269,7 @@ func (c *consumer) held() []string {
 	return slices.Compact(leases)
 }
 
-// received hands over what comes on the stream; the error comes last.
+// received passes on the messages of the stream; the error comes last.
 func received(ctx context.Context, stream pb.QueueService_LeaseStreamClient) (chan *pb.LeaseStreamResponse, chan error) {
 	frames, failed := make(chan *pb.LeaseStreamResponse), make(chan error, 1)
 	go func() {
@@ -289,7 +289,7 @@ func received(ctx context.Context, stream pb.QueueService_LeaseStreamClient) (ch
 	return frames, failed
 }
 
-// take is where the work would be done; returns the number of the complete that is to be sent.
+// take would do the work; it returns the number of the complete to be sent.
 func (c *consumer) take(batch *pb.LeasedBatch) uint64 {
 	held := &pb.LeaseItems{LeaseId: batch.LeaseId}
 	for n, one := range batch.Items {
@@ -307,7 +307,7 @@ func (c *consumer) take(batch *pb.LeasedBatch) uint64 {
 	return c.number
 }
 
-// settled counts what is completed. What is lost is delivered again: its lease had lapsed.
+// settled counts completed items. A lost item is delivered again: its lease had lapsed.
 func (c *consumer) settled(partition uint32, outcomes []*pb.LeaseOutcome) {
 	for _, outcome := range outcomes {
 		for _, run := range slices.Concat(outcome.Done, outcome.RepeatedAnswer) {

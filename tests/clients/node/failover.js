@@ -1,5 +1,5 @@
-// Produces and works on the items of a queue while a node dies. It has nothing of ours but the proto
-// files. ../README.md says what it shows and what it prints.
+// Produces and works on the items of a queue while a node dies, with only the proto files.
+// ../README.md describes what it shows and what it prints.
 const { randomBytes, randomUUID } = require("node:crypto");
 const path = require("node:path");
 const grpc = require("@grpc/grpc-js");
@@ -48,7 +48,7 @@ async function through(begin) {
   }
 }
 
-// Has a stream's answers handled by `take`; whatever goes wrong ends the work with this node.
+// Passes a stream's answers to `take`; any error ends the work with this node.
 function listen(stream, fail, take) {
   const end = (error) => {
     stream.removeAllListeners("data");
@@ -84,7 +84,7 @@ const producer = {
 
   begin(client, address, done, fail) {
     const stream = client.produceStream();
-    let waiting = 0; // For so many answers on this stream.
+    let waiting = 0; // Answers that are missing on this stream.
     const send = (produce) => {
       waiting++;
       stream.write({ requestNumber: produce.sequence, produce });
@@ -100,7 +100,7 @@ const producer = {
         done();
       }
     };
-    // What the lost node has answered is answered the same by this one.
+    // This node must give the same answer as the lost node.
     if (this.last) send(this.last);
     for (const request of this.unanswered.values()) {
       this.resent++;
@@ -149,7 +149,7 @@ const producer = {
 
 const consumer = {
   id: randomUUID(),
-  streams: 0, // So many were opened.
+  streams: 0, // Number of opened streams.
   number: 0,
   unanswered: new Map(), // In the order of the numbers.
   payloads: new Map(), // Of items that are delivered and not completed.
@@ -163,7 +163,7 @@ const consumer = {
     const settle = (number) => {
       stream.write({ requestNumber: number, complete: this.unanswered.get(number).request });
     };
-    // The leases that are named hold; what else was on its way to the lost stream goes back at once.
+    // The named leases hold. Other items in flight to the lost stream go back at once.
     const consumer = { consumerId: this.id, streamNumber: ++this.streams, heldLeaseIds: this.held() };
     stream.write({ subscribe: { queue, clientId: "node", autoExtend: true, ...consumer } });
     for (const number of this.unanswered.keys()) {
@@ -200,7 +200,7 @@ const consumer = {
     return [...new Set(leases)];
   },
 
-  // Where the work would be done; returns the complete that is to be sent.
+  // The work would be done here. Returns the complete to be sent.
   take({ leaseId, partition, firstSeq, ordinals, items }) {
     const ranges = items.map(({ payload }, n) => {
       const seq = firstSeq + (ordinals.length > 0 ? ordinals[n] : n);
@@ -211,7 +211,7 @@ const consumer = {
     return { partition, items: items.length, request: { leases: [{ leaseId, ranges }] } };
   },
 
-  // Counts what is completed. What is lost is delivered again: its lease had lapsed.
+  // Counts completed items. A lost item is delivered again: its lease had lapsed.
   settled(partition, outcomes) {
     for (const { done, repeatedAnswer } of outcomes) {
       for (const { firstSeq, count } of [...done, ...repeatedAnswer]) {

@@ -27,8 +27,8 @@ import querator.v1.QueueServiceGrpc.QueueServiceStub;
 import querator.v1.QueueServiceOuterClass.*;
 
 /**
- * Produces and works on the items of a queue while a node dies. It has nothing of ours but the stubs of
- * the proto files. ../../../../README.md says what it shows and what it prints.
+ * Produces and works on the items of a queue while a node dies, with only the stubs of the proto
+ * files. ../../../../README.md describes what it shows and what it prints.
  */
 public final class Failover {
   /** Produce requests that may be unanswered. */
@@ -131,13 +131,13 @@ public final class Failover {
     }
   }
 
-  /** What has come on a stream: an answer, or its end. */
+  /** A message of a stream: an answer, or its end. */
   record Event(Object stream, Object answer, Throwable error) {}
 
-  /** So many items are to be completed. */
+  /** Number of items to be completed. */
   record Produced(int items) {}
 
-  /** Puts what comes on a stream into a queue. */
+  /** Puts the messages of a stream into a queue. */
   static final class Events<A> implements StreamObserver<A> {
     final BlockingQueue<Object> queue;
 
@@ -183,8 +183,8 @@ public final class Failover {
     void produce(QueueServiceStub queues, String address) throws Exception {
       BlockingQueue<Object> events = new LinkedBlockingQueue<>();
       StreamObserver<ProduceStreamRequest> stream = queues.produceStream(new Events<>(events));
-      int waiting = 0; // For so many answers on this stream.
-      if (last != null) { // What the lost node has answered is answered the same by this one.
+      int waiting = 0; // Answers that are missing on this stream.
+      if (last != null) { // This node must give the same answer as the lost node.
         send(stream, last);
         waiting++;
       }
@@ -277,7 +277,7 @@ public final class Failover {
     }
   }
 
-  /** Names an item for good. */
+  /** The permanent name of an item. */
   record ItemId(int partition, long seq) {}
 
   /** A complete that is not confirmed. */
@@ -288,13 +288,13 @@ public final class Failover {
     final String id = UUID.randomUUID().toString();
     final BlockingQueue<Object> events = new LinkedBlockingQueue<>();
     final SortedMap<Long, Settling> unanswered = new TreeMap<>();
-    /** Of items that are delivered and not completed. */
+    /** Payloads of items that are delivered and not completed. */
     final Map<ItemId, String> payloads = new HashMap<>();
     /** By payload. */
     final Set<String> completed = new HashSet<>();
-    /** So many items are to be completed; negative: not known yet. */
+    /** Number of items to be completed; negative: not known yet. */
     int wanted = -1;
-    /** So many were opened. */
+    /** Number of opened streams. */
     int streams;
     long number;
     int resent;
@@ -307,7 +307,7 @@ public final class Failover {
     void consume(QueueServiceStub queues, String address) throws Exception {
       Events<LeaseStreamResponse> observer = new Events<>(events);
       StreamObserver<LeaseStreamRequest> stream = queues.leaseStream(observer);
-      // The leases that are named hold; what else was on its way to the lost stream goes back at once.
+      // The named leases hold. Other items in flight to the lost stream go back at once.
       Subscribe.Builder subscribe =
           Subscribe.newBuilder()
               .setQueue(queue)
@@ -330,7 +330,7 @@ public final class Failover {
         }
         Event event = (Event) next;
         if (event.stream() != observer) {
-          continue; // Of a stream that is lost.
+          continue; // The message is of a lost stream.
         }
         if (event.error() != null) {
           throw broken(event.error());
@@ -379,7 +379,7 @@ public final class Failover {
       return leases;
     }
 
-    /** Where the work would be done; returns the complete that is to be sent. */
+    /** The work would be done here. Returns the complete to be sent. */
     Settling take(LeasedBatch batch) {
       LeaseItems.Builder held = LeaseItems.newBuilder().setLeaseId(batch.getLeaseId());
       for (int n = 0; n < batch.getItemsCount(); n++) {
@@ -394,7 +394,7 @@ public final class Failover {
       return new Settling(batch.getPartition(), batch.getItemsCount(), request);
     }
 
-    /** Counts what is completed. What is lost is delivered again: its lease had lapsed. */
+    /** Counts completed items. A lost item is delivered again: its lease had lapsed. */
     void settled(int partition, CompleteResponse response) {
       for (LeaseOutcome outcome : response.getOutcomesList()) {
         List<SeqRange> runs = new ArrayList<>(outcome.getDoneList());
