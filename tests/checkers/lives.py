@@ -242,7 +242,7 @@ class Lives:
                 birth.places.setdefault(other, (queue, partition, first + offset))
 
     def seen(self) -> Iterator[tuple[Place, str]]:
-        """Every (place, reference) that was delivered or looked at."""
+        """Every (place, reference) that was delivered, or found by a look."""
         for place, deliveries in self.deliveries.items():
             for delivery in deliveries:
                 yield place, delivery.reference

@@ -65,9 +65,7 @@ def broken_rules(lives: Lives) -> list[str]:
 
 
 def check(history: History, *, steps_max: int = STEPS_MAX) -> Report:
-    """Runs every check of a history. `nothing lost` covers queues that were looked at in
-    the end.
-    """
+    """Runs every check of a history. `nothing lost` covers queues with a look at the end."""
     started = time.perf_counter()
     report = Report()
     for op in history.operations:

@@ -18,7 +18,7 @@ def name(place: Place) -> str:
 
 
 def nothing_lost(lives: Lives) -> Iterator[str]:
-    """Every acknowledged item is completed, dead or still there, when its queue is looked at."""
+    """Every acknowledged item is completed, dead or still there, at a look at its queue."""
     last = {op.queue: looked for op, looked in lives.looks}
     kept = {
         (queue, partition, seq)
