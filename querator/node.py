@@ -286,7 +286,7 @@ class Node:
     async def _hand_over(self, placement: Placement) -> None:
         if self._failure is None:
             handed = await placement.hand_over(HAND_OVER_S_MAX)
-            _log.info("node.handed_over", moved=handed.moved, left=len(handed.left))
+            _log.info("node.handed_off", moved=handed.moved, remaining=len(handed.left))
 
     # --- the cluster -------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Logs: events with keys, as text on a terminal and as JSON for machines.
 
     log = telemetry.logger(__name__)
-    log.warning("placement.again", queue="orders", pause_s=0.02)
+    log.warning("placement.step_failed", queue="orders", pause_s=0.02)
 
 An event is named `package.what`. Its keys end in their unit. Events go through the standard
 library's loggers under `querator`, so a program with a node inside keeps its own logging: it sees

@@ -328,7 +328,7 @@ class Placement:
                 async with asyncio.timeout(TELL_S):
                     await self._tell_handoff()
             except TimeoutError:
-                _log.info("placement.handoff_not_told", error=f"no answer in {TELL_S:.0f} s")
+                _log.info("placement.handoff_not_reported", error=f"no answer in {TELL_S:.0f} s")
         return await self._duties.hand_over(until_s - asyncio.get_running_loop().time())
 
     async def _tell_handoff(self) -> None:
@@ -337,7 +337,7 @@ class Placement:
         try:
             await self._decided(command)
         except QueratorError as error:
-            _log.info("placement.handoff_not_told", error=str(error))
+            _log.info("placement.handoff_not_reported", error=str(error))
 
     async def change(self, command: Command) -> Any:
         """Proposes a command about nodes and returns its result. Raises QueratorError, also for a
@@ -427,10 +427,10 @@ class Placement:
                 try:
                     await self._reconciler.clear(group)
                 except QueratorError as error:
-                    _log.warning("placement.clear_again", group=group, error=str(error))
+                    _log.warning("placement.group_removal_failed", group=group, error=str(error))
                     looked_at = None
                     continue
-                _log.info("placement.cleared", group=group)
+                _log.info("placement.group_removed", group=group)
                 owner = self.map.by_group(group)
                 if owner is not None:
                     # The replica may have come back meanwhile.
@@ -519,7 +519,7 @@ class Placement:
                 except QueratorError as error:
                     self._failed[queue_id] = str(error)
                     _log.warning(
-                        "placement.again",
+                        "placement.step_failed",
                         step=step.value,
                         queue_id=queue_id,
                         error=str(error),
@@ -559,11 +559,11 @@ class Placement:
                     await self._decided(command)
                     return
                 except QueratorError as error:
-                    _log.warning("placement.form_again", error=str(error), pause_s=pause_s)
+                    _log.warning("placement.formation_retried", error=str(error), pause_s=pause_s)
                     await asyncio.sleep(pause_s)
                     pause_s = min(pause_s * 2, AGAIN_AFTER_S_MAX)
         except Exception as error:  # noqa: BLE001 - the top of the task: the node must know
-            _log.exception("placement.form_failed")
+            _log.exception("placement.formation_failed")
             self._on_failure(error)
         finally:
             self._forming = None

@@ -426,7 +426,7 @@ class Host:
             return
         self.hangs = hangs
         tell = _log.warning if hangs else _log.info
-        tell("host.hangs" if hangs else "host.goes_on", stalled_s=round(stalled_s, 1))
+        tell("host.hung" if hangs else "host.resumed", stalled_s=round(stalled_s, 1))
         if hangs:
             message = "the raft thread of this node hangs; it has not said what became of this"
             for future, code in list(self._hasty.items()):

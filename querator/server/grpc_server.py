@@ -228,7 +228,7 @@ class GrpcServer:
             async with asyncio.timeout(_UNWINDING_S):
                 await self._calls.idle()
         except TimeoutError:
-            _log.warning("grpc.handlers_left", waited_s=_UNWINDING_S)
+            _log.warning("grpc.handlers_still_running", waited_s=_UNWINDING_S)
         await self.incoming.stop()
         _log.info("grpc.stopped")
 

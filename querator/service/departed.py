@@ -69,7 +69,7 @@ class Departed:
                     await self._forget(routes)
                 except Exception as defect:  # noqa: BLE001 - the top of the task: it is tried again
                     error = as_answer(defect, "forgetting groups that have left the map")
-                    _log.info("departed.unanswered", error=str(error))
+                    _log.info("departed.forget_failed", error=str(error))
                 self._routes |= routes
         finally:
             self._task = None

@@ -193,7 +193,7 @@ async def test_a_payload_that_is_damaged_on_the_leader_comes_from_another_replic
             assert {item.attempt for item in got} == {1}
             total = (await client.stats("q")).total
             assert (total.completed, total.dead, total.dropped) == (40, 0, 0)
-        await cluster[leader].says("damage.mended")
+        await cluster[leader].says("damage.repaired")
         await cluster.stop()
         for member in cluster.by_name.values():
             await verify(member.data_dir)

@@ -102,7 +102,7 @@ async def test_a_lone_node_whose_clock_is_a_month_ahead_waits_until_it_is_set(
         await node.kill()
         step(offset, 30 * DAY_MS)
         await node.launch()
-        await node.says("clock.not_believed", "--trust-clock")
+        await node.says("clock.rejected", "--trust-clock")
         step(offset, 0)
         await node.ready()
         assert (await counted(node.address)).ready == 1

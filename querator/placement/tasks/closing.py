@@ -93,7 +93,7 @@ class Closing:
                 try:
                     look.saw(await self._let_go(placed(), pending(), look.queue), loop.time())
                 except QueratorError as error:
-                    _log.info("placement.closing", queue=look.queue.name, error=str(error))
+                    _log.info("placement.closing_failed", queue=look.queue.name, error=str(error))
 
     async def _let_go(
         self, placed: PlacementMap, pending: Collection[QueueId], queue: Queue
@@ -118,7 +118,9 @@ class Closing:
         first_seqs = tuple(one.next_seq for one in going)
         command = PartitionsEmpty(queue.id, queue.routing, left, first_seqs)
         await self._telling.accepted(PLACEMENT_GROUP, command)
-        _log.info("placement.closed", queue=queue.name, queue_id=queue.id, left=left)
+        _log.info(
+            "placement.partitions_closed", queue=queue.name, queue_id=queue.id, remaining=left
+        )
         return seen
 
     async def _are_needed(

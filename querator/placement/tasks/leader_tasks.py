@@ -148,7 +148,7 @@ class Duties:
             if known is None or not differs(said, known):
                 continue
             if await self._proposed(RegisterNode(said)):
-                _log.info("placement.registered", name=said.name, boots=said.boots)
+                _log.info("placement.node_registered", name=said.name, boots=said.boots)
 
     def _may_join(self, newcomer: PlacedNode) -> bool:
         placed = self._placed()
@@ -159,7 +159,7 @@ class Duties:
         """Proposes a node that wants to join to the leader of the map."""
         try:
             if await self._proposed(JoinNode(newcomer)):
-                _log.info("placement.joined", name=newcomer.name)
+                _log.info("placement.node_joined", name=newcomer.name)
         finally:
             self._joining.discard(newcomer.name)
 
@@ -168,7 +168,7 @@ class Duties:
         try:
             result = await self._propose(PLACEMENT_GROUP, command)
         except QueratorError as error:
-            _log.info("placement.again", command=repr(command), error=str(error))
+            _log.info("placement.proposal_failed", command=repr(command), error=str(error))
             return False
         if isinstance(result, Refusal):
             _log.warning("placement.refused", command=repr(command), reason=result.message)
@@ -259,7 +259,7 @@ class Duties:
                 _log.info("placement.replicas_changed", group=group, step=repr(step))
         except QueratorError as error:
             if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.NOT_LEADER):
-                _log.warning("placement.change_again", group=group, error=str(error))
+                _log.warning("placement.replica_change_failed", group=group, error=str(error))
         finally:
             self._led.tried(group)
             self._changing.discard(group)
@@ -310,9 +310,9 @@ class Duties:
         try:
             await self._host.transfer(group, to)
         except QueratorError as error:
-            _log.info("placement.not_handed_over", group=group, to=to, error=str(error))
+            _log.info("placement.leadership_not_transferred", group=group, to=to, error=str(error))
             return False
-        _log.debug("placement.handed_over", group=group, to=to)
+        _log.debug("placement.leadership_transferred", group=group, to=to)
         return True
 
     async def hand_over(self, timeout_s: float) -> HandedOver:

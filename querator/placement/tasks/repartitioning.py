@@ -197,7 +197,7 @@ class Sharing:
         self._missing.pop(queue.id, None)
         if changed:
             _log.info(
-                "placement.routed",
+                "placement.routing_changed",
                 queue=queue.name,
                 queue_id=queue.id,
                 before=queue.shares,
@@ -374,7 +374,9 @@ class Sharing:
                         if await self._let_follow(queue):
                             pause_s = FOLLOWING_S_MIN
                     except QueratorError as error:
-                        _log.info("placement.following", queue=queue.name, error=str(error))
+                        _log.info(
+                            "placement.routing_not_completed", queue=queue.name, error=str(error)
+                        )
             self._forget_gone(placed())
 
     def _forget_gone(self, placed: PlacementMap) -> None:
@@ -411,7 +413,7 @@ class Sharing:
         telling += [partial(self.telling.taken, queue.groups[number], route) for number in behind]
         if not behind and all(one is not None and not one.changes for one in seen):
             self._settled[queue.id] = queue.routing
-            _log.info("placement.followed", queue=queue.name, routing=queue.routing)
+            _log.info("placement.routing_completed", queue=queue.name, routing=queue.routing)
         await self.telling.all(telling)
         return bool(telling)
 

@@ -68,7 +68,7 @@ class Telling:
             async with asyncio.timeout(ANSWER_S):
                 await self.accepted(group, command)
         except (QueratorError, TimeoutError) as error:
-            _log.info("placement.tell_later", group=group, error=str(error))
+            _log.info("placement.command_failed", group=group, error=str(error))
 
     async def all(self, steps: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
         """Runs all steps, AT_ONCE_MAX at a time, and returns their results. Raises the first error

@@ -54,11 +54,11 @@ class LoopWatch:
             if self._late_s > LOOP_HANGS_S and not self.hangs:
                 self.hangs = True
                 self.hung += 1
-                _log.warning("loop.hangs", late_s=round(self._late_s, 1))
+                _log.warning("loop.hung", late_s=round(self._late_s, 1))
             return False
         if self.hangs:
             self.hangs = False
-            _log.info("loop.goes_on", late_s=round(self._late_s, 1))
+            _log.info("loop.resumed", late_s=round(self._late_s, 1))
         self._late_s = 0.0
         if now_s < self.due_s:
             return False

@@ -127,7 +127,7 @@ class Skew:
         self.ms = self._median_near(0)
         if self.beyond != was_beyond:
             tell = _log.warning if self.beyond else _log.info
-            tell("clock.beyond" if self.beyond else "clock.right", ahead_ms=-self.ms)
+            tell("clock.skew_exceeded" if self.beyond else "clock.skew_ended", ahead_ms=-self.ms)
         self._differs = None if self.beyond else self._furthest()
 
     def _furthest(self) -> tuple[NodeKey, int] | None:

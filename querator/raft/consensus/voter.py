@@ -273,9 +273,9 @@ class Voter(Stock):
         waits = not begins_alone and not self._skew.believes(self.other_voters, last_ms)
         if waits and not self.waits_for_clock:
             ahead_ms = self._clock.wall_ms() - last_ms
-            _log.error("clock.not_believed", group=self.group, ahead_of_log_ms=ahead_ms, hint=_HINT)
+            _log.error("clock.rejected", group=self.group, ahead_of_log_ms=ahead_ms, hint=_HINT)
         elif self.waits_for_clock and not waits:
-            _log.info("clock.believed", group=self.group)
+            _log.info("clock.accepted", group=self.group)
         self.waits_for_clock = waits
         return not waits
 

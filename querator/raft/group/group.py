@@ -493,7 +493,7 @@ class Group:
                 needs = [self._machine.need(snapshot, call.proposal.command) for call in calls]
         except Exception as error:  # noqa: BLE001 - must not stop the others
             # A command that fails here fails again when it is applied, and that stops the group.
-            _log.warning("need.unknown", group=self.group, error=repr(error))
+            _log.warning("apply.space_need_unknown", group=self.group, error=repr(error))
             needs = [Need(Tier.FREES, 0)]
         adds = any(call.proposal.attachment for call in calls)
         tier = Tier.ADDS if adds else max(one.tier for one in needs)
@@ -526,7 +526,7 @@ class Group:
         if not done:
             self._no_room_s = self._clock.monotonic_s() + NO_ROOM_S
             if not self._lacks_room:
-                _log.warning("apply.no_room", group=self.group, index=state.index + 1)
+                _log.warning("apply.paused_for_space", group=self.group, index=state.index + 1)
             return
         last = done[-1][0].index
         self.member.applied(last)

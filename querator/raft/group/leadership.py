@@ -138,14 +138,14 @@ class Office:
     def put_back(self, now_ms: int) -> None:
         """An entry that sets state time back is in the log."""
         back_ms = self.now_ms() - now_ms
-        _log.warning("time.put_back", group=self._group, by_ms=back_ms)
+        _log.warning("time.set_back", group=self._group, by_ms=back_ms)
         self._begin_time(now_ms)
 
     def put_forward(self, now_ms: int) -> None:
         """An entry with which state time jumps to the clock is in the log. No lease lapses for a
         while.
         """
-        _log.warning("time.put_forward", group=self._group, by_ms=now_ms - self.now_ms())
+        _log.warning("time.set_forward", group=self._group, by_ms=now_ms - self.now_ms())
         self._begin_time(now_ms)
 
     def note_time(self) -> None:

@@ -188,7 +188,7 @@ class Copies:
         )
         self._senders[replica] = sender
         self._traffic.begun(sender)
-        _log.info("snapshot.begins", **self._names(replica))
+        _log.info("snapshot.started", **self._names(replica))
         return True
 
     def _step(self, replica: int, now_s: float) -> None:

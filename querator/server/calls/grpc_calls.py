@@ -108,7 +108,7 @@ def log_call(method: str, code: str, began_s: float, request_id: str) -> None:
 
 def log_broken(method: str, request_id: str) -> None:
     """Logs that the transport of a stream failed: the client has disconnected."""
-    _log.debug("grpc.broken", method=method, request_id=request_id)
+    _log.debug("grpc.stream_broken", method=method, request_id=request_id)
 
 
 async def abort(context: Context, error: QueratorError, *, request_id: str) -> NoReturn:

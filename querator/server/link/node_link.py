@@ -271,7 +271,9 @@ class NodeLink:
         self._tried = True
         if self.open != open:
             self.open = open
-            _log.info("links.open" if open else "links.down", name=self.name, address=self.address)
+            _log.info(
+                "links.opened" if open else "links.closed", name=self.name, address=self.address
+            )
         if before != self.worth_trying:
             self._on_reach(self.name)
 

@@ -347,7 +347,7 @@ class Damage:
             except Exception as defect:  # noqa: BLE001 - the top of the task: it is tried again
                 error = as_answer(defect, "mending a block")
                 if block.pause_ms == MEND_PAUSE_MS_MIN:
-                    _log.warning("damage.unmended", **self._names(group), error=str(error))
+                    _log.warning("damage.repair_failed", **self._names(group), error=str(error))
                 block.again_s = self._loop.time() + block.pause_ms / 1000
                 block.pause_ms = min(2 * block.pause_ms, MEND_PAUSE_MS_MAX)
 
@@ -361,7 +361,7 @@ class Damage:
             data, node = await self._fetched(group, index, part, len(stored) - SEAL_BYTES)
             await self._host.mend(group, index, part, data, lambda txn: txn.get(key) is not None)
             self._mended += 1
-            _log.info("damage.mended", index=index, **self._names(group), from_node=node)
+            _log.info("damage.repaired", index=index, **self._names(group), from_node=node)
         rows = self._rows.get(group, {})
         rows.pop((index, part), None)
         if not rows:
@@ -388,7 +388,7 @@ class Damage:
             data, node = await self._fetched(group, index, part, found.offset(found.count))
             await self._host.mend(group, index, part, data, is_wanted)
             self._mended += 1
-            _log.info("damage.mended", block=first_seq, **self._names(group), from_node=node)
+            _log.info("damage.repaired", block=first_seq, **self._names(group), from_node=node)
         self._forget(group, first_seq)
 
     def _forget(self, group: GroupId, first_seq: int) -> None:

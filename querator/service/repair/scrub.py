@@ -126,7 +126,7 @@ class Scrub:
             self._rounds += 1
             self._since_s = self._clock.monotonic_s()
             if self._round_bytes:
-                _log.info("scrub.round", bytes=self._round_bytes)
+                _log.info("scrub.round_completed", bytes=self._round_bytes)
             round_s = self._since_s - began_s
             await asyncio.sleep(max(REST_S_MIN, ROUND_S_MIN - round_s))
 

@@ -194,7 +194,7 @@ class Committer:
                     await self._drop_committed(route)
                 except Exception as defect:  # noqa: BLE001 - the top of the task: it asks again
                     error = as_answer(defect, "letting go of what is staged")
-                    _log.info("txns.unanswered", group=route.group, error=str(error))
+                    _log.info("txns.cleanup_failed", group=route.group, error=str(error))
         finally:
             del self._asking[route]
 
@@ -210,7 +210,7 @@ class Committer:
             coordinator = owner[0].groups[0]
             query = TxnQuery(coordinator, one.txn, one.producer, one.batch)
             if not (await self._router.read(coordinator, query)).txn:
-                _log.info("txns.let_go", group=route.group, txn=one.txn)
+                _log.info("txns.released", group=route.group, txn=one.txn)
                 step = Discard(one.txn, producer=one.producer, batch=one.batch)
                 await self._tell(route.group, step)
 

@@ -94,7 +94,7 @@ PARTITIONS = {stuck.QUEUE: stuck.PARTITIONS, lapsing.QUEUE: 1}
 LEASE_TIMEOUT_MS = 4_000
 OPERATORS_SLOWER = 4
 WATCHED_FAULTS = frozenset(("hung disk", "hung loop", "slow disk", "pause"))
-EXPECTED_LOGS = ("damage.found", "damage.unsendable", "clock.not_believed")
+EXPECTED_LOGS = ("damage.found", "damage.unsendable", "clock.rejected")
 """Log events about disks that change what was written, and about clocks that jump."""
 _PEEK_BYTES = 1 << 40
 
