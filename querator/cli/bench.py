@@ -81,7 +81,7 @@ class _Books:
     default=100_000,
     show_default=True,
     metavar="N",
-    help="Items in all.",
+    help="Number of items.",
 )
 @click.option(
     "--batch",
@@ -97,7 +97,7 @@ class _Books:
     default=limits.STREAM_BATCH_ITEMS_DEFAULT,
     show_default=True,
     metavar="N",
-    help="Items in a delivery at most.",
+    help="Most items in a delivery.",
 )
 @click.option(
     "--size",
@@ -134,7 +134,9 @@ class _Books:
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
     metavar="N",
-    help="Offer so many items per second, whether or not the server keeps up; else as many as go.",
+    help=(
+        "Offer this many items per second, even if the server does not keep up; default: no limit."
+    ),
 )
 @click.option(
     "--partitions",
@@ -142,10 +144,12 @@ class _Books:
     default=4,
     show_default=True,
     metavar="N",
-    help="Of the queue that is made.",
+    help="Partitions of the queue that the command creates.",
 )
 @click.option(
-    "--queue", metavar="NAME", help="An empty queue of yours; else one is made and deleted."
+    "--queue",
+    metavar="NAME",
+    help="An empty queue; default: the command creates one and deletes it.",
 )
 @server_options
 @output_option
@@ -212,7 +216,7 @@ async def _bench_queue(client: Client, queue: str | None, partitions: int) -> As
         yield queue
         return
     name = f"bench-{secrets.token_hex(4)}"
-    await client.create_queue(name, partitions=partitions, description="Made by querator bench.")
+    await client.create_queue(name, partitions=partitions, description="Created by querator bench.")
     try:
         yield name
     finally:

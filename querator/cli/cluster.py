@@ -17,15 +17,15 @@ from querator.cli.shared.parameters import DURATION
 from querator.client.values import PartitionTime
 
 
-@click.group(short_help="Look at the cluster.")
+@click.group(short_help="Show the cluster, and repair time.")
 def cluster() -> None:
     """Show the state of the cluster, and repair time in its queues."""
 
 
-@cluster.command(short_help="Show nodes, leaders, copies, and what is wrong.")
-@click.option("--watch", is_flag=True, help="Show again and again; Ctrl-C ends it.")
+@cluster.command(short_help="Show nodes, leaders, replicas and problems.")
+@click.option("--watch", is_flag=True, help="Repeat the output; Ctrl-C ends it.")
 @click.option("--interval", type=DURATION, default="1s", show_default=True, help="With --watch.")
-@click.option("--partitions", is_flag=True, help="A line for each partition (always in JSON).")
+@click.option("--partitions", is_flag=True, help="Add a line for each partition (always in JSON).")
 @server_options
 @output_option
 def status(
@@ -80,7 +80,7 @@ def status(
         raise click.exceptions.Exit(ExitCode.WRONG)
 
 
-@cluster.command(short_help="Show which copies move where, and why.")
+@cluster.command(short_help="Show which replicas move, where and why.")
 @server_options
 @output_option
 def plan(target: Target, as_json: bool) -> None:
@@ -101,10 +101,10 @@ def plan(target: Target, as_json: bool) -> None:
         write_picture(plan_picture(planned))
 
 
-@cluster.command("repair-time", short_help="Put time in a queue to the clock.")
+@cluster.command("repair-time", short_help="Set the state time of a queue to the clock.")
 @click.argument("queue")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @server_options
 @output_option
 def repair_time(queue: str, dry_run: bool, yes: bool, target: Target, as_json: bool) -> None:
@@ -127,7 +127,7 @@ def repair_time(queue: str, dry_run: bool, yes: bool, target: Target, as_json: b
         _write_times(queue, found)
     if found and not dry_run:
         if not yes:
-            click.confirm("Put time to the clock there?", abort=True, err=True)
+            click.confirm("Set state time to the clock there?", abort=True, err=True)
         found = target.run(lambda client: client.repair_time(queue))
         if not as_json:
             click.echo(f"Time is right in {count(len(found), 'partition')} of {queue}.")
@@ -155,16 +155,17 @@ def _write_times(queue: str, found: Sequence[PartitionTime]) -> None:
     write_table(("PARTITION", "TIME", "LEASES", "SCHEDULED", "EXPIRED"), rows)
     if any(one.ahead > timedelta(0) for one in found):
         note(
-            "Where time is ahead: leases that were granted or extended by the time ahead last "
-            "their whole timeout from the repair on. Schedules stay. Keys, outcomes and producers "
-            "are remembered for their usual time from the repair on. Items that were produced by "
-            "the time ahead expire as much later. Producers that are not known there and that may "
-            "have been forgotten too early are refused."
+            "Where time is ahead: leases that were granted or extended with the wrong time last "
+            "their whole timeout, counted from the repair. Schedules stay. Keys, outcomes and "
+            "producers are remembered for their usual time, counted from the repair. Items that "
+            "were produced with the wrong time expire later by the same difference. Unknown "
+            "producers are refused if they may have been forgotten too early."
         )
     if any(one.ahead < timedelta(0) for one in found):
         note(
-            "Where time is behind: what is due by the clock comes due at once. Leases that have "
-            "ended by the clock lapse two seconds later, unless they are extended."
+            "Where time is behind: leases, schedules and items that are due by the clock come "
+            "due at once. Leases that have ended by the clock lapse two seconds later, unless "
+            "they are extended."
         )
 
 

@@ -197,8 +197,8 @@ def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> I
     if waiting:
         yield (
             f"{_named(waiting)} {_have(waiting)} no leader: the clock of a node is far ahead of "
-            "the data, and no majority of clocks says the same. Set the clocks; or, if they are "
-            "right, start the node with --trust-clock."
+            "the data, and no majority of clocks agrees with it. Set the clocks; or, if they "
+            "are right, start the node with --trust-clock."
         )
     electing = [one for one in leaderless if one not in lost and one not in waiting]
     if electing:
@@ -207,8 +207,8 @@ def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> I
     if weak:
         nodes = ", ".join(sorted({name for one in weak for name in one.silent}))
         yield (
-            f"{_named(weak)} can be used, but {_have(weak)} a copy less than there should be: "
-            f"{nodes} {'is' if ', ' not in nodes else 'are'} down."
+            f"{_named(weak)} can be used, but {_have(weak)} fewer running replicas than "
+            f"configured: {nodes} {'is' if ', ' not in nodes else 'are'} down."
         )
     yield from _replica_problems(picture, partitions)
     yield from _map_voters(picture)
@@ -226,8 +226,8 @@ def _node_problems(seen: SeenNode, partitions: Sequence[PartitionView]) -> Itera
     elif seen.silent and seen.node.connected:
         yield (
             f"Node {name} does not answer ({seen.silent.rstrip('.')}), and other nodes are "
-            "connected to it. Its event loop may hang, or the network between here and there is "
-            "cut; if it stays so, restart the node."
+            "connected to it. Its event loop may hang, or the network between it and the node "
+            "that was asked is cut. If this lasts, restart the node."
         )
     elif seen.silent:
         yield (
@@ -238,11 +238,11 @@ def _node_problems(seen: SeenNode, partitions: Sequence[PartitionView]) -> Itera
         yield f"Node {name} has handed off and leads nothing until it starts again."
     elif not seen.node.connected:
         yield (
-            f"Node {name} answers, and the node that was asked has no connection to it at "
+            f"Node {name} answers, but the node that was asked has no connection to it at "
             f"{seen.node.peer_address}."
         )
     if seen.old_copy:
-        yield f"A process that came as node {name} was refused: {seen.old_copy}."
+        yield f"A process that started as node {name} was refused: {seen.old_copy}."
     if abs(seen.clock_ahead_ms) > CLOCK_SKEW_MS_MAX:
         yield _clock(seen)
 
@@ -284,8 +284,8 @@ def _clock(seen: SeenNode) -> str:
     side = "ahead of" if seen.clock_ahead_ms > 0 else "behind"
     return (
         f"The clock of node {seen.node.name} is {abs(seen.clock_ahead_ms) / 1000:.1f} s {side} "
-        f"that of the others; {CLOCK_SKEW_MS_MAX / 1000} s is allowed. Until it is put right the "
-        "node leads nothing that another one can lead."
+        f"that of the others; {CLOCK_SKEW_MS_MAX / 1000} s is allowed. Until it is set, the node "
+        "leads nothing that another node can lead."
     )
 
 
@@ -319,10 +319,7 @@ def _map_voters(picture: ClusterPicture) -> Iterable[str]:
     for group in picture.groups:
         voters = sum(replica.voter for replica in group.target)
         if not group.queue and 0 < voters < wanted:
-            yield (
-                f"Partition {MAP_NAME} is to have {wanted} replicas that vote, and has "
-                f"{voters} so far."
-            )
+            yield (f"Partition {MAP_NAME} should have {wanted} voting replicas, and has {voters}.")
 
 
 def _is_news(seen: SeenCondition, picture: ClusterPicture) -> bool:
@@ -342,9 +339,9 @@ def _is_news(seen: SeenCondition, picture: ClusterPicture) -> bool:
 def _damage(seen: SeenDamage) -> str:
     return (
         f"{seen.queue}/{seen.partition}: {count(seen.items, 'item')} in "
-        f"{count(seen.blocks, 'block')} damaged on node {seen.node}. It does not deliver them "
-        "until another replica has sent them whole; its log says what became of that. If none has "
-        f"them whole: querator queue give-up {seen.queue}"
+        f"{count(seen.blocks, 'block')} damaged on node {seen.node}. The node does not deliver "
+        "them until another replica has sent them whole; its log has the result. If no replica "
+        f"has them whole: querator queue give-up {seen.queue}"
     )
 
 
@@ -360,9 +357,9 @@ def _held(partitions: Sequence[PartitionView]) -> Iterable[str]:
         more = f" and {len(before) - NAMED_MAX:,} more" if len(before) > NAMED_MAX else ""
         items = sum(one.held for one in some)
         yield (
-            f"Queue {queue}: {count(items, 'item')} held, until what was in {named}{more} before "
-            "the number of partitions was changed has been leased and completed: earlier items of "
-            "the same keys may be there."
+            f"Queue {queue}: {count(items, 'item')} held until the items that were in "
+            f"{named}{more} before the number of partitions changed have been leased and "
+            "completed: earlier items of the same keys may be among them."
         )
 
 

@@ -60,7 +60,11 @@ class _Rules:
 @click.command(short_help="Run a command for each item.")
 @click.argument("queue")
 @click.option(
-    "--exec", "command", required=True, metavar="COMMAND", help="What to run, by the shell."
+    "--exec",
+    "command",
+    required=True,
+    metavar="COMMAND",
+    help="Shell command to run for each item.",
 )
 @click.option(
     "--concurrency",
@@ -76,29 +80,31 @@ class _Rules:
     default=REJECT_EXIT_CODE,
     show_default=True,
     metavar="N",
-    help="A command that ends with this makes a dead letter of its item.",
+    help="Exit code with which a command makes its item a dead letter.",
 )
 @click.option(
     "--retry-delay",
     type=DURATION,
     default="1s",
     show_default=True,
-    help="After the first attempt; doubled with each.",
+    help="Delay after the first attempt; it doubles with each attempt.",
 )
 @click.option(
     "--retry-delay-max",
     type=DURATION,
     default="5m",
     show_default=True,
-    help="What the doubling ends at.",
+    help="Limit of the delay.",
 )
 @click.option(
     "--lease-timeout",
     type=DURATION,
-    help="Else the item's or the queue's. Extended while the command runs.",
+    help="Default: the item's or the queue's. Leases are extended while the command runs.",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N items.")
-@click.option("--idle-exit", type=DURATION, help="End when nothing came for so long; else never.")
+@click.option(
+    "--idle-exit", type=DURATION, help="End when no item came for this time; default: never."
+)
 @click.option(
     "--stop-timeout",
     type=DURATION,
@@ -236,4 +242,4 @@ async def _settle(item: LeasedItem, ended: Ended, rules: _Rules, tally: _Tally) 
             tally.retried += 1
     except LeaseLost:
         tally.lost += 1
-        note(f"Item {item.id}: its lease was lost; somebody else may have the work by now.")
+        note(f"Item {item.id}: its lease was lost; another consumer may have the item.")

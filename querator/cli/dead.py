@@ -17,7 +17,7 @@ _limit_option = click.option(
     default=20,
     show_default=True,
     metavar="N",
-    help="Show at most this many.",
+    help="Most items to show.",
 )
 
 

@@ -24,14 +24,21 @@ from querator.model.ids import parse_lease_id
     default=1,
     show_default=True,
     metavar="N",
-    help="How many at most.",
+    help="Most items to lease.",
 )
 @click.option(
     "--wait", type=DURATION, default="0", help="How long to wait for the first item; up to 15m."
 )
-@click.option("--lease-timeout", type=DURATION, help="1s to 24h; else the item's or the queue's.")
-@click.option("--client-id", help="Whose leases they are; else a name is made up.")
-@click.option("--max-bytes", type=click.IntRange(min=1), metavar="N", help="3 MiB unless given.")
+@click.option(
+    "--lease-timeout", type=DURATION, help="1s to 24h; default: the item's or the queue's."
+)
+@click.option("--client-id", help="Client id of the leases; default: a random one.")
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Most bytes of the items; default: 3 MiB.",
+)
 @server_options
 @output_option
 def lease(
@@ -120,9 +127,13 @@ def complete(
 @click.argument("items", nargs=-1, type=ITEM_ID, metavar="[ITEM]...")
 @click.option("--delay", type=DURATION, help="Not leased again before this time has passed.")
 @click.option("--at", "retry_at", type=INSTANT, help="Not leased again before this instant.")
-@click.option("--error", default="", help="What went wrong, in your words; kept with the item.")
+@click.option("--error", default="", help="Text of the error; kept with the item.")
 @click.option("--dead", is_flag=True, help="Make dead letters of the items.")
-@click.option("--release", is_flag=True, help="Back to their place; the attempt does not count.")
+@click.option(
+    "--release",
+    is_flag=True,
+    help="Give the items back to their place; the attempt does not count.",
+)
 @server_options
 @output_option
 def retry(
@@ -167,11 +178,11 @@ def retry(
     _write_settled(target.run(main), verb, as_json=as_json)
 
 
-@click.command(short_help="Move the deadline of leases further away.")
+@click.command(short_help="Extend leases.")
 @click.argument("queue")
 @click.argument("lease_ids", nargs=-1, metavar="[LEASE_ID]...")
-@click.option("--client-id", help="All leases of this client; give it instead of LEASE_ID.")
-@click.option("--lease-timeout", type=DURATION, help="From now; else the queue's.")
+@click.option("--client-id", help="Extend all leases of this client, instead of LEASE_ID.")
+@click.option("--lease-timeout", type=DURATION, help="New timeout, from now; default: the queue's.")
 @server_options
 @output_option
 def extend(
@@ -227,7 +238,7 @@ def _write_settled(outcomes: Sequence[SettleOutcome], verb: str, *, as_json: boo
     for outcome in outcomes:
         if not (outcome.done or outcome.repeated or outcome.lost):
             raise Failure(
-                f"The lease {outcome.lease_id} has ended, or never was (LEASE_LOST).",
+                f"The lease {outcome.lease_id} has ended or never existed (LEASE_LOST).",
                 ExitCode.REFUSED,
             )
         lost += len(outcome.lost)
@@ -236,13 +247,13 @@ def _write_settled(outcomes: Sequence[SettleOutcome], verb: str, *, as_json: boo
             continue
         words = f"{count(len(outcome.done), 'item')} {verb}"
         if outcome.repeated:
-            words += f", {len(outcome.repeated):,} had been before"
+            words += f", {len(outcome.repeated):,} had been {verb} before"
         if outcome.done or outcome.repeated:
             click.echo(f"{words}.")
     if lost:
         raise Failure(
-            f"The lease does not hold {count(lost, 'item')} any more (LEASE_LOST). Somebody else "
-            "may have the work by now.",
+            f"The lease no longer holds {count(lost, 'item')} (LEASE_LOST). Another consumer may "
+            "have the work.",
             ExitCode.REFUSED,
         )
 

@@ -23,7 +23,7 @@ def node() -> None:
     """
 
 
-@node.command(short_help="Give all leaderships of a node away, before it stops.")
+@node.command(short_help="Hand off all leaderships of a node before it stops.")
 @click.argument("name", required=False, default="")
 @server_options
 @output_option
@@ -40,17 +40,19 @@ def handoff(name: str, target: Target, as_json: bool) -> None:
     """
 
     if "," in target.address:
-        raise click.UsageError("--address must be that of the node that is to hand off alone.")
+        raise click.UsageError(
+            "--address must be one address: that of the node that is to hand off."
+        )
 
     handed = target.ask_cluster(lambda admin: admin.hand_off(name))
     if as_json:
         write_json(handed)
     else:
-        note(f"Node {handed.node} has given {count(handed.moved, 'leadership')} away.")
+        note(f"Node {handed.node} has handed off {count(handed.moved, 'leadership')}.")
         if handed.left:
             note(
-                f"{count(len(handed.left), 'partition')} had nobody to take it over. Look with: "
-                "querator cluster status"
+                f"No other node took over {count(len(handed.left), 'partition')}. See: querator "
+                "cluster status"
             )
     if handed.left:
         raise click.exceptions.Exit(ExitCode.WRONG)
@@ -76,18 +78,19 @@ def replace(name: str, target: Target, as_json: bool) -> None:
         write_json(replaced)
         return
     note(
-        f"Node {name} is known with its new data. {count(replaced.partitions, 'partition')} "
-        "will be rebuilt; see how far it is with: querator cluster status --watch"
+        f"The cluster knows node {name} with its new data. "
+        f"{count(replaced.partitions, 'partition')} will be rebuilt; see the progress with: "
+        "querator cluster status --watch"
     )
 
 
-@node.command("restore-from-copy", short_help="Bring a copied data directory back safely.")
+@node.command("restore-from-copy", short_help="Restore a copied data directory safely.")
 @click.option(
     "--data-dir",
     required=True,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Directory of a node of several that is not running.",
+    help="Data directory of a stopped node of a cluster.",
 )
 @output_option
 def restore_from_copy(data_dir: Path, as_json: bool) -> None:
@@ -115,9 +118,9 @@ def restore_from_copy(data_dir: Path, as_json: bool) -> None:
         write_json(view)
         return
     note(
-        f"{data_dir} can be started: node {view.node} of cluster {view.cluster_id} then waits for "
-        f"its place. When it waits: querator node replace {view.node} --address (any other node). "
-        f"The data that was there is {view.kept}."
+        f"{data_dir} can be started: node {view.node} of cluster {view.cluster_id} then waits "
+        f"for its place. When it waits: querator node replace {view.node} --address (any other "
+        f"node). The former data is in {view.kept}."
     )
 
 
@@ -131,7 +134,7 @@ class RestoredView(msgspec.Struct, frozen=True):
 
 @node.command(short_help="Move all replicas of a node to others.")
 @click.argument("name")
-@click.option("--undo", is_flag=True, help="Let it have replicas again.")
+@click.option("--undo", is_flag=True, help="Let the node have replicas again.")
 @server_options
 @output_option
 def drain(name: str, undo: bool, target: Target, as_json: bool) -> None:
@@ -152,12 +155,12 @@ def drain(name: str, undo: bool, target: Target, as_json: bool) -> None:
         note(f"Node {name} may have replicas again.")
     else:
         note(
-            f"Node {name} gives its replicas of {count(drained.partitions, 'partition')} to other "
-            "nodes; see how far it is with: querator cluster status --watch"
+            f"Node {name} gives its replicas of {count(drained.partitions, 'partition')} to "
+            "other nodes; see the progress with: querator cluster status --watch"
         )
 
 
-@node.command(short_help="Remove a node for ever.")
+@node.command(short_help="Remove a node permanently.")
 @click.argument("name")
 @server_options
 @output_option
@@ -179,8 +182,8 @@ def remove(name: str, target: Target, as_json: bool) -> None:
     left = ""
     if removed.partitions:
         left = (
-            f", when its replicas of {count(removed.partitions, 'partition')} are made anew on "
-            "other nodes; see how far that is with: querator cluster status --watch"
+            f" when its replicas of {count(removed.partitions, 'partition')} have been rebuilt "
+            "on other nodes; see the progress with: querator cluster status --watch"
         )
     note(f"Node {name} is removed{left}.")
 

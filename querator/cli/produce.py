@@ -94,7 +94,7 @@ class _Tally:
     "--csv",
     "csv_file",
     metavar="FILE",
-    help="Read a CSV file whose first line names the columns; - for standard input.",
+    help="Read a CSV file; its first line names the columns. With -, read standard input.",
 )
 @click.option(
     "--payload-column", default="", metavar="COLUMN", help="CSV: this column alone is the payload."
@@ -104,31 +104,42 @@ class _Tally:
 @click.option("--key-column", default="", metavar="COLUMN", help="CSV: the item's key.")
 @click.option("--group-column", default="", metavar="COLUMN", help="CSV: the item's group.")
 @click.option("--dedup-column", default="", metavar="COLUMN", help="CSV: the item's dedup key.")
-@click.option("--kind", default="", help="What sort of work it is, for example email.")
-@click.option("--encoding", default="", help="For example application/json.")
+@click.option("--kind", default="", help="Kind of work, for example email.")
+@click.option(
+    "--encoding", default="", help="Encoding of the payload, for example application/json."
+)
 @click.option("--reference", default="", help="Your own name for the item.")
-@click.option("--key", default="", help="Ordering key; carried, without effect so far.")
-@click.option("--group", default="", help="Fair-share group; carried, without effect so far.")
+@click.option(
+    "--key",
+    default="",
+    help="Ordering key: items with the same key go to one partition, and keep their order there.",
+)
+@click.option("--group", default="", help="Fair-share group; stored with the item, without effect.")
 @click.option(
     "--priority",
     type=click.Choice([priority.name.lower() for priority in Priority]),
-    help="Wish for earlier leasing; carried, without effect so far.",
+    help="Priority; stored with the item, without effect.",
 )
 @click.option(
     "--attribute",
     "attributes",
     type=ATTRIBUTE,
     multiple=True,
-    help="An attribute of yours; may be given often.",
+    help="An attribute of the item; may be repeated.",
 )
 @click.option("--delay", type=DURATION, help="Not leased before this time has passed.")
 @click.option("--at", "enqueue_at", type=INSTANT, help="Not leased before this instant.")
-@click.option("--expire-timeout", type=DURATION, help="Dead when not leased in this time.")
+@click.option(
+    "--expire-timeout", type=DURATION, help="The item expires if it is not leased in this time."
+)
 @click.option("--lease-timeout", type=DURATION, help="How long a lease of the item lasts.")
 @click.option(
     "--dedup-key",
     default="",
-    help="For one PAYLOAD: stored once in the queue's dedup window, however often you run this.",
+    help=(
+        "For one PAYLOAD: it is stored once in the queue's dedup window, even if the command is "
+        "repeated."
+    ),
 )
 @click.option(
     "--dedup-prefix",
@@ -179,7 +190,7 @@ def produce(
     """
     columns = _columns(fields)
     if (csv_file is not None) + json_lines + bool(payloads) > 1:
-        raise click.UsageError("Give payloads, --json-lines or --csv, not two of them.")
+        raise click.UsageError("Give only one of payloads, --json-lines and --csv.")
     if csv_file is None and columns != Columns():
         raise click.UsageError("Column options need --csv FILE.")
     dedup_key = fields.pop("dedup_key")

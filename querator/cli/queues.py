@@ -26,16 +26,16 @@ def _settings_options(command: Any) -> Any:
             "--partitions",
             type=click.IntRange(1, limits.PARTITIONS_MAX),
             metavar="N",
-            help="Number of partitions; 1 at creation when it is not given.",
+            help="Number of partitions; default at creation: 1.",
         ),
-        click.option("--description", help="Free text for people."),
+        click.option("--description", help="Free text."),
         click.option(
             "--replicas",
             type=click.Choice([str(number) for number in REPLICAS_ALLOWED]),
             callback=lambda _context, _parameter, value: value and int(value),
             metavar="N",
-            help="Copies of each partition, on different nodes: 1, 3 or 5; 0: three, or as many as "
-            "there are nodes while there are fewer.",
+            help="Replicas of each partition, on different nodes: 1, 3 or 5; 0: three, or one on "
+            "each node while there are fewer nodes.",
         ),
         click.option(
             "--partition-items-max",
@@ -62,7 +62,7 @@ def _settings_options(command: Any) -> Any:
         click.option(
             "--expire-timeout",
             type=DURATION,
-            help="Items that were not leased in this time die; 0: never.",
+            help="Items that are not leased in this time expire; 0: never.",
         ),
         click.option("--lease-timeout", type=DURATION, help="How long a lease lasts; 1s to 24h."),
     ):
@@ -219,7 +219,7 @@ def update(
 
 @queue.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @server_options
 @output_option
 def delete(name: str, yes: bool, target: Target, as_json: bool) -> None:
@@ -234,7 +234,12 @@ def delete(name: str, yes: bool, target: Target, as_json: bool) -> None:
 
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("Nobody is there to ask: say --yes.")
+            raise click.UsageError(
+                
+                    "Standard input is not a terminal, so the command cannot ask for confirmation: "
+                    "give --yes."
+                
+            )
         items = target.run(ask)
         click.confirm(f"Delete queue {name} with {items:,} items?", abort=True, err=True)
     target.run(main)
@@ -247,7 +252,7 @@ def delete(name: str, yes: bool, target: Target, as_json: bool) -> None:
 @queue.command("give-up", short_help="Give up items that are damaged on all replicas.")
 @click.argument("name")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @server_options
 @output_option
 def give_up(name: str, dry_run: bool, yes: bool, target: Target, as_json: bool) -> None:
@@ -280,7 +285,7 @@ def give_up(name: str, dry_run: bool, yes: bool, target: Target, as_json: bool) 
 
 def _write_damage(name: str, found: GivenUp) -> None:
     if not found.blocks:
-        click.echo(f"No damaged block of {name} is known that cannot be mended.")
+        click.echo(f"{name} has no known block that cannot be repaired.")
         return
     write_table(
         ("PARTITION", "BLOCK", "ITEMS", "KEPT", "LOST", "NODE", "WHY"),
@@ -290,6 +295,7 @@ def _write_damage(name: str, found: GivenUp) -> None:
         ],
     )
     note(
-        "Items of lost blocks can be given up, but those that are kept: they are leased or in a "
-        "reader's batch. A block that is not lost may be whole on a replica that does not answer."
+        "Items of lost blocks can be given up, except the kept ones, which are leased or in a "
+        "reader's batch. A block that is not lost may be whole on a replica that does not "
+        "answer."
     )

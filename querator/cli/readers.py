@@ -111,8 +111,10 @@ def _view(one: Reader) -> dict[str, Any]:
 @click.argument("queue")
 @click.argument("reader_id", metavar="READER")
 @click.option("--partition", type=click.IntRange(min=0), help="Only the batch of this partition.")
-@click.option("--remove", is_flag=True, help="Forget the reader, with what it has acknowledged.")
-@click.option("--dead-letters", is_flag=True, help="Make them dead letters; the reader goes on.")
+@click.option("--remove", is_flag=True, help="Forget the reader and its acknowledgements.")
+@click.option(
+    "--dead-letters", is_flag=True, help="Make the items dead letters; the reader continues."
+)
 @server_options
 @output_option
 def release(

@@ -14,14 +14,14 @@ from querator.cli import querator
 from querator.cli.shared.failures import ExitCode
 
 _MEANINGS = {
-    ExitCode.DONE: "done; for `serve`: stopped by a signal, everything taken on was answered",
-    ExitCode.WRONG: "done, and something is wrong with what was found: damage, a lost item, lines "
-    "that were refused; for `serve`: it could not start",
+    ExitCode.DONE: "done; for `serve`: stopped by a signal, every accepted request was answered",
+    ExitCode.WRONG: "done, and a problem was found: damage, a lost item, refused lines; "
+    "for `serve`: it could not start",
     ExitCode.USAGE: "the command line or a setting is wrong",
-    ExitCode.REFUSED: "the server refused the request; the line names the error code",
-    ExitCode.UNAVAILABLE: "no server answers, or it cannot take the request at present; nothing "
-    "was done",
-    ExitCode.UNKNOWN: "the outcome is unknown: it may have been done, or may yet be",
+    ExitCode.REFUSED: "the server refused the request; the message names the error code",
+    ExitCode.UNAVAILABLE: "no server answers, or it cannot accept the request at present; "
+    "nothing was done",
+    ExitCode.UNKNOWN: "the outcome is unknown: the request may have been executed, or may yet be",
     6: "`serve` only: stopped by a failure, of the disk or of Querator itself; what was "
     "acknowledged is on disk",
     ExitCode.INTERRUPTED: "ended by Ctrl-C (`serve`, `consume` and `stats --watch` end with 0)",
@@ -32,7 +32,7 @@ _SHARED = ("address", "namespace", "request_timeout", "output")
 _HEAD = """\
 # The command line
 
-Made from the commands by `python -m querator.cli.reference > docs/cli.md`; a test keeps it true.
+Generated from the commands by `python -m querator.cli.reference > docs/cli.md`; a test checks it.
 
 Standard output has results and nothing else; progress, notes and errors go to standard error. With
 `--output json` a result is one JSON document, and a stream is one document on each line. Field

@@ -34,11 +34,11 @@ _EVER = (
 )
 
 
-@click.command(short_help="Show counts, once or again and again.")
+@click.command(short_help="Show counts, once or repeatedly.")
 @click.argument("queue", required=False)
-@click.option("--watch", is_flag=True, help="Show again and again; Ctrl-C ends it.")
+@click.option("--watch", is_flag=True, help="Repeat the output; Ctrl-C ends it.")
 @click.option("--interval", type=DURATION, default="1s", show_default=True, help="With --watch.")
-@click.option("--partitions", is_flag=True, help="Also by partition (always in JSON).")
+@click.option("--partitions", is_flag=True, help="Show each partition, too (always in JSON).")
 @stale_option
 @server_options
 @output_option
@@ -182,9 +182,9 @@ def _picture(
     ]
     parts += [
         Text(
-            f"{one.queue.name}: {one.total.held:,} held, until what was in partitions "
-            f"{', '.join(map(str, one.total.waits_for))} before their number was changed has been "
-            "leased and completed: earlier items of the same keys may be there."
+            f"{one.queue.name}: {one.total.held:,} held until the items that were in partitions "
+            f"{', '.join(map(str, one.total.waits_for))} before their number changed have been "
+            "leased and completed: earlier items of the same keys may be among them."
         )
         for one in found
         if one.total.held
@@ -199,8 +199,8 @@ def _picture(
     ]
     parts += [
         Text(
-            f"{one.queue.name}: {one.total.given_up:,} ever given up: their payload was damaged, "
-            "and on no replica whole."
+            f"{one.queue.name}: {one.total.given_up:,} given up in all: their payload was "
+            "damaged, and no replica had it whole."
         )
         for one in found
         if one.total.given_up

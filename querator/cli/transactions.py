@@ -30,7 +30,7 @@ def txn() -> None:
     """Show the batches that are staged for a queue, and drop them."""
 
 
-@txn.command("list", short_help="Show what is staged.")
+@txn.command("list", short_help="Show staged batches.")
 @click.argument("queue")
 @server_options
 @output_option
@@ -76,7 +76,7 @@ def list_staged(queue: str, target: Target, as_json: bool) -> None:
         note(f"The oldest {len(found.batches):,}; there are more.")
 
 
-@txn.command(short_help="Drop what is staged of a batch.")
+@txn.command(short_help="Drop the stages of a batch.")
 @click.argument("queue")
 @click.argument("producer")
 @click.argument("batch", type=click.IntRange(min=0))

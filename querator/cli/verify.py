@@ -102,7 +102,9 @@ class _Scan:
         for queue in view.map:
             for group in queue.groups:
                 if group == PLACEMENT_GROUP or group >= view.map.next_group:
-                    self._wrong("placement", f"{queue.name} has group {group}, never given out")
+                    self._wrong(
+                        "placement", f"{queue.name} has group {group}, which was never assigned"
+                    )
         self._check_starts()
 
     @property
@@ -137,7 +139,7 @@ class _Scan:
             return
         if queue is None:
             if not self._has_closed(view, group):
-                self._wrong(place, "there are items, and no queue that they are of")
+                self._wrong(place, "there are items that belong to no queue")
         elif queue.state is QueueState.DELETING:
             return  # Its rows are deleted in several steps, between which they are inconsistent.
         try:

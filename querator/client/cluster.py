@@ -190,7 +190,7 @@ class ClusterAdmin:
         try:
             return await self._status(node.client_address, NODE_SECONDS, once=not node.connected)
         except ConnectionFailed:
-            return f"nobody answers at {node.client_address}"
+            return f"no node answers at {node.client_address}"
         except RequestError as error:
             return error.message
 

@@ -119,7 +119,7 @@ async def test_handing_a_node_off(tmp_path: Path):
         assert "this is node b" in error
         assert await healthy(cluster["b"].address)
         _, said = await cluster.querator("node", "handoff", "b", asked="b")
-        assert "Node b has given" in said
+        assert "Node b has handed off" in said
         assert not await healthy(cluster["b"].address)
         assert await healthy(cluster["a"].address)
         view = await cluster.until(lambda view: leaders(view, "q") == {"a", "c"})

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(420)
 NAMESPACE = "queues"
 SERVICE = f"querator.{NAMESPACE}.svc"
 GROUP = 65532
-GIVEN = re.compile(r"Node (\S+) has given (\d+) leaderships? away")
+GIVEN = re.compile(r"Node (\S+) has handed off (\d+) leaderships?")
 
 
 class Papers:

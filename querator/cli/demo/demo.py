@@ -52,13 +52,13 @@ class DemoView(msgspec.Struct, frozen=True):
     longest_pause_ms: float
 
 
-@click.command(short_help="Push real data through a cluster of your own.")
+@click.command(short_help="Push real data through a local cluster.")
 @click.option(
     "--nodes",
     type=click.Choice(["1", "3"]),
     default="3",
     show_default=True,
-    help="A cluster, of which one node is killed, or a node by itself.",
+    help="A cluster in which one node is killed, or a single node.",
 )
 @click.option(
     "--rows",
@@ -66,7 +66,7 @@ class DemoView(msgspec.Struct, frozen=True):
     default=flights.ROWS,
     show_default=True,
     metavar="N",
-    help="How many flights.",
+    help="Number of flights.",
 )
 def demo(rows: int, nodes: str) -> None:
     """Push the 336,776 flights that left New York in 2013 through three nodes of your own.
@@ -158,8 +158,8 @@ def find_problems(books: Books, total: PartitionStats) -> list[str]:
         (completed.repeated == 0, f"{completed.repeated} flights were completed twice"),
         (
             completed.digest == books.sent.digest,
-            f"the digest of what was completed is {completed.digest}, of what was produced "
-            f"{books.sent.digest}",
+            f"the digest of the completed items is {completed.digest}, that of the produced "
+            f"items {books.sent.digest}",
         ),
         (total.produced == rows, f"the server counts {total.produced} items produced, not {rows}"),
         (total.completed == rows, f"the server counts {total.completed} completed, not {rows}"),
@@ -175,7 +175,7 @@ def find_problems(books: Books, total: PartitionStats) -> list[str]:
         ),
         (
             total.retried == len(books.retried),
-            f"{len(books.retried)} flights were retried, the server counts {total.retried}",
+            f"{len(books.retried)} flights were retried, but the server counts {total.retried}",
         ),
     )
     return [sentence for holds, sentence in checks if not holds]
@@ -201,7 +201,7 @@ def _write_summary(books: Books, view: DemoView, path: Path) -> None:
             (
                 "lapsed",
                 f"{view.lapsed:,}, held by a consumer that died"
-                + (", or on their way through the node that did" if view.killed else ""),
+                + (", or on their way through the node that was killed" if view.killed else ""),
             ),
             (
                 "slowest carrier",
@@ -215,7 +215,12 @@ def _write_summary(books: Books, view: DemoView, path: Path) -> None:
     )
     querator = Path(sys.executable).with_name("querator")
     shown = querator.relative_to(Path.cwd()) if querator.is_relative_to(Path.cwd()) else querator
-    click.echo("\nGo on with a node of your own, the second and third in another terminal:\n")
+    click.echo(
+        
+            "\nTo continue with your own node, run the second and third command in another "
+            "terminal:\n"
+        
+    )
     click.echo(f"  {shown} serve --data-dir ./data --new")
     click.echo(f"  {shown} queue create mail && {shown} produce mail hello world")
     click.echo(f"  {shown} consume mail --exec 'cat; echo' --limit 2\n")

@@ -125,7 +125,7 @@ def server_options(command: _Command) -> _Command:
         is_flag=True,
         envvar="QUERATOR_TLS",
         show_envvar=True,
-        help="Connect by TLS; any of the next three means that too.",
+        help="Connect by TLS; each of the next three options implies it.",
     )
     return cast(_Command, decorated(wrapper, (*WHERE, tls_flag, *TLS_FILES)))
 
@@ -149,7 +149,7 @@ WHERE = (
         show_default=True,
         show_envvar=True,
         metavar="HOST:PORT",
-        help="Server to talk to; any of a cluster, or several, separated by commas.",
+        help="Address of the server: any node of a cluster, or several, separated by commas.",
     ),
     click.option(
         "--namespace",
@@ -170,8 +170,8 @@ WHERE = (
 )
 """Options for the server, the namespace and the request timeout."""
 TLS_FILES = (
-    _tls_file("ca", "Authorities to trust; default: those that gRPC knows."),
-    _tls_file("cert", "Certificate to show, when the server asks who you are."),
+    _tls_file("ca", "Certificate authorities to trust; default: those that gRPC knows."),
+    _tls_file("cert", "Client certificate, for a server that requires one."),
     _tls_file("key", "Key of --tls-cert."),
 )
 
@@ -181,7 +181,7 @@ def stale_option(command: _Command) -> _Command:
     option = click.option(
         "--stale",
         is_flag=True,
-        help="Take what any replica has: it may be behind, and needs no leader.",
+        help="Read from any replica: it may be behind, and needs no leader.",
     )
     return option(command)
 
@@ -191,7 +191,7 @@ OUTPUT = click.option(
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="For people, or for machines: one JSON document, for streams one a line.",
+    help="A table, or JSON: one document, or for streams one document on each line.",
 )
 
 

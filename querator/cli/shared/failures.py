@@ -51,7 +51,7 @@ _ADVICE = {
     ErrorCode.QUEUE_FULL: "Consume items, or raise the limit with: querator queue update",
     ErrorCode.STORAGE_FULL: "Consume items, or give the server more space.",
     ErrorCode.ITEM_TOO_LARGE: "Ask for more with --max-bytes.",
-    ErrorCode.OUTCOME_UNKNOWN: "Look with: querator stats",
+    ErrorCode.OUTCOME_UNKNOWN: "See: querator stats",
 }
 
 

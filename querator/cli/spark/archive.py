@@ -11,7 +11,7 @@ from querator.spark.pipelines.settings import ARCHIVE_PARTITIONS, ArchiveSetting
 from querator.spark.pipelines.summary import Control, Summary
 
 
-@click.command(short_help="A queue into Parquet files.")
+@click.command(short_help="Archive a queue as Parquet files.")
 @click.argument("queue")
 @click.argument("path")
 @stream_options
@@ -21,21 +21,21 @@ from querator.spark.pipelines.summary import Control, Summary
     default=ARCHIVE_PARTITIONS,
     show_default=", ".join(ARCHIVE_PARTITIONS),
     metavar="COLUMN|NAME=SQL",
-    help="What names the directories, the outer one first; may be given several times.",
+    help="Column that names the directories, the outer one first; may be given several times.",
 )
 @click.option("--flat", is_flag=True, help="No directories below PATH.")
 @click.option(
     "--checkpoint",
     default="",
     metavar="DIRECTORY",
-    help="Remembers what is done; default: _checkpoint below PATH.",
+    help="Directory that records the progress; default: _checkpoint below PATH.",
 )
 @click.option(
     "--every",
     type=DURATION,
     default="60s",
     show_default=True,
-    help="With --continuous: a batch in this time at most.",
+    help="With --continuous: at most one batch in this time.",
 )
 @spark_options
 def archive(

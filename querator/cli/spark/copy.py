@@ -19,7 +19,7 @@ from querator.spark.pipelines.settings import Columns, CopySettings
 from querator.spark.pipelines.summary import Control, Summary
 
 
-@click.command(short_help="A queue into another one.")
+@click.command(short_help="Copy a queue into another one.")
 @click.argument("source")
 @click.argument("target")
 @stream_options
@@ -27,7 +27,7 @@ from querator.spark.pipelines.summary import Control, Summary
     "--checkpoint",
     required=True,
     metavar="DIRECTORY",
-    help="Remembers what is done. Belongs to --reader-id.",
+    help="Directory that records the progress. It belongs to --reader-id.",
 )
 @column_options
 @where_option
@@ -35,14 +35,14 @@ from querator.spark.pipelines.summary import Control, Summary
     "--to-address",
     default="",
     metavar="HOST:PORT",
-    help="Another cluster, for TARGET.",
+    help="Cluster of TARGET, if it is another one.",
 )
 @click.option(
     "--every",
     type=DURATION,
     default="0",
     show_default=True,
-    help="With --continuous: a batch in this time at most.",
+    help="With --continuous: at most one batch in this time.",
 )
 @spark_options
 def copy(

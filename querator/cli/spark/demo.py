@@ -41,19 +41,19 @@ class DemoView(msgspec.Struct, frozen=True):
     report: str
 
 
-@click.command(short_help="Real data through Spark and a cluster of your own.")
+@click.command(short_help="Push real data through Spark and a local cluster.")
 @click.option(
     "--nodes",
     type=click.Choice(["1", "3"]),
     default="3",
     show_default=True,
-    help="A cluster, of which one node is killed, or a node by itself.",
+    help="A cluster in which one node is killed, or a single node.",
 )
 @click.option(
     "--kills/--no-kills",
     default=True,
     show_default=True,
-    help="Kill the driver, a worker and, of a cluster, a node that leads; or nobody.",
+    help="Kill the driver, a worker and, in a cluster, a leader; or kill nothing.",
 )
 @click.option(
     "--rows",
@@ -61,7 +61,7 @@ class DemoView(msgspec.Struct, frozen=True):
     default=flights.ROWS,
     show_default=True,
     metavar="N",
-    help="How many flights.",
+    help="Number of flights.",
 )
 @click.option(
     "--out",
@@ -150,10 +150,10 @@ def _page(path: Path, books: Books, outcome: Outcome, problems: list[str]) -> st
     with (path.parent / "airlines.csv").open(encoding="utf-8", newline="") as file:
         names = dict(csv.reader(io.StringIO(file.read())))
     run = Section(
-        "How they came here",
+        "How the flights came here",
         "From CSV into a queue and from there into the archive; and from CSV through two more "
-        "queues to consumers. What was killed on the way was killed by SIGKILL, in the middle of "
-        "its work.",
+        "queues to consumers. Processes that were killed on the way were killed by SIGKILL, in "
+        "the middle of their work.",
         _facts(books, outcome),
     )
     return render(flights_page(outcome.archived, names, problems, run))

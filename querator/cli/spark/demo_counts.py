@@ -112,13 +112,13 @@ def find_problems(books: Books, outcome: Outcome) -> list[str]:
         ),
         (
             archived.cells == books.split.flights.cells,
-            "the archive and the CSV differ in what a month, carrier and hour has",
+            "the archive and the CSV differ in the counts of a month, carrier and hour",
         ),
         (completed.missing(rows) == 0, f"{completed.missing(rows):,} flights were not completed"),
         (completed.repeated == 0, f"{completed.repeated:,} flights were completed twice"),
         (
             completed.digest == books.split.ledger.digest,
-            f"the digest of what was completed is {completed.digest}, of the CSV "
+            f"the digest of the completed items is {completed.digest}, that of the CSV "
             f"{books.split.ledger.digest}",
         ),
         (
@@ -130,7 +130,7 @@ def find_problems(books: Books, outcome: Outcome) -> list[str]:
     for name in PIPELINES:
         summary = books.summaries.get(name)
         if summary is None:
-            checks.append((False, f"{name}: it has not said what came of it"))
+            checks.append((False, f"{name}: it reported no result"))
             continue
         counts = (
             f"{name}: {summary.taken.value:,} {summary.taken.words}, "

@@ -42,7 +42,7 @@ class SparkDriver:
             how = "was killed" if code == -signal.SIGKILL else f"ended with exit code {code}"
             if start == STARTS_MAX or not self._told:
                 raise Failure(f"The driver {how}; see {self._log}. It said:\n{self._last_words()}")
-            note(f"The driver {how}; it is started again, and goes on where it was.")
+            note(f"The driver {how}. It is started again, and continues where it was.")
 
     def _last_words(self) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LINES_SHOWN:])

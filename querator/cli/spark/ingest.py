@@ -23,7 +23,7 @@ from querator.spark.pipelines.settings import (
 from querator.spark.pipelines.summary import Control, Summary
 
 
-@click.command(short_help="Files into a queue.")
+@click.command(short_help="Send the rows of files to a queue.")
 @click.argument("path")
 @click.argument("queue")
 @click.option("--format", "kind_of_file", type=click.Choice(FORMATS), required=True, help="Format.")
@@ -31,7 +31,10 @@ from querator.spark.pipelines.summary import Control, Summary
     "--schema",
     default="",
     metavar="DDL",
-    help="Columns of the files; without it Spark looks at them (of JSON, at all of them).",
+    help=(
+        "Columns of the files; default: Spark infers them from the files (of JSON, from all of "
+        "them)."
+    ),
 )
 @click.option(
     "--option",
@@ -47,12 +50,15 @@ from querator.spark.pipelines.summary import Control, Summary
     "--checkpoint",
     default="",
     metavar="DIRECTORY",
-    help="Remembers which files are done: each goes once, however often this is run.",
+    help=(
+        "Directory that records which files are done: each is sent once, even if the command is "
+        "repeated."
+    ),
 )
 @click.option(
     "--continuous",
     is_flag=True,
-    help="Go on with files that come, until a signal ends it; needs --checkpoint.",
+    help="Continue with new files until a signal ends the command; needs --checkpoint.",
 )
 @click.option(
     "--max-bytes",
@@ -60,7 +66,9 @@ from querator.spark.pipelines.summary import Control, Summary
     default=INGEST_BYTES,
     show_default=True,
     metavar="N",
-    help="With --checkpoint: bytes of files in a batch, about; a file is never in two.",
+    help=(
+        "With --checkpoint: approximate bytes of files in a batch; a file is never in two batches."
+    ),
 )
 @spark_options
 def ingest(

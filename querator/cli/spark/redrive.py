@@ -10,14 +10,14 @@ from querator.spark.pipelines.settings import REASONS, RedriveSettings
 from querator.spark.pipelines.summary import Control, Summary
 
 
-@click.command(short_help="Dead letters back to their queue.")
+@click.command(short_help="Send dead letters back to their queue.")
 @click.argument("queue")
 @click.option(
     "--reason",
     "reasons",
     type=click.Choice(REASONS),
     multiple=True,
-    help="Only those that died of it; may be given several times.",
+    help="Only dead letters with this reason; may be given several times.",
 )
 @click.option(
     "--kind",
@@ -27,7 +27,11 @@ from querator.spark.pipelines.summary import Control, Summary
     help="Only this kind, '' for items without one; may be given several times.",
 )
 @where_option
-@click.option("--dry-run", is_flag=True, help="Show what would be sent back, and send nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show the dead letters that would be sent back, and send nothing.",
+)
 @rate_option
 @spark_options
 def redrive(

@@ -19,14 +19,14 @@ from querator.spark.pipelines.settings import Columns, ReplaySettings
 from querator.spark.pipelines.summary import Control, Summary
 
 
-@click.command(short_help="An archive into a queue.")
+@click.command(short_help="Send the items of an archive to a queue.")
 @click.argument("path")
 @click.argument("queue")
 @click.option(
     "--checkpoint",
     required=True,
     metavar="DIRECTORY",
-    help="Remembers what is done; belongs to QUEUE and the range.",
+    help="Directory that records the progress; it belongs to QUEUE and the range.",
 )
 @click.option(
     "--from", "since", type=INSTANT, metavar="INSTANT", help="Items produced then or later."

@@ -102,7 +102,7 @@ def failures(address: str) -> Iterator[None]:
         words = str(error)
         way_out = "pip install 'querator[spark]'"
         if way_out not in words:
-            words = f"{words}; what it needs besides: {way_out}"
+            words = f"{words}; install the other requirements with: {way_out}"
         raise Failure(_sentence(words)) from error
     except (SettingsError, OptionError) as error:
         raise Failure(_sentence(str(error)), ExitCode.USAGE) from error
@@ -182,7 +182,7 @@ def _stops(control: Control) -> list[int]:
         if control.stop.is_set():
             raise KeyboardInterrupt
         control.stop.set()
-        note("ends behind what is under way; at once by another signal")
+        note("ends after the batch that is under way; another signal ends it at once")
 
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, stop)
@@ -255,7 +255,7 @@ def column_options(command: _Command) -> _Command:
 
 _COLUMNS: Final = {
     "value": "The payload: binary or string.",
-    "key": "The key, which decides on the partition.",
+    "key": "The key, which decides the partition.",
     "kind": "The kind.",
     "encoding": "The encoding of the payload.",
     "reference": "The reference.",
@@ -263,11 +263,11 @@ _COLUMNS: Final = {
     "priority": "lowest, low, normal, high or highest.",
     "group": "The group.",
     "enqueue_at": "When it may be leased: a timestamp, as in `now() + make_dt_interval(0, 0, 5)`.",
-    "dedupe_key": "A second item with it within the queue's window is not stored.",
+    "dedupe_key": "The dedup key: a second item with it is not stored within the queue's window.",
 }
 
 where_option = click.option(
-    "--where", default="", metavar="SQL", help="A condition; what is not so is left out."
+    "--where", default="", metavar="SQL", help="A condition; rows that do not meet it are left out."
 )
 
 
@@ -276,7 +276,7 @@ rate_option = click.option(
     type=float,
     default=0.0,
     metavar="N",
-    help="Items a second at most; without it as fast as it goes.",
+    help="Most items per second; default: no limit.",
 )
 
 
@@ -290,20 +290,25 @@ _STREAM: Final = (
         "--reader-id",
         required=True,
         metavar="NAME",
-        help="A name for this pipeline, by which the queue knows what it has taken.",
+        help="Name of this pipeline, under which the queue records its progress.",
     ),
     click.option(
-        "--continuous", is_flag=True, help="Go on with what comes, until a signal ends it."
+        "--continuous",
+        is_flag=True,
+        help="Continue with new items until a signal ends the command.",
     ),
     click.option(
         "--adopt",
         is_flag=True,
-        help="With a checkpoint that is behind the queue: go on where the queue is.",
+        help=(
+            "If the checkpoint is behind the queue: continue after the acknowledgements of the "
+            "queue."
+        ),
     ),
     click.option(
         "--skip-released",
         is_flag=True,
-        help="Go on without batches that `querator reader release` has given back to the queue.",
+        help="Continue without batches that `querator reader release` has given back to the queue.",
     ),
     click.option(
         "--max-items",
@@ -311,7 +316,7 @@ _STREAM: Final = (
         default=ARCHIVE_ITEMS,
         show_default=True,
         metavar="N",
-        help="Items of a batch at most.",
+        help="Most items in a batch.",
     ),
     click.option(
         "--min-tasks",
@@ -319,6 +324,6 @@ _STREAM: Final = (
         default=1,
         show_default=True,
         metavar="N",
-        help="So many tasks at least for a batch; without it one for each partition of the queue.",
+        help="Least number of tasks for a batch; default: one for each partition of the queue.",
     ),
 )

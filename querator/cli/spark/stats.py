@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from querator.spark.pipelines.counting import QueueScan
 
 
-@click.command(short_help="What is in queues, with pictures.")
+@click.command(short_help="Show the contents of queues, with charts.")
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 @click.option(
     "--html",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     metavar="FILE",
-    help="Write a report with pictures: one file, which opens without a network.",
+    help="Write a report with charts: one file, which opens without a network.",
 )
 @click.option(
-    "--no-sizes", is_flag=True, help="Leave the payloads where they are: much less to read."
+    "--no-sizes", is_flag=True, help="Do not read the payloads: this reads much less data."
 )
 @click.option(
     "--min-tasks",
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     default=1,
     show_default=True,
     metavar="N",
-    help="So many tasks at least; without it one for each partition of the queue.",
+    help="Least number of tasks; default: one for each partition of the queue.",
 )
 @spark_options
 def stats(
@@ -95,7 +95,7 @@ def _write_page(path: Path, scans: "list[QueueScan]", namespace: str) -> None:
 def _write_tables(scan: "QueueScan") -> None:
     from querator.spark.pipelines.counting_page import stats_tables
 
-    stood = "stood still" if scan.stood_still else "was at work meanwhile"
+    stood = "stood still" if scan.stood_still else "changed meanwhile"
     click.echo(f"\n{scan.queue}: {count(scan.rows, 'item')}; the queue {stood}.")
     for table in stats_tables(scan):
         click.echo()

@@ -88,7 +88,7 @@ def shown(of: ClusterView, *, partitions: bool = False) -> str:
 def test_a_node_that_came_with_an_old_copy_is_named():
     old = msgspec.structs.replace(seen("b", "nobody answers"), old_copy="the data is old")
     problems = view(nodes=(seen("a"), old, seen("c"))).problems
-    assert "A process that came as node b was refused: the data is old." in problems
+    assert "A process that started as node b was refused: the data is old." in problems
     assert any("Node b is down" in problem for problem in problems)
 
 
@@ -123,9 +123,9 @@ def test_items_that_wait_for_others_of_their_keys():
     ]
     told = view(group(0, queue=""), group(1, "b"), *holding)
     assert told.problems == (
-        "Queue q: 1,400 items held, until what was in q/0, q/2, q/3 before the number of "
-        "partitions was changed has been leased and completed: earlier items of the same keys may "
-        "be there.",
+        "Queue q: 1,400 items held until the items that were in q/0, q/2, q/3 before the number of "
+        "partitions changed have been leased and completed: earlier items of the same keys may be "
+        "among them.",
     )
 
 
@@ -136,16 +136,16 @@ def test_a_node_that_nobody_can_join():
     assert "cannot join" not in shown(view())
 
 
-DOWN_B = (seen("a"), seen("b", "nobody answers at client:1"), seen("c"))
+DOWN_B = (seen("a"), seen("b", "no node answers at client:1"), seen("c"))
 
 
 def test_a_node_that_is_down():
     told = view(group(0, queue=""), group(1, "c", b=7), nodes=DOWN_B)
     assert told.problems == (
-        "Node b is down: nobody answers at client:1. If its data is lost, start it with an empty "
+        "Node b is down: no node answers at client:1. If its data is lost, start it with an empty "
         "directory and then: querator node replace b",
-        "2 partitions: (map), q/0 can be used, but have a copy less than there should be: b is "
-        "down.",
+        "2 partitions: (map), q/0 can be used, but have fewer running replicas than configured: b "
+        "is down.",
     )
     assert told.partitions[1].lag_entries == 0, "of those that answer"
     assert "2 of 3" in shown(told)
@@ -153,12 +153,12 @@ def test_a_node_that_is_down():
 
 
 def test_a_node_that_answers_nobody_while_others_hear_it():
-    hung = seen("b", "nobody answers at client:1", connected=True)
+    hung = seen("b", "no node answers at client:1", connected=True)
     problems = view(nodes=(seen("a"), hung, seen("c"))).problems
     assert problems[0] == (
-        "Node b does not answer (nobody answers at client:1), and other nodes are connected to it. "
-        "Its event loop may hang, or the network between here and there is cut; if it stays so, "
-        "restart the node."
+        "Node b does not answer (no node answers at client:1), and other nodes are connected to it. "
+        "Its event loop may hang, or the network between it and the node that was asked is cut. "
+        "If this lasts, restart the node."
     )
 
 
@@ -170,7 +170,7 @@ def test_a_node_whose_clock_is_wrong():
     assert told(CLOCK_SKEW_MS_MAX) == told(-CLOCK_SKEW_MS_MAX) == ()
     assert told(3_040) == (
         "The clock of node b is 3.0 s ahead of that of the others; 0.5 s is allowed. Until it is "
-        "put right the node leads nothing that another one can lead.",
+        "set, the node leads nothing that another node can lead.",
     )
     assert "b is 0.6 s behind that of the others" in told(-600)[0]
 
@@ -271,7 +271,7 @@ def test_a_map_that_a_lone_node_has_until_the_others_vote():
         map_, replicas=(map_.replicas[0], *learners), target=(map_.target[0], *learners)
     )
     assert view(young, group(1)).problems == (
-        "Partition (map) is to have 3 replicas that vote, and has 1 so far.",
+        "Partition (map) should have 3 voting replicas, and has 1.",
     )
     assert view(young, group(1), nodes=tuple(map(seen, "ab"))).problems == ()
     said = msgspec.structs.replace(young, target=map_.target)

@@ -54,7 +54,7 @@ ARCHIVE = ["spark", "archive", "q", "/lake", "--reader-id", "lake"]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["produce", "q", "x", "--json-lines"], "not two of them"),
+        (["produce", "q", "x", "--json-lines"], "Give only one of"),
         (["produce", "q", "x", "--kind-column", "a"], "need --csv"),
         (["produce", "q", "x", "y", "--dedup-key", "k"], "one PAYLOAD"),
         (["produce", "q", "x", "--delay", "1s", "--at", "2026-01-31T08:00:00Z"], "not both"),

@@ -136,7 +136,7 @@ def test_what_was_completed(tmp_path: Path) -> None:
     books.completed.add(0, canonical(ROWS[0]))
     twice, digest = find_problems(books, outcome)
     assert twice == "1 flights were completed twice"
-    assert digest.startswith("the digest of what was completed")
+    assert digest.startswith("the digest of the completed items")
 
 
 def test_what_the_pipelines_say(tmp_path: Path) -> None:
@@ -146,5 +146,5 @@ def test_what_the_pipelines_say(tmp_path: Path) -> None:
     books.summaries["archive"] = short
     assert find_problems(books, outcome) == [
         "archive: 15 items, 14 rows",
-        "copy: it has not said what came of it",
+        "copy: it reported no result",
     ]

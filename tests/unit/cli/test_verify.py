@@ -22,4 +22,4 @@ def test_a_queue_with_a_group_that_was_never_given_out():
     txn.commit(sync=True)
     with group.environment.snapshot() as snapshot:
         problems = [one.sentence for one in _Scan(snapshot).problems if one.place == "placement"]
-    assert problems == ["q has group 2, never given out"]
+    assert problems == ["q has group 2, which was never assigned"]
