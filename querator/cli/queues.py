@@ -235,10 +235,8 @@ def delete(name: str, yes: bool, target: Target, as_json: bool) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError(
-                
-                    "Standard input is not a terminal, so the command cannot ask for confirmation: "
-                    "give --yes."
-                
+                "Standard input is not a terminal, so the command cannot ask for confirmation: "
+                "give --yes."
             )
         items = target.run(ask)
         click.confirm(f"Delete queue {name} with {items:,} items?", abort=True, err=True)

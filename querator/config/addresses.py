@@ -24,10 +24,10 @@ def parse_peers(text: str) -> dict[str, str]:
         if peers.get(name) == address:
             continue
         if name in peers:
-            raise ConfigError(f"peers: {name} is there twice, with {peers[name]} and {address}")
+            raise ConfigError(f"peers: {name} appears twice, with {peers[name]} and {address}")
         check_reachable("peers", address)
         if address in peers.values():
-            raise ConfigError(f"peers: {address} is there twice")
+            raise ConfigError(f"peers: {address} appears twice")
         peers[name] = address
     return peers
 
@@ -35,7 +35,7 @@ def parse_peers(text: str) -> dict[str, str]:
 def check_name(setting: str, name: str) -> None:
     if len(name) > NODE_NAME_CHARS_MAX or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{setting}: {name[:64]!r} is no name of a node: letters, digits, '.', '-' and '_', at "
+            f"{setting}: {name[:64]!r} is not a node name: letters, digits, '.', '-' and '_', at "
             f"most {NODE_NAME_CHARS_MAX}, the first a letter or digit"
         )
 
@@ -44,7 +44,7 @@ def check_reachable(setting: str, text: str) -> None:
     """Checks that others can connect to the address, as far as its text shows that."""
     host, port = parse_address(text, setting=setting)
     if not port or is_any(host):
-        raise ConfigError(f"{setting}: {text!r} is nothing that others can connect to")
+        raise ConfigError(f"{setting}: {text!r} is not an address that others can connect to")
 
 
 def is_any(host: str) -> bool:
@@ -55,7 +55,7 @@ def is_any(host: str) -> bool:
 
 
 _WAY_OUT: Final = {
-    "listen": "let clients show certificates (--tls-cert-file, --tls-key-file, "
+    "listen": "require client certificates (--tls-cert-file, --tls-key-file, "
     "--tls-client-ca-file), or add --insecure",
     "listen_admin": "add --insecure-admin",
 }

@@ -23,8 +23,8 @@ def check(config: Config) -> None:
     """Raises ConfigError."""
     if 0 < config.storage_quota_bytes < STORAGE_QUOTA_BYTES_MIN:
         raise ConfigError(
-            f"storage_quota_bytes is {config.storage_quota_bytes}; "
-            f"the least is {STORAGE_QUOTA_BYTES_MIN}, or 0 for what the disk has"
+            f"storage_quota_bytes is {config.storage_quota_bytes}; the least is "
+            f"{STORAGE_QUOTA_BYTES_MIN}, or 0 for the space of the disk"
         )
     if config.memory and config.data_dir:
         raise ConfigError("data_dir and memory exclude each other: choose --data-dir or --memory")
@@ -43,7 +43,7 @@ def check(config: Config) -> None:
     else:
         for name, needs in _OF_CLUSTERS.items():
             if getattr(config, name):
-                raise ConfigError(f"{name} says nothing without {needs}: give that too")
+                raise ConfigError(f"{name} has no effect without {needs}: give that too")
 
 
 _OF_CLUSTERS: Final = {
@@ -77,8 +77,8 @@ def _check_cluster(config: Config) -> None:
         host, _ = parse_address(config.listen)
         if is_any(host):
             raise ConfigError(
-                f"advertise_client is missing: nobody can connect to {config.listen}; name the "
-                "address at which clients and the other nodes reach this node"
+                f"advertise_client is missing: clients cannot connect to {config.listen}; name "
+                "the address at which clients and the other nodes reach this node"
             )
 
 
@@ -114,17 +114,18 @@ def _check_peers(config: Config) -> None:
 def _check_joined(config: Config) -> None:
     """Checks a node that started alone and that others join."""
     if config.initial_nodes:
-        raise ConfigError("initial_nodes says nothing without peers: give that too")
+        raise ConfigError("initial_nodes has no effect without peers: give that too")
     if not config.listen_peers:
         raise ConfigError(
-            "listen_peers is missing: with cluster_token_file and without peers say where the "
-            "other nodes reach this one"
+            "listen_peers is missing: with cluster_token_file and without peers give the "
+            "address at which the other nodes reach this one"
         )
     host, port = parse_address(config.listen_peers, setting="listen_peers")
     if not port or is_any(host):
         raise ConfigError(
-            f"listen_peers: {config.listen_peers} is nothing that others can connect to: give "
-            f"--peers {config.name}=HOST:PORT too, with the address at which they reach this node"
+            f"listen_peers: {config.listen_peers} is not an address that others can connect to: "
+            f"give --peers {config.name}=HOST:PORT too, with the address at which they reach "
+            "this node"
         )
 
 
@@ -133,16 +134,18 @@ def _check_tls(config: Config) -> None:
     if not config.tls_cert_file:
         for name in ("tls_key_file", "tls_client_ca_file", "tls_ca_file"):
             if getattr(config, name):
-                raise ConfigError(f"{name} says nothing without tls_cert_file: give that too")
+                raise ConfigError(f"{name} has no effect without tls_cert_file: give that too")
     elif not config.tls_key_file:
         raise ConfigError("tls_key_file is missing: tls_cert_file needs its key")
     elif in_cluster(config) and not config.tls_ca_file:
         raise ConfigError(
             "tls_ca_file is missing: in a cluster of nodes with tls_cert_file say which "
-            "authorities vouch for the other nodes"
+            "certificate authorities sign for the other nodes"
         )
     elif config.tls_ca_file and not in_cluster(config):
-        raise ConfigError("tls_ca_file says nothing without peers: the node dials nobody")
+        raise ConfigError(
+            "tls_ca_file has no effect without peers: the node connects to no other node"
+        )
 
 
 def _check_peer_tls(config: Config) -> None:
@@ -150,4 +153,4 @@ def _check_peer_tls(config: Config) -> None:
         if config.peer_tls_cert_file and not getattr(config, name):
             raise ConfigError(f"{name} is missing: peer_tls_cert_file needs it")
         if getattr(config, name) and not config.peer_tls_cert_file:
-            raise ConfigError(f"{name} says nothing without peer_tls_cert_file: give that too")
+            raise ConfigError(f"{name} has no effect without peer_tls_cert_file: give that too")

@@ -47,34 +47,34 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(
             description="Make a new cluster of this node alone when `data_dir` is empty or "
-            "missing. Without it (or `peers`) such a directory is refused, for a mistyped one "
-            "would become a new cluster silently. With `cluster_token_file` and `listen_peers` "
-            "other nodes can join it."
+            "missing. Without `new` and `peers` the node refuses such a directory, because a "
+            "mistyped path would silently become a new cluster. With `cluster_token_file` "
+            "and `listen_peers` other nodes can join it."
         ),
     ] = False
     trust_clock: Annotated[
         bool,
         Meta(
-            description="The machine's clock is right, although it is far ahead of the data: for "
-            "ten minutes after the start the node leads without a second clock to compare with. "
-            "For a node by itself that was off for more than 14 days."
+            description="The machine's clock is right, although it is far ahead of the data. For "
+            "ten minutes after the start the node leads without a second clock to compare "
+            "with. For a single node that was off for more than 14 days."
         ),
     ] = False
     name: Annotated[
         str,
         Meta(
-            description="Name of the node, kept with its data for ever. Letters, digits, `.`, `-` "
-            "and `_`; default: that of the data, `node-1` for new data. Required with `peers` and "
-            "with `cluster_token_file`."
+            description="Name of the node, stored permanently with its data. Letters, digits, "
+            "`.`, `-` and `_`; default: the name in the data, or `node-1` for new data. "
+            "Required with `peers` and with `cluster_token_file`."
         ),
     ] = ""
     peers: Annotated[
         str,
         Meta(
             description="All nodes of the cluster with the addresses at which they reach each "
-            "other, `NAME=HOST:PORT,…`, the same for every node, itself included. Empty: a node "
-            "that was started alone; others join it if it has `cluster_token_file` and "
-            "`listen_peers`."
+            "other, `NAME=HOST:PORT,…`. The list is the same for every node, and includes "
+            "the node itself. Empty: a node that was started alone; other nodes join it if "
+            "it has `cluster_token_file` and `listen_peers`."
         ),
     ] = ""
     initial_nodes: Annotated[
@@ -82,15 +82,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=NODES_INITIAL_MAX,
-            description="How many of `peers`, counted from the first, form a new cluster when they "
-            "are all there; 0 means all. The same for every node.",
+            description="How many of `peers`, counted from the first, form a new cluster when "
+            "all of them answer; 0 means all. The same for every node.",
         ),
     ] = 0
     cluster_token_file: Annotated[
         str,
         Meta(
-            description="File with the secret that the nodes prove to each other that they know, "
-            "at least 16 bytes. Required with `peers`."
+            description="File with the secret of the cluster, at least 16 bytes. The nodes prove "
+            "to each other that they know it. Required with `peers`."
         ),
     ] = ""
     listen: Annotated[
@@ -108,16 +108,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="Address and port for the other nodes, `HOST:PORT`. Empty: the node's own "
-            "in `peers`. Without `peers` also the address at which the others reach this node."
+            "address in `peers`. Without `peers` it is also the address at which the other "
+            "nodes reach this node."
         ),
     ] = ""
     peer_tls_cert_file: Annotated[
         str,
         Meta(
-            description="PEM file with the certificate that this node shows the other nodes on "
-            "`listen_peers` and where it connects to theirs, followed by those that lead to the "
-            "authority. Empty: nodes talk to each other in the clear. All nodes have it, or none. "
-            "When the files change, new connections see that."
+            description="PEM file with the certificate that this node shows to the other nodes, on "
+            "`listen_peers` and when it connects to theirs, followed by the intermediate "
+            "certificates. Empty: nodes talk to each other without TLS. All nodes have it, "
+            "or none. Changed files take effect for new connections."
         ),
     ] = ""
     peer_tls_key_file: Annotated[
@@ -126,30 +127,32 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     peer_tls_ca_file: Annotated[
         str,
         Meta(
-            description="PEM file with the authorities whose certificates the other nodes must "
-            "show. Required with `peer_tls_cert_file`."
+            description="PEM file with the certificate authorities of the other nodes, which "
+            "must show a certificate. Required with `peer_tls_cert_file`."
         ),
     ] = ""
     zone: Annotated[
         str,
         Meta(
-            description="Where the node is, in your words: what fails together, as a rack does. "
-            "The copies of a partition are put into different zones as far as there are such."
+            description="Zone of the node: nodes in the same zone fail together, as in a rack. The "
+            "replicas of a partition are put into different zones as far as there are "
+            "enough."
         ),
     ] = ""
     listen_admin: Annotated[
         str,
         Meta(
-            description="Address and port of `/metrics`, `/livez` and `/readyz` over HTTP, as "
-            "`listen`; empty: none. A second node on the machine needs another port."
+            description="Address and port of `/metrics`, `/livez` and `/readyz` over HTTP, "
+            "written as `listen`; empty: none. A second node on the machine needs another "
+            "port."
         ),
     ] = "127.0.0.1:4471"
     tls_cert_file: Annotated[
         str,
         Meta(
-            description="PEM file with the certificate that `listen` shows, and the node where it "
-            "connects to others: the node's own first, then those that lead to the authority. "
-            "Empty: no TLS. When the files change, new connections see that."
+            description="PEM file with the certificate that the node shows on `listen` and when it "
+            "connects to other nodes: its own first, then the intermediate certificates. "
+            "Empty: no TLS. Changed files take effect for new connections."
         ),
     ] = ""
     tls_key_file: Annotated[
@@ -158,23 +161,26 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     tls_client_ca_file: Annotated[
         str,
         Meta(
-            description="PEM file with the authorities whose certificates clients and the other "
-            "nodes must show at `listen` (mutual TLS). Empty: none is asked for."
+            description="PEM file with the certificate authorities of clients and other nodes, "
+            "which must show a certificate at `listen` (mutual TLS). Empty: no certificate "
+            "is required."
         ),
     ] = ""
     tls_ca_file: Annotated[
         str,
         Meta(
-            description="PEM file with the authorities that this node trusts where it connects to "
-            "the clients' ports of other nodes. Required with `tls_cert_file` in a cluster."
+            description="PEM file with the certificate authorities that this node trusts when it "
+            "connects to the client ports of other nodes. Required with `tls_cert_file` in "
+            "a cluster."
         ),
     ] = ""
     insecure: Annotated[
         bool,
         Meta(
-            description="Allow addresses to listen on that are not loopback, although whoever "
-            "reaches `listen` may do everything (unless `tls_client_ca_file` asks who it is), and "
-            "whoever reaches `listen_admin` reads the names and counts of all queues."
+            description="Allow `listen` and `listen_admin` to be addresses that are not "
+            "loopback. A client that reaches `listen` may do everything (unless "
+            "`tls_client_ca_file` authenticates it); a client that reaches `listen_admin` "
+            "reads the names and counts of all queues."
         ),
     ] = False
     insecure_admin: Annotated[
@@ -188,8 +194,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="Most bytes that data may take; 0 means what the disk has (with `memory`: "
-            "1 GiB), else at least 512 MiB. Beyond it produce is refused with STORAGE_FULL.",
+            description="Most bytes that data may take; 0 means the space of the disk (with "
+            "`memory`: 1 GiB), else at least 512 MiB. Beyond it the node refuses produce "
+            "with STORAGE_FULL.",
         ),
     ] = 0
     log_bytes_kept: Annotated[
@@ -197,17 +204,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=LOG_BYTES_KEPT_MIN,
             description="Bytes of log that the node keeps behind the state of its partitions, "
-            "which share them; one partition keeps at most 64 MiB. Up to four times as much while "
-            "nodes that answer need it. A node that was away while more went through a partition "
-            "gets the partition's whole state.",
+            "which share them; one partition keeps at most 64 MiB. The node keeps up to four "
+            "times as much while nodes that answer need it. A node that was away while more "
+            "bytes went through a partition gets the partition's whole state.",
         ),
     ] = LOG_BYTES_KEPT
     scrub_bytes_per_s: Annotated[
         int,
         Meta(
             ge=0,
-            description="Bytes of payload per second whose checksums are read in the background, "
-            "to find damage before a consumer does; less while the node is busy. 0: none.",
+            description="Bytes of payload per second that the node checks in the background, to "
+            "find damage before a consumer does. The rate is lower while the node is busy. "
+            "0: none.",
         ),
     ] = SCRUB_BYTES_PER_S
     shutdown_timeout_ms: Annotated[
@@ -215,7 +223,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=600_000,
-            description="How long calls that are under way may take to end at shutdown, ms.",
+            description="How long running calls may take to end at shutdown, ms.",
         ),
     ] = 5_000
     log_format: Annotated[

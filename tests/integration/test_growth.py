@@ -119,7 +119,9 @@ async def test_keys_keep_their_order_while_partitions_change(tmp_path: Path):
             [held] = [one for one in view["problems"] if " items held until " in one]
             assert held.startswith("Queue q: ")
             out, _ = await cluster.querator("stats", "q")
-            assert re.search(r"^q: [\d,]+ held until the items that were in partitions ", out, re.MULTILINE)
+            assert re.search(
+                r"^q: [\d,]+ held until the items that were in partitions ", out, re.MULTILINE
+            )
             load.working.set()
             await cluster.until(lambda view: held_items(view) == 0)
             await load.made(20)

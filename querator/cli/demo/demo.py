@@ -216,10 +216,7 @@ def _write_summary(books: Books, view: DemoView, path: Path) -> None:
     querator = Path(sys.executable).with_name("querator")
     shown = querator.relative_to(Path.cwd()) if querator.is_relative_to(Path.cwd()) else querator
     click.echo(
-        
-            "\nTo continue with your own node, run the second and third command in another "
-            "terminal:\n"
-        
+        "\nTo continue with your own node, run the second and third command in another terminal:\n"
     )
     click.echo(f"  {shown} serve --data-dir ./data --new")
     click.echo(f"  {shown} queue create mail && {shown} produce mail hello world")
