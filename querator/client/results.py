@@ -66,7 +66,7 @@ def lease_lost(lease_id: str, items: tuple[ItemId, ...] = ()) -> LeaseLost:
     what = f"of {', '.join(map(str, items[:5]))}{' …' if len(items) > 5 else ''} " if items else ""
     error = make_error(
         ErrorCode.LEASE_LOST,
-        f"the lease {lease_id} {what}has ended: somebody else may have the work by now",
+        f"the lease {lease_id} {what}has ended: another consumer may have the work",
         field="lease_id",
         value=lease_id,
     )

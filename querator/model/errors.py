@@ -83,7 +83,11 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
         "FAILED_PRECONDITION", 409, False, False, "The lease has ended or does not hold the item."
     ),
     ErrorCode.LEASE_ENDED: ErrorSpec(
-        "FAILED_PRECONDITION", 409, False, False, "The repeated lease request's lease has ended."
+        "FAILED_PRECONDITION",
+        409,
+        False,
+        False,
+        "The lease of the repeated lease request has ended.",
     ),
     ErrorCode.SEQUENCE_GAP: ErrorSpec(
         "FAILED_PRECONDITION", 409, False, False, "An ordered producer skipped a sequence."
@@ -96,7 +100,7 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
         429,
         False,
         False,
-        "The partition remembers as many producers as it may.",
+        "The partition has reached its limit of producers.",
     ),
     ErrorCode.QUEUE_FULL: ErrorSpec(
         "RESOURCE_EXHAUSTED", 429, True, False, "The partition is full by its queue's settings."
@@ -110,17 +114,17 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
         429,
         True,
         False,
-        "The node has as much unanswered work as it may take.",
+        "The node has reached its limit of unanswered work.",
     ),
     ErrorCode.DEADLINE_EXCEEDED: ErrorSpec(
         "DEADLINE_EXCEEDED",
         504,
         True,
         False,
-        "The deadline passed before the request was taken on.",
+        "The deadline passed before the request was accepted.",
     ),
     ErrorCode.OUTCOME_UNKNOWN: ErrorSpec(
-        "ABORTED", 500, True, True, "The request was taken on; its outcome is not known."
+        "ABORTED", 500, True, True, "The request was accepted; its outcome is not known."
     ),
     ErrorCode.UNAVAILABLE: ErrorSpec(
         "UNAVAILABLE", 503, True, True, "The node is starting up or shutting down; not executed."
@@ -143,7 +147,7 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
         429,
         True,
         False,
-        "The partition remembers as many dedup keys as it may.",
+        "The partition has reached its limit of dedup keys.",
     ),
     ErrorCode.READER_NOT_FOUND: ErrorSpec(
         "NOT_FOUND", 404, False, False, "The queue has no reader of this name."
@@ -156,7 +160,8 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
         409,
         False,
         False,
-        "The acknowledgement is behind what is acknowledged, or ahead of what was given out.",
+        "The acknowledgement is behind the last acknowledged batch, or ahead of the last batch "
+        "given out.",
     ),
     ErrorCode.BATCH_RELEASED: ErrorSpec(
         "FAILED_PRECONDITION",
@@ -169,13 +174,17 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
         "NOT_FOUND", 404, False, False, "The batch is acknowledged, or was never given out."
     ),
     ErrorCode.TOO_MANY_READERS: ErrorSpec(
-        "RESOURCE_EXHAUSTED", 429, False, False, "The partition knows as many readers as it may."
+        "RESOURCE_EXHAUSTED", 429, False, False, "The partition has reached its limit of readers."
     ),
     ErrorCode.TRANSACTION_ABORTED: ErrorSpec(
-        "ABORTED", 409, False, False, "Nothing of the batch is visible; it must be staged anew."
+        "ABORTED", 409, False, False, "Nothing of the batch is visible; it must be staged again."
     ),
     ErrorCode.STAGE_FULL: ErrorSpec(
-        "RESOURCE_EXHAUSTED", 429, True, False, "The partition holds as much staged as it may."
+        "RESOURCE_EXHAUSTED",
+        429,
+        True,
+        False,
+        "The partition has reached its limit of staged items.",
     ),
 }
 

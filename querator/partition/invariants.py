@@ -219,7 +219,7 @@ def _leases(txn: ReadTransaction, group: int, state: State, segments: Segments) 
     held: set[tuple[int, int]] = set()
     for lease, row in leases.items():
         if lease >= state.next_lease:
-            wrong.append(f"lease {lease} has a number that was not given yet")
+            wrong.append(f"lease {lease} has a number that was not assigned yet")
         if not any(items.held for items in row.items):
             wrong.append(f"lease {lease} holds nothing and has not ended")
         for items in row.items:
@@ -347,15 +347,19 @@ def _reader_rows(
         if READERS.parts(key)[0] != reader_hash(row.reader_id):
             wrong.append(f"reader {row.number} is not keyed by its id")
         if not 0 < row.number < state.next_reader:
-            wrong.append(f"reader {row.number} has a number that was not given yet")
+            wrong.append(f"reader {row.number} has a number that was not assigned yet")
         counts = [0, 0] if row.batch is None else [row.batch.segments, row.batch.count]
         if batches.pop(row.number, [0, 0]) != counts:
-            wrong.append(f"the open batch of reader {row.number} is not what it counts")
+            wrong.append(f"the open batch of reader {row.number} does not match its counts")
         open_seq = row.last_seq if row.batch is None else row.batch.seq
         if open_seq != row.last_seq or row.acked_seq > open_seq - (row.batch is not None):
-            wrong.append(f"reader {row.number} has acknowledged what is open, or not given out")
+            wrong.append(
+                f"reader {row.number} has acknowledged a batch that is open or was not given out"
+            )
         if row.dead_seq > row.last_seq or (row.batch is not None and row.dead_seq >= open_seq):
-            wrong.append(f"reader {row.number} has given up what is open, or not given out")
+            wrong.append(
+                f"reader {row.number} has given up a batch that is open or was not given out"
+            )
     if batches:
         wrong.append("there are batches of unknown readers")
     if state.readers != readers:
@@ -391,7 +395,7 @@ def _counters(state: State, blocks: dict[int, Block], segments: Segments) -> lis
     if state.delivered != (
         state.completed + state.retried + state.released + state.lapsed + state.leased
     ):
-        wrong.append("items were leased whose leases neither ended nor live")
+        wrong.append("items were leased, but their leases neither ended nor live")
     return wrong
 
 
@@ -411,7 +415,7 @@ def _held(txn: ReadTransaction, group: int, state: State, segments: Segments) ->
             continue
         listed.add(place)
         if share is None or not is_waiting(share, lane):
-            wrong.append(f"lane {lane} holds items and waits for nobody")
+            wrong.append(f"lane {lane} holds items and waits for no partition")
     wrong += [
         f"held segment {place[0]}+{place[1]} is in no lane"
         for place, segment in segments.items()

@@ -112,7 +112,7 @@ def _judge(turn: Turn, command: Move) -> Refusal | tuple[int, int]:
     if turn.row.moves_closed and command.first_move + count > known + 1:
         return Refusal(
             ErrorCode.ROUTING_CHANGED,
-            "the partition is closing, or was: it takes no moves any more",
+            "the partition is closing or was closing: it accepts no moves",
             field="first_move",
             limit=str(known),
             value=str(command.first_move),

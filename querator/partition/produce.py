@@ -165,7 +165,7 @@ def _refuse_elsewhere(turn: Turn, command: Produce) -> Refusal | None:
     elif not share.open:
         message = "the partitions of the queue are being changed"
     elif command.routing != share.routing:
-        message = f"routing {command.routing} of the queue is over"
+        message = f"routing version {command.routing} of the queue is out of date"
     else:
         return None
     return Refusal(ErrorCode.ROUTING_CHANGED, f"{message}; not executed", value=str(share.routing))

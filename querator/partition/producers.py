@@ -84,7 +84,7 @@ def admit(turn: Turn, command: Produce) -> ProducerRow | ProduceResult | Refusal
             return Refusal(
                 ErrorCode.TOO_MANY_PRODUCERS,
                 f"the partition remembers {PRODUCERS_MAX} producers with their last outcomes; new "
-                "ones are taken when outcomes have left the dedup window",
+                "producers are accepted when outcomes have left the dedup window",
                 field="producer_id",
                 limit=str(PRODUCERS_MAX),
             )
@@ -366,9 +366,9 @@ def _born_ahead(born: int, now_ms: int) -> Refusal:
     ahead_ms = born - now_ms
     return Refusal(
         ErrorCode.INVALID_ARGUMENT,
-        f"producer_id says that it was made {ahead_ms // 1000} s after the partition's time; the "
-        f"limit is {PRODUCER_AHEAD_MS_MAX // 1000} s: the clock of the client that made it is "
-        "ahead. Set the clock and take a new producer_id",
+        f"the time in producer_id is {ahead_ms // 1000} s after the partition's time; the limit "
+        f"is {PRODUCER_AHEAD_MS_MAX // 1000} s: the clock of the client that made it is ahead. "
+        "Set the clock and use a new producer_id",
         field="producer_id",
         limit=f"{PRODUCER_AHEAD_MS_MAX} ms",
         value=f"{ahead_ms} ms",

@@ -177,8 +177,8 @@ def release_reader(turn: Turn, command: ReleaseReader) -> Done | Refusal:
         if row.batch is not None:
             return Refusal(
                 ErrorCode.ACK_MISMATCH,
-                f"batch {row.batch.seq} of reader {row.reader_id!r} is open meanwhile; it still "
-                f"reads. Stop it, and remove it again",
+                f"reader {row.reader_id!r} has batch {row.batch.seq} open meanwhile, so it still "
+                "reads. Stop the reader, and remove it again",
                 field="reader_id",
                 value=row.reader_id,
             )
@@ -217,15 +217,15 @@ def refuses(row: ReaderRow | None, command: AdvanceReader, *, regrown: bool) -> 
         return _mismatch(
             row,
             ack,
-            f"batch {row.acked_seq} is acknowledged already: the caller's memory of what it has "
-            f"read is older than the queue's (was its checkpoint deleted?)",
+            f"batch {row.acked_seq} is acknowledged already: the caller's record of its progress "
+            "is older than the queue's (was its checkpoint deleted?)",
         )
     if ack > row.last_seq and (row.last_seq or not regrown):
         return _mismatch(
             row,
             ack,
-            f"the last batch given out is {row.last_seq}: the queue or the reader was made anew "
-            f"since",
+            f"the last batch given out is {row.last_seq}: the queue or the reader was created "
+            "again since",
         )
     batch = row.batch
     done = ack <= row.acked_seq or ack == row.dead_seq or (batch is not None and ack == batch.seq)
@@ -237,9 +237,9 @@ def refuses(row: ReaderRow | None, command: AdvanceReader, *, regrown: bool) -> 
 def _mismatch(row: ReaderRow, ack: int, why: str) -> Refusal:
     return Refusal(
         ErrorCode.ACK_MISMATCH,
-        f"reader {row.reader_id!r} acknowledges batch {ack}, and {why}. Go on behind what is "
-        f"acknowledged (adopt the acknowledgements that opening the reader returns), or read under "
-        f"another reader id",
+        f"reader {row.reader_id!r} acknowledges batch {ack}, but {why}. Continue after the "
+        "acknowledged batches (adopt the acknowledgements that opening the reader returns), or "
+        "read under another reader id",
         field="ack_seq",
         limit=f"{row.acked_seq} to {row.last_seq}",
         value=str(ack),
@@ -248,7 +248,7 @@ def _mismatch(row: ReaderRow, ack: int, why: str) -> Refusal:
 
 def released(row: ReaderRow, seq: int) -> Refusal:
     what = (
-        "was released: its items went back to the queue, and others may get them, or have got them"
+        "was released: its items went back to the queue, and other consumers may have leased them"
     )
     if seq == row.dead_seq:
         what = "was given up: its items became dead letters"
@@ -278,7 +278,7 @@ def fenced(row: ReaderRow, epoch: int) -> Refusal:
     return Refusal(
         ErrorCode.READER_FENCED,
         f"epoch {epoch} of reader {row.reader_id!r} has ended: epoch {row.epoch} was opened after "
-        f"it. Only one may read under a reader id at a time",
+        "it. Only one program may read under a reader id at a time",
         field="epoch",
         limit=str(row.epoch),
         value=str(epoch),
@@ -307,8 +307,8 @@ def _unheard_of(row: ReaderRow, epoch: int) -> Refusal:
 def _too_many(reader_id: str) -> Refusal:
     return Refusal(
         ErrorCode.TOO_MANY_READERS,
-        f"the queue has {READERS_MAX} readers, which is the limit; remove one that is not used any "
-        f"more",
+        f"the queue has {READERS_MAX} readers, which is the limit; remove one that is no longer "
+        "used",
         field="reader_id",
         limit=f"{READERS_MAX} readers",
         value=reader_id,

@@ -123,7 +123,7 @@ def _judge(turn: Turn, command: Stage) -> StageResult | Refusal | tuple[int, Sta
     if share.closing or not share.open or command.routing != share.routing:
         return Refusal(
             ErrorCode.ROUTING_CHANGED,
-            f"routing {command.routing} of the queue is over; not executed",
+            f"routing version {command.routing} of the queue is out of date; not executed",
             value=str(share.routing),
         )
     found = _named(turn, command.producer, command.batch, command.task, command.attempt)
@@ -182,7 +182,7 @@ def prepare(turn: Turn, command: Prepare) -> Done | Refusal:
     if known is not None and (command.txn <= known.finished or command.batch <= known.committed):
         return Refusal(
             ErrorCode.TRANSACTION_ABORTED,
-            f"transaction {command.txn} of producer {command.producer} is over in partition "
+            f"transaction {command.txn} of producer {command.producer} has ended in partition "
             f"{turn.queue.partition}",
             field="stages",
         )
@@ -225,7 +225,7 @@ def _unlike(turn: Turn, claim: StageClaim, row: StageRow | None, txn: int) -> st
     """How a stage differs from its claim. Empty if it does not."""
     name = name_of(claim.task, claim.attempt)
     if row is None:
-        return f"{name} is not there (any more)"
+        return f"{name} does not exist, or no longer exists"
     if row.txn == txn:
         return ""
     if row.txn:

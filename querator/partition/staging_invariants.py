@@ -93,11 +93,11 @@ def _indexes(txn: ReadTransaction, group: int, stages: dict[int, StageRow]) -> l
     }:
         wrong.append("stages and their names disagree")
     if pinned != {(row.txn, row.task, number) for number, row in stages.items() if row.txn}:
-        wrong.append("stages and what is pinned disagree")
+        wrong.append("stages and the index of pinned stages disagree")
     if checks != {(row.check_at_ms, number) for number, row in stages.items() if row.check_at_ms}:
         wrong.append("stages and their checks disagree")
     wrong += [
-        f"stage {number} is pinned and may expire, or is not and never will"
+        f"stage {number} is pinned and may expire, or is not pinned and never expires"
         for number, row in stages.items()
         if bool(row.txn) == bool(row.check_at_ms) or (row.txn and row.doomed)
     ]
@@ -141,9 +141,9 @@ def _transactions(txn: ReadTransaction, group: int, state: State) -> list[str]:
         if producer is None:
             wrong.append(f"transaction {number} has no producer")
         elif row.state == TxnState.COMMITTED and row.batch > producer.committed:
-            wrong.append(f"transaction {number} is committed and its producer does not know")
+            wrong.append(f"transaction {number} is committed and its producer does not record it")
         elif row.state != TxnState.COMMITTED and producer.open != number:
-            wrong.append(f"transaction {number} is open and its producer does not know")
+            wrong.append(f"transaction {number} is open and its producer does not record it")
         elif row.state == TxnState.PREPARING and row.batch <= producer.committed:
             wrong.append(f"transaction {number} is for a batch that is committed")
     wrong += [
@@ -159,7 +159,7 @@ def _transactions(txn: ReadTransaction, group: int, state: State) -> list[str]:
 
 def _checks(txn: ReadTransaction, group: int, state: State) -> list[str]:
     return [
-        f"{table.name} would never be looked at"
+        f"{table.name} would never be checked"
         for table in (STAGE_CHECKS, TXN_PRODUCER_CHECKS)
         if not state.cleanup_head_ms and any(True for _ in table.rows(txn, group))
     ]

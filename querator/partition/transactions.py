@@ -105,8 +105,8 @@ def _no_room(turn: Turn, *, known: bool) -> Refusal | None:
     if not known and turn.state.txn_producers >= TXN_PRODUCERS_MAX:
         return Refusal(
             ErrorCode.TOO_MANY_PRODUCERS,
-            f"the queue remembers {TXN_PRODUCERS_MAX} producers of transactions; new ones are "
-            "taken when others have been silent for long: give pipelines names that stay",
+            f"the queue remembers {TXN_PRODUCERS_MAX} producers of transactions; new producers "
+            "are accepted when others have been idle for long: give pipelines permanent names",
             field="producer",
             limit=str(TXN_PRODUCERS_MAX),
         )
@@ -125,7 +125,7 @@ def decide(turn: Turn, command: Decide) -> TxnResult:
 
 def _decide(turn: Turn, command: Decide, row: TxnRow) -> None:
     producer = load_producer(turn.txn, turn.group, row.producer)
-    assert producer is not None, "who has a transaction is known"
+    assert producer is not None, "the producer of a transaction is known"
     assert producer.open == command.txn
     row.code, row.message, row.keep = command.code, command.message, command.keep
     if command.code:

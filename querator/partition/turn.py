@@ -65,7 +65,8 @@ class Turn:
 
 def unconfigured() -> Refusal:
     return Refusal(
-        ErrorCode.UNAVAILABLE, "the partition has not got the settings of its queue yet; try again"
+        ErrorCode.UNAVAILABLE,
+        "the partition does not have the settings of its queue yet; try again",
     )
 
 

@@ -172,7 +172,7 @@ def pinned_txns(txn: ReadTransaction, group: int) -> tuple[PinnedTxn, ...]:
         if number in found:
             continue
         raw = STAGES.get(txn, group, stage)
-        assert raw is not None, "what is pinned is there"
+        assert raw is not None, "a pinned stage exists"
         row = decode_stage(raw)
         found[number] = PinnedTxn(number, row.producer, row.batch)
     return tuple(found.values())
@@ -189,7 +189,7 @@ def open_batches(txn: ReadTransaction, group: int, most: int) -> tuple[OpenBatch
             break
         key, stage = first
         raw = STAGES.get(txn, group, int.from_bytes(stage, "big"))
-        assert raw is not None, "what has a name is there"
+        assert raw is not None, "a named stage exists"
         row = decode_stage(raw)
         found.append(OpenBatch(row.producer, row.batch))
         hashed, batch, _, _ = STAGE_NAMES.parts(key)

@@ -241,7 +241,9 @@ class Placement:
         self._running = False
         for task in self._tasks():
             task.cancel()
-        message = "the node stopped before all partitions had followed; the change is kept"
+        message = (
+            "the node stopped before all partitions had applied the change; the change is stored"
+        )
         self._waiting.end(QueratorError(ErrorCode.OUTCOME_UNKNOWN, message))
 
     async def stop(self) -> None:

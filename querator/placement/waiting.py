@@ -76,8 +76,8 @@ def not_decided() -> QueratorError:
     """The error when the placement group has not answered before the deadline."""
     return QueratorError(
         ErrorCode.OUTCOME_UNKNOWN,
-        "the placement group did not answer before the deadline: whether it has taken the change "
-        "is not known; repeat the request",
+        "the placement group did not answer before the deadline: it is unknown whether it has "
+        "accepted the change; repeat the request",
     )
 
 
@@ -90,11 +90,11 @@ def not_followed(asked: Queue, placed: PlacementMap, missing: Sequence[int]) -> 
     known = placed.get(asked.id)
     going_on = ""
     if known is not None and known.shares != asked.settings.partitions:
-        going_on = f"; requests go on with {known.shares} partitions until then"
+        going_on = f"; until then requests use {known.shares} partitions"
     return QueratorError(
         ErrorCode.OUTCOME_UNKNOWN,
-        f"the settings of queue {asked.name} are stored, and its partitions are being told of "
-        f"them{waits}{going_on}: see querator cluster status",
+        f"the settings of queue {asked.name} are stored, and are being sent to its "
+        f"partitions{waits}{going_on}: see querator cluster status",
         field="partition" if numbers else "",
         value=numbers,
     )
@@ -109,9 +109,9 @@ def not_closed(asked: Queue, effects: PlacementEffects) -> QueratorError:
     return QueratorError(
         ErrorCode.OUTCOME_UNKNOWN,
         f"queue {asked.name} is being deleted, which cannot be undone; {len(left)} of its "
-        f"{len(asked.groups)} partitions may have a leader that has not heard of it, on a node "
-        f"that has not answered: {names or 'unknown'}; what it still takes is deleted with the "
-        "queue; repeat the request to wait for it",
+        f"{len(asked.groups)} partitions may have a leader that does not know of the deletion, on "
+        f"a node that has not answered: {names or 'unknown'}; items that such a leader accepts "
+        "are deleted with the queue; repeat the request to wait for the deletion",
         field="queue",
         value=asked.name,
     )

@@ -428,7 +428,7 @@ class Host:
         tell = _log.warning if hangs else _log.info
         tell("host.hung" if hangs else "host.resumed", stalled_s=round(stalled_s, 1))
         if hangs:
-            message = "the raft thread of this node hangs; it has not said what became of this"
+            message = "the raft thread of this node hangs; the outcome of the request is unknown"
             for future, code in list(self._hasty.items()):
                 if not future.done():
                     future.set_exception(QueratorError(code, message))
@@ -438,7 +438,7 @@ class Host:
         """Ends the calls with such commands by OUTCOME_UNKNOWN. They count as waiting until the
         raft thread has finished them.
         """
-        message = "the raft thread of the node hangs, and may yet execute it"
+        message = "the raft thread of the node hangs, and may still execute the request"
         for call in self._calls:
             future = call.future
             if future is not None and not future.done() and which(call.proposal.command):

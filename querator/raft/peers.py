@@ -92,7 +92,7 @@ class NoPeers:
     """The peers of a node that is alone."""
 
     def send(self, node: NodeKey, messages: Sequence[PeerMessage]) -> None:
-        raise AssertionError("a node that is alone has nobody to send to")
+        raise AssertionError("a node that is alone has no node to send to")
 
     def room_bytes(self, node: NodeKey) -> int:
         return 0

@@ -82,11 +82,11 @@ class StartMemory:
             case Kin.SAME | Kin.LATER:
                 return
             case Kin.OTHER:
-                how = f"has met another start {last.boots} of it"
+                how = f"has seen another start {last.boots} of it"
             case Kin.OLD if told < last.boots:
-                how = f"has met start {last.boots} of it, and this is start {told}"
+                how = f"has seen start {last.boots} of it, and this is start {told}"
             case _:
-                how = f"has met start {last.boots} of it after the copy was made"
+                how = f"has seen start {last.boots} of it after the copy was made"
         raise Refused(Code.OLD_COPY, f"the data of node {name} is an old copy: {self._name} {how}")
 
     def meet(self, node: NodeKey, starts: Starts) -> None:
@@ -143,6 +143,6 @@ class StartMemory:
 
     def take_news(self) -> tuple[Met, ...]:
         """The starts that the other nodes should know and were not sent."""
-        assert not self._unwritten, "what is told is on disk"
+        assert not self._unwritten, "reported starts are on disk"
         news, self._news = self._news, {}
         return tuple(self._met[name] for name in news if name in self._met)

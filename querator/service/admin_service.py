@@ -463,7 +463,7 @@ def _check_partitions(item_ids: Sequence[str], queue: Queue, *, known: bool) -> 
             raise invalid(field, message, value=item_id)
         raise QueratorError(
             ErrorCode.UNAVAILABLE,
-            f"{field} {message}, as far as this node knows, whose map may be old; not executed",
+            f"{field} {message}, by the map of this node, which may be old; not executed",
             field=field,
             value=item_id,
             retry_delay_ms=OVERLOADED_RETRY_MS,

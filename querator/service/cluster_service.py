@@ -238,7 +238,7 @@ class ClusterService:
         if described.cluster_id not in ("", placed.cluster_id):
             raise invalid(
                 "node",
-                f"is {name}, and what waits at {known.peer_address} has data of cluster "
+                f"is {name}, but the node that waits at {known.peer_address} has data of cluster "
                 f"{described.cluster_id}: start it with an empty directory",
                 value=name,
             )
@@ -272,7 +272,7 @@ class ClusterService:
             if queues := _only_here(placed, known):
                 raise invalid(
                     "node",
-                    f"is {name}, which is down and has the only copy of partitions of "
+                    f"is {name}, which is down and has the only replica of partitions of "
                     f"{', '.join(queues[:5])}: start it and drain it; or, if its data is lost, "
                     "first: querator queue delete",
                     value=name,

@@ -184,8 +184,8 @@ class Conditions:
             "clock_not_believed",
             waiting,
             lambda named, _: (
-                f"{named}: node {self._node} does not stand for election, because its "
-                "clock is far ahead of the data and no majority of clocks says the same."
+                f"{named}: node {self._node} does not stand for election, because its clock is "
+                "far ahead of the data and no majority of clocks agrees with it."
             ),
         )
         wall_ms = self._clock.wall_ms()
@@ -248,8 +248,8 @@ class Conditions:
             "no_space",
             [group for group, status in statuses.items() if status.waits_for_space],
             lambda named, _: (
-                f"{named}: node {self._node} has no room for what is committed, and does not go on "
-                "until there is some."
+                f"{named}: node {self._node} has no space for committed entries, and applies none "
+                "until there is space."
             ),
         )
 
@@ -290,8 +290,8 @@ class Conditions:
             yield ClusterCondition(
                 "disk_slow",
                 self._node,
-                f"The raft thread of node {self._node} has not gone on for {stalled_s:,.1f} s: its "
-                "disk does not answer, or there is a defect.",
+                f"The raft thread of node {self._node} has made no progress for {stalled_s:,.1f} "
+                "s: its disk does not answer, or there is a defect.",
             )
         elif now_s - self._slow_sync_s < MEMORY_S:
             yield ClusterCondition(
@@ -310,8 +310,8 @@ class Conditions:
                 "event_loop_hung",
                 self._node,
                 f"The event loop of node {self._node} hung within the last {MEMORY_S:.0f} s: it "
-                "answered nobody, and other nodes took its leaderships. Since its start that has "
-                f"happened {_count(hangs, 'time')}.",
+                "answered no request, and other nodes took its leaderships. This has happened "
+                f"{_count(hangs, 'time')} since its start.",
             )
 
     # --- queues ------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ class Mover:
             self._failed(source, free[0], self._damage.refusal(damaged))
             return
         except Exception as error:  # noqa: BLE001 - the other targets continue
-            failed = as_answer(error, "reading what is to be moved")
+            failed = as_answer(error, "reading items that are to be moved")
             if free:
                 self._failed(source, free[0], failed)
             else:

@@ -129,8 +129,8 @@ async def _shares(
 def _unheard(ref: LeaseRef) -> QueratorError:
     return QueratorError(
         ErrorCode.UNAVAILABLE,
-        f"this node has not heard of the partition of lease {ref.lease_id}, and its map may be "
-        "old; not executed",
+        f"this node does not know the partition of lease {ref.lease_id}, and its map may be old; "
+        "not executed",
         field="lease_id",
         value=ref.lease_id,
         retry_delay_ms=OVERLOADED_RETRY_MS,

@@ -85,8 +85,8 @@ def _refusal(queue: Queue, stopped: dict[int, str]) -> QueratorError:
     return QueratorError(
         ErrorCode.STORAGE_FAILED,
         f"queue {queue.name} was not changed, because a partition of it is stopped and would not "
-        f"follow: {reasons}. The log of that node says more: check its data with querator verify, "
-        "replace it with querator node replace, and repeat the request",
+        f"apply the change: {reasons}. The log of that node has the details. Check its data with "
+        "querator verify, replace it with querator node replace, and repeat the request",
         field="partition",
         value=numbers,
     )

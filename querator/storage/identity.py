@@ -122,10 +122,10 @@ def read(txn: ReadTransaction) -> Identity | None:
     row = NODE.get(txn, PLACEMENT_GROUP)
     if row is None:
         if next(iter(txn.scan(b"\x00", b"\xff")), None) is not None:
-            raise StorageCorrupt("there is data, but nothing says whose it is")
+            raise StorageCorrupt("there is data, but no row that names its node")
         return None
     # Every format has the same seal, and the format number as its first field.
-    body = unseal(NODE.key(PLACEMENT_GROUP), row, "the row that tells whose data this is")
+    body = unseal(NODE.key(PLACEMENT_GROUP), row, "the row that names the node of the data")
     format_ = msgspec.msgpack.decode(body, type=list)[0]
     if format_ < FORMAT:
         raise DirectoryRefused(
@@ -173,7 +173,7 @@ def claim(
         identity = msgspec.structs.replace(stored, boots=stored.boots + 1)
     elif empty is Empty.REFUSED:
         raise DirectoryRefused(
-            "a first start did not get far here; add --new, or give --peers, to repeat it"
+            "a first start did not complete here; add --new, or give --peers, to repeat it"
         )
     else:
         name = name or NAME_DEFAULT

@@ -43,7 +43,7 @@ async def test_a_disk_that_hangs_and_the_copies_on_it(tmp_path: Path):
                 await client.produce("q", *[b"x"] * 100)
                 await cluster.until(
                     lambda view: (
-                        says(view, "The raft thread of node c has not gone on for")
+                        says(view, "The raft thread of node c has made no progress for")
                         and says(view, "Node c has been behind for", "log entries")
                     )
                 )

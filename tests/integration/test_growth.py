@@ -211,7 +211,7 @@ async def test_a_queue_gets_more_copies_and_fewer(tmp_path: Path):
         # The only replica of a partition is not given up.
         assert await cluster["c"].stop() == 0
         _, error = await cluster.querator("node", "remove", "c", code=3)
-        assert "the only copy of partitions of q" in error
+        assert "the only replica of partitions of q" in error
         await cluster.start("c")
 
         await cluster.querator("queue", "update", "q", "--replicas", "3")

@@ -212,9 +212,9 @@ async def test_one_node_of_three_without_tls_is_told_so(tmp_path: Path, papers: 
             cluster[name].options += shown_to_nodes(papers.peer(name))
         for name in "abc":
             await cluster[name].launch()
-        await cluster["c"].waiting("it talks in the clear, and TLS is asked for here")
+        await cluster["c"].waiting("it talks without TLS, which this node requires")
         await cluster["a"].waiting("c (")
-        await cluster["a"].says("peers.refused", "it talks in the clear")
+        await cluster["a"].says("peers.refused", "it talks without TLS")
         await cluster["c"].says("peers.refused", "it asks for TLS")
         assert await cluster["c"].stop() == 0
         cluster["c"].options += shown_to_nodes(papers.peer("c"))

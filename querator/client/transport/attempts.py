@@ -92,7 +92,7 @@ def with_reason(unknown: RequestError, refusal: RequestError | None) -> RequestE
         return unknown
     return make_error(
         unknown.code,
-        f"{unknown.message}; besides that: {refusal.message}",
+        f"{unknown.message}; then: {refusal.message}",
         field=unknown.field,
         limit=unknown.limit,
         value=unknown.value,

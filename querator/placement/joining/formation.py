@@ -172,7 +172,7 @@ def decide(own: Starter, said: Said) -> Decision:
             own.cluster_id, f"no node of cluster {own.cluster_id} answers{_why_not(said)}"
         )
     if clusters:
-        return Wait("the peers that answer wait themselves for the place of a lost node")
+        return Wait("the peers that answer also wait for the place of a lost node")
     return _found(own, said)
 
 
@@ -184,8 +184,8 @@ def _stranger(name: str, answer: Description) -> bool:
 def old_copy(reason: str) -> str:
     """The reason, with advice what to do."""
     return (
-        f"{reason}; start with the newest data, or have the node rebuilt from the others, first: "
-        "querator node restore-from-copy"
+        f"{reason}; start with the newest data, or rebuild the node from the others, beginning "
+        "with: querator node restore-from-copy"
     )
 
 
@@ -228,7 +228,7 @@ def _by_list(own: Starter, newest: Description) -> Decision:
         return Refuse(_was_removed(name, cluster))
     if known is None:
         names = ", ".join(node.name for node in newest.nodes)
-        return Wait(f"cluster {cluster} ({names}) is about to take node {name} in")
+        return Wait(f"cluster {cluster} ({names}) is about to accept node {name}")
     if known.incarnation != own.node.incarnation:
         return WaitAsReplacement(
             cluster,
@@ -240,7 +240,7 @@ def _by_list(own: Starter, newest: Description) -> Decision:
         return Join(cluster, replicas, newest.founders, newest.epoch, newest.nodes)
     replicas = learning(newest.replicas, own.node.key)
     if not any(replica.node == own.node.key for replica in replicas):
-        return WaitAsReplacement(cluster, "its place in the cluster is being made")
+        return WaitAsReplacement(cluster, "the cluster is preparing its place")
     return Join(cluster, replicas, (), newest.epoch, newest.nodes)
 
 
@@ -256,7 +256,9 @@ def _found(own: Starter, said: Said) -> Decision:
             missing.append(f"{name} (node {answer.node.name} answers at its address)")
         elif sorted(answer.founds_with) != sorted(own.founds_with):
             with_ = ", ".join(sorted(answer.founds_with))
-            missing.append(f"{name} (its settings found a cluster of {with_}: make them the same)")
+            missing.append(
+                f"{name} (its settings would found a cluster of {with_}: make them the same)"
+            )
     if own.node.name not in own.founds_with:
         return Wait(f"the cluster is to be founded by {', '.join(sorted(own.founds_with))}")
     if missing:

@@ -77,7 +77,9 @@ def _read(path: Path) -> Identity:
     finally:
         environment.close()
     if stored is None:
-        raise DirectoryRefused(f"{path}: a first start did not get far here; nothing to restore")
+        raise DirectoryRefused(
+            f"{path}: a first start did not complete here; there is nothing to restore"
+        )
     name = stored.name
     if not stored.is_member:
         raise DirectoryRefused(
@@ -89,8 +91,7 @@ def _read(path: Path) -> Identity:
     if others == {name}:
         raise DirectoryRefused(
             f"{path}: the data is of node {name}, which is alone: no other node can rebuild it. "
-            "Start it on the directory as it is; what happened since the copy was made is "
-            "missing then"
+            "Start it on the directory as it is; changes since the copy was made are then lost"
         )
     return stored
 

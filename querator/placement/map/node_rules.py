@@ -57,8 +57,8 @@ def register(view: View, command: RegisterNode) -> Change:
         return Change(_other_data(known, node))
     if node.boots < known.boots:
         message = (
-            f"node {node.name} has been started {known.boots} times on its data and comes with "
-            f"{node.boots}: an old copy of it"
+            f"node {node.name} has been started {known.boots} times on its data, and this process "
+            f"counts {node.boots} starts: its data is an old copy"
         )
         return Change(_refusal(message, str(node.boots)))
     said = node.as_known(known)
@@ -106,7 +106,9 @@ def join(view: View, command: JoinNode) -> Change:
         )
         return Change(_refusal(message, node.name))
     if len(view.map.nodes) >= NODES_MAX:
-        message = f"the cluster has {NODES_MAX} nodes, which is the limit: node {node.name} is not"
+        message = (
+            f"the cluster has {NODES_MAX} nodes, which is the limit: node {node.name} cannot join"
+        )
         return Change(
             Refusal(
                 ErrorCode.LIMIT_EXCEEDED,
@@ -190,7 +192,7 @@ def _refuse_fewer(view: View, known: PlacedNode) -> Refusal | None:
     """Why the node may not move its replicas elsewhere; None when it may."""
     left = sum(node.takes_replicas for node in view.map.nodes if node.name != known.name)
     if left == 0:
-        message = f"node {known.name} is the last one that takes replicas; add another one first"
+        message = f"node {known.name} is the last one that takes replicas; add another node first"
         if not known.peer_address:
             message += (
                 f": other nodes can join it when it is started with --name {known.name}, "

@@ -148,8 +148,8 @@ def _refuse_partitions(
     if more > 0 and wanted > most:
         return Refusal(
             ErrorCode.LIMIT_EXCEEDED,
-            f"settings.partitions is {partitions}; the nodes have {there} replicas of partitions, "
-            f"would have {wanted} and may have {most}: {NODE_PARTITIONS_MAX} for each",
+            f"settings.partitions is {partitions}; the nodes have {there} replicas of partitions "
+            f"and would have {wanted}; the limit is {most}: {NODE_PARTITIONS_MAX} for each node",
             field="settings.partitions",
             limit=str(most),
             value=str(wanted),

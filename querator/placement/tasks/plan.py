@@ -473,9 +473,9 @@ class _Reasons:
         full = max(moved, key=lambda node: before[node])
         empty = min(came, key=lambda node: before[node])
         if before[empty] >= before[full]:
-            return "changes places with a replica of another group, which evens out"
+            return "changes places with a replica of another group, which balances the nodes"
         return (
-            f"evens out: node {node_name(empty)} has {_replicas(before[empty])} and node "
+            f"balances the nodes: node {node_name(empty)} has {_replicas(before[empty])} and node "
             f"{node_name(full)} {before[full]}"
         )
 

@@ -119,8 +119,8 @@ def _check_changes(queue: Queue, seen: Sequence[Closure]) -> None:
         for one in seen[: queue.shares]
     ):
         message = (
-            f"the last {KEY_CHANGES_MAX} changes of the partitions of queue {queue.name} are "
-            "not over for its keys: items wait for earlier ones"
+            f"the last {KEY_CHANGES_MAX} changes of the partitions of queue {queue.name} are not "
+            "complete for its keys: items wait for earlier items"
         )
         raise QueratorError(ErrorCode.UNAVAILABLE, message)
 
@@ -192,7 +192,7 @@ class Sharing:
                 self._look.set()
                 return
             await self._seen(queue, queue.groups)
-            reason = str(error) or f"not all followed within {ROUTING_CLOSED_MS_MAX} ms"
+            reason = str(error) or f"not all partitions followed within {ROUTING_CLOSED_MS_MAX} ms"
             raise _undone(queue, reason, ROUTING_AGAIN_MS) from error
         self._missing.pop(queue.id, None)
         if changed:

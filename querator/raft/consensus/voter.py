@@ -48,7 +48,7 @@ hands over to a replica that it has brought up to date.
 _AGAIN_S: Final = (0.15, 0.6)
 """A failed election is repeated after between these numbers of seconds."""
 _HINT: Final = (
-    "the wall clock is far ahead of the data and no majority of clocks says the same: set the "
+    "the wall clock is far ahead of the data and no majority of clocks agrees with it: set the "
     "clock; or, if it is right, start the node with --trust-clock"
 )
 _LOOK_AT_CLOCK_S: Final = 1.0

@@ -289,7 +289,8 @@ class Group:
             self._no_room_s = None
         self.arrival.look(now_s)
         outcome.errors.extend(
-            (call, self._unknown("its time is over")) for call in self._pending.expired(now_s)
+            (call, self._unknown("its deadline has passed"))
+            for call in self._pending.expired(now_s)
         )
         if self.office is not None:
             self.office.look_at_clock()
@@ -297,7 +298,7 @@ class Group:
             if unfit or self.office.by_others_clocks:
                 self.office.hand_away()
             self.office.go_on(outcome)
-            self.office.end_changes(self._unknown("its time is over"), outcome)
+            self.office.end_changes(self._unknown("its deadline has passed"), outcome)
 
     def _look_at_copies(self) -> None:
         """Begins and ends the sending of snapshots. A leader sends them before it is ready

@@ -306,7 +306,7 @@ class Office:
     def _reconfigure(self, change: configuration.Change) -> int | None:
         member, replicas = self._member, self._journal.replicas
         if self._transfer is not None or self._journal.replicas_index > member.commit_index:
-            message = f"group {self._group}: another change is on its way"
+            message = f"group {self._group}: another change of replicas is under way"
             raise QueratorError(ErrorCode.UNAVAILABLE, message)
         if configuration.changed(replicas, change) == replicas:
             return None

@@ -332,7 +332,7 @@ class Journal(LogOfLibrary):
     def position(self, txn: ReadTransaction) -> Position:
         """The position of the state that the transaction sees. Raises StorageCorrupt."""
         applied = read_applied(txn, self._group)
-        assert applied is not None, "a leader in office has applied its first entry"
+        assert applied is not None, "a leader has applied the first entry of its term"
         index, term, now_ms = applied
         log_bytes = self._base_bytes
         if index > self._base_index:

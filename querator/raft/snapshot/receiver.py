@@ -424,7 +424,7 @@ class SnapshotReceiver:
 
     def _take_piece(self, staging: WriteTransaction, piece: Piece, budget: Budget) -> bool:
         if piece.total > VALUE_BYTES_MAX:
-            raise Refused(f"a value of {piece.total} bytes; {VALUE_BYTES_MAX} are the most")
+            raise Refused(f"a value of {piece.total} bytes; the limit is {VALUE_BYTES_MAX}")
         if not budget.has_space(1, len(piece.key) + piece.total):
             return False
         value = self._value

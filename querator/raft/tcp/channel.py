@@ -178,7 +178,7 @@ class Channel:
 
 
 IN_THE_CLEAR: Final = (
-    "it talks in the clear, and TLS is asked for here: give all nodes --peer-tls-cert-file, "
+    "it talks without TLS, which this node requires: give all nodes --peer-tls-cert-file, "
     "--peer-tls-key-file and --peer-tls-ca-file, or none"
 )
 
@@ -194,8 +194,8 @@ def _refused(error: ssl.SSLError) -> Refused:
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return Refused(Code.CERTIFICATE, "it shows no certificate")
     if reason in ("WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE"):
-        return Refused(Code.TLS, "it does not speak TLS 1.3, which is asked for here")
-    return Refused(Code.DAMAGED, f"what it sends is not TLS as it should be: {_words(error)}")
+        return Refused(Code.TLS, "it does not speak TLS 1.3, which this node requires")
+    return Refused(Code.DAMAGED, f"it sends malformed TLS: {_words(error)}")
 
 
 def _words(error: Exception) -> str:

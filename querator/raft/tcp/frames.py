@@ -172,7 +172,7 @@ class FrameReader:
             )
         kind = _KINDS.get(number)
         if kind is None or kind not in self.limits:
-            raise Refused(Code.UNEXPECTED, f"a frame of kind {number} has no place here")
+            raise Refused(Code.UNEXPECTED, f"a frame of kind {number} is not expected here")
         if length > self.limits[kind]:
             raise Refused(
                 Code.TOO_LARGE,
@@ -187,8 +187,8 @@ def _stranger(begin: bytes) -> Refused:
     if begin.startswith(b"\x16\x03"):
         return Refused(
             Code.TLS,
-            "it asks for TLS, and this node has none at the port for other nodes: give all nodes "
-            "--peer-tls-cert-file, --peer-tls-key-file and --peer-tls-ca-file, or none",
+            "it asks for TLS, which this node does not have at the port for other nodes: give "
+            "all nodes --peer-tls-cert-file, --peer-tls-key-file and --peer-tls-ca-file, or none",
         )
     if begin.startswith(b"PRI * HTTP/2"):
         who = "a gRPC or HTTP/2 client"
@@ -197,5 +197,5 @@ def _stranger(begin: bytes) -> Refused:
     elif begin.startswith(b"SSH-"):
         who = "an SSH client"
     else:
-        who = f"somebody who begins with {begin!r}"
+        who = f"a client that begins with {begin!r}"
     return Refused(Code.STRANGER, f"{who} talks to the port for other nodes of the cluster")

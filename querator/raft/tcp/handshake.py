@@ -107,7 +107,7 @@ class Handshake:
             raise told(body)
         step = _STEPS.get((self.state, kind))
         if step is None:
-            raise Refused(Code.UNEXPECTED, f"{kind.name} has no place in a handshake here")
+            raise Refused(Code.UNEXPECTED, f"{kind.name} is not expected in a handshake here")
         return step(self, body)
 
     def agree(self, payload: bytes = b"") -> Reply:

@@ -124,7 +124,9 @@ def judge(
         )
     if hello.to != own.name or dialed not in (None, name):
         wanted, met = (hello.to, own.name) if dialed is None else (dialed, name)
-        raise Refused(Code.WRONG_NODE, f"node {wanted} was dialed and {met} met: see the addresses")
+        raise Refused(
+            Code.WRONG_NODE, f"node {wanted} was dialed, but {met} answered: check the addresses"
+        )
     if name not in known:
         raise Refused(Code.UNKNOWN_NAME, f"node {name} is not one of the peers of {own.name}")
     if dialed is None and name > own.name:

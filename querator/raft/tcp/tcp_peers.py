@@ -287,7 +287,10 @@ class TcpPeers:
             if connection.dialed is None and connection.phase is Phase.SHAKING
         ]
         if len(unproven) >= PEER_UNPROVEN_MAX:
-            reason = f"{PEER_UNPROVEN_MAX} connections have proven nothing yet: this is the oldest"
+            reason = (
+                f"{PEER_UNPROVEN_MAX} connections have not finished their handshake: this is the "
+                "oldest"
+            )
             self._refuse(unproven[0], Refused(Code.CROWDED, reason), now_s)
 
     def _dial(self, now_s: float) -> None:
@@ -401,7 +404,7 @@ class TcpPeers:
         """The handshake is done: the connection is open. Raises Refused."""
         hello = connection.hello
         if hello is None:
-            raise Refused(Code.UNEXPECTED, "who asks a question has nothing more to say")
+            raise Refused(Code.UNEXPECTED, "a connection with a question sends nothing else")
         # Another connection of its name may have opened first.
         answer = self._greeter.judge(connection, hello, self._open.values())
         if answer is Answer.REPLACES:
@@ -461,7 +464,9 @@ class TcpPeers:
             self._publish()
             self._events.append(Quiet(connection.key))
         if connection.worn:
-            self._lose(connection, "its keys were used for long enough: it is made anew")
+            self._lose(
+                connection, "its keys have reached their age limit: the connection is opened again"
+            )
         elif now_s >= connection.sent_s + PING_S and not connection.queued_bytes:
             connection.put(Kind.PING)
             self._send(connection, now_s)

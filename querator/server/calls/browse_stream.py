@@ -71,8 +71,8 @@ async def write_pages(
         except TimeoutError:
             raise QueratorError(
                 ErrorCode.DEADLINE_EXCEEDED,
-                f"the client has read nothing for {SCAN_IDLE_MS_MAX // 1000} s; go on behind what "
-                "was read",
+                f"the client has read nothing for {SCAN_IDLE_MS_MAX // 1000} s; continue after "
+                "the last item that was read",
                 limit=f"{SCAN_IDLE_MS_MAX} ms",
             ) from None
 

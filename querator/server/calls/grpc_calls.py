@@ -66,9 +66,7 @@ _REASON_MARGIN_MS = 250
 # Interval of the checks whether calls still arrive at a draining node.
 _LOOK_S = 0.01
 
-DRAINING = QueratorError(
-    ErrorCode.UNAVAILABLE, "the node is shutting down; go on with another node"
-)
+DRAINING = QueratorError(ErrorCode.UNAVAILABLE, "the node is shutting down; use another node")
 
 _log = telemetry.logger(__name__)
 _debugs = telemetry.debugs(__name__)

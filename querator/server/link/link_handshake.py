@@ -78,7 +78,7 @@ async def _until(shake: Handshake, state: State, send: Send, receive: Receive) -
         step = await receive()
         kind = _KINDS.get(step.kind)
         if kind is None or len(step.body) > _BODY_BYTES_MAX:
-            raise Refused(Code.UNEXPECTED, "it sends what is no step of a handshake")
+            raise Refused(Code.UNEXPECTED, "it sends a frame that is no step of a handshake")
         answer = shake.receive(kind, step.body)
         if answer is not None:
             await send(_step(*answer))
@@ -92,7 +92,7 @@ def _hello(shake: Handshake) -> LinkHello:
     try:
         hello = decode_hello(shake.payload)
     except FrameError as error:
-        raise Refused(Code.UNEXPECTED, "it does not say who it is") from error
+        raise Refused(Code.UNEXPECTED, "it does not identify itself") from error
     if hello.version != LINK_VERSION:
         raise Refused(
             Code.VERSION,

@@ -358,7 +358,7 @@ class LeaseDispatcher:
         try:
             self._take_in(supply, asked, asks, asked_s, outcome)
         except Exception as error:  # noqa: BLE001 - every waiter must be answered
-            failed = defect_error(error, "taking in a lease")
+            failed = defect_error(error, "accepting a lease")
             for ask in asks:
                 ask.waiter.error = failed
         self._settle_all([ask.waiter for ask in asks])
@@ -487,7 +487,7 @@ class LeaseDispatcher:
         try:
             waiter.answer(waiter)
         except Exception as error:  # noqa: BLE001 - the other waiters must be answered as well
-            defect_error(error, "answering who waits for items")
+            defect_error(error, "answering lease calls that wait for items")
 
     def _close(self, waiter: Waiter) -> None:
         assert not waiter.closed

@@ -74,8 +74,8 @@ def cut(part: Part, *, home: int, partitions: int, routing: int) -> list[Part]:
     if command.ordered:
         raise invalid(
             "ordered",
-            f"cannot be combined with keys in a queue of {partitions} partitions: keys decide "
-            "on the partition, and order is kept in one partition; use ordered=false",
+            f"cannot be combined with keys in a queue of {partitions} partitions: keys decide the "
+            "partition, and order is kept in one partition; use ordered=false",
         )
     count = len(command.lengths) >> 2
     lengths = struct.unpack(f"<{count}I", command.lengths)

@@ -222,8 +222,8 @@ async def _opened(
 def _behind(queue: Queue, routing: int) -> QueratorError:
     return QueratorError(
         ErrorCode.UNAVAILABLE,
-        f"this node knows the partitions of queue {queue.name} as of version {queue.routing} of "
-        f"their number, they were told version {routing}, and the placement group does not answer",
+        f"this node knows routing version {queue.routing} of queue {queue.name}, its partitions "
+        f"have routing version {routing}, and the placement group does not answer",
         retry_delay_ms=OVERLOADED_RETRY_MS,
     )
 

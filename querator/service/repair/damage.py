@@ -164,7 +164,7 @@ class Damage:
             except NowhereWhole as error:
                 lost, reason = True, error.message
             except Exception as defect:  # noqa: BLE001 - the other blocks are checked in any case
-                reason = as_answer(defect, "mending a block").message
+                reason = as_answer(defect, "repairing a block").message
             with self._environment.snapshot() as txn:
                 view = generations.view(txn, group)
                 items = payloads.items_left(view, group, [first_seq])
@@ -281,7 +281,7 @@ class Damage:
                     return msgspec.structs.replace(effects, ready=0)
                 aside = payloads.ready_items(view, group, blocks)
         except Exception as error:  # noqa: BLE001 - counted later; the caller continues without
-            defect_error(error, "counting what is ready beside damaged blocks")
+            defect_error(error, "counting ready items beside damaged blocks")
             self._uncounted.add(group)
             self._count_later(group, UNCOUNTED_S)
             return None
@@ -345,7 +345,7 @@ class Damage:
             try:
                 await mend()
             except Exception as defect:  # noqa: BLE001 - the top of the task: it is tried again
-                error = as_answer(defect, "mending a block")
+                error = as_answer(defect, "repairing a block")
                 if block.pause_ms == MEND_PAUSE_MS_MIN:
                     _log.warning("damage.repair_failed", **self._names(group), error=str(error))
                 block.again_s = self._loop.time() + block.pause_ms / 1000
@@ -383,7 +383,7 @@ class Damage:
             whole = damaged is not None and _is_whole(view, group, damaged.index, damaged.part)
         if found is not None and not whole:
             if damaged is None:
-                raise QueratorError(ErrorCode.INTERNAL, "what is damaged is not the payload")
+                raise QueratorError(ErrorCode.INTERNAL, "the damage is not in the payload")
             index, part = damaged.index, damaged.part
             data, node = await self._fetched(group, index, part, found.offset(found.count))
             await self._host.mend(group, index, part, data, is_wanted)
@@ -427,7 +427,7 @@ class Damage:
             crc = checksum(ATTACHMENTS.key(group, index, part), payload.data)
             if (crc, len(payload.data)) == (payload.crc, size):
                 return payload.data, node
-            why, certain = f"node {node} has sent bytes that do not hold", False
+            why, certain = f"node {node} has sent bytes with a wrong checksum or length", False
         if certain:
             raise NowhereWhole(ErrorCode.UNAVAILABLE, f"no other replica has it whole; {why}")
         raise QueratorError(ErrorCode.UNAVAILABLE, f"no other replica has sent it whole; {why}")

@@ -150,7 +150,7 @@ class QueueDirectory:
                 raise
             raise QueratorError(
                 ErrorCode.UNAVAILABLE,
-                f"{error.message}, as far as this node knows, whose map may be old; not executed",
+                f"{error.message}, by the map of this node, which may be old; not executed",
                 field=error.field,
                 value=error.value,
                 retry_delay_ms=OVERLOADED_RETRY_MS,
@@ -178,7 +178,7 @@ class QueueDirectory:
             return queue
         raise QueratorError(
             ErrorCode.UNAVAILABLE,
-            f"partition is {partition}; as far as this node knows, whose map may be old, queue "
+            f"partition is {partition}; by the map of this node, which may be old, queue "
             f"{queue.name} has partitions 0 to {len(queue.groups) - 1}; not executed",
             field="partition",
             value=str(partition),

@@ -485,7 +485,7 @@ class Router:
             raise unknown or stopping_error()
         if deadline is not None and loop.time() >= deadline:
             raise unknown or QueratorError(
-                ErrorCode.DEADLINE_EXCEEDED, "the deadline passed before it was taken on"
+                ErrorCode.DEADLINE_EXCEEDED, "the deadline passed before the request was accepted"
             )
 
     async def _answer(

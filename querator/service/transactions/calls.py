@@ -229,7 +229,7 @@ class Transactions:
             if cause is not None or self._loop.time() >= latest:
                 raise QueratorError(
                     ErrorCode.OUTCOME_UNKNOWN,
-                    f"the commit of batch {call.batch} was taken on and is not decided; repeat it",
+                    f"the commit of batch {call.batch} was accepted and is not decided; repeat it",
                     field="batch",
                     value=str(call.batch),
                 ) from cause
@@ -329,7 +329,7 @@ def participants(queue: Queue, call: CommitCall) -> tuple[Participant, ...]:
         raise QueratorError(
             ErrorCode.TRANSACTION_ABORTED,
             f"batch {call.batch} was staged in partition {gone[0]}, which queue {queue.name} does "
-            "not have (any more); stage its tasks again",
+            "not have; stage its tasks again",
             field="stages",
             value=str(gone[0]),
         )

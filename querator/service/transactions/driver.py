@@ -149,7 +149,7 @@ class Committer:
             assert isinstance(decided, TxnResult)
             _log.debug("txns.decided", group=route.group, txn=txn.number, state=decided.state.name)
         else:
-            assert not refused, "what is decided is not refused"
+            assert not refused, "a decided transaction is not refused"
             await self._router.call(route, Finish(txn.number))
 
     async def _tell(self, group: GroupId, step: Prepare | Publish | Discard) -> Done | Refusal:
@@ -193,7 +193,7 @@ class Committer:
                     await self._let_go(route)
                     await self._drop_committed(route)
                 except Exception as defect:  # noqa: BLE001 - the top of the task: it asks again
-                    error = as_answer(defect, "letting go of what is staged")
+                    error = as_answer(defect, "releasing and dropping stages")
                     _log.info("txns.cleanup_failed", group=route.group, error=str(error))
         finally:
             del self._asking[route]

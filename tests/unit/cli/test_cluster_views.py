@@ -156,7 +156,8 @@ def test_a_node_that_answers_nobody_while_others_hear_it():
     hung = seen("b", "no node answers at client:1", connected=True)
     problems = view(nodes=(seen("a"), hung, seen("c"))).problems
     assert problems[0] == (
-        "Node b does not answer (no node answers at client:1), and other nodes are connected to it. "
+        "Node b does not answer (no node answers at client:1), and other nodes are connected to "
+        "it. "
         "Its event loop may hang, or the network between it and the node that was asked is "
         "cut. If this lasts, restart the node."
     )

@@ -64,7 +64,7 @@ async def test_why_there_was_no_answer_is_told_with_it():
     assert error.message == "q/0 has no leader"
     error = await ended(cut_off(), silent)
     assert isinstance(error, OutcomeUnknown)
-    assert error.message == "no answer; besides that: q/0 has no leader"
+    assert error.message == "no answer; then: q/0 has no leader"
     assert (await ended(silent)).message == "no answer"
     assert (await ended(late, silent)).message == "no answer"
     assert isinstance(await ended(late), DeadlineExceeded)
@@ -85,7 +85,7 @@ async def test_a_refusal_does_not_tell_what_became_of_an_attempt_before(code):
     refused = make_error(code, "the repeat is refused", request_id="of a node")
     error = await ended(silent, refused)
     assert isinstance(error, OutcomeUnknown)
-    assert error.message == "no answer; besides that: the repeat is refused"
+    assert error.message == "no answer; then: the repeat is refused"
     assert error.__cause__ is refused
 
 

@@ -67,7 +67,7 @@ def test_stage_prepare_and_publish_that_all_come_late_make_no_item_twice(partiti
     assert answers[0] == StageResult(committed=True)
     assert isinstance(answers[1], Refusal)
     assert (answers[1].code, answers[1].field) == (ErrorCode.TRANSACTION_ABORTED, "stages")
-    assert "transaction 1 of producer query-1 is over" in answers[1].message
+    assert "transaction 1 of producer query-1 has ended" in answers[1].message
     assert answers[2] == Done(0)
     assert queue.staged(partition) == []
 

@@ -220,8 +220,8 @@ def test_other_attempts_and_other_batches(queue):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (claim(ITEMS, task=9), "task 9 is not there"),
-        (claim(ITEMS, attempt_number=9), "is not there"),
+        (claim(ITEMS, task=9), "task 9 does not exist"),
+        (claim(ITEMS, attempt_number=9), "does not exist"),
         (claim([b"one"]), "has 3 items"),
         (StageClaim(0, attempt(1), 3, 17), "the commit says 3 with 17"),
     ],
@@ -352,7 +352,7 @@ def test_discard_lets_go_for_ever_or_for_another_try(queue):
     assert prepare(log, claim(ITEMS), txn=2) == Done(1)
     assert log.one(Discard(2)) == Done(0)
     refused = prepare(log, claim(ITEMS), txn=3)
-    assert "is not there" in refused.message
+    assert "does not exist" in refused.message
     log.advance(0)
     assert queue.staged(0) == []
     assert log.one(Discard(2)) == Done(0)

@@ -118,7 +118,7 @@ def test_a_carrier_of_an_abort_may_die_at_each_step(steps):
     assert queue.everything() == []
     ended = ask(queue, TxnQuery(11, 1, SPARK, 0))
     assert (ended.state, ended.code) == (ABORTED, ErrorCode.TRANSACTION_ABORTED)
-    assert "task 7 is not there" in ended.message
+    assert "task 7 does not exist" in ended.message
     assert "partition 2" in ended.message
     again = stage_all(queue, attempt_number=2)
     assert queue.begin(again) == TxnResult(2, PREPARING)

@@ -93,7 +93,7 @@ def test_the_founder_waits_for_who_is_not_there():
 
 def test_all_must_agree_on_who_founds():
     said = {"b": empty("b"), "c": empty("c", founds_with=("b", "c", "d"))}
-    waits(decide(starter("a"), said), "c (its settings found a cluster of b, c, d")
+    waits(decide(starter("a"), said), "c (its settings would found a cluster of b, c, d")
 
 
 def test_a_node_that_does_not_found_waits_for_the_cluster():
@@ -133,7 +133,7 @@ def test_lost_data_waits_for_an_operator():
 
 def test_the_founder_that_lost_its_data_founds_nothing_beside_who_waits():
     waiting = Description(VERSION, node("b", "2"), NAMES, cluster_id="x")
-    waits(decide(starter("a", "2"), {"b": waiting, "c": empty("c")}), "wait themselves")
+    waits(decide(starter("a", "2"), {"b": waiting, "c": empty("c")}), "also wait for")
 
 
 def test_a_replacement_joins_when_the_map_names_it():
@@ -151,7 +151,7 @@ def test_a_replacement_joins_when_the_map_names_it():
 def test_a_name_that_the_cluster_does_not_have_yet():
     decision = decide(starter("d"), {"a": formed("a")})
     assert isinstance(decision, Wait)
-    assert "x (a, b, c) is about to take node d in" in decision.reason
+    assert "x (a, b, c) is about to accept node d" in decision.reason
 
 
 def test_a_name_that_was_removed():

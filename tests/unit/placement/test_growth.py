@@ -170,7 +170,7 @@ def test_the_last_node_stays():
     refused(alone.propose(RemoveNode("a")), "node a is the last one that takes replicas")
     placed = msgspec.structs.replace(node("a"), boots=2, peer_address="")
     assert alone.propose(RegisterNode(placed)) == Done(1)
-    refused(alone.propose(DrainNode("a")), "add another one first: ", "--cluster-token-file")
+    refused(alone.propose(DrainNode("a")), "add another node first: ", "--cluster-token-file")
 
 
 def test_a_node_leaves_when_nothing_is_on_it(three: Group):

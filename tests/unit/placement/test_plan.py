@@ -451,8 +451,8 @@ def test_a_node_that_comes():
     ones = numbered([held("a", replicas=1), held("b", replicas=1)] * 10)
     reasons = [to.reason for to in plan(homes("abe"), ones).values()]
     assert set(reasons) == {
-        "evens out: node e has 0 replicas and node a 10",
-        "evens out: node e has 0 replicas and node b 10",
+        "balances the nodes: node e has 0 replicas and node a 10",
+        "balances the nodes: node e has 0 replicas and node b 10",
     }
     assert len(reasons) == 6
 
@@ -491,7 +491,7 @@ def test_replicas_change_places_when_only_that_evens_out_leaderships():
     assert apart(leads(where, after)) == 1
     assert placed_anew(groups, after) == 2
     assert [to.reason for to in plan(where, groups).values() if len(to.nodes) == 3] == [
-        "changes places with a replica of another group, which evens out"
+        "changes places with a replica of another group, which balances the nodes"
     ]
 
 

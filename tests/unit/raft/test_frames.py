@@ -143,7 +143,7 @@ def test_another_version_is_refused_unless_it_refuses():
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "a gRPC or HTTP/2 client"),
         (b"GET / HTTP/1.1\r\n", "an HTTP client"),
         (b"SSH-2.0-OpenSSH", "an SSH client"),
-        (b"\x00", r"somebody who begins with b'\\x00'"),
+        (b"\x00", r"a client that begins with b'\\x00'"),
     ],
 )
 def test_strangers_are_named(begin, who):

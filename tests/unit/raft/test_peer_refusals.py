@@ -157,7 +157,7 @@ def test_many_who_prove_nothing_do_not_keep_a_node_out(caplog):
             one.__exit__(None, None, None)
         assert len(socks) > PEER_UNPROVEN_MAX
         (line,) = refusals(caplog)
-        assert f"code=crowded reason={PEER_UNPROVEN_MAX} connections have proven nothing" in line
+        assert f"code=crowded reason={PEER_UNPROVEN_MAX} connections have not finished" in line
         settle(a, b)
         undisturbed(a, b)
 
@@ -228,7 +228,7 @@ def test_a_node_under_anothers_address(caplog):
         a.knows(c, b=c.peers.address)
         drive(a, c, until=lambda: len(refusals(caplog)) == 2 and a.sees(c) and c.sees(a))
         assert all(
-            "code=wrong_node reason=node b was dialed and c met" in line
+            "code=wrong_node reason=node b was dialed, but c answered" in line
             for line in refusals(caplog)
         )
         undisturbed(a, c)
@@ -384,7 +384,7 @@ def test_who_asks_a_question_cannot_go_on_as_a_peer(caplog):
         assert a.events == []
         assert a.peers.newcomers() == (info("d", cluster_id=None),)
         assert a.peers.newcomers() == (), "told once for each question"
-        assert "who asks a question has nothing more to say" in caplog.text
+        assert "a connection with a question sends nothing else" in caplog.text
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -172,7 +172,7 @@ def test_a_connection_whose_keys_are_worn_is_made_anew(
             few.setattr(connection, "PEER_TLS_RECORDS_MAX", 100)
             drive(a, b, until=lambda: not a.sees(b) or not b.sees(a))
         drive(a, b, until=lambda: a.sees(b) and b.sees(a))
-        assert "its keys were used for long enough" in caplog.text
+        assert "its keys have reached their age limit" in caplog.text
         a.say(b, 1000)
         drive(a, b, until=lambda: beat(1000) in b.messages(a))
         assert a.links(b) == b.links(a) == [Connected, Disconnected, Connected]
@@ -233,12 +233,14 @@ def test_an_expired_certificate(
 def test_tls_on_one_side_alone(shown: PeerTlsSettings, caplog: pytest.LogCaptureFixture):
     by_c, by_d = at_odds(None, shown, caplog)
     for line in (by_c, by_d):
-        assert "code=tls reason=it talks in the clear, and TLS is asked for here: give all" in line
+        assert "code=tls reason=it talks without TLS, which this node requires: give all" in line
     assert "refused_by_peer" in by_c
     caplog.clear()
     by_c, by_d = at_odds(shown, None, caplog)
     for line in (by_c, by_d):
-        assert "code=tls reason=it asks for TLS, and this node has none at the port for" in line
+        assert (
+            "code=tls reason=it asks for TLS, which this node does not have at the port for" in line
+        )
     assert "refused_by_peer" in by_c
 
 
@@ -284,9 +286,9 @@ def test_a_tls_client_that_is_no_node(
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "not TLS as it should be"),
+        (b"GET / HTTP/1.1\r\n\r\n", "it sends malformed TLS"),
         (b"\xff" * 100, "code="),
-        (b"QP" + bytes(200), "it talks in the clear"),
+        (b"QP" + bytes(200), "it talks without TLS"),
         (b"\x16\x03\x01\xff\xff" + bytes(100), "code="),
     ],
 )
@@ -461,14 +463,14 @@ def test_a_question_inside_tls(
     with stations(a):
         assert asked(a, lambda at: query(at, TOKEN, 60.0, tls=tls)) == described
         assert not caplog.records
-        assert "it talks in the clear" in str(asked(a, lambda at: query(at, TOKEN, 60.0)))
+        assert "it talks without TLS" in str(asked(a, lambda at: query(at, TOKEN, 60.0)))
         theirs = PeerTls(strangers.peer("asker"))
         failed = str(asked(a, lambda at: query(at, TOKEN, 60.0, tls=theirs)))
         assert "its certificate is not accepted" in failed
     clear = Station(info("a"), description=described)
     with stations(clear):
         failed = str(asked(clear, lambda at: query(at, TOKEN, 60.0, tls=tls)))
-        assert "it refuses: it asks for TLS, and this node has none" in failed
+        assert "it refuses: it asks for TLS, which this node does not have" in failed
 
 
 # --- files -------------------------------------------------------------------------------------

@@ -57,8 +57,8 @@ def test_a_node_that_was_never_met_is_let_in_and_remembered():
 
 def test_an_image_that_lacks_what_was_met_is_refused():
     starts = memory(A, Met(B, LATER))
-    assert "old copy: a has met start 3 of it, and this is start 2" in refusal(starts, B, FIRST)
-    assert "old copy: a has met another start 3 of it" in refusal(
+    assert "old copy: a has seen start 3 of it, and this is start 2" in refusal(starts, B, FIRST)
+    assert "old copy: a has seen another start 3 of it" in refusal(
         starts, B, (*FIRST, Start(3, 99), Start(4, 98))
     )
     assert "no record of its starts" in refusal(starts, B, ())
@@ -70,7 +70,7 @@ def test_an_image_that_was_made_while_the_node_ran_is_refused():
     image = (*FIRST, Start(3, 33, 4))
     starts = memory(A, Met(B, marked(image)))
     told = next_starts(image, boots=4, nonce=44)
-    assert "met start 3 of it after the copy was made" in refusal(starts, B, told)
+    assert "seen start 3 of it after the copy was made" in refusal(starts, B, told)
     starts.judge(B, next_starts(marked(image), boots=4, nonce=44))
 
 

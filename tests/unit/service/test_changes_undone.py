@@ -256,7 +256,7 @@ async def test_a_caller_hears_which_partition_is_waited_for(monkeypatch: pytest.
             "partition",
             "1, 3",
         )
-        assert "requests go on with 4 partitions until then" in error.message
+        assert "until then requests use 4 partitions" in error.message
         assert node.placement.missing(placed(node).id) == (1, 3)
         road.away = set()
         await node.until(lambda: not placed(node).is_changing)

@@ -215,7 +215,7 @@ async def test_a_replica_without_room_for_what_is_committed(
         group = (await node.create()).groups[0]
         watch.host.changed[group] = {"waits_for_space": True}
         sentence = await watch.seen("no_space")
-        assert "q/0: node node has no room for what is committed" in sentence
+        assert "q/0: node node has no space for committed entries" in sentence
         watch.host.changed.clear()
         await watch.gone("no_space")
 
@@ -259,7 +259,7 @@ async def test_a_copy_that_is_behind(caplog: pytest.LogCaptureFixture) -> None:
 async def test_a_disk_that_is_slow(caplog: pytest.LogCaptureFixture) -> None:
     async with watching(caplog) as (_, watch):
         watch.host.stalled_s = 14.2
-        assert "node node has not gone on for 14.2 s" in await watch.seen("disk_slow")
+        assert "node node has made no progress for 14.2 s" in await watch.seen("disk_slow")
         watch.host.stalled_s, watch.host.slow_syncs = 0, 1
         [slow] = watch.look()
         assert "a sync took more than 1 s" in slow.sentence

@@ -123,7 +123,7 @@ async def test_a_reader_is_not_opened_while_its_partitions_are_not_known(monkeyp
         call = OpenReaderCall("default", "q", "lake", request_id="one")
         error = await refusal(stage.members["a"].readers.open(call))
         assert error.code is ErrorCode.UNAVAILABLE
-        assert "queue q as of version 0 of their number" in error.message
+        assert "routing version 0 of queue q" in error.message
         stage.lead(PLACEMENT_GROUP, "b")
         opened = await stage.members["a"].readers.open(call)
         assert (opened.epoch, len(opened.partitions)) == (2, 2)

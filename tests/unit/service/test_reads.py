@@ -231,7 +231,7 @@ async def test_a_queue_that_was_made_anew_is_not_taken_for_the_one_that_was_dele
         else:
             error = await refusal(ask(stage))
             assert error.code is ErrorCode.UNAVAILABLE
-            assert error.message.startswith("queue new is being deleted, as far as this node knows")
+            assert error.message.startswith("queue new is being deleted, by the map of this node")
 
 
 async def test_nobody_is_told_that_there_is_no_namespace_while_the_map_cannot_catch_up(
@@ -415,4 +415,4 @@ async def test_a_call_that_names_a_partition_of_which_an_old_map_does_not_know_i
         }
         error = await refusal(calls[door]())
         assert (error.code, error.field) == (ErrorCode.UNAVAILABLE, "partition")
-        assert "whose map may be old" in error.message
+        assert "which may be old" in error.message

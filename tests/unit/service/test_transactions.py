@@ -173,7 +173,7 @@ async def test_what_a_commit_says_must_be_there():
         ghost = CommittedAttempt(7, attempt(7), (StagedPart(1, 1, 1),))
         error = await refusal(stage.members["b"].commit(commit_call(one, ghost)))
         assert (error.code, error.field) == (ErrorCode.TRANSACTION_ABORTED, "stages")
-        assert "task 7 is not there" in error.message
+        assert "task 7 does not exist" in error.message
         assert "partition 1" in error.message
         assert not (await stage.lease("a")).batches
         two = await fill(stage.members["a"], (b"x",), number=2)

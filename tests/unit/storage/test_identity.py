@@ -175,7 +175,7 @@ def test_a_flipped_bit_is_found(position: int):
     row[position] ^= 1
     NODE.put(txn, PLACEMENT_GROUP, value=bytes(row))
     txn.commit(sync=True)
-    with pytest.raises(StorageCorrupt, match="whose data this is"):
+    with pytest.raises(StorageCorrupt, match="names the node of the data"):
         claimed(environment, empty=Empty.REFUSED)
 
 
