@@ -59,8 +59,8 @@ def pairs_of(options: StreamOptions, offset: Offset) -> dict[int, tuple[int, int
     """Raises OffsetError."""
     if offset.get("v") != VERSION:
         raise OffsetError(
-            f"the checkpoint was written by another version of querator (offset {offset}); go on "
-            "with that one, or begin with a new checkpointLocation"
+            f"the checkpoint was written by another version of querator (offset {offset}); "
+            "continue with that version, or begin with a new checkpointLocation"
         )
     for key, option, now in (
         ("q", "queue", _queue(options)),

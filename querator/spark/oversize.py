@@ -26,15 +26,15 @@ def refusal(name: str, size: int, row: int) -> RowsError:
         f"column {name} has {size:,} bytes in row {row} of this task: the payload of an item has "
         f"{PAYLOAD_BYTES_MAX:,} at most. Store such values elsewhere and write where they are, or "
         f'write what fits, .where("octet_length({name}) <= {PAYLOAD_BYTES_MAX}"); '
-        '.option("oversizePolicy", "skip") leaves such rows out, and tells how many in the log of '
-        "the driver"
+        '.option("oversizePolicy", "skip") leaves such rows out, and the driver logs '
+        "their number"
     )
 
 
 def left_out(rows: int, first: str) -> str:
     """The line about them in the driver's log; `first` describes the first one."""
     return (
-        f"querator: oversizePolicy=skip has left out {rows:,} rows, whose payload is larger than "
+        f"querator: oversizePolicy=skip has left out {rows:,} rows with a payload larger than "
         f"{PAYLOAD_BYTES_MAX:,} bytes; one of them is {first}\n"
     )
 

@@ -122,9 +122,9 @@ class ReaderRun:
         )
         return make_error(
             ErrorCode.UNAVAILABLE,
-            f"{reasons} could not be asked for {options.retry_seconds:g} s, the option "
-            "retryTimeout: what was in line there when this run began is not read, or not "
-            "acknowledged. All else is done; start the query again when the partition has a "
+            f"{reasons} did not answer for {options.retry_seconds:g} s (option "
+            "retryTimeout): items that waited there when this run began are not read, or not "
+            "acknowledged. Everything else is done; start the query again when the partition has a "
             "leader (`querator cluster status`)",
         )
 
@@ -179,10 +179,10 @@ class ReaderRun:
         if not options.gives_up:
             raise PoisonBatch(
                 f"{what} was never finished, and {why}; option maxBatchReplays is "
-                f"{options.max_replays}. Repair what they have failed with, and start the query "
+                f"{options.max_replays}. Repair the cause of the failures, and start the query "
                 "without maxBatchReplays once; or have the items made dead letters: "
-                '.option("poisonPolicy", "deadLetter"). spark.read with the option states=reserved '
-                "shows them"
+                '.option("poisonPolicy", "deadLetter"). spark.read with the option '
+                "states=reserved shows them"
             )
         request = pb.ReleaseReaderRequest(
             namespace=options.namespace,
@@ -197,7 +197,9 @@ class ReaderRun:
         except RequestError as error:
             raise explained(error, options) from None
         self._given_up[partition] = batch.seq
-        sys.stderr.write(f"querator: {what} is given up, for {why}; its items are dead letters\n")
+        sys.stderr.write(
+            f"querator: {what} is given up, because {why}; its items are dead letters\n"
+        )
         return True
 
     def _advance(
@@ -233,27 +235,27 @@ def explained(error: RequestError, options: StreamOptions) -> RequestError:
         (
             AckMismatch,
             "The checkpoint of this query and the queue do not agree. If the checkpoint was "
-            "deleted or set back, put it back; or go on behind what is acknowledged with "
-            '.option("onCheckpointMismatch", "adopt"); or read under another readerId. If the '
-            "queue or the reader was made anew, begin with a new checkpointLocation. With a new "
-            "checkpoint give file sinks a new path too: they leave out batches whose number they "
-            "have seen",
+            "deleted or set back, put it back; or continue after the acknowledged batches with "
+            '.option("onCheckpointMismatch", "adopt"); or read under another readerId. If '
+            "the queue or the reader was created again, begin with a new checkpointLocation. "
+            "With a new checkpoint give file sinks a new path too: they leave out batches with a "
+            "number that they have seen",
         ),
         (
             ReaderFenced,
             f"Another query reads with readerId {options.reader_id!r}, or this stream is in the "
-            "query twice: give each a readerId and a checkpointLocation of its own. If this driver "
-            "was thought dead and started again elsewhere, the other one goes on",
+            "query twice: give each a readerId and a checkpointLocation of its own. If this "
+            "driver was considered dead and started again elsewhere, the other driver continues",
         ),
         (
             BatchReleased,
-            "What this query has made of them may be made of them again by others. To go on "
-            'without them: .option("failOnDataLoss", "false"); of a pipeline --skip-released',
+            "Other consumers may process these items again. To continue without them: "
+            '.option("failOnDataLoss", "false"); for a pipeline --skip-released',
         ),
         (
             BatchNotFound,
-            "The checkpoint was set back behind what the query had committed, or another query "
-            f"reads with readerId {options.reader_id!r}. To go on without these items: "
+            "The checkpoint was set back behind the query's last commit, or another query reads "
+            f"with readerId {options.reader_id!r}. To continue without these items: "
             '.option("failOnDataLoss", "false")',
         ),
         (

@@ -265,7 +265,7 @@ class Sink:
         except TransactionAborted as error:
             error.message = (
                 f"{error.message}. Nothing of it is visible. Start the query or the write again: "
-                "it writes the batch anew"
+                "it writes the batch again"
             )
             raise
 
@@ -326,9 +326,9 @@ class BatchWriter(DataSourceArrowWriter):
             # The query's id alone would identify all writes of the function: the second write would
             # be taken for a repeat of the first, and left out.
             raise OptionError(
-                "a write in foreachBatch needs option txnAppId: a name for this write, other than "
-                "those of other writes, and the same after each restart; so a micro-batch that is "
-                "repeated is written once. Or give guarantee=atLeastOnce"
+                "a write in foreachBatch needs option txnAppId: a name for this write, different "
+                "from those of other writes, and the same after each restart. A repeated "
+                "micro-batch is then written once. Or give guarantee=atLeastOnce"
             )
         return task.batch
 
@@ -366,7 +366,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Raises RowsError, RequestError, Unreachable."""
         if not self._options.transactional:
             return self._sink.produce(task, batches)
-        assert task.batch is not None, "Spark tells tasks of a stream their batch"
+        assert task.batch is not None, "Spark gives tasks of a stream their batch"
         return self._sink.stage(task, self._options.producer or task.query, task.batch, batches)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

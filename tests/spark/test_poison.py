@@ -66,7 +66,7 @@ def test_a_batch_in_the_checkpoint_is_given_up(node, client, queue, capsys):
     assert sum(part.hi - part.lo for part in stale) == 10
     driver = stream_reader(node, queue, **GIVES_UP)
     assert driver.partitions(start, end) == []
-    assert "is given up, for 2 runs" in capsys.readouterr().err
+    assert "is given up, because 2 runs" in capsys.readouterr().err
     assert dead(client, queue) == list(range(10))
     # A later run does not ask for it either, and it may be acknowledged. Others stay as they were.
     later = stream_reader(node, queue)

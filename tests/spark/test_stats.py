@@ -106,8 +106,8 @@ def test_sums_that_do_not_balance_are_named(spark, node):
     ]
     less = msgspec.structs.replace(scan, states_of_partitions={0: {"ready": 1, "leased": 1}})
     assert find_problems(less, told) == [
-        "unbalanced: partition 0 says that it has 2 items ready, and 1 were found",
-        "unbalanced: partition 0 says that it has 0 items leased, and 1 were found",
+        "unbalanced: partition 0 reports 2 items ready, and 1 were found",
+        "unbalanced: partition 0 reports 0 items leased, and 1 were found",
     ]
     moving = msgspec.structs.replace(less, stood_still=False)
     assert find_problems(moving, told) == []

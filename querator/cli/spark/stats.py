@@ -95,7 +95,7 @@ def _write_page(path: Path, scans: "list[QueueScan]", namespace: str) -> None:
 def _write_tables(scan: "QueueScan") -> None:
     from querator.spark.pipelines.counting_page import stats_tables
 
-    stood = "stood still" if scan.stood_still else "changed meanwhile"
+    stood = "did not change" if scan.stood_still else "changed meanwhile"
     click.echo(f"\n{scan.queue}: {count(scan.rows, 'item')}; the queue {stood}.")
     for table in stats_tables(scan):
         click.echo()

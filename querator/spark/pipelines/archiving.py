@@ -103,9 +103,9 @@ def _check_checkpoint(files: Files, checkpoint: str, path: str, stored: int) -> 
     planned = max((int(name) for name in names if name.isdecimal()), default=-1)
     if stored > planned:
         raise SettingsError(
-            f"path {path} has {stored + 1} batches, and checkpoint {checkpoint} has {planned + 1}: "
-            "it is of another one, or was deleted. Put it back, or give a new path with the "
-            "new checkpoint"
+            f"path {path} has {stored + 1} batches, and checkpoint {checkpoint} has "
+            f"{planned + 1}: the checkpoint is of another archive, or was deleted. Put it back, "
+            "or give a new path with the new checkpoint"
         )
 
 

@@ -34,7 +34,9 @@ def copy(spark: Any, settings: CopySettings, control: Control | None = None) -> 
         target.namespace,
         target.queue,
     ):
-        raise SettingsError(f"source and target are both queue {source.queue}: it would never end")
+        raise SettingsError(
+            f"source and target are both queue {source.queue}: the copy would never end"
+        )
     clock = Clock()
     adopt(spark)
     files = Files(spark)

@@ -169,7 +169,7 @@ def find_problems(scan: QueueScan, told: GetQueueStatsResponse) -> list[str]:
     for each in told.partitions:
         found = scan.states_of_partitions.get(each.partition, {})
         problems += [
-            f"{scan.queue}: partition {each.partition} says that it has {_count(each, state):,} "
+            f"{scan.queue}: partition {each.partition} reports {_count(each, state):,} "
             f"items {state}, and {found.get(state, 0):,} were found"
             for state in STATES
             if _count(each, state) != found.get(state, 0)

@@ -48,13 +48,13 @@ def _agreement(scan: QueueScan) -> str:
     told = sum(scan.told.values())
     if scan.stood_still and not scan.problems:
         return (
-            f"The queue stood still: it says that it has {told:,} items, and as many were found "
-            "in each state of each partition."
+            f"The queue did not change: it reports {told:,} items, and the scan found the same "
+            "number in each state of each partition."
         )
     if scan.stood_still:
-        return f"The queue stood still, and says that it has {told:,} items."
+        return f"The queue did not change, and reports {told:,} items."
     return (
-        f"The queue was at work meanwhile: before the scan it had {told:,} items. States and "
+        f"The queue changed during the scan: before it the queue had {told:,} items. States and "
         "attempts are those of the moment at which an item was read."
     )
 

@@ -110,7 +110,7 @@ class IngestSettings(msgspec.Struct, frozen=True):
             raise SettingsError(f"format is {self.format!r}: there are {', '.join(FORMATS)}")
         if self.continuous and not self.checkpoint:
             raise SettingsError(
-                "continuous needs a checkpoint: a directory that remembers which files are done"
+                "continuous needs a checkpoint: a directory that records which files are done"
             )
         _positive("max_bytes", self.max_bytes)
 
@@ -139,9 +139,9 @@ class StreamSettings(msgspec.Struct, frozen=True):
         _given(
             "reader_id",
             self.reader_id,
-            "a name for this pipeline, by which the queue knows what it has taken",
+            "a name for this pipeline, under which the queue records its progress",
         )
-        _given("checkpoint", self.checkpoint, "a directory that remembers what is done")
+        _given("checkpoint", self.checkpoint, "a directory that records the progress")
         if not 0 <= self.every_seconds <= EVERY_SECONDS_MAX:
             raise SettingsError(
                 f"every_seconds is {self.every_seconds:g}: give 0 to {EVERY_SECONDS_MAX:,}"
@@ -306,7 +306,7 @@ class ReplaySettings(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Raises SettingsError."""
         _given("path", self.path, "the directory of an archive")
-        _given("checkpoint", self.checkpoint, "a directory that remembers what is done")
+        _given("checkpoint", self.checkpoint, "a directory that records the progress")
         for name, instant in (("since", self.since), ("until", self.until)):
             if instant is not None and instant.tzinfo is None:
                 raise SettingsError(f"{name} is {instant.isoformat()}: it needs a time zone")
@@ -329,7 +329,7 @@ def _given(name: str, value: str, what: str) -> None:
 def _rate(rate: float) -> None:
     if not 0 <= rate <= RATE_MAX:
         raise SettingsError(
-            f"rate is {rate:g}: give items a second, up to {RATE_MAX:,}; 0: as fast as it goes"
+            f"rate is {rate:g}: give items per second, up to {RATE_MAX:,}; 0: no limit"
         )
 
 
