@@ -42,7 +42,7 @@ from querator import telemetry
 from querator.config import ClusterSettings, TlsSettings, with_port
 from querator.model.limits import LOG_BYTES_KEPT, SCRUB_BYTES_PER_S
 from querator.model.placement_map import PlacedNode
-from querator.placement.bootstrap import Standing
+from querator.placement.bootstrap import ClusterBootstrap
 from querator.placement.joining.membership import Membership, stored_map
 from querator.placement.placement import Placement
 from querator.raft.clock import Clock, RealClock
@@ -229,7 +229,7 @@ class Node:
         self._rooms = rooms = Rooms(
             environment,
             clock=clock,
-            standing=Standing(
+            standing=ClusterBootstrap(
                 cluster_id=self.identity.cluster_id,
                 node=self._said(),
                 replicas=self.identity.replicas,

@@ -18,7 +18,7 @@ from querator.model.limits import LOG_BYTES_KEPT
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.partition.machine import PartitionMachine
-from querator.placement.bootstrap import Standing
+from querator.placement.bootstrap import ClusterBootstrap
 from querator.placement.joining.formation import Description
 from querator.placement.placement import Placement
 from querator.placement.tasks.reconcile import MachineFactory
@@ -73,7 +73,7 @@ class Rooms:
         environment: Environment,
         *,
         clock: Clock,
-        standing: Standing,
+        standing: ClusterBootstrap,
         on_failure: Callable[[BaseException], None],
         on_hand_off: Callable[[], Awaitable[None]],
         peers: PeerLink | None = None,
@@ -155,7 +155,7 @@ class Rooms:
             damaged=self.service.damage.items,
             old_copies=dict if vicinity is None else vicinity.old_copies,
             conditions=lambda: self.conditions.present,
-            scrub=self.scrub.told,
+            scrub=self.scrub.for_operators,
         )
 
     async def start(self, running: AsyncExitStack) -> None:

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from querator.cli.demo.measure import Bars, Latency, latency
-from querator.cli.shared.connection import Target, output_option, server_options
+from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode
 from querator.cli.shared.output import note, write_details, write_json
 from querator.client import Client, Consumer, LeasedBatch, Producer
@@ -164,7 +164,7 @@ def bench(
     rate: float | None,
     partitions: int,
     queue: str | None,
-    target: Target,
+    target: CommandTarget,
     as_json: bool,
 ) -> None:
     """Measure a server: produce items and, at the same time, lease and complete them.
@@ -307,21 +307,21 @@ class _Bench:
                 else:
                     await self._produce_on_time(producer, tasks, load.rate)
 
-    def _take(self) -> range:
+    def _next_numbers(self) -> range:
         """The numbers of the next batch; empty at the end."""
         first = self._next
         self._next = min(first + self._load.batch_items, self._load.items)
         return range(first, self._next)
 
     async def _produce_at_will(self, producer: Producer) -> None:
-        while numbers := self._take():
+        while numbers := self._next_numbers():
             await self._produce_batch(producer, numbers, time.monotonic())
 
     async def _produce_on_time(
         self, producer: Producer, tasks: asyncio.TaskGroup, rate: float
     ) -> None:
         """All producers share one timetable. A batch waits only for its due time."""
-        while numbers := self._take():
+        while numbers := self._next_numbers():
             due = self._began + numbers.start / rate
             if (ahead := due - time.monotonic()) > 0:
                 await asyncio.sleep(ahead)

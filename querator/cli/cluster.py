@@ -10,7 +10,7 @@ from rich.live import Live
 
 from querator.cli.cluster_pictures import picture, plan_picture
 from querator.cli.cluster_views import cluster_view
-from querator.cli.shared.connection import Target, output_option, server_options
+from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode
 from querator.cli.shared.output import console, count, note, write_json, write_picture, write_table
 from querator.cli.shared.parameters import DURATION
@@ -29,7 +29,7 @@ def cluster() -> None:
 @server_options
 @output_option
 def status(
-    watch: bool, interval: timedelta, partitions: bool, target: Target, as_json: bool
+    watch: bool, interval: timedelta, partitions: bool, target: CommandTarget, as_json: bool
 ) -> None:
     """Show all nodes, the leaders, the number of replicas, and all problems.
 
@@ -83,7 +83,7 @@ def status(
 @cluster.command(short_help="Show which replicas move, where and why.")
 @server_options
 @output_option
-def plan(target: Target, as_json: bool) -> None:
+def plan(target: CommandTarget, as_json: bool) -> None:
     """Show which replicas move to other nodes, at present and later, and why.
 
     Replicas move by themselves, a few partitions at a time, when nodes join, are drained or
@@ -107,7 +107,7 @@ def plan(target: Target, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @server_options
 @output_option
-def repair_time(queue: str, dry_run: bool, yes: bool, target: Target, as_json: bool) -> None:
+def repair_time(queue: str, dry_run: bool, yes: bool, target: CommandTarget, as_json: bool) -> None:
     """Set the state time of the partitions of QUEUE to the clock. Time goes back where a wrong
     clock has moved it ahead. It goes forward where it is behind because clocks were set forward.
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import click
 
-from querator.cli.shared.connection import Target, server_options
+from querator.cli.shared.connection import CommandTarget, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.item_command import Ended, run_command
 from querator.cli.shared.output import note
@@ -124,7 +124,7 @@ def consume(
     limit: int | None,
     idle_exit: timedelta | None,
     stop_timeout: timedelta,
-    target: Target,
+    target: CommandTarget,
 ) -> None:
     """Run COMMAND for each item of QUEUE.
 

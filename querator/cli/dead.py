@@ -4,7 +4,12 @@ from collections.abc import AsyncIterator, Callable
 
 import click
 
-from querator.cli.shared.connection import Target, output_option, server_options, stale_option
+from querator.cli.shared.connection import (
+    CommandTarget,
+    output_option,
+    server_options,
+    stale_option,
+)
 from querator.cli.shared.output import count, note, write_json, write_table
 from querator.cli.shared.parameters import ITEM_ID
 from querator.cli.shared.views import peeked_view, preview
@@ -33,7 +38,7 @@ _limit_option = click.option(
 @server_options
 @output_option
 def peek(
-    queue: str, state: str | None, limit: int, stale: bool, target: Target, as_json: bool
+    queue: str, state: str | None, limit: int, stale: bool, target: CommandTarget, as_json: bool
 ) -> None:
     """Show items of QUEUE without leasing them, by partition and sequence.
 
@@ -84,7 +89,7 @@ def dead() -> None:
 @_limit_option
 @server_options
 @output_option
-def list_dead(queue: str, limit: int, target: Target, as_json: bool) -> None:
+def list_dead(queue: str, limit: int, target: CommandTarget, as_json: bool) -> None:
     """Show the dead letters of QUEUE. If QUEUE is a dead queue, show all dead letters in it.
 
     With --output json each dead letter is a line.
@@ -127,7 +132,7 @@ def list_dead(queue: str, limit: int, target: Target, as_json: bool) -> None:
 @server_options
 @output_option
 def redrive(
-    queue: str, items: tuple[ItemId, ...], all_items: bool, target: Target, as_json: bool
+    queue: str, items: tuple[ItemId, ...], all_items: bool, target: CommandTarget, as_json: bool
 ) -> None:
     """Send dead letters of QUEUE back to it: each ITEM (an id from `dead list`), or --all.
 
@@ -150,7 +155,7 @@ def redrive(
 
 
 def _collect(
-    target: Target, items: Callable[[Client], AsyncIterator[PeekedItem]]
+    target: CommandTarget, items: Callable[[Client], AsyncIterator[PeekedItem]]
 ) -> list[PeekedItem]:
     async def main(client: Client) -> list[PeekedItem]:
         return [item async for item in items(client)]

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import click
 
-from querator.cli.shared.connection import Target, output_option, server_options
+from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import count, note, write_json, write_table
 from querator.cli.shared.parameters import DURATION, INSTANT, ITEM_ID, format_duration
@@ -48,7 +48,7 @@ def lease(
     lease_timeout: timedelta | None,
     client_id: str | None,
     max_bytes: int | None,
-    target: Target,
+    target: CommandTarget,
     as_json: bool,
 ) -> None:
     """Lease items of QUEUE and show them with their lease ids.
@@ -102,7 +102,7 @@ def lease(
 @server_options
 @output_option
 def complete(
-    queue: str, lease_id: str, items: tuple[ItemId, ...], target: Target, as_json: bool
+    queue: str, lease_id: str, items: tuple[ItemId, ...], target: CommandTarget, as_json: bool
 ) -> None:
     """End LEASE_ID: the work is done, and its items are removed.
 
@@ -145,7 +145,7 @@ def retry(
     error: str,
     dead: bool,
     release: bool,
-    target: Target,
+    target: CommandTarget,
     as_json: bool,
 ) -> None:
     """End LEASE_ID: the work is not done, and its items can be leased again, at once or later.
@@ -190,7 +190,7 @@ def extend(
     lease_ids: tuple[str, ...],
     client_id: str | None,
     lease_timeout: timedelta | None,
-    target: Target,
+    target: CommandTarget,
     as_json: bool,
 ) -> None:
     """Extend each LEASE_ID, or all leases of a client. A deadline never moves to an earlier

@@ -6,7 +6,7 @@ import click
 import msgspec
 import uuid_utils
 
-from querator.cli.shared.connection import Target, output_option, server_options
+from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import count, note, write_json
 from querator.placement.joining.restoring import KEPT_NAME, restore
@@ -27,7 +27,7 @@ def node() -> None:
 @click.argument("name", required=False, default="")
 @server_options
 @output_option
-def handoff(name: str, target: Target, as_json: bool) -> None:
+def handoff(name: str, target: CommandTarget, as_json: bool) -> None:
     """Give away all leaderships of the node at --address, so that it can be stopped without a
     pause.
 
@@ -62,7 +62,7 @@ def handoff(name: str, target: Target, as_json: bool) -> None:
 @click.argument("name")
 @server_options
 @output_option
-def replace(name: str, target: Target, as_json: bool) -> None:
+def replace(name: str, target: CommandTarget, as_json: bool) -> None:
     """Let node NAME be rebuilt. It has lost its data, and waits with an empty directory.
 
     Send the command to any other node. The former acknowledgements of NAME do not count any more;
@@ -137,7 +137,7 @@ class RestoredView(msgspec.Struct, frozen=True):
 @click.option("--undo", is_flag=True, help="Let the node have replicas again.")
 @server_options
 @output_option
-def drain(name: str, undo: bool, target: Target, as_json: bool) -> None:
+def drain(name: str, undo: bool, target: CommandTarget, as_json: bool) -> None:
     """Move all replicas and leaderships of node NAME to other nodes, while clients keep working.
 
     When the node has no replica, it can be stopped, and removed with: querator node remove. The
@@ -164,7 +164,7 @@ def drain(name: str, undo: bool, target: Target, as_json: bool) -> None:
 @click.argument("name")
 @server_options
 @output_option
-def remove(name: str, target: Target, as_json: bool) -> None:
+def remove(name: str, target: CommandTarget, as_json: bool) -> None:
     """Remove node NAME for ever: a drained node, or a node that is down and will not return.
 
     Its remaining replicas are first built again on other nodes. Its data is refused from then on,
@@ -191,7 +191,7 @@ def remove(name: str, target: Target, as_json: bool) -> None:
 @node.command(short_help="Let the name of a removed node be used again.")
 @click.argument("name")
 @server_options
-def readmit(name: str, target: Target) -> None:
+def readmit(name: str, target: CommandTarget) -> None:
     """Let NAME, the name of a removed node, be used again by a node with empty data.
 
     \b

@@ -16,14 +16,14 @@ import click
 import msgspec
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from querator.cli.shared.connection import Target, output_option, server_options
+from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.feed import Feed
 from querator.cli.shared.output import console, count, note, write_json
 from querator.cli.shared.parameters import ATTRIBUTE, DURATION, INSTANT
 from querator.cli.shared.sources import (
-    Columns,
-    Line,
+    CsvColumns,
+    InputLine,
     SourceError,
     read_csv,
     read_json_lines,
@@ -164,7 +164,7 @@ def produce(
     dedup_prefix: str,
     ordered: bool,
     rate: float | None,
-    target: Target,
+    target: CommandTarget,
     as_json: bool,
     **fields: object,
 ) -> None:
@@ -191,7 +191,7 @@ def produce(
     columns = _columns(fields)
     if (csv_file is not None) + json_lines + bool(payloads) > 1:
         raise click.UsageError("Give only one of payloads, --json-lines and --csv.")
-    if csv_file is None and columns != Columns():
+    if csv_file is None and columns != CsvColumns():
         raise click.UsageError("Column options need --csv FILE.")
     dedup_key = fields.pop("dedup_key")
     if dedup_key and len(payloads) != 1:
@@ -224,10 +224,10 @@ def produce(
         raise click.exceptions.Exit(ExitCode.WRONG)
 
 
-def _columns(fields: dict[str, object]) -> Columns:
+def _columns(fields: dict[str, object]) -> CsvColumns:
     names = ("payload", "kind", "key", "group", "reference")
     chosen = {name: str(fields.pop(f"{name}_column")) for name in names}
-    return Columns(**chosen, dedup_key=str(fields.pop("dedup_column")))
+    return CsvColumns(**chosen, dedup_key=str(fields.pop("dedup_column")))
 
 
 def _template(fields: dict[str, object]) -> Item:
@@ -273,12 +273,12 @@ def _source(
     payloads: tuple[str, ...],
     json_lines: bool,
     csv_file: str | None,
-    columns: Columns,
+    columns: CsvColumns,
     template: Item,
-) -> Callable[[], Iterator[Line]]:
+) -> Callable[[], Iterator[InputLine]]:
     if payloads:
         return lambda: (
-            Line(number, msgspec.structs.replace(template, payload=os.fsencode(payload)))
+            InputLine(number, msgspec.structs.replace(template, payload=os.fsencode(payload)))
             for number, payload in enumerate(payloads, 1)
         )
     if csv_file is not None and csv_file != "-":
@@ -293,7 +293,7 @@ def _source(
     return lambda: (read_json_lines if json_lines else read_lines)(stdin, template)
 
 
-def _csv_lines(path: Path, columns: Columns, template: Item) -> Iterator[Line]:
+def _csv_lines(path: Path, columns: CsvColumns, template: Item) -> Iterator[InputLine]:
     """Lines of a CSV file. Shows the progress on a terminal."""
     with (
         path.open("rb", buffering=1 << 20) as file,
@@ -312,7 +312,7 @@ def _csv_lines(path: Path, columns: Columns, template: Item) -> Iterator[Line]:
         yield from read_csv(tracked, columns, template)
 
 
-def _with_dedup_keys(source: Callable[[], Iterator[Line]], prefix: str) -> Iterator[Line]:
+def _with_dedup_keys(source: Callable[[], Iterator[InputLine]], prefix: str) -> Iterator[InputLine]:
     for line in source():
         if line.item is not None and not line.item.dedup_key:
             item = msgspec.structs.replace(line.item, dedup_key=f"{prefix}:{line.number}")
@@ -323,7 +323,7 @@ def _with_dedup_keys(source: Callable[[], Iterator[Line]], prefix: str) -> Itera
 async def _produce(
     client: Client,
     queue: str,
-    source: Callable[[], Iterator[Line]],
+    source: Callable[[], Iterator[InputLine]],
     tally: _Tally,
     *,
     ordered: bool,
@@ -343,7 +343,7 @@ async def _produce(
 
 async def _submit_all(
     producer: Producer,
-    source: Callable[[], Iterator[Line]],
+    source: Callable[[], Iterator[InputLine]],
     tally: _Tally,
     rate: float | None,
 ) -> None:

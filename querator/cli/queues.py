@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from querator.cli.shared.connection import Target, output_option, server_options
+from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.output import count, note, write_details, write_json, write_table
 from querator.cli.shared.parameters import DURATION, format_duration
 from querator.cli.shared.views import queue_view
@@ -79,7 +79,7 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
 @_settings_options
 @server_options
 @output_option
-def create(name: str, target: Target, as_json: bool, **settings: Any) -> None:
+def create(name: str, target: CommandTarget, as_json: bool, **settings: Any) -> None:
     """Create the queue NAME. If it exists with the same settings, nothing is changed.
 
     \b
@@ -104,7 +104,7 @@ def create(name: str, target: Target, as_json: bool, **settings: Any) -> None:
 @queue.command("list")
 @server_options
 @output_option
-def list_queues(target: Target, as_json: bool) -> None:
+def list_queues(target: CommandTarget, as_json: bool) -> None:
     """List the queues of a namespace."""
 
     async def main(client: Client) -> list[QueueInfo]:
@@ -137,7 +137,7 @@ def list_queues(target: Target, as_json: bool) -> None:
 @click.argument("name")
 @server_options
 @output_option
-def info(name: str, target: Target, as_json: bool) -> None:
+def info(name: str, target: CommandTarget, as_json: bool) -> None:
     """Show the settings of the queue NAME."""
 
     async def main(client: Client) -> QueueInfo:
@@ -191,7 +191,7 @@ def _partitions(info: QueueInfo) -> str:
 @server_options
 @output_option
 def update(
-    name: str, expected_version: int, target: Target, as_json: bool, **settings: Any
+    name: str, expected_version: int, target: CommandTarget, as_json: bool, **settings: Any
 ) -> None:
     """Change settings of the queue NAME. Settings that are not given stay.
 
@@ -222,7 +222,7 @@ def update(
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @server_options
 @output_option
-def delete(name: str, yes: bool, target: Target, as_json: bool) -> None:
+def delete(name: str, yes: bool, target: CommandTarget, as_json: bool) -> None:
     """Delete the queue NAME with all its items."""
 
     async def ask(client: Client) -> int:
@@ -253,7 +253,7 @@ def delete(name: str, yes: bool, target: Target, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @server_options
 @output_option
-def give_up(name: str, dry_run: bool, yes: bool, target: Target, as_json: bool) -> None:
+def give_up(name: str, dry_run: bool, yes: bool, target: CommandTarget, as_json: bool) -> None:
     """Give up the items of the queue NAME whose payload is damaged on all replicas.
 
     The command asks all replicas, shows the damaged blocks, and asks for confirmation. Items that

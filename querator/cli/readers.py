@@ -5,7 +5,12 @@ from typing import Any
 
 import click
 
-from querator.cli.shared.connection import Target, output_option, server_options, stale_option
+from querator.cli.shared.connection import (
+    CommandTarget,
+    output_option,
+    server_options,
+    stale_option,
+)
 from querator.cli.shared.output import count, note, write_json, write_table
 from querator.cli.shared.parameters import format_duration
 from querator.client import Client
@@ -23,7 +28,9 @@ def reader() -> None:
 @stale_option
 @server_options
 @output_option
-def list_readers(queue: str, partitions: bool, stale: bool, target: Target, as_json: bool) -> None:
+def list_readers(
+    queue: str, partitions: bool, stale: bool, target: CommandTarget, as_json: bool
+) -> None:
     """Show the readers of QUEUE, how many items wait for them, and their unacknowledged batches.
 
     A batch that is open for long, or was replayed often, belongs to a reader that has stopped or
@@ -123,7 +130,7 @@ def release(
     partition: int | None,
     remove: bool,
     dead_letters: bool,
-    target: Target,
+    target: CommandTarget,
     as_json: bool,
 ) -> None:
     """Give the items in open batches of READER back to QUEUE, with their attempt counted.

@@ -12,7 +12,12 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from querator.cli.shared.connection import Target, output_option, server_options, stale_option
+from querator.cli.shared.connection import (
+    CommandTarget,
+    output_option,
+    server_options,
+    stale_option,
+)
 from querator.cli.shared.output import console, make_table, note, write_json, write_picture
 from querator.cli.shared.parameters import DURATION, format_duration
 from querator.cli.shared.views import stats_view
@@ -48,7 +53,7 @@ def stats(
     interval: timedelta,
     partitions: bool,
     stale: bool,
-    target: Target,
+    target: CommandTarget,
     as_json: bool,
 ) -> None:
     """Show the counts of QUEUE, or of all queues. With --output json each queue is a line.

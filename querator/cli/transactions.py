@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
-from querator.cli.shared.connection import Target, output_option, server_options
+from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import count, note, write_json, write_table
 from querator.client import Client
@@ -34,7 +34,7 @@ def txn() -> None:
 @click.argument("queue")
 @server_options
 @output_option
-def list_staged(queue: str, target: Target, as_json: bool) -> None:
+def list_staged(queue: str, target: CommandTarget, as_json: bool) -> None:
     """Show the batches that are staged for QUEUE and not yet visible, the oldest first.
 
     A batch is `staged` until its producer commits it, and expires a day after its last request. A
@@ -82,7 +82,7 @@ def list_staged(queue: str, target: Target, as_json: bool) -> None:
 @click.argument("batch", type=click.IntRange(min=0))
 @server_options
 @output_option
-def abort(queue: str, producer: str, batch: int, target: Target, as_json: bool) -> None:
+def abort(queue: str, producer: str, batch: int, target: CommandTarget, as_json: bool) -> None:
     """Drop the staged items of batch number BATCH of PRODUCER in QUEUE (see `txn list`).
 
     A committed batch is not changed: the command is refused. A pipeline that still works on the

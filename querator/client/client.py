@@ -23,7 +23,7 @@ from querator.client.errors import OutcomeUnknown, ProducerExpired
 from querator.client.items import AnyItem, encode_items
 from querator.client.producing import producer as producers
 from querator.client.producing.producer import Producer
-from querator.client.producing.window import IDENTITY_SECONDS_MAX, Identity
+from querator.client.producing.window import IDENTITY_SECONDS_MAX, ProducerIdentity
 from querator.client.readers import Readers
 from querator.client.results import lease_lost, produced_runs
 from querator.client.transactions import Aborted, StagedBatches, Transactions
@@ -97,7 +97,7 @@ class Client:
         self._admin_calls: Admin | None = None
         self._holders: dict[str, SingleHolder] = {}
         self._closed = False
-        self._identity: Identity | None = None
+        self._identity: ProducerIdentity | None = None
         self._sequence = 0
 
     async def __aenter__(self) -> Self:
@@ -280,7 +280,7 @@ class Client:
         encoded = encode_items(items)
         now = asyncio.get_running_loop().time()
         if self._identity is None or now - self._identity.born > IDENTITY_SECONDS_MAX:
-            self._identity, self._sequence = Identity.new(now), 0
+            self._identity, self._sequence = ProducerIdentity.new(now), 0
         self._sequence += 1
         head = queue_service_pb2.ProduceRequest(
             namespace=self.namespace,

@@ -2,22 +2,22 @@
 
 Encodings of these values are in `querator.wire` and next to the state machines.
 
-    calls          client calls and their replies
-    cluster        what a node reports to operators about its cluster
-    commands       commands that change a partition, with their results
-    entries        what a Raft group replicates, as raft and machines see it
-    errors         ErrorCode with the table of all errors, QueratorError
-    ids            identifiers and their text forms
-    limits         all limits with units and reasons
-    nodes          nodes, incarnations and replicas
-    placement_map  the placement map: nodes, queues, groups
-    queues         queue settings, and a queue as the map knows it
-    reader_calls   calls of readers and their replies
-    readers        commands and results of readers
-    routing        the partition of an identified request
-    shares         a limit that several keys share fairly
-    specials       attributes of an item beyond a plain item
-    starts         chains of a node's starts, which expose old copies of data
-    transactions   commands and results of transactional produce
-    txn_calls      calls about transactions and their replies
+    calls            client calls and their replies
+    cluster          what a node reports to operators about its cluster
+    commands         commands that change a partition, with their results
+    entries          what a Raft group replicates, as raft and machines see it
+    errors           ErrorCode with the table of all errors, QueratorError
+    ids              identifiers and their text forms
+    item_options     attributes of an item beyond a plain item
+    limits           all limits with units and reasons
+    nodes            nodes, incarnations and replicas
+    placement_map    the placement map: nodes, queues, groups
+    queues           queue settings, and a queue as the map knows it
+    reader_calls     calls of readers and their replies
+    readers          commands and results of readers
+    routing          the partition of an identified request
+    shares           a limit that several keys share fairly
+    starts           chains of a node's starts, which expose old copies of data
+    transactions     commands and results of transactional produce
+    txn_calls        calls about transactions and their replies
 """

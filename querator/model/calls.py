@@ -72,7 +72,7 @@ class LeaseCall(msgspec.Struct, frozen=True):
     partition: int | None = None
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class DeadOrigin(msgspec.Struct, frozen=True):
     """The origin of an item in a dead queue. `reason` is a `DeadReason` of the protocol."""
 
     origin_queue: str
@@ -85,11 +85,11 @@ class DeadLetter(msgspec.Struct, frozen=True):
     died_at_ms: int
 
 
-class Overlay(msgspec.Struct, frozen=True):
+class LaterAttributes(msgspec.Struct, frozen=True):
     """Attributes that the item at `index` of its batch got after it was produced."""
 
     index: int
-    dead_letter: DeadLetter | None
+    dead_letter: DeadOrigin | None
     errors: tuple[str, ...]
 
 
@@ -102,11 +102,11 @@ class LoadedItems(msgspec.Struct, frozen=True):
     ordinals: tuple[int, ...]
     count: int
     produced_at_ms: int
-    overlays: tuple[Overlay, ...]
+    overlays: tuple[LaterAttributes, ...]
     items: bytes
 
 
-class LeasedBatch(msgspec.Struct, frozen=True):
+class LeasedRun(msgspec.Struct, frozen=True):
     """A run of leased items for one caller. `remaining_ms` is counted from the creation of the
     reply.
     """
@@ -122,11 +122,11 @@ class LeasedBatch(msgspec.Struct, frozen=True):
 
 
 class LeaseReply(msgspec.Struct, frozen=True):
-    batches: tuple[LeasedBatch, ...]
+    batches: tuple[LeasedRun, ...]
     durable: bool
 
 
-class LeaseRef(msgspec.Struct, frozen=True):
+class LeasedRanges(msgspec.Struct, frozen=True):
     """Items under one lease; empty `ranges`: all that the lease still holds."""
 
     lease_id: str
@@ -136,7 +136,7 @@ class LeaseRef(msgspec.Struct, frozen=True):
 class CompleteCall(msgspec.Struct, frozen=True):
     namespace: str
     queue: str
-    leases: tuple[LeaseRef, ...]
+    leases: tuple[LeasedRanges, ...]
     all_or_nothing: bool = False
     timeout_ms: int = 0
 
@@ -144,7 +144,7 @@ class CompleteCall(msgspec.Struct, frozen=True):
 class RetryCall(msgspec.Struct, frozen=True):
     namespace: str
     queue: str
-    leases: tuple[LeaseRef, ...]
+    leases: tuple[LeasedRanges, ...]
     retry_at_ms: int = 0
     dead: bool = False
     error: str = ""
@@ -178,7 +178,7 @@ class ExtendCall(msgspec.Struct, frozen=True):
     timeout_ms: int = 0
 
 
-class ExtendOutcome(msgspec.Struct, frozen=True):
+class LeaseExtension(msgspec.Struct, frozen=True):
     """`deadline_ms` 0: the lease is lost."""
 
     lease_id: str
@@ -187,7 +187,7 @@ class ExtendOutcome(msgspec.Struct, frozen=True):
 
 
 class ExtendReply(msgspec.Struct, frozen=True):
-    outcomes: tuple[ExtendOutcome, ...]
+    outcomes: tuple[LeaseExtension, ...]
 
 
 class SubscribeCall(msgspec.Struct, frozen=True):
@@ -204,7 +204,7 @@ class SubscribeCall(msgspec.Struct, frozen=True):
     held_lease_ids: tuple[str, ...] = ()
 
 
-class PartitionStats(msgspec.Struct, frozen=True):
+class PartitionCounts(msgspec.Struct, frozen=True):
     """Exact counts of one partition at one applied index; the fields are those of the protocol.
     `waits_for` has the numbers of the partitions for which items of keys are held. `state_ms` is
     state time, and not in the protocol. Items that were `given_up` are included in `dropped`.
@@ -251,14 +251,14 @@ class PartitionStats(msgspec.Struct, frozen=True):
     given_up: int = 0
 
 
-class QueueStats(msgspec.Struct, frozen=True):
+class QueueCounts(msgspec.Struct, frozen=True):
     queue: Queue
-    total: PartitionStats
-    partitions: tuple[PartitionStats, ...]
+    total: PartitionCounts
+    partitions: tuple[PartitionCounts, ...]
     durable: bool
 
 
-class PartitionTime(msgspec.Struct, frozen=True):
+class PartitionTimeError(msgspec.Struct, frozen=True):
     """A partition whose state time is ahead of the clock, or far behind it (less than 0).
     `repaired`: it was, and has been corrected.
     """
@@ -271,7 +271,7 @@ class PartitionTime(msgspec.Struct, frozen=True):
     expired: int
 
 
-class DamagedBlock(msgspec.Struct, frozen=True):
+class BlockDamage(msgspec.Struct, frozen=True):
     """A block that `node`, the leader of the partition, cannot read. `kept` of its items are leased
     or in a reader's batch. `lost`: every replica has reported that it has no intact copy; else
     `reason` says why the block is not repaired.
@@ -286,7 +286,7 @@ class DamagedBlock(msgspec.Struct, frozen=True):
     reason: str
 
 
-class PeekedItem(msgspec.Struct, frozen=True):
+class BrowsedItem(msgspec.Struct, frozen=True):
     """An item with its partition's data about it. `state` is an `ItemState` of the protocol; `item`
     its tagged, length-prefixed wire bytes; `lease` 0: not leased.
     """
@@ -297,7 +297,7 @@ class PeekedItem(msgspec.Struct, frozen=True):
     produced_at_ms: int
     due_at_ms: int
     lease: int
-    dead_letter: DeadLetter | None
+    dead_letter: DeadOrigin | None
     errors: tuple[str, ...]
     item: bytes
 
@@ -315,7 +315,7 @@ class ItemRun(msgspec.Struct, frozen=True):
     attempts: Sequence[int]
     due_at_ms: Sequence[int]
     produced_at_ms: int
-    overlays: tuple[Overlay, ...]
+    overlays: tuple[LaterAttributes, ...]
     items: bytes
     lengths: Sequence[int]
 
@@ -353,7 +353,7 @@ class PeekedPage(msgspec.Struct, frozen=True):
     empty: no more.
     """
 
-    items: tuple[tuple[int, int, PeekedItem], ...]
+    items: tuple[tuple[int, int, BrowsedItem], ...]
     next_page_token: str
 
 

@@ -13,8 +13,8 @@ import msgspec
 
 from querator.model.entries import TimeBack
 from querator.model.errors import ErrorCode
+from querator.model.item_options import ItemSpecial as ItemSpecial
 from querator.model.readers import ReaderCommand, ReaderResult
-from querator.model.specials import ItemSpecial as ItemSpecial
 from querator.model.transactions import StageResult, TxnCommand, TxnResult
 
 NO_SLOT = 0xFFFF
@@ -425,7 +425,7 @@ class LeaseResult(msgspec.Struct, frozen=True, gc=False):
     now_ms: int = 0
 
 
-class SettleOutcome(msgspec.Struct, frozen=True, gc=False):
+class SettledLease(msgspec.Struct, frozen=True, gc=False):
     """The outcome for the items named for one lease."""
 
     lease: int
@@ -440,7 +440,7 @@ class SettleOutcome(msgspec.Struct, frozen=True, gc=False):
 class SettleResult(msgspec.Struct, frozen=True, gc=False):
     """The result of complete and retry: one outcome per named lease, in the command's order."""
 
-    outcomes: tuple[SettleOutcome, ...]
+    outcomes: tuple[SettledLease, ...]
 
 
 class ExtendResult(msgspec.Struct, frozen=True, gc=False):

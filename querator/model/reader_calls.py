@@ -3,7 +3,7 @@
 import msgspec
 
 from querator.model.errors import ErrorCode
-from querator.model.readers import NamedBatch
+from querator.model.readers import NumberedBatch
 
 
 class OpenReaderCall(msgspec.Struct, frozen=True):
@@ -14,21 +14,21 @@ class OpenReaderCall(msgspec.Struct, frozen=True):
     request_id: str = ""
 
 
-class ReaderPosition(msgspec.Struct, frozen=True):
+class ReaderStart(msgspec.Struct, frozen=True):
     """`ready_upto` is the last position in the wait queue that any item of the partition had.
     `dead_seq` is the last batch whose items were made dead letters; 0: none.
     """
 
     partition: int
     acked_seq: int
-    batch: NamedBatch | None
+    batch: NumberedBatch | None
     ready_upto: int
     dead_seq: int = 0
 
 
 class OpenedReader(msgspec.Struct, frozen=True):
     epoch: int
-    partitions: tuple[ReaderPosition, ...]
+    partitions: tuple[ReaderStart, ...]
 
 
 class ReaderAck(msgspec.Struct, frozen=True):
@@ -57,14 +57,14 @@ class AdvanceReaderCall(msgspec.Struct, frozen=True):
     timeout_ms: int = 0
 
 
-class ReaderProgress(msgspec.Struct, frozen=True):
+class AdvanceOutcome(msgspec.Struct, frozen=True):
     """`error` is why the partition is unchanged, as far as is known. `gone`: it left the queue, and
     was empty.
     """
 
     partition: int
     acked_seq: int
-    batch: NamedBatch | None = None
+    batch: NumberedBatch | None = None
     error: ErrorCode | None = None
     gone: bool = False
 
@@ -72,7 +72,7 @@ class ReaderProgress(msgspec.Struct, frozen=True):
 class AdvancedReader(msgspec.Struct, frozen=True):
     """The progress by partition."""
 
-    partitions: tuple[ReaderProgress, ...]
+    partitions: tuple[AdvanceOutcome, ...]
 
 
 class ReadBatchCall(msgspec.Struct, frozen=True):
@@ -110,12 +110,12 @@ class ReaderState(msgspec.Struct, frozen=True):
     opened_at_ms: int
     advanced_at_ms: int
     acked_seq: int
-    batch: NamedBatch | None
+    batch: NumberedBatch | None
     ready: int
     now_ms: int
 
 
-class Reader(msgspec.Struct, frozen=True):
+class ReaderPartitions(msgspec.Struct, frozen=True):
     """A reader with its partitions, as (number, state in it)."""
 
     reader_id: str

@@ -51,7 +51,7 @@ class ReleaseReader(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=
 ReaderCommand = OpenReader | AdvanceReader | ReleaseReader
 
 
-class NamedBatch(msgspec.Struct, frozen=True, gc=False):
+class NumberedBatch(msgspec.Struct, frozen=True, gc=False):
     """Items reserved for a reader under a number that names no other batch of the reader in the
     partition. `replays` is the number of epochs that were opened while the batch was open.
     """
@@ -72,7 +72,7 @@ class ReaderResult(msgspec.Struct, frozen=True, gc=False):
 
     epoch: int
     acked_seq: int
-    batch: NamedBatch | None
+    batch: NumberedBatch | None
     position: int
     now_ms: int
     dead_seq: int = 0

@@ -77,7 +77,7 @@ class Shares(Generic[K]):
             "bytes", self.bytes, bytes_, size, self._bytes_max
         )
 
-    def take(self, key: K, size: int) -> Excess | None:
+    def try_add(self, key: K, size: int) -> Excess | None:
         """Adds one call if it fits; else returns why it does not."""
         # The short cut of `excess`, inlined: this runs several times per item.
         if self.calls >= self._ample_calls or self.bytes + size > self._ample_bytes:

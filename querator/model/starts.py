@@ -23,7 +23,7 @@ from querator.model.limits import STARTS_KEPT_MAX
 from querator.model.nodes import NodeKey
 
 
-class Start(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class NodeStart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`boots` counts the starts on this copy of the data, from 1; `nonce` has 63 random bits.
     `marks` is the number of marks when the image was made.
     """
@@ -33,7 +33,7 @@ class Start(msgspec.Struct, frozen=True, array_like=True, gc=False):
     marks: int = 0
 
 
-Starts = tuple[Start, ...]
+Starts = tuple[NodeStart, ...]
 """The last starts, the newest last."""
 
 
@@ -57,7 +57,7 @@ class Kin(Enum):
 
 def next_starts(starts: Starts, *, boots: int, nonce: int) -> Starts:
     """The chain of the next start."""
-    return (*starts, Start(boots, nonce))[-STARTS_KEPT_MAX:]
+    return (*starts, NodeStart(boots, nonce))[-STARTS_KEPT_MAX:]
 
 
 def marked(starts: Starts) -> Starts:
@@ -66,7 +66,7 @@ def marked(starts: Starts) -> Starts:
     return (*starts[:-1], msgspec.structs.replace(newest, marks=newest.marks + 1))
 
 
-def kin(starts: Starts, known: Start) -> Kin:
+def kin(starts: Starts, known: NodeStart) -> Kin:
     """The relation of a chain, which is not empty, to a known start of the same data."""
     newest = starts[-1]
     if newest.boots < known.boots:

@@ -14,10 +14,10 @@ from enum import IntEnum
 import msgspec
 
 from querator.model.errors import ErrorCode
-from querator.model.specials import ItemSpecial
+from querator.model.item_options import ItemSpecial
 
 
-class TxnState(IntEnum):
+class TransactionState(IntEnum):
     """The state of a transaction. COMMITTED and ABORTED are decisions, and final."""
 
     NONE = 0
@@ -157,7 +157,7 @@ class TxnResult(msgspec.Struct, frozen=True, gc=False):
     """
 
     txn: int
-    state: TxnState
+    state: TransactionState
     mine: bool = True
     code: ErrorCode | None = None
     message: str = ""
@@ -173,7 +173,7 @@ class ProducerTotals(msgspec.Struct, frozen=True, gc=False):
     items: int = 0
 
 
-class StagedBatch(msgspec.Struct, frozen=True):
+class StagedTotals(msgspec.Struct, frozen=True):
     """What is staged of a batch, in all partitions or in one, for operators. `state` PREPARING:
     some of it is pinned; COMMITTED: it is being published.
     """
@@ -185,11 +185,11 @@ class StagedBatch(msgspec.Struct, frozen=True):
     bytes: int
     begun_ms: int
     since_ms: int
-    state: TxnState
+    state: TransactionState
 
-    def joined(self, other: "StagedBatch") -> "StagedBatch":
+    def joined(self, other: "StagedTotals") -> "StagedTotals":
         """The sum of both parts of one batch."""
-        return StagedBatch(
+        return StagedTotals(
             self.producer,
             self.batch,
             self.stages + other.stages,

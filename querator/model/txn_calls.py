@@ -2,8 +2,8 @@
 
 import msgspec
 
-from querator.model.specials import ItemSpecial
-from querator.model.transactions import StagedBatch
+from querator.model.item_options import ItemSpecial
+from querator.model.transactions import StagedTotals
 
 
 class StageCall(msgspec.Struct, frozen=True):
@@ -85,5 +85,5 @@ class AbortReply(msgspec.Struct, frozen=True):
 class TxnList(msgspec.Struct, frozen=True):
     """The staged batches of a queue, the oldest first; `more`: some are left out."""
 
-    batches: tuple[StagedBatch, ...]
+    batches: tuple[StagedTotals, ...]
     more: bool

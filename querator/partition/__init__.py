@@ -3,45 +3,45 @@ randomness and no I/O of its own. The read functions for other components (queri
 of the outbox) are also here. Storage, replication and everything that waits or sends belong
 elsewhere.
 
-    adoption             Adopt: takes over what other partitions remember
-    browse               scans of items by sequence, in pages, without leases
-    dead                 how items die and become ready: expiry and attempts
-    dedup                dedup keys within the queue's window
-    departed             which moves have arrived, and which groups are gone
-    digest               a hash of all tables, to compare replicas
-    ended                the end of leases, and their remembered outcomes
-    entry                the format of log entries: commands and attachments
-    expire               Expire and Activate: lapses, expiry, schedules, forgetting
-    extend               Extend: later deadlines of leases
-    facts                pages of remembered facts for other partitions
-    give_up              GiveUp: drops items with damaged payload
-    holds                held items: waiting for earlier items of their key
-    invariants           a full check of the tables
-    lease                Lease: ready items for waiting callers
-    machine              the state machine: dispatches the commands of an entry
-    masks                sets of items of a block as integers
-    moves                Move, MoveDone, MoveReturn, MoveElsewhere
-    needs                upper bounds of the disk space of a command
-    outbox               batches of moves for the component that sends them
-    payloads             payloads of blocks: read and checked
-    places               which items of a keyed request are stored where
-    produce              Produce: stores items as blocks
-    producers            producers: sequences and remembered outcomes
-    queries              reads for other threads: payload, counts, items
-    reader_queries       reads of readers and named batches
-    readers              readers and named batches: open, advance, release
-    redate               RepairTime: state time goes back, and rows are redated
-    redrive              Redrive: dead letters back to their queue
-    rows                 layouts of the rows, and the state row
-    segments             segments, their indexes, and state changes of items
-    settle               Complete and Retry
-    staging              Stage, Prepare, Publish, Discard, DropStages
-    staging_invariants   a full check of stages and transactions
-    staging_refusals     why a stage refuses items
-    staging_rows         layouts of the rows of transactional produce
-    states               the table of all transitions of an item
-    transactions         Begin, Decide, AbortTxn, Finish
-    turn                 the context in which one entry is applied
-    txn_producers        remembered producers of transactions
-    txn_steps            the steps that open transactions need next
+    adoption              Adopt: takes over what other partitions remember
+    apply_context         the context in which one entry is applied
+    browse                scans of items by sequence, in pages, without leases
+    dead                  how items die and become ready: expiry and attempts
+    dedup                 dedup keys within the queue's window
+    dedup_export          pages of remembered facts for other partitions
+    departed              which moves have arrived, and which groups are gone
+    digest                a hash of all tables, to compare replicas
+    ended_leases          the end of leases, and their remembered outcomes
+    entry                 the format of log entries: commands and attachments
+    expire                Expire and Activate: lapses, expiry, schedules, forgetting
+    extend                Extend: later deadlines of leases
+    give_up               GiveUp: drops items with damaged payload
+    held_keys             held items: waiting for earlier items of their key
+    invariants            a full check of the tables
+    lease                 Lease: ready items for waiting callers
+    machine               the state machine: dispatches the commands of an entry
+    masks                 sets of items of a block as integers
+    moves                 Move, MoveDone, MoveReturn, MoveElsewhere
+    needs                 upper bounds of the disk space of a command
+    outbox                batches of moves for the component that sends them
+    payloads              payloads of blocks: read and checked
+    produce               Produce: stores items as blocks
+    producers             producers: sequences and remembered outcomes
+    queries               reads for other threads: payload, counts, items
+    reader_queries        reads of readers and named batches
+    readers               readers and named batches: open, advance, release
+    redate                RepairTime: state time goes back, and rows are redated
+    redrive               Redrive: dead letters back to their queue
+    request_places        which items of a keyed request are stored where
+    rows                  layouts of the rows, and the state row
+    segments              segments, their indexes, and state changes of items
+    settle                Complete and Retry
+    staging               Stage, Prepare, Publish, Discard, DropStages
+    staging_invariants    a full check of stages and transactions
+    staging_refusals      why a stage refuses items
+    staging_rows          layouts of the rows of transactional produce
+    states                the table of all transitions of an item
+    transactions          Begin, Decide, AbortTxn, Finish
+    txn_producers         remembered producers of transactions
+    txn_steps             the steps that open transactions need next
 """

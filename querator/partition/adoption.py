@@ -2,29 +2,29 @@
 
 Requests with an identity or keys are shared out among the partitions of a queue. When the number of
 partitions changes, some repeats go to another partition than their first attempt. Before that
-partition accepts any request, it adopts what the others know (`partition.facts` reads it). A fact
-("this request was stored there", "everything up to this sequence is forgotten") stays true for
-ever. So it does no harm to adopt a fact too often, too late or in the wrong place. No fact may be
-missing.
+partition accepts any request, it adopts what the others know (`partition.dedup_export` reads it).
+A fact ("this request was stored there", "everything up to this sequence is forgotten") stays true
+for ever. So it does no harm to adopt a fact too often, too late or in the wrong place. No fact may
+be missing.
 """
 
 from querator.model.commands import Adopt, Done, Refusal
+from querator.partition.apply_context import ApplyContext, unconfigured
 from querator.partition.dedup import adopt_key
 from querator.partition.producers import adopt_producer
-from querator.partition.turn import Turn, unconfigured
 from querator.partition.txn_producers import learn
 
 
-def adopt(turn: Turn, command: Adopt) -> Done | Refusal:
+def adopt(context: ApplyContext, command: Adopt) -> Done | Refusal:
     """`changed` counts producers, including those of transactions, and keys."""
-    if turn.row is None:
+    if context.row is None:
         return unconfigured()
     facts = command.facts
     for producer in facts.producers:
-        adopt_producer(turn, producer)
+        adopt_producer(context, producer)
     for key in facts.keys:
-        adopt_key(turn, key)
+        adopt_key(context, key)
     for one in facts.txn_producers:
-        learn(turn, one)
-    turn.state.displaced_ms = max(turn.state.displaced_ms, facts.displaced_ms)
+        learn(context, one)
+    context.state.displaced_ms = max(context.state.displaced_ms, facts.displaced_ms)
     return Done(len(facts.producers) + len(facts.keys) + len(facts.txn_producers))

@@ -16,7 +16,14 @@ from querator.model.limits import BROWSE_BYTES, BROWSE_ITEMS_MAX
 from querator.partition import masks
 from querator.partition.payloads import read_payload
 from querator.partition.queries import SCAN_ROWS_MAX, block_at, cut, overlays_of
-from querator.partition.rows import Block, ItemState, Segment, State, decode_segment, decode_state
+from querator.partition.rows import (
+    Block,
+    PartitionState,
+    RowState,
+    Segment,
+    decode_segment,
+    decode_state,
+)
 from querator.partition.segments import load_block
 from querator.storage import generations
 from querator.storage.environment import ReadTransaction
@@ -59,7 +66,7 @@ def browse(
     """
     txn = generations.view(txn, group)
     raw = STATE.get(txn, group)
-    state = State() if raw is None else decode_state(raw)
+    state = PartitionState() if raw is None else decode_state(raw)
     upto_seq = span.upto_seq or state.next_seq - 1
     runs: list[ItemRun] = []
     size = items = scanned = 0
@@ -156,7 +163,7 @@ def _of_segments(
     parts: list[tuple[Segment, int]],
 ) -> tuple[bytes, Sequence[int], Sequence[int]]:
     """States and attempts of the items by sequence, and due times if any item is scheduled."""
-    scheduled = any(segment.state == ItemState.SCHEDULED for segment, _ in parts)
+    scheduled = any(segment.state == RowState.SCHEDULED for segment, _ in parts)
     if len(parts) == 1:
         [(segment, part)] = parts
         count = part.bit_count()
@@ -173,4 +180,4 @@ def _of_segments(
 
 
 def _due_at_ms(segment: Segment) -> int:
-    return segment.locator if segment.state == ItemState.SCHEDULED else 0
+    return segment.locator if segment.state == RowState.SCHEDULED else 0

@@ -6,12 +6,13 @@ queue, the item is dropped and counted. The target of a move is fixed when its r
 
 from querator.model.commands import DeadTarget
 from querator.partition import masks
+from querator.partition.apply_context import ApplyContext
 from querator.partition.rows import (
     Block,
-    DeadReason,
-    ItemState,
+    DeadCause,
     OutboxRow,
     OutboxTarget,
+    RowState,
     Segment,
     decode_target,
     encode,
@@ -28,14 +29,13 @@ from querator.partition.segments import (
     tail_position,
 )
 from querator.partition.states import Event
-from querator.partition.turn import Turn
 from querator.storage.tables import OUTBOX, OUTBOX_TARGETS
 
 NO_TARGET = OutboxTarget(1, 0)
 
 
 def become_ready(
-    turn: Turn,
+    context: ApplyContext,
     first_seq: int,
     block: Block,
     mask: int,
@@ -50,38 +50,40 @@ def become_ready(
     """Makes detached items ready, at the tail or back at `position`, or holds them in another
     `lane` at `position`. Expired items among them die.
     """
-    expired = block.expired(mask, turn.now_ms)
+    expired = block.expired(mask, context.now_ms)
     alive = mask & ~expired
     # The living items first: a block without segments is removed.
     if alive:
-        check(came_from, event, ItemState.READY if lane == LANE else ItemState.HELD)
+        check(came_from, event, RowState.READY if lane == LANE else RowState.HELD)
         if lane != LANE:
             assert position is not None
             place_held(
-                turn, first_seq, alive,
+                context, first_seq, alive,
                 attempt=attempt, releases=releases, position=position, lane=lane,
             )  # fmt: skip
         elif position is None:
             place_ready(
-                turn, first_seq, alive,
-                attempt=attempt, releases=releases, position=tail_position(turn),
+                context, first_seq, alive,
+                attempt=attempt, releases=releases, position=tail_position(context),
             )  # fmt: skip
         else:
-            restore(turn, first_seq, alive, attempt=attempt, releases=releases, position=position)
+            restore(
+                context, first_seq, alive, attempt=attempt, releases=releases, position=position
+            )
     if expired:
         kill(
-            turn,
+            context,
             first_seq,
             block,
             expired,
-            DeadReason.EXPIRED,
+            DeadCause.EXPIRED,
             came_from=came_from,
             attempt=attempt,
         )
 
 
 def become_ready_or_worn(
-    turn: Turn,
+    context: ApplyContext,
     first_seq: int,
     block: Block,
     mask: int,
@@ -93,25 +95,25 @@ def become_ready_or_worn(
     """Gives back items of a lease whose attempt counts: to the tail, or dead when their attempts
     are used up.
     """
-    if worn(turn, attempt):
+    if worn(context, attempt):
         kill(
-            turn,
+            context,
             first_seq,
             block,
             mask,
-            DeadReason.ATTEMPTS,
-            came_from=ItemState.LEASED,
+            DeadCause.ATTEMPTS,
+            came_from=RowState.LEASED,
             attempt=attempt,
         )
     else:
         become_ready(
-            turn, first_seq, block, mask, event,
-            came_from=ItemState.LEASED, attempt=attempt, releases=releases,
+            context, first_seq, block, mask, event,
+            came_from=RowState.LEASED, attempt=attempt, releases=releases,
         )  # fmt: skip
 
 
 def become_scheduled(
-    turn: Turn,
+    context: ApplyContext,
     first_seq: int,
     block: Block,
     mask: int,
@@ -123,29 +125,31 @@ def become_scheduled(
     """Schedules items of a lease for `due_ms`. Items that have expired meanwhile die at once: the
     sweep has already passed them.
     """
-    expired = block.expired(mask, turn.now_ms)
+    expired = block.expired(mask, context.now_ms)
     alive = mask & ~expired
     if alive:
-        check(ItemState.LEASED, Event.RETRY_LATER, ItemState.SCHEDULED)
-        place_scheduled(turn, first_seq, alive, attempt=attempt, releases=releases, due_ms=due_ms)
+        check(RowState.LEASED, Event.RETRY_LATER, RowState.SCHEDULED)
+        place_scheduled(
+            context, first_seq, alive, attempt=attempt, releases=releases, due_ms=due_ms
+        )
     if expired:
         kill(
-            turn, first_seq, block, expired, DeadReason.EXPIRED,
-            came_from=ItemState.LEASED, attempt=attempt,
+            context, first_seq, block, expired, DeadCause.EXPIRED,
+            came_from=RowState.LEASED, attempt=attempt,
         )  # fmt: skip
 
 
-def worn(turn: Turn, attempt: int) -> bool:
+def worn(context: ApplyContext, attempt: int) -> bool:
     """Whether an item with this number of attempts may not be leased again."""
-    return 0 < turn.queue.max_attempts <= attempt
+    return 0 < context.queue.max_attempts <= attempt
 
 
 def kill(
-    turn: Turn,
+    context: ApplyContext,
     first_seq: int,
     block: Block,
     mask: int,
-    reason: DeadReason,
+    reason: DeadCause,
     *,
     came_from: int,
     attempt: int,
@@ -154,18 +158,18 @@ def kill(
     is none.
     """
     count = mask.bit_count()
-    turn.state.dead += count
-    if reason is DeadReason.EXPIRED:
-        turn.state.expired += count
-    targets = turn.queue.dead_targets
+    context.state.dead += count
+    if reason is DeadCause.EXPIRED:
+        context.state.expired += count
+    targets = context.queue.dead_targets
     if targets:
-        check(came_from, Event.DIE, ItemState.MOVING)
-        target = home_of(targets, turn.queue.partition)
-        send(turn, first_seq, mask, attempt=attempt, reason=reason, target_group=target.group)
+        check(came_from, Event.DIE, RowState.MOVING)
+        target = home_of(targets, context.queue.partition)
+        send(context, first_seq, mask, attempt=attempt, reason=reason, target_group=target.group)
     else:
         check(came_from, Event.DROP, None)
-        turn.state.dropped += count
-        remove(turn, first_seq, block, mask)
+        context.state.dropped += count
+        remove(context, first_seq, block, mask)
 
 
 def home_of(targets: tuple[DeadTarget, ...], partition: int) -> DeadTarget:
@@ -177,7 +181,7 @@ def home_of(targets: tuple[DeadTarget, ...], partition: int) -> DeadTarget:
 
 
 def send(
-    turn: Turn,
+    context: ApplyContext,
     first_seq: int,
     mask: int,
     *,
@@ -189,7 +193,7 @@ def send(
     """Puts detached items into the outbox, with one move number for each in the order of sequence.
     `died_at_ms` 0 means now.
     """
-    txn, group = turn.txn, turn.group
+    txn, group = context.txn, context.group
     row = OUTBOX_TARGETS.get(txn, group, target_group)
     target = NO_TARGET if row is None else decode_target(row)
     count = mask.bit_count()
@@ -198,8 +202,8 @@ def send(
         txn, group, target_group, value=encode(OutboxTarget(move + count, target.done))
     )
     outgoing = OutboxRow(
-        first_seq, masks.to_bytes(mask), attempt, reason, died_at_ms or turn.now_ms
+        first_seq, masks.to_bytes(mask), attempt, reason, died_at_ms or context.now_ms
     )
     OUTBOX.put(txn, group, target_group, move, value=encode(outgoing))
-    put_segment(turn, first_seq, Segment(ItemState.MOVING, attempt, 0, move, target_group, mask))
-    turn.state.moving += count
+    put_segment(context, first_seq, Segment(RowState.MOVING, attempt, 0, move, target_group, mask))
+    context.state.moving += count

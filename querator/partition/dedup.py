@@ -13,9 +13,9 @@ from querator.model.commands import ItemSpecial, KeyFact, Produce, Refusal
 from querator.model.errors import ErrorCode
 from querator.model.limits import DEDUP_KEYS_MAX
 from querator.model.routing import slot_of_key
-from querator.partition.places import slot_at
+from querator.partition.apply_context import ApplyContext, earlier
+from querator.partition.request_places import slot_at
 from querator.partition.rows import DedupRow, decode_dedup, encode
-from querator.partition.turn import Turn, earlier
 from querator.storage.tables import DEDUP_KEYS, DEDUP_ORDER
 
 Duplicates = tuple[tuple[int, ...], ...]
@@ -25,12 +25,15 @@ one), in ascending order.
 
 
 def known_keys(
-    turn: Turn, specials: tuple[ItemSpecial, ...], first_seq: int, stored: Duplicates = ()
+    context: ApplyContext,
+    specials: tuple[ItemSpecial, ...],
+    first_seq: int,
+    stored: Duplicates = (),
 ) -> Duplicates:
     """Which items of a command repeat a key, also a key of the same command. The items that are
     `stored` already are included.
     """
-    window_ms = turn.queue.dedup_window_ms
+    window_ms = context.queue.dedup_window_ms
     if window_ms <= 0 or not specials:
         return stored
     duplicates = {duplicate[0]: duplicate for duplicate in stored}
@@ -42,9 +45,9 @@ def known_keys(
         if key in here:
             duplicates[special.ordinal] = (special.ordinal, *here[key])
             continue
-        raw = DEDUP_KEYS.get(turn.txn, turn.group, _hash(key))
+        raw = DEDUP_KEYS.get(context.txn, context.group, _hash(key))
         row = None if raw is None else decode_dedup(raw)
-        if row is not None and row.key == key and row.at_ms + window_ms > turn.now_ms:
+        if row is not None and row.key == key and row.at_ms + window_ms > context.now_ms:
             here[key] = (row.seq,) if row.partition < 0 else (row.seq, row.partition)
             duplicates[special.ordinal] = (special.ordinal, *here[key])
         else:
@@ -53,14 +56,14 @@ def known_keys(
 
 
 def too_many_keys(
-    turn: Turn, specials: tuple[ItemSpecial, ...], duplicates: Duplicates
+    context: ApplyContext, specials: tuple[ItemSpecial, ...], duplicates: Duplicates
 ) -> Refusal | None:
     """The refusal if the keys of a command cannot be remembered; else None."""
     if not specials:
         return None
     repeated = {duplicate[0] for duplicate in duplicates}
     return no_room_for_keys(
-        turn, sum(1 for one in specials if one.dedup_key and one.ordinal not in repeated)
+        context, sum(1 for one in specials if one.dedup_key and one.ordinal not in repeated)
     )
 
 
@@ -69,25 +72,27 @@ def keys_of(specials: tuple[ItemSpecial, ...]) -> int:
     return sum(1 for special in specials if special.dedup_key)
 
 
-def no_room_for_keys(turn: Turn, fresh: int) -> Refusal | None:
+def no_room_for_keys(context: ApplyContext, fresh: int) -> Refusal | None:
     """The refusal if `fresh` more keys cannot be remembered; else None."""
-    held = turn.state.dedup_keys + turn.state.pinned_keys
-    if not fresh or turn.queue.dedup_window_ms <= 0 or held + fresh <= DEDUP_KEYS_MAX:
+    held = context.state.dedup_keys + context.state.pinned_keys
+    if not fresh or context.queue.dedup_window_ms <= 0 or held + fresh <= DEDUP_KEYS_MAX:
         return None
     return Refusal(
         ErrorCode.TOO_MANY_DEDUP_KEYS,
         f"the partition remembers {held} dedup keys, including those reserved by transactions; "
         f"{fresh} more would exceed the limit of {DEDUP_KEYS_MAX}. A key is forgotten "
-        f"{turn.queue.dedup_window_ms // 1000} s after its first item: wait, shorten the queue's "
-        "dedup_window, or use more partitions",
+        f"{context.queue.dedup_window_ms // 1000} s after its first item: wait, shorten the "
+        "queue's dedup_window, or use more partitions",
         field="dedup_key",
         limit=str(DEDUP_KEYS_MAX),
         value=str(held + fresh),
     )
 
 
-def remember_keys(turn: Turn, command: Produce, first_seq: int, duplicates: Duplicates) -> None:
-    window_ms = turn.queue.dedup_window_ms
+def remember_keys(
+    context: ApplyContext, command: Produce, first_seq: int, duplicates: Duplicates
+) -> None:
+    window_ms = context.queue.dedup_window_ms
     if window_ms <= 0:
         return
     repeated = {duplicate[0] for duplicate in duplicates}
@@ -98,49 +103,49 @@ def remember_keys(turn: Turn, command: Produce, first_seq: int, duplicates: Dupl
         if slot == slot_of_key(special.dedup_key):
             slot = -1
         seq = first_seq + special.ordinal
-        _put(turn, DedupRow(special.dedup_key, seq, turn.now_ms, slot=slot))
+        _put(context, DedupRow(special.dedup_key, seq, context.now_ms, slot=slot))
 
 
-def adopt_key(turn: Turn, fact: KeyFact) -> None:
+def adopt_key(context: ApplyContext, fact: KeyFact) -> None:
     """Adopts what another partition knows about a key. Of two items, the later one is kept."""
-    before = DEDUP_KEYS.get(turn.txn, turn.group, _hash(fact.key))
+    before = DEDUP_KEYS.get(context.txn, context.group, _hash(fact.key))
     if before is not None and decode_dedup(before).at_ms >= fact.at_ms:
         return
-    partition = -1 if fact.partition == turn.queue.partition else fact.partition
-    _put(turn, DedupRow(fact.key, fact.seq, fact.at_ms, partition, fact.slot))
+    partition = -1 if fact.partition == context.queue.partition else fact.partition
+    _put(context, DedupRow(fact.key, fact.seq, fact.at_ms, partition, fact.slot))
 
 
-def _put(turn: Turn, row: DedupRow) -> None:
-    txn, group = turn.txn, turn.group
+def _put(context: ApplyContext, row: DedupRow) -> None:
+    txn, group = context.txn, context.group
     hashed = _hash(row.key)
     before = DEDUP_KEYS.get(txn, group, hashed)
     if before is None:
-        turn.state.dedup_keys += 1
+        context.state.dedup_keys += 1
     else:
         DEDUP_ORDER.delete(txn, group, decode_dedup(before).at_ms, hashed)
     DEDUP_KEYS.put(txn, group, hashed, value=encode(row))
     DEDUP_ORDER.put(txn, group, row.at_ms, hashed, value=b"")
-    due_ms = row.at_ms + turn.queue.dedup_window_ms
-    turn.state.cleanup_head_ms = earlier(turn.state.cleanup_head_ms, due_ms)
+    due_ms = row.at_ms + context.queue.dedup_window_ms
+    context.state.cleanup_head_ms = earlier(context.state.cleanup_head_ms, due_ms)
 
 
-def forget_keys(turn: Turn, rows_max: int) -> int:
+def forget_keys(context: ApplyContext, rows_max: int) -> int:
     """Forgets keys that have left the window, the oldest first, up to `rows_max`. Returns their
     number.
     """
-    txn, group = turn.txn, turn.group
+    txn, group = context.txn, context.group
     doomed: list[tuple[int, bytes]] = []
     for key, _ in DEDUP_ORDER.rows(txn, group):
         at_ms, hashed = DEDUP_ORDER.parts(key)
         assert isinstance(at_ms, int)
         assert isinstance(hashed, bytes)
-        if len(doomed) == rows_max or at_ms + turn.queue.dedup_window_ms > turn.now_ms:
+        if len(doomed) == rows_max or at_ms + context.queue.dedup_window_ms > context.now_ms:
             break
         doomed.append((at_ms, hashed))
     for at_ms, hashed in doomed:
         DEDUP_ORDER.delete(txn, group, at_ms, hashed)
         DEDUP_KEYS.delete(txn, group, hashed)
-    turn.state.dedup_keys -= len(doomed)
+    context.state.dedup_keys -= len(doomed)
     return len(doomed)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator
 
 from querator.model.commands import Done, ForgetGroups
 from querator.model.limits import APPLY_SEGMENTS_MAX
-from querator.partition.turn import Turn
+from querator.partition.apply_context import ApplyContext
 from querator.storage import generations
 from querator.storage.environment import ReadTransaction
 from querator.storage.tables import MOVED_UPTO, OUTBOX, OUTBOX_TARGETS
@@ -42,8 +42,8 @@ def moved_upto(txn: ReadTransaction, group: int, source: int) -> int | None:
     return 0
 
 
-def note_moved(turn: Turn, source: int, upto: int) -> None:
-    MOVED_UPTO.put(turn.txn, turn.group, source, value=upto.to_bytes(_UPTO_BYTES, "big"))
+def note_moved(context: ApplyContext, source: int, upto: int) -> None:
+    MOVED_UPTO.put(context.txn, context.group, source, value=upto.to_bytes(_UPTO_BYTES, "big"))
 
 
 def sources(txn: ReadTransaction, group: int) -> tuple[int, ...]:
@@ -87,27 +87,27 @@ def departed(
     )
 
 
-def forget_groups(turn: Turn, command: ForgetGroups) -> Done:
+def forget_groups(context: ApplyContext, command: ForgetGroups) -> Done:
     """`changed` counts removed rows. The work of a command is bounded; the lowest ids come
     first.
     """
     left = APPLY_SEGMENTS_MAX
     for first, last in command.ranges:
-        left -= _forget_sources(turn, first, last, left)
-        left -= _forget_targets(turn, first, last, left)
+        left -= _forget_sources(context, first, last, left)
+        left -= _forget_targets(context, first, last, left)
         if left <= 0:
             break
     return Done(APPLY_SEGMENTS_MAX - left)
 
 
-def _forget_sources(turn: Turn, first: int, last: int, most: int) -> int:
+def _forget_sources(context: ApplyContext, first: int, last: int, most: int) -> int:
     """Replaces rows and ranges by one range. Returns by how many rows there are fewer, rows of
     sources included.
     """
     doomed: list[bytes] = []
     known = 0
     until = last
-    for key, row in _rows_from(turn.txn, turn.group, first):
+    for key, row in _rows_from(context.txn, context.group, first):
         if (_first(row) - 1 if _is_range(row) else _id(key)) > last:
             break
         if len(doomed) >= most:
@@ -121,25 +121,27 @@ def _forget_sources(turn: Turn, first: int, last: int, most: int) -> int:
     if gone <= 0:
         return 0
     for key in doomed:
-        turn.txn.delete(key)
+        context.txn.delete(key)
     value = _RANGE + first.to_bytes(_UPTO_BYTES, "big")
-    MOVED_UPTO.put(turn.txn, turn.group, until, value=value)
+    MOVED_UPTO.put(context.txn, context.group, until, value=value)
     return gone
 
 
-def _forget_targets(turn: Turn, first: int, last: int, most: int) -> int:
+def _forget_targets(context: ApplyContext, first: int, last: int, most: int) -> int:
     """Forgets targets to which nothing is on its way. Returns the number of removed rows."""
-    _, stop = OUTBOX_TARGETS.bounds(turn.group)
+    _, stop = OUTBOX_TARGETS.bounds(context.group)
     doomed: list[int] = []
-    for key, _ in turn.txn.scan(OUTBOX_TARGETS.key(turn.group, first), stop):
+    for key, _ in context.txn.scan(OUTBOX_TARGETS.key(context.group, first), stop):
         if _id(key) > last or len(doomed) >= most:
             break
         doomed.append(_id(key))
     idle = [
-        target for target in doomed if next(OUTBOX.rows(turn.txn, turn.group, target), None) is None
+        target
+        for target in doomed
+        if next(OUTBOX.rows(context.txn, context.group, target), None) is None
     ]
     for target in idle:
-        OUTBOX_TARGETS.delete(turn.txn, turn.group, target)
+        OUTBOX_TARGETS.delete(context.txn, context.group, target)
     return len(idle)
 
 

@@ -10,13 +10,14 @@ the head where it is, so that it is due again at once.
 from querator.model.commands import Done
 from querator.model.limits import APPLY_SEGMENTS_MAX, LEASE_OUTCOME_WINDOW_MS, MINUTE_MS
 from querator.partition import masks
+from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.dead import become_ready, become_ready_or_worn, kill
 from querator.partition.dedup import forget_keys
-from querator.partition.ended import end_lease, forget_ended
-from querator.partition.holds import is_waiting
+from querator.partition.ended_leases import end_lease, forget_ended
+from querator.partition.held_keys import is_waiting
 from querator.partition.producers import forget_producers
 from querator.partition.redate import redate
-from querator.partition.rows import DeadReason, ItemState, decode_block, decode_lease
+from querator.partition.rows import DeadCause, RowState, decode_block, decode_lease
 from querator.partition.segments import (
     LANE,
     block_of,
@@ -28,7 +29,6 @@ from querator.partition.segments import (
 )
 from querator.partition.staging import forget_stages
 from querator.partition.states import Event
-from querator.partition.turn import Turn, earlier
 from querator.partition.txn_producers import forget_txn_producers
 from querator.storage.keys import Table
 from querator.storage.tables import (
@@ -49,27 +49,27 @@ _FORGETTING = (
 )  # fmt: skip
 
 
-def expire(turn: Turn, *, lapses: bool) -> Done:
+def expire(context: ApplyContext, *, lapses: bool) -> Done:
     """Expires items and forgets rows that are due, and lapses due leases if `lapses`. `changed`
     counts segments and forgotten rows.
     """
-    work = _lapse(turn, APPLY_SEGMENTS_MAX) if lapses else 0
-    work += _sweep(turn, APPLY_SEGMENTS_MAX - work)
+    work = _lapse(context, APPLY_SEGMENTS_MAX) if lapses else 0
+    work += _sweep(context, APPLY_SEGMENTS_MAX - work)
     for forget in _FORGETTING:
         if work < APPLY_SEGMENTS_MAX:
-            work += forget(turn, APPLY_SEGMENTS_MAX - work)
-    if turn.state.redating is not None and work < APPLY_SEGMENTS_MAX:
-        work += redate(turn, APPLY_SEGMENTS_MAX - work)
-    state = turn.state
-    state.deadline_head_ms = _head(turn, DEADLINES)
-    state.expiry_head_ms = _head(turn, EXPIRIES)
-    state.cleanup_head_ms = _cleanup_head(turn)
+            work += forget(context, APPLY_SEGMENTS_MAX - work)
+    if context.state.redating is not None and work < APPLY_SEGMENTS_MAX:
+        work += redate(context, APPLY_SEGMENTS_MAX - work)
+    state = context.state
+    state.deadline_head_ms = _head(context, DEADLINES)
+    state.expiry_head_ms = _head(context, EXPIRIES)
+    state.cleanup_head_ms = _cleanup_head(context)
     return Done(work)
 
 
-def activate(turn: Turn) -> Done:
+def activate(context: ApplyContext) -> Done:
     """Makes scheduled items ready in the order of (due, sequence). `changed` counts segments."""
-    txn, group = turn.txn, turn.group
+    txn, group = context.txn, context.group
     due: list[tuple[int, int, int]] = []
     for key, _ in SCHEDULED.rows(txn, group):
         due_ms, first_seq, slot = SCHEDULED.parts(key)
@@ -78,7 +78,7 @@ def activate(turn: Turn) -> Done:
         assert isinstance(slot, int)
         # Items due together in one block share a position, so they must not be cut apart.
         together = due and due[-1][:2] == (due_ms, first_seq)
-        if due_ms > turn.now_ms or (len(due) >= APPLY_SEGMENTS_MAX and not together):
+        if due_ms > context.now_ms or (len(due) >= APPLY_SEGMENTS_MAX and not together):
             break
         due.append((due_ms, first_seq, slot))
     before: tuple[int, int] | None = None
@@ -86,45 +86,45 @@ def activate(turn: Turn) -> Done:
     for due_ms, first_seq, slot in due:
         if before != (due_ms, first_seq):
             before = (due_ms, first_seq)
-            position = tail_position(turn)
+            position = tail_position(context)
         segment = load_segment(txn, group, first_seq, slot)
-        assert (segment.state, segment.locator) == (ItemState.SCHEDULED, due_ms)
-        detach(turn, first_seq, segment, segment.mask)
-        lane = segment.position if is_waiting(turn.share, segment.position) else LANE
+        assert (segment.state, segment.locator) == (RowState.SCHEDULED, due_ms)
+        detach(context, first_seq, segment, segment.mask)
+        lane = segment.position if is_waiting(context.share, segment.position) else LANE
         become_ready(
-            turn, first_seq, block_of(turn, first_seq), segment.mask,
+            context, first_seq, block_of(context, first_seq), segment.mask,
             Event.DUE if lane == LANE else Event.HOLD,
-            came_from=ItemState.SCHEDULED, attempt=segment.attempt, releases=segment.releases,
+            came_from=RowState.SCHEDULED, attempt=segment.attempt, releases=segment.releases,
             position=position, lane=lane,
         )  # fmt: skip
-    turn.state.schedule_head_ms = _head(turn, SCHEDULED)
+    context.state.schedule_head_ms = _head(context, SCHEDULED)
     return Done(len(due))
 
 
-def _lapse(turn: Turn, segments_max: int) -> int:
+def _lapse(context: ApplyContext, segments_max: int) -> int:
     """Lapses due leases, each completely. Stops after the lease that reaches the bound."""
-    txn, group = turn.txn, turn.group
+    txn, group = context.txn, context.group
     due: list[int] = []
     for key, _ in DEADLINES.rows(txn, group):
         deadline_ms, lease = DEADLINES.parts(key)
         assert isinstance(deadline_ms, int)
         assert isinstance(lease, int)
-        if deadline_ms > turn.now_ms or len(due) >= segments_max:
+        if deadline_ms > context.now_ms or len(due) >= segments_max:
             break
         due.append(lease)
     work = 0
     for lease in due:
         if work >= segments_max:
             break
-        work += _lapse_lease(turn, lease)
+        work += _lapse_lease(context, lease)
     return work
 
 
-def _lapse_lease(turn: Turn, lease: int) -> int:
+def _lapse_lease(context: ApplyContext, lease: int) -> int:
     """Ends a lease whose deadline has come. The attempts count. Returns the number of its segments,
     at least 1.
     """
-    txn, group = turn.txn, turn.group
+    txn, group = context.txn, context.group
     raw = LEASES.get(txn, group, lease)
     assert raw is not None, "a deadline names a live lease"
     row = decode_lease(raw)
@@ -137,22 +137,22 @@ def _lapse_lease(turn: Turn, lease: int) -> int:
         items.held = b""
         segment = load_segment(txn, group, items.first_seq, masks.low(mask))
         assert segment.mask == mask
-        check(segment.state, Event.LAPSE, ItemState.READY)
-        turn.state.lapsed += mask.bit_count()
-        detach(turn, items.first_seq, segment, mask)
+        check(segment.state, Event.LAPSE, RowState.READY)
+        context.state.lapsed += mask.bit_count()
+        detach(context, items.first_seq, segment, mask)
         become_ready_or_worn(
-            turn, items.first_seq, block_of(turn, items.first_seq), mask, Event.LAPSE,
+            context, items.first_seq, block_of(context, items.first_seq), mask, Event.LAPSE,
             attempt=segment.attempt, releases=segment.releases,
         )  # fmt: skip
-    end_lease(turn, lease, row)
+    end_lease(context, lease, row)
     return max(work, 1)
 
 
-def _sweep(turn: Turn, segments_max: int) -> int:
+def _sweep(context: ApplyContext, segments_max: int) -> int:
     """Kills expired items that are ready, held or scheduled. Leased items are judged when they come
     back.
     """
-    txn, group = turn.txn, turn.group
+    txn, group = context.txn, context.group
     if segments_max <= 0:
         return 0
     due: list[tuple[bytes, int]] = []
@@ -160,7 +160,7 @@ def _sweep(turn: Turn, segments_max: int) -> int:
         expire_at_ms, first_seq = EXPIRIES.parts(key)
         assert isinstance(expire_at_ms, int)
         assert isinstance(first_seq, int)
-        if expire_at_ms > turn.now_ms or len(due) >= segments_max:
+        if expire_at_ms > context.now_ms or len(due) >= segments_max:
             break
         due.append((key, first_seq))
     work = 0
@@ -175,39 +175,39 @@ def _sweep(turn: Turn, segments_max: int) -> int:
             continue
         block = decode_block(raw)
         for segment in segments_of(txn, group, first_seq):
-            if segment.state not in (ItemState.READY, ItemState.HELD, ItemState.SCHEDULED):
+            if segment.state not in (RowState.READY, RowState.HELD, RowState.SCHEDULED):
                 continue
-            expired = block.expired(segment.mask, turn.now_ms)
+            expired = block.expired(segment.mask, context.now_ms)
             if not expired:
                 continue
             work += 1
-            detach(turn, first_seq, segment, expired)
+            detach(context, first_seq, segment, expired)
             kill(
-                turn, first_seq, block, expired, DeadReason.EXPIRED,
+                context, first_seq, block, expired, DeadCause.EXPIRED,
                 came_from=segment.state, attempt=segment.attempt,
             )  # fmt: skip
     return work
 
 
-def _head(turn: Turn, table: Table) -> int:
+def _head(context: ApplyContext, table: Table) -> int:
     """The instant of the first row of a table whose keys begin with one. 0 means none."""
-    for key, _ in table.rows(turn.txn, turn.group):
+    for key, _ in table.rows(context.txn, context.group):
         return int.from_bytes(key[9:17], "big")
     return 0
 
 
-def _cleanup_head(turn: Turn) -> int:
+def _cleanup_head(context: ApplyContext) -> int:
     """When the next row may be forgotten. At most once a minute: no caller waits for it."""
-    if turn.state.redating is not None:
-        return turn.now_ms
+    if context.state.redating is not None:
+        return context.now_ms
     head_ms = 0
-    if ended_ms := _head(turn, ENDED_ORDER):
+    if ended_ms := _head(context, ENDED_ORDER):
         head_ms = earlier(head_ms, ended_ms + LEASE_OUTCOME_WINDOW_MS)
-    if (at_ms := _head(turn, DEDUP_ORDER)) and turn.row is not None:
-        head_ms = earlier(head_ms, at_ms + turn.queue.dedup_window_ms)
+    if (at_ms := _head(context, DEDUP_ORDER)) and context.row is not None:
+        head_ms = earlier(head_ms, at_ms + context.queue.dedup_window_ms)
     for table in (PRODUCER_CHECKS, STAGE_CHECKS, TXN_PRODUCER_CHECKS):
-        if check_ms := _head(turn, table):
+        if check_ms := _head(context, table):
             head_ms = earlier(head_ms, check_ms)
-    if head_ms <= turn.now_ms:
+    if head_ms <= context.now_ms:
         return head_ms
-    return max(head_ms, turn.now_ms + MINUTE_MS)
+    return max(head_ms, context.now_ms + MINUTE_MS)

@@ -13,71 +13,71 @@ from msgspec.structs import replace
 from querator.model.commands import Done, GiveUp
 from querator.model.limits import APPLY_SEGMENTS_MAX, BLOCK_ITEMS_MAX, GIVE_UP_BLOCKS_MAX
 from querator.partition import masks
+from querator.partition.apply_context import ApplyContext
 from querator.partition.rows import (
-    DeadReason,
-    ItemState,
+    DeadCause,
     OutboxRow,
+    RowState,
     Segment,
     decode_outbox,
     encode,
 )
 from querator.partition.segments import block_of, check, detach, remove, segments_of
 from querator.partition.states import Event
-from querator.partition.turn import Turn
 from querator.storage.tables import BLOCKS, OUTBOX
 
 assert GIVE_UP_BLOCKS_MAX * BLOCK_ITEMS_MAX <= APPLY_SEGMENTS_MAX
 
-_HERE = (ItemState.READY, ItemState.HELD, ItemState.SCHEDULED)
+_HERE = (RowState.READY, RowState.HELD, RowState.SCHEDULED)
 
 
-def give_up(turn: Turn, command: GiveUp) -> Done:
+def give_up(context: ApplyContext, command: GiveUp) -> Done:
     """`changed` counts items that are gone, or will be gone when the target of their move has
     confirmed it.
     """
     given_up = 0
     for first_seq in command.blocks[:GIVE_UP_BLOCKS_MAX]:
-        if BLOCKS.get(turn.txn, turn.group, first_seq) is None:
+        if BLOCKS.get(context.txn, context.group, first_seq) is None:
             continue
-        for segment in segments_of(turn.txn, turn.group, first_seq):
+        for segment in segments_of(context.txn, context.group, first_seq):
             if segment.state in _HERE:
-                detach(turn, first_seq, segment, segment.mask)
-                drop(turn, first_seq, segment.mask, came_from=segment.state)
+                detach(context, first_seq, segment, segment.mask)
+                drop(context, first_seq, segment.mask, came_from=segment.state)
                 given_up += segment.mask.bit_count()
-            elif segment.state == ItemState.MOVING:
-                given_up += _void(turn, first_seq, segment)
+            elif segment.state == RowState.MOVING:
+                given_up += _void(context, first_seq, segment)
     return Done(given_up)
 
 
-def drop(turn: Turn, first_seq: int, mask: int, *, came_from: int) -> None:
+def drop(context: ApplyContext, first_seq: int, mask: int, *, came_from: int) -> None:
     """Removes detached items that were given up."""
     check(came_from, Event.GIVE_UP, None)
-    turn.state.dropped += mask.bit_count()
-    turn.state.given_up += mask.bit_count()
-    remove(turn, first_seq, block_of(turn, first_seq), mask)
+    context.state.dropped += mask.bit_count()
+    context.state.given_up += mask.bit_count()
+    remove(context, first_seq, block_of(context, first_seq), mask)
 
 
-def _void(turn: Turn, first_seq: int, segment: Segment) -> int:
+def _void(context: ApplyContext, first_seq: int, segment: Segment) -> int:
     """Makes moves void. Returns the number of moves that were not void before."""
-    first_move, row = _outbox_row(turn, segment)
+    first_move, row = _outbox_row(context, segment)
     assert (row.first_seq, masks.from_bytes(row.mask)) == (first_seq, segment.mask)
-    if row.reason == DeadReason.VOID:
+    if row.reason == DeadCause.VOID:
         return 0
     OUTBOX.put(
-        turn.txn,
-        turn.group,
+        context.txn,
+        context.group,
         segment.locator,
         first_move,
-        value=encode(replace(row, reason=DeadReason.VOID)),
+        value=encode(replace(row, reason=DeadCause.VOID)),
     )
     return segment.mask.bit_count()
 
 
-def _outbox_row(turn: Turn, segment: Segment) -> tuple[int, OutboxRow]:
+def _outbox_row(context: ApplyContext, segment: Segment) -> tuple[int, OutboxRow]:
     """The first outbox row at or after the segment's first move number: some of its moves may be
     done.
     """
-    _, stop = OUTBOX.bounds(turn.group, segment.locator)
-    start = OUTBOX.key(turn.group, segment.locator, segment.position)
-    key, value = next(iter(turn.txn.scan(start, stop)))
+    _, stop = OUTBOX.bounds(context.group, segment.locator)
+    start = OUTBOX.key(context.group, segment.locator, segment.position)
+    key, value = next(iter(context.txn.scan(start, stop)))
     return int.from_bytes(key[-8:], "big"), decode_outbox(value)

@@ -7,15 +7,15 @@ another. It runs after every step of the tests, in the simulator, and as `querat
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import masks
 from querator.partition.departed import check_departed
-from querator.partition.holds import is_waiting
+from querator.partition.held_keys import is_waiting
 from querator.partition.lease import client_hash, request_hash
 from querator.partition.readers import reader_hash
 from querator.partition.rows import (
     Block,
-    ItemState,
     LeaseRow,
+    PartitionState,
+    RowState,
     Segment,
-    State,
     decode_block,
     decode_dedup,
     decode_lease,
@@ -110,7 +110,7 @@ def _rows(table: Table, txn: ReadTransaction, group: int) -> list[tuple[tuple[in
 def _blocks(
     txn: ReadTransaction,
     group: int,
-    state: State,
+    state: PartitionState,
     blocks: dict[int, Block],
     segments: Segments,
 ) -> list[str]:
@@ -186,7 +186,7 @@ def _indexes(txn: ReadTransaction, group: int, segments: Segments) -> list[str]:
     for (_, position, slot), row in _rows(READY, txn, group):
         place = (int.from_bytes(row, "big"), slot)
         segment = segments.get(place)
-        if segment is None or (segment.state, segment.position) != (ItemState.READY, position):
+        if segment is None or (segment.state, segment.position) != (RowState.READY, position):
             wrong.append(f"ready position {position} names no ready segment")
             continue
         ready.add(place)
@@ -200,19 +200,21 @@ def _indexes(txn: ReadTransaction, group: int, segments: Segments) -> list[str]:
     scheduled: set[tuple[int, int]] = set()
     for (due_ms, first_seq, slot), _ in _rows(SCHEDULED, txn, group):
         segment = segments.get((first_seq, slot))
-        if segment is None or (segment.state, segment.locator) != (ItemState.SCHEDULED, due_ms):
+        if segment is None or (segment.state, segment.locator) != (RowState.SCHEDULED, due_ms):
             wrong.append(f"schedule {due_ms} names no scheduled segment")
             continue
         scheduled.add((first_seq, slot))
     for place, segment in segments.items():
-        if segment.state == ItemState.READY and place not in ready:
+        if segment.state == RowState.READY and place not in ready:
             wrong.append(f"ready segment {place[0]}+{place[1]} is in no lane")
-        if segment.state == ItemState.SCHEDULED and place not in scheduled:
+        if segment.state == RowState.SCHEDULED and place not in scheduled:
             wrong.append(f"scheduled segment {place[0]}+{place[1]} has no schedule")
     return wrong
 
 
-def _leases(txn: ReadTransaction, group: int, state: State, segments: Segments) -> list[str]:
+def _leases(
+    txn: ReadTransaction, group: int, state: PartitionState, segments: Segments
+) -> list[str]:
     leases = {key[0]: decode_lease(row) for key, row in _rows(LEASES, txn, group)}
     ended = {key[0]: decode_lease(row) for key, row in _rows(ENDED, txn, group)}
     wrong = _lease_indexes(txn, group, leases, ended)
@@ -234,7 +236,7 @@ def _leases(txn: ReadTransaction, group: int, state: State, segments: Segments) 
                 held.add(place)
                 segment = segments.get(place)
                 if segment is None or (segment.state, segment.locator, segment.mask) != (
-                    ItemState.LEASED, lease, mask,
+                    RowState.LEASED, lease, mask,
                 ):  # fmt: skip
                     wrong.append(
                         f"lease {lease} holds items of block {place[0]} that are not leased"
@@ -242,7 +244,7 @@ def _leases(txn: ReadTransaction, group: int, state: State, segments: Segments) 
     wrong += [
         f"leased segment {place[0]}+{place[1]} is held by no lease"
         for place, segment in segments.items()
-        if segment.state == ItemState.LEASED and place not in held
+        if segment.state == RowState.LEASED and place not in held
     ]
     if state.leases != len(leases):
         wrong.append(f"leases counts {state.leases}; there are {len(leases)}")
@@ -280,7 +282,9 @@ def _lease_indexes(
     return wrong
 
 
-def _outbox(txn: ReadTransaction, group: int, state: State, segments: Segments) -> list[str]:
+def _outbox(
+    txn: ReadTransaction, group: int, state: PartitionState, segments: Segments
+) -> list[str]:
     wrong: list[str] = []
     listed: set[tuple[int, int]] = set()
     targets = {key[0]: decode_target(row) for key, row in _rows(OUTBOX_TARGETS, txn, group)}
@@ -295,19 +299,21 @@ def _outbox(txn: ReadTransaction, group: int, state: State, segments: Segments) 
         listed.add(place)
         segment = segments.get(place)
         if segment is None or (segment.state, segment.locator, segment.mask) != (
-            ItemState.MOVING, target_group, mask,
+            RowState.MOVING, target_group, mask,
         ):  # fmt: skip
             wrong.append(f"move {first_move} to group {target_group} names no moving items")
     for target_group, target in targets.items():
         if expected[target_group] != target.next_move:
             wrong.append(f"moves to group {target_group} are missing before {target.next_move}")
     for place, segment in segments.items():
-        if segment.state == ItemState.MOVING and place not in listed:
+        if segment.state == RowState.MOVING and place not in listed:
             wrong.append(f"moving segment {place[0]}+{place[1]} is not in the outbox")
     return wrong
 
 
-def _readers(txn: ReadTransaction, group: int, state: State, segments: Segments) -> list[str]:
+def _readers(
+    txn: ReadTransaction, group: int, state: PartitionState, segments: Segments
+) -> list[str]:
     """Each reserved segment is in one open batch, and each batch is what its reader says it is."""
     wrong: list[str] = []
     listed: set[tuple[int, int]] = set()
@@ -324,19 +330,19 @@ def _readers(txn: ReadTransaction, group: int, state: State, segments: Segments)
         batch[1] += mask.bit_count()
         segment = segments.get(place)
         if segment is None or (segment.state, segment.locator, segment.mask) != (
-            ItemState.RESERVED, number, mask,
+            RowState.RESERVED, number, mask,
         ):  # fmt: skip
             wrong.append(f"the open batch of reader {number} names items that are not reserved")
     wrong += [
         f"reserved segment {place[0]}+{place[1]} is in no batch"
         for place, segment in segments.items()
-        if segment.state == ItemState.RESERVED and place not in listed
+        if segment.state == RowState.RESERVED and place not in listed
     ]
     return wrong + _reader_rows(txn, group, state, batches)
 
 
 def _reader_rows(
-    txn: ReadTransaction, group: int, state: State, batches: dict[int, list[int]]
+    txn: ReadTransaction, group: int, state: PartitionState, batches: dict[int, list[int]]
 ) -> list[str]:
     """`batches` are [segments, items] by the number of the reader."""
     wrong: list[str] = []
@@ -367,23 +373,23 @@ def _reader_rows(
     return wrong
 
 
-def _counters(state: State, blocks: dict[int, Block], segments: Segments) -> list[str]:
-    counts = dict.fromkeys(ItemState, 0)
+def _counters(state: PartitionState, blocks: dict[int, Block], segments: Segments) -> list[str]:
+    counts = dict.fromkeys(RowState, 0)
     size = 0
     for (first_seq, _), segment in segments.items():
-        counts[ItemState(segment.state)] += segment.mask.bit_count()
+        counts[RowState(segment.state)] += segment.mask.bit_count()
         block = blocks.get(first_seq)
         if block is not None and segment.mask and not segment.mask >> block.count:
             size += block.size(segment.mask)
     wrong = [
         f"{name} counts {count}; a scan finds {found}"
         for name, count, found in (
-            ("ready", state.ready, counts[ItemState.READY]),
-            ("leased", state.leased, counts[ItemState.LEASED]),
-            ("scheduled", state.scheduled, counts[ItemState.SCHEDULED]),
-            ("moving", state.moving, counts[ItemState.MOVING]),
-            ("reserved", state.reserved, counts[ItemState.RESERVED]),
-            ("held", state.held, counts[ItemState.HELD]),
+            ("ready", state.ready, counts[RowState.READY]),
+            ("leased", state.leased, counts[RowState.LEASED]),
+            ("scheduled", state.scheduled, counts[RowState.SCHEDULED]),
+            ("moving", state.moving, counts[RowState.MOVING]),
+            ("reserved", state.reserved, counts[RowState.RESERVED]),
+            ("held", state.held, counts[RowState.HELD]),
             ("bytes", state.bytes, size),
         )
         if count != found
@@ -399,7 +405,7 @@ def _counters(state: State, blocks: dict[int, Block], segments: Segments) -> lis
     return wrong
 
 
-def _held(txn: ReadTransaction, group: int, state: State, segments: Segments) -> list[str]:
+def _held(txn: ReadTransaction, group: int, state: PartitionState, segments: Segments) -> list[str]:
     """Every held item waits for a partition, and `ahead` counts all items that others wait for."""
     wrong: list[str] = []
     listed: set[tuple[int, int]] = set()
@@ -409,7 +415,7 @@ def _held(txn: ReadTransaction, group: int, state: State, segments: Segments) ->
         place = (int.from_bytes(row, "big"), slot)
         segment = segments.get(place)
         if segment is None or (segment.state, segment.position, segment.locator) != (
-            ItemState.HELD, position, lane,
+            RowState.HELD, position, lane,
         ):  # fmt: skip
             wrong.append(f"held position {position} of lane {lane} names no held segment")
             continue
@@ -419,7 +425,7 @@ def _held(txn: ReadTransaction, group: int, state: State, segments: Segments) ->
     wrong += [
         f"held segment {place[0]}+{place[1]} is in no lane"
         for place, segment in segments.items()
-        if segment.state == ItemState.HELD and place not in listed
+        if segment.state == RowState.HELD and place not in listed
     ]
     changes = () if share is None else share.changes
     ahead = [
@@ -435,7 +441,9 @@ def _held(txn: ReadTransaction, group: int, state: State, segments: Segments) ->
     return wrong
 
 
-def _overlays(txn: ReadTransaction, group: int, state: State, segments: Segments) -> list[str]:
+def _overlays(
+    txn: ReadTransaction, group: int, state: PartitionState, segments: Segments
+) -> list[str]:
     living: dict[int, int] = {}
     for (first_seq, _), segment in segments.items():
         living[first_seq] = living.get(first_seq, 0) | segment.mask
@@ -447,7 +455,7 @@ def _overlays(txn: ReadTransaction, group: int, state: State, segments: Segments
     return wrong
 
 
-def _memories(txn: ReadTransaction, group: int, state: State) -> list[str]:
+def _memories(txn: ReadTransaction, group: int, state: PartitionState) -> list[str]:
     """Dedup keys and producers agree with their indexes."""
     wrong: list[str] = []
     keys = {
@@ -482,7 +490,7 @@ def _memories(txn: ReadTransaction, group: int, state: State) -> list[str]:
     return wrong
 
 
-def _heads(txn: ReadTransaction, group: int, state: State) -> list[str]:
+def _heads(txn: ReadTransaction, group: int, state: PartitionState) -> list[str]:
     """No head is later than its first row, so that no due row is overlooked."""
     wrong: list[str] = []
     for table, head_ms in (

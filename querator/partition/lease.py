@@ -33,13 +33,14 @@ from querator.model.limits import (
     REPLY_BYTES_DEFAULT,
 )
 from querator.partition import masks
+from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.dead import kill, worn
 from querator.partition.rows import (
     Block,
-    DeadReason,
-    ItemState,
+    DeadCause,
     LeasedItems,
     LeaseRow,
+    RowState,
     Segment,
     decode_lease,
     encode,
@@ -47,7 +48,6 @@ from querator.partition.rows import (
     numbers_to_bytes,
 )
 from querator.partition.segments import LANE, block_of, detach, load_segment, put_segment, without
-from querator.partition.turn import Turn, earlier
 from querator.storage.tables import CLIENT_LEASES, DEADLINES, ENDED, LEASE_REQUESTS, LEASES, READY
 
 NOTHING = LeaseGrant(0, 0, ())
@@ -68,7 +68,7 @@ def request_hash(client_id: str, request_id: str) -> bytes:
     ).digest()
 
 
-def lease(turn: Turn, command: Lease) -> LeaseResult:
+def lease(context: ApplyContext, command: Lease) -> LeaseResult:
     grants: list[LeaseGrant | Refusal] = [NOTHING] * len(command.callers)
     waiting: list[int] = []
     repeats: list[int] = []
@@ -80,19 +80,19 @@ def lease(turn: Turn, command: Lease) -> LeaseResult:
                 repeats.append(place)
                 continue
             named.add(name)
-            earlier_grant = _repeated(turn, caller)
+            earlier_grant = _repeated(context, caller)
             if earlier_grant is not None:
                 grants[place] = earlier_grant
                 continue
         waiting.append(place)
     if waiting:
         callers = [command.callers[place] for place in waiting]
-        granted = _grant(turn, callers, frozenset(command.aside))
+        granted = _grant(context, callers, frozenset(command.aside))
         for place, grant in zip(waiting, granted, strict=True):
             grants[place] = grant
     for place in repeats:
-        grants[place] = _repeated(turn, command.callers[place]) or NOTHING
-    return LeaseResult(tuple(grants), turn.now_ms)
+        grants[place] = _repeated(context, command.callers[place]) or NOTHING
+    return LeaseResult(tuple(grants), context.now_ms)
 
 
 def fair_shares(wishes: list[int], available: int) -> list[int]:
@@ -114,9 +114,9 @@ def fair_shares(wishes: list[int], available: int) -> list[int]:
     return shares
 
 
-def _repeated(turn: Turn, caller: LeaseCaller) -> LeaseGrant | Refusal | None:
+def _repeated(context: ApplyContext, caller: LeaseCaller) -> LeaseGrant | Refusal | None:
     """The answer to a request that was granted before. None if it was not."""
-    txn, group = turn.txn, turn.group
+    txn, group = context.txn, context.group
     numbers = numbers_of(
         LEASE_REQUESTS.get(txn, group, request_hash(caller.client_id, caller.request_id))
     )
@@ -133,7 +133,7 @@ def _repeated(turn: Turn, caller: LeaseCaller) -> LeaseGrant | Refusal | None:
         if (held.client_id, held.request_id) != (caller.client_id, caller.request_id):
             return None
         if live:
-            segments += _still_held(turn, number, held)
+            segments += _still_held(context, number, held)
     if not segments:
         return Refusal(
             ErrorCode.LEASE_ENDED,
@@ -142,21 +142,21 @@ def _repeated(turn: Turn, caller: LeaseCaller) -> LeaseGrant | Refusal | None:
             value=caller.request_id,
         )
     if len(numbers) > 1:
-        segments.sort(key=lambda segment: _place(turn, segment))
+        segments.sort(key=lambda segment: _place(context, segment))
     return _answer(segments, repeated=True)
 
 
-def _place(turn: Turn, leased: LeasedSegment) -> tuple[int, int]:
+def _place(context: ApplyContext, leased: LeasedSegment) -> tuple[int, int]:
     """The place of leased items in the lane."""
     slot = masks.low(leased.mask)
-    return load_segment(turn.txn, turn.group, leased.first_seq, slot).position, slot
+    return load_segment(context.txn, context.group, leased.first_seq, slot).position, slot
 
 
-def _still_held(turn: Turn, number: int, row: LeaseRow) -> Iterator[LeasedSegment]:
+def _still_held(context: ApplyContext, number: int, row: LeaseRow) -> Iterator[LeasedSegment]:
     for part in row.items:
         mask = masks.from_bytes(part.held)
         if mask:
-            size = block_of(turn, part.first_seq).size(mask)
+            size = block_of(context, part.first_seq).size(mask)
             yield LeasedSegment(
                 part.first_seq, mask, part.attempt, mask.bit_count(), size, number, row.deadline_ms
             )
@@ -175,24 +175,24 @@ def _answer(segments: list[LeasedSegment], *, repeated: bool = False) -> LeaseGr
 
 
 def _grant(
-    turn: Turn, callers: list[LeaseCaller], aside: frozenset[int]
+    context: ApplyContext, callers: list[LeaseCaller], aside: frozenset[int]
 ) -> list[LeaseGrant | Refusal]:
     wishes = [max(0, caller.max_items) for caller in callers]
-    candidates = _candidates(turn, sum(wishes), aside)
+    candidates = _candidates(context, sum(wishes), aside)
     available = sum(segment.mask.bit_count() for _, _, segment in candidates)
     shares = fair_shares(wishes, available)
     candidates.reverse()
     return [
-        _grant_one(turn, caller, share, candidates) if share else NOTHING
+        _grant_one(context, caller, share, candidates) if share else NOTHING
         for caller, share in zip(callers, shares, strict=True)
     ]
 
 
-def _candidates(turn: Turn, wanted: int, aside: frozenset[int]) -> list[_Candidate]:
+def _candidates(context: ApplyContext, wanted: int, aside: frozenset[int]) -> list[_Candidate]:
     """Ready segments from the head of the lane, with up to `wanted` items. Dead items among them
     die. Segments of the blocks `aside` are passed over, up to `ASIDE_SEGMENTS_MAX` of them.
     """
-    txn, group, now_ms = turn.txn, turn.group, turn.now_ms
+    txn, group, now_ms = context.txn, context.group, context.now_ms
     found: list[tuple[int, Block, Segment, int, int]] = []
     count = passed = 0
     for key, value in READY.rows(txn, group, LANE):
@@ -202,20 +202,20 @@ def _candidates(turn: Turn, wanted: int, aside: frozenset[int]) -> list[_Candida
         if first_seq in aside:
             passed += 1
             continue
-        block = block_of(turn, first_seq)
+        block = block_of(context, first_seq)
         segment = load_segment(txn, group, first_seq, key[-1])
         expired = block.expired(segment.mask, now_ms)
-        spent = segment.mask & ~expired if worn(turn, segment.attempt) else 0
+        spent = segment.mask & ~expired if worn(context, segment.attempt) else 0
         found.append((first_seq, block, segment, expired, spent))
         count += (segment.mask & ~expired & ~spent).bit_count()
     candidates: list[_Candidate] = []
     for first_seq, block, segment, expired, spent in found:
-        for dead, reason in ((expired, DeadReason.EXPIRED), (spent, DeadReason.ATTEMPTS)):
+        for dead, reason in ((expired, DeadCause.EXPIRED), (spent, DeadCause.ATTEMPTS)):
             if dead:
-                detach(turn, first_seq, segment, dead)
+                detach(context, first_seq, segment, dead)
                 kill(
-                    turn, first_seq, block, dead, reason,
-                    came_from=ItemState.READY, attempt=segment.attempt,
+                    context, first_seq, block, dead, reason,
+                    came_from=RowState.READY, attempt=segment.attempt,
                 )  # fmt: skip
                 segment = without(segment, dead)
         if segment.mask:
@@ -224,7 +224,7 @@ def _candidates(turn: Turn, wanted: int, aside: frozenset[int]) -> list[_Candida
 
 
 def _grant_one(
-    turn: Turn, caller: LeaseCaller, share: int, candidates: list[_Candidate]
+    context: ApplyContext, caller: LeaseCaller, share: int, candidates: list[_Candidate]
 ) -> LeaseGrant | Refusal:
     """Takes a share from the end of `candidates`, which is the head of the lane."""
     bytes_max = caller.max_bytes if caller.max_bytes > 0 else REPLY_BYTES_DEFAULT
@@ -245,14 +245,14 @@ def _grant_one(
         candidates.pop()
         if mask != segment.mask:
             candidates.append((first_seq, block, without(segment, mask)))
-        detach(turn, first_seq, segment, mask)
-        turn.count_ahead(segment.position, count)
-        turn.state.leased += count
-        turn.state.delivered += count
+        detach(context, first_seq, segment, mask)
+        context.count_ahead(segment.position, count)
+        context.state.leased += count
+        context.state.delivered += count
         taken.append((first_seq, block, segment, mask, size))
     if not taken:
         return _too_large(caller, bytes_max, candidates)
-    return _record(turn, caller, taken)
+    return _record(context, caller, taken)
 
 
 def _too_large(
@@ -272,9 +272,9 @@ def _too_large(
     )
 
 
-def _record(turn: Turn, caller: LeaseCaller, taken: list[_Taken]) -> LeaseGrant:
+def _record(context: ApplyContext, caller: LeaseCaller, taken: list[_Taken]) -> LeaseGrant:
     """Puts detached items under one lease, or under one for each own lease timeout of the items."""
-    state = turn.state
+    state = context.state
     leases: dict[int, tuple[int, LeaseRow]] = {}
     segments: list[LeasedSegment] = []
     numbers: list[int] = []
@@ -284,18 +284,18 @@ def _record(turn: Turn, caller: LeaseCaller, taken: list[_Taken]) -> LeaseGrant:
             pieces = block.by_lease_timeout(mask)
         for own_ms, piece in pieces:
             if own_ms not in leases:
-                timeout_ms = caller.lease_timeout_ms or own_ms or turn.queue.lease_timeout_ms
-                deadline_ms = deadline_after(turn, timeout_ms)
+                timeout_ms = caller.lease_timeout_ms or own_ms or context.queue.lease_timeout_ms
+                deadline_ms = deadline_after(context, timeout_ms)
                 row = LeaseRow(caller.client_id, caller.request_id, deadline_ms, [])
-                row.timeout_ms, row.since_ms = own_ms, turn.now_ms
+                row.timeout_ms, row.since_ms = own_ms, context.now_ms
                 leases[own_ms] = state.next_lease + len(leases), row
             number, row = leases[own_ms]
             attempt = segment.attempt + 1
             put_segment(
-                turn,
+                context,
                 first_seq,
                 Segment(
-                    ItemState.LEASED, attempt, segment.releases, segment.position, number, piece
+                    RowState.LEASED, attempt, segment.releases, segment.position, number, piece
                 ),
             )
             piece_size = size if piece == mask else block.size(piece)
@@ -304,11 +304,11 @@ def _record(turn: Turn, caller: LeaseCaller, taken: list[_Taken]) -> LeaseGrant:
             data = masks.to_bytes(piece)
             row.items.append(LeasedItems(first_seq, attempt, data, data))
     for number, row in leases.values():
-        _put(turn, number, row)
+        _put(context, number, row)
     if caller.request_id:
         LEASE_REQUESTS.put(
-            turn.txn,
-            turn.group,
+            context.txn,
+            context.group,
             request_hash(caller.client_id, caller.request_id),
             value=numbers_to_bytes(number for number, _ in leases.values()),
         )
@@ -325,13 +325,13 @@ def _record(turn: Turn, caller: LeaseCaller, taken: list[_Taken]) -> LeaseGrant:
     )
 
 
-def _put(turn: Turn, number: int, row: LeaseRow) -> None:
-    txn, group, state = turn.txn, turn.group, turn.state
+def _put(context: ApplyContext, number: int, row: LeaseRow) -> None:
+    txn, group, state = context.txn, context.group, context.state
     LEASES.put(txn, group, number, value=encode(row))
     DEADLINES.put(txn, group, row.deadline_ms, number, value=b"")
     CLIENT_LEASES.put(txn, group, client_hash(row.client_id), number, value=b"")
     state.deadline_head_ms = earlier(state.deadline_head_ms, row.deadline_ms)
 
 
-def deadline_after(turn: Turn, timeout_ms: int) -> int:
-    return turn.now_ms + min(max(timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
+def deadline_after(context: ApplyContext, timeout_ms: int) -> int:
+    return context.now_ms + min(max(timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)

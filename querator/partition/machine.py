@@ -56,8 +56,9 @@ from querator.model.transactions import (
     Stage,
 )
 from querator.partition import digest as digests
-from querator.partition import holds
+from querator.partition import held_keys
 from querator.partition.adoption import adopt
+from querator.partition.apply_context import ApplyContext, unconfigured
 from querator.partition.departed import forget_groups
 from querator.partition.entry import pack, unpack_entry
 from querator.partition.expire import activate, expire
@@ -70,11 +71,16 @@ from querator.partition.produce import produce
 from querator.partition.readers import advance_reader, open_reader, release_reader
 from querator.partition.redate import repair_time
 from querator.partition.redrive import redrive
-from querator.partition.rows import SettingsRow, State, decode_settings, decode_state, encode
+from querator.partition.rows import (
+    PartitionState,
+    SettingsRow,
+    decode_settings,
+    decode_state,
+    encode,
+)
 from querator.partition.settle import complete, retry
 from querator.partition.staging import discard, drop_stages, prepare, publish, stage
 from querator.partition.transactions import abort_txn, begin, decide, finish
-from querator.partition.turn import Turn, unconfigured
 from querator.storage.environment import ReadTransaction, WriteTransaction
 from querator.storage.tables import SETTINGS, STATE
 
@@ -104,13 +110,13 @@ class PartitionMachine:
     ) -> Applied:
         body = unpack_entry(command)
         raw = STATE.get(txn, self.group)
-        state = State() if raw is None else decode_state(raw)
+        state = PartitionState() if raw is None else decode_state(raw)
         state.index, state.term = index, term
         state.now_ms = max(state.now_ms, body.now_ms)
         row = self._load_settings(txn)
         txns = state.txns
-        turn = Turn(txn, self.group, state, index=index, log_first=log_first, row=row)
-        results = _carry_out(turn, body.commands, body.parts)
+        context = ApplyContext(txn, self.group, state, index=index, log_first=log_first, row=row)
+        results = _carry_out(context, body.commands, body.parts)
         STATE.put(txn, self.group, value=encode(state))
         return self._applied(state, results, txns)
 
@@ -122,7 +128,7 @@ class PartitionMachine:
 
     def recover(self, txn: ReadTransaction) -> Applied:
         raw = STATE.get(txn, self.group)
-        return self._applied(State() if raw is None else decode_state(raw), ())
+        return self._applied(PartitionState() if raw is None else decode_state(raw), ())
 
     def due_commands(self, now_ms: int, *, prompt: bool = False) -> Sequence[Any]:
         commands: list[Command] = []
@@ -143,7 +149,9 @@ class PartitionMachine:
             self._settings_raw = raw
         return self._settings
 
-    def _applied(self, state: State, results: tuple[Result, ...], txns: int = 0) -> Applied:
+    def _applied(
+        self, state: PartitionState, results: tuple[Result, ...], txns: int = 0
+    ) -> Applied:
         """`txns` is the number of transactions that were open before."""
         self._lapse_ms = state.deadline_head_ms
         self._activate_ms = state.schedule_head_ms
@@ -163,14 +171,14 @@ def _earliest(head_ms: int, other_ms: int) -> int:
 
 
 def _carry_out(
-    turn: Turn, commands: Sequence[Command], parts: tuple[int, ...]
+    context: ApplyContext, commands: Sequence[Command], parts: tuple[int, ...]
 ) -> tuple[Result, ...]:
     results: list[Result] = [Done()] * len(commands)
     produces: list[int] = []
     produced = 0
     for place, command in enumerate(commands):
         if isinstance(command, Configure | Route | Adopt | Unhold | RepairTime):
-            results[place] = _first(turn, command)
+            results[place] = _first(context, command)
         elif isinstance(command, Produce):
             produces.append(place)
             produced += len(command.lengths) >> 2
@@ -182,7 +190,7 @@ def _carry_out(
         assert produced == 0, "the first parts of an entry hold its produces"
         chosen = [commands[place] for place in produces]
         answers = produce(
-            turn, [item for item in chosen if isinstance(item, Produce)], parts[:part]
+            context, [item for item in chosen if isinstance(item, Produce)], parts[:part]
         )
         for place, answer in zip(produces, answers, strict=True):
             results[place] = answer
@@ -195,125 +203,131 @@ def _carry_out(
                 moved -= parts[part]
                 part += 1
             taking = (
-                move(turn, command, mine)
+                move(context, command, mine)
                 if isinstance(command, Move)
-                else stage(turn, command, mine)
+                else stage(context, command, mine)
             )
             results[place] = taking
         elif not isinstance(command, Configure | Route | Adopt | Unhold | RepairTime | Produce):
-            results[place] = _one(turn, command)
+            results[place] = _one(context, command)
     assert part == len(parts), "every attachment belongs to a command"
     return tuple(results)
 
 
-def _first(turn: Turn, command: Configure | Route | Adopt | Unhold | RepairTime) -> Done | Refusal:
+def _first(
+    context: ApplyContext, command: Configure | Route | Adopt | Unhold | RepairTime
+) -> Done | Refusal:
     match command:
         case RepairTime():
-            return repair_time(turn, command)
+            return repair_time(context, command)
         case Configure():
-            return configure(turn, command)
+            return configure(context, command)
         case Route():
-            return route(turn, command)
+            return route(context, command)
         case Adopt():
-            return adopt(turn, command)
+            return adopt(context, command)
         case Unhold():
-            return unconfigured() if turn.row is None else holds.unhold(turn, command)
+            return unconfigured() if context.row is None else held_keys.unhold(context, command)
 
 
-def _one(turn: Turn, command: Command) -> Result:
-    if turn.row is None:
+def _one(context: ApplyContext, command: Command) -> Result:
+    if context.row is None:
         return unconfigured()
     match command:
         case Lease():
-            return lease(turn, command)
+            return lease(context, command)
         case Complete():
-            return complete(turn, command)
+            return complete(context, command)
         case Retry():
-            return retry(turn, command)
+            return retry(context, command)
         case Extend():
-            return extend(turn, command)
+            return extend(context, command)
         case Expire():
-            return expire(turn, lapses=command.lapses)
+            return expire(context, lapses=command.lapses)
         case Activate():
-            return activate(turn)
+            return activate(context)
         case MoveDone() | MoveReturn() | MoveElsewhere() | ForgetGroups():
-            return _of_moves(turn, command)
+            return _of_moves(context, command)
         case Redrive():
-            return redrive(turn, command)
+            return redrive(context, command)
         case GiveUp():
-            return give_up(turn, command)
+            return give_up(context, command)
         case _:
-            return _of_reader(turn, command)
+            return _of_reader(context, command)
 
 
-def _of_moves(turn: Turn, command: MoveDone | MoveReturn | MoveElsewhere | ForgetGroups) -> Done:
+def _of_moves(
+    context: ApplyContext, command: MoveDone | MoveReturn | MoveElsewhere | ForgetGroups
+) -> Done:
     match command:
         case MoveDone():
-            return move_done(turn, command)
+            return move_done(context, command)
         case MoveReturn():
-            return move_return(turn, command)
+            return move_return(context, command)
         case MoveElsewhere():
-            return move_elsewhere(turn, command)
+            return move_elsewhere(context, command)
         case ForgetGroups():
-            return forget_groups(turn, command)
+            return forget_groups(context, command)
 
 
-def _of_reader(turn: Turn, command: Command) -> Result:
+def _of_reader(context: ApplyContext, command: Command) -> Result:
     match command:
         case OpenReader():
-            return open_reader(turn, command)
+            return open_reader(context, command)
         case AdvanceReader():
-            return advance_reader(turn, command)
+            return advance_reader(context, command)
         case ReleaseReader():
-            return release_reader(turn, command)
+            return release_reader(context, command)
         case _:
-            return _transactional(turn, command)
+            return _transactional(context, command)
 
 
-def _transactional(turn: Turn, command: Command) -> Result:
+def _transactional(context: ApplyContext, command: Command) -> Result:
     match command:
         case Prepare():
-            return prepare(turn, command)
+            return prepare(context, command)
         case Publish():
-            return publish(turn, command)
+            return publish(context, command)
         case Discard():
-            return discard(turn, command)
+            return discard(context, command)
         case DropStages():
-            return drop_stages(turn, command)
+            return drop_stages(context, command)
         case Begin():
-            return begin(turn, command)
+            return begin(context, command)
         case Decide():
-            return decide(turn, command)
+            return decide(context, command)
         case AbortTxn():
-            return abort_txn(turn, command)
+            return abort_txn(context, command)
         case Finish():
-            return finish(turn, command)
+            return finish(context, command)
         case _:
             raise AssertionError(f"{type(command).__name__} is not dispatched here")
 
 
-def configure(turn: Turn, command: Configure) -> Done:
+def configure(context: ApplyContext, command: Configure) -> Done:
     """Settings take effect with the entry that carries them. Older versions are skipped."""
-    row = turn.row
+    row = context.row
     if row is None:
-        turn.state.next_seq = max(turn.state.next_seq, command.settings.first_seq)
+        context.state.next_seq = max(context.state.next_seq, command.settings.first_seq)
         row = SettingsRow(command.version, command.settings)
     elif command.version <= row.version:
         return Done(0)
-    turn.put_share(msgspec.structs.replace(row, version=command.version, settings=command.settings))
+    context.put_share(
+        msgspec.structs.replace(row, version=command.version, settings=command.settings)
+    )
     return Done(1)
 
 
-def route(turn: Turn, command: Route) -> Done | Refusal:
+def route(context: ApplyContext, command: Route) -> Done | Refusal:
     """As `configure`. Of one version, the route that is not open precedes the open one."""
-    row = turn.row
+    row = context.row
     if row is None:
         return unconfigured()
     if (command.version, command.open) <= (row.routing, row.open):
         return Done(0)
     changes = row.changes
     if command.open and command.before:
-        changes = holds.begin(turn, row, command)
+        changes = held_keys.begin(context, row, command)
     row = msgspec.structs.replace(
         row,
         routing=command.version,
@@ -323,5 +337,5 @@ def route(turn: Turn, command: Route) -> Done | Refusal:
     )
     # A change that is not open yet may be undone.
     moves_closed = row.moves_closed or (row.open and row.closing)
-    turn.put_share(msgspec.structs.replace(row, moves_closed=moves_closed))
+    context.put_share(msgspec.structs.replace(row, moves_closed=moves_closed))
     return Done(1)

@@ -29,17 +29,18 @@ from querator.model.commands import (
 from querator.model.errors import ErrorCode
 from querator.model.limits import APPLY_SEGMENTS_MAX, LEASE_TIMEOUT_MS_MAX
 from querator.partition import masks
+from querator.partition.apply_context import ApplyContext, unconfigured
 from querator.partition.dead import NO_TARGET, become_ready, send
 from querator.partition.departed import moved_upto, note_moved
 from querator.partition.give_up import drop
 from querator.partition.produce import add_block, expire_at, shorter
 from querator.partition.rows import (
-    DeadReason,
-    ItemState,
+    DeadCause,
     OutboxRow,
     OutboxTarget,
     Overlay,
     OwnTimes,
+    RowState,
     decode_outbox,
     decode_target,
     encode,
@@ -54,21 +55,20 @@ from querator.partition.segments import (
     tail_position,
 )
 from querator.partition.states import Event
-from querator.partition.turn import Turn, unconfigured
 from querator.storage import attachments
 from querator.storage.tables import OUTBOX, OUTBOX_TARGETS, OVERLAYS
 
 
-def move(turn: Turn, command: Move, parts: Sequence[tuple[int, int]]) -> Moved | Refusal:
+def move(context: ApplyContext, command: Move, parts: Sequence[tuple[int, int]]) -> Moved | Refusal:
     """Stores moved items. `parts` are (attachment, number of items)."""
-    txn, group, state = turn.txn, turn.group, turn.state
-    judged = _judge(turn, command)
+    txn, group, state = context.txn, context.group, context.state
+    judged = _judge(context, command)
     count = len(command.items)
     known, upto = (0, 0) if isinstance(judged, Refusal) else judged
     alive = masks.full(min(count, max(0, upto - command.first_move + 1)))
     alive &= ~masks.full(max(0, known - command.first_move + 1))
     for ordinal, item in enumerate(command.items):
-        if item.reason == DeadReason.VOID:
+        if item.reason == DeadCause.VOID:
             alive &= ~(1 << ordinal)
     base = state.next_seq
     state.next_seq = base + count
@@ -78,30 +78,30 @@ def move(turn: Turn, command: Move, parts: Sequence[tuple[int, int]]) -> Moved |
         if here:
             lengths = command.lengths[start * 4 : (start + length) * 4]
             _take_block(
-                turn, part, base + start, lengths, here, command.items[start : start + length]
+                context, part, base + start, lengths, here, command.items[start : start + length]
             )
         else:
-            attachments.drop(txn, group, turn.index, part, log_first=turn.log_first)
+            attachments.drop(txn, group, context.index, part, log_first=context.log_first)
         start += length
     if isinstance(judged, Refusal):
         return judged
     taken = alive.bit_count()
     if upto > known:
-        note_moved(turn, command.source_group, upto)
+        note_moved(context, command.source_group, upto)
         state.moved_in += taken
     return Moved(taken, upto)
 
 
-def _judge(turn: Turn, command: Move) -> Refusal | tuple[int, int]:
+def _judge(context: ApplyContext, command: Move) -> Refusal | tuple[int, int]:
     """The refusal of the batch, or the last known moves before and after it."""
-    if turn.row is None:
+    if context.row is None:
         return unconfigured()
     count = len(command.items)
     if len(command.lengths) != count * 4 or command.first_move <= 0 or command.source_group < 0:
         return Refusal(
             ErrorCode.INVALID_ARGUMENT, "a move has one length per item", field="lengths"
         )
-    known = moved_upto(turn.txn, turn.group, command.source_group)
+    known = moved_upto(context.txn, context.group, command.source_group)
     if known is None:
         return Refusal(
             ErrorCode.QUEUE_NOT_FOUND,
@@ -109,7 +109,7 @@ def _judge(turn: Turn, command: Move) -> Refusal | tuple[int, int]:
             field="source_group",
             value=str(command.source_group),
         )
-    if turn.row.moves_closed and command.first_move + count > known + 1:
+    if context.row.moves_closed and command.first_move + count > known + 1:
         return Refusal(
             ErrorCode.ROUTING_CHANGED,
             "the partition is closing or was closing: it accepts no moves",
@@ -126,7 +126,7 @@ def _judge(turn: Turn, command: Move) -> Refusal | tuple[int, int]:
             value=str(command.first_move),
         )
     fresh = max(0, command.first_move + count - 1 - known)
-    held, items_max = turn.state.occupied, turn.queue.items_max
+    held, items_max = context.state.occupied, context.queue.items_max
     if fresh and 0 < items_max <= held:
         return Refusal(
             ErrorCode.QUEUE_FULL,
@@ -139,111 +139,117 @@ def _judge(turn: Turn, command: Move) -> Refusal | tuple[int, int]:
 
 
 def _take_block(
-    turn: Turn,
+    context: ApplyContext,
     part: int,
     first_seq: int,
     lengths: bytes,
     alive: int,
     items: Sequence[MovedItem],
 ) -> None:
-    queue_timeout_ms = turn.queue.expire_timeout_ms
+    queue_timeout_ms = context.queue.expire_timeout_ms
     own: list[OwnTimes] = []
     letters: list[tuple[int, MovedItem]] = []
     for ordinal in masks.ordinals(alive):
         item = items[ordinal]
-        if item.reason != DeadReason.NONE:
+        if item.reason != DeadCause.NONE:
             letters.append((ordinal, item))
         elif item.expire_timeout_ms > 0 or item.lease_timeout_ms > 0:
             expire_ms = max(item.expire_timeout_ms, 0)
             lease_ms = min(max(item.lease_timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
-            at_ms = expire_at(turn.now_ms, shorter(expire_ms, queue_timeout_ms))
+            at_ms = expire_at(context.now_ms, shorter(expire_ms, queue_timeout_ms))
             own.append(OwnTimes(ordinal, at_ms, expire_ms, lease_ms))
-    expires_ms = expire_at(turn.now_ms, queue_timeout_ms)
-    add_block(turn, (turn.index, part), first_seq, lengths, alive, expires_ms, own)
+    expires_ms = expire_at(context.now_ms, queue_timeout_ms)
+    add_block(context, (context.index, part), first_seq, lengths, alive, expires_ms, own)
     for ordinal, item in letters:
-        OVERLAYS.put(turn.txn, turn.group, first_seq + ordinal, value=encode(Overlay(letter=item)))
-    turn.state.overlays += len(letters)
-    check(None, Event.MOVE_IN, ItemState.READY)
-    place_ready(turn, first_seq, alive, attempt=0, releases=0, position=tail_position(turn))
+        OVERLAYS.put(
+            context.txn, context.group, first_seq + ordinal, value=encode(Overlay(letter=item))
+        )
+    context.state.overlays += len(letters)
+    check(None, Event.MOVE_IN, RowState.READY)
+    place_ready(context, first_seq, alive, attempt=0, releases=0, position=tail_position(context))
 
 
-def move_done(turn: Turn, command: MoveDone) -> Done:
+def move_done(context: ApplyContext, command: MoveDone) -> Done:
     """`changed` counts items that have left. A later MoveDone may be applied first: both orders are
     right. The work is bounded like that of every command. A batch has far fewer rows than the
     bound, so it leaves as a whole.
     """
-    rows = _outbox(turn, command.target_group, command.upto_move)
+    rows = _outbox(context, command.target_group, command.upto_move)
     gone = 0
     for first_move, row in rows:
         mask = masks.from_bytes(row.mask)
         arrived = masks.first(mask, command.upto_move - first_move + 1)
-        _leave_outbox(turn, command.target_group, first_move, row, arrived)
-        _leave(turn, row, arrived)
+        _leave_outbox(context, command.target_group, first_move, row, arrived)
+        _leave(context, row, arrived)
         gone += arrived.bit_count()
     if gone:
-        _note_done(turn, command.target_group, rows[0][0] + gone - 1)
+        _note_done(context, command.target_group, rows[0][0] + gone - 1)
     return Done(gone)
 
 
-def move_return(turn: Turn, command: MoveReturn) -> Done:
+def move_return(context: ApplyContext, command: MoveReturn) -> Done:
     """Brings items back as ready ones with a fresh start. `changed` counts them; 0 means that none
     is left. Items that have expired die again, under the current settings.
     """
     returned = 0
-    rows = _outbox(turn, command.target_group, None)
+    rows = _outbox(context, command.target_group, None)
     for first_move, row in rows:
         mask = masks.from_bytes(row.mask)
-        _leave_outbox(turn, command.target_group, first_move, row, mask)
-        if row.reason == DeadReason.VOID:
-            _leave(turn, row, mask)
+        _leave_outbox(context, command.target_group, first_move, row, mask)
+        if row.reason == DeadCause.VOID:
+            _leave(context, row, mask)
         else:
             become_ready(
-                turn, row.first_seq, block_of(turn, row.first_seq), mask,
-                Event.RETURN, came_from=ItemState.MOVING, attempt=0, releases=0,
+                context, row.first_seq, block_of(context, row.first_seq), mask,
+                Event.RETURN, came_from=RowState.MOVING, attempt=0, releases=0,
             )  # fmt: skip
         returned += mask.bit_count()
     if rows:
-        _note_done(turn, command.target_group, rows[0][0] + returned - 1)
-    if not _outbox(turn, command.target_group, None, rows_max=1) and command.target_group >= 0:
+        _note_done(context, command.target_group, rows[0][0] + returned - 1)
+    if not _outbox(context, command.target_group, None, rows_max=1) and command.target_group >= 0:
         # The number of a group is never reused, so its moves need not be remembered.
-        OUTBOX_TARGETS.delete(turn.txn, turn.group, command.target_group)
+        OUTBOX_TARGETS.delete(context.txn, context.group, command.target_group)
     return Done(returned)
 
 
-def move_elsewhere(turn: Turn, command: MoveElsewhere) -> Done:
+def move_elsewhere(context: ApplyContext, command: MoveElsewhere) -> Done:
     """Sends to another partition the items that the target will never take. `changed` counts items,
     including those that the target has taken. 0 means that none is left.
     """
     target, upto_move = command.target_group, command.upto_move
-    rows = _outbox(turn, target, None) if target != command.to_group else []
+    rows = _outbox(context, target, None) if target != command.to_group else []
     left = 0
     for first_move, row in rows:
         mask = masks.from_bytes(row.mask)
         arrived = masks.first(mask, max(0, upto_move - first_move + 1))
-        if row.reason == DeadReason.VOID:
+        if row.reason == DeadCause.VOID:
             arrived = mask
-        _leave_outbox(turn, target, first_move, row, mask)
+        _leave_outbox(context, target, first_move, row, mask)
         if mask & ~arrived:
-            check(ItemState.MOVING, Event.REROUTE, ItemState.MOVING)
+            check(RowState.MOVING, Event.REROUTE, RowState.MOVING)
             send(
-                turn, row.first_seq, mask & ~arrived, attempt=row.attempt, reason=row.reason,
+                context, row.first_seq, mask & ~arrived, attempt=row.attempt, reason=row.reason,
                 target_group=command.to_group, died_at_ms=row.died_at_ms,
             )  # fmt: skip
         if arrived:
-            _leave(turn, row, arrived)
+            _leave(context, row, arrived)
         left += mask.bit_count()
     if rows:
-        _note_done(turn, target, rows[0][0] + left - 1)
+        _note_done(context, target, rows[0][0] + left - 1)
     return Done(left)
 
 
 def _outbox(
-    turn: Turn, target_group: int, upto_move: int | None, *, rows_max: int = APPLY_SEGMENTS_MAX
+    context: ApplyContext,
+    target_group: int,
+    upto_move: int | None,
+    *,
+    rows_max: int = APPLY_SEGMENTS_MAX,
 ) -> list[tuple[int, OutboxRow]]:
     rows: list[tuple[int, OutboxRow]] = []
     if target_group < 0:
         return rows
-    for key, value in OUTBOX.rows(turn.txn, turn.group, target_group):
+    for key, value in OUTBOX.rows(context.txn, context.group, target_group):
         first_move = int.from_bytes(key[-8:], "big")
         if len(rows) == rows_max or (upto_move is not None and first_move > upto_move):
             break
@@ -252,15 +258,15 @@ def _outbox(
 
 
 def _leave_outbox(
-    turn: Turn, target_group: int, first_move: int, row: OutboxRow, leaving: int
+    context: ApplyContext, target_group: int, first_move: int, row: OutboxRow, leaving: int
 ) -> None:
     """Detaches items from the outbox. The rest of their row keeps its numbers."""
-    txn, group = turn.txn, turn.group
+    txn, group = context.txn, context.group
     mask = masks.from_bytes(row.mask)
     segment = load_segment(txn, group, row.first_seq, masks.low(mask))
-    assert (segment.state, segment.locator) == (ItemState.MOVING, target_group)
+    assert (segment.state, segment.locator) == (RowState.MOVING, target_group)
     OUTBOX.delete(txn, group, target_group, first_move)
-    detach(turn, row.first_seq, segment, leaving)
+    detach(context, row.first_seq, segment, leaving)
     rest = mask & ~leaving
     if rest:
         left = OutboxRow(
@@ -269,22 +275,22 @@ def _leave_outbox(
         OUTBOX.put(txn, group, target_group, first_move + leaving.bit_count(), value=encode(left))
 
 
-def _leave(turn: Turn, row: OutboxRow, mask: int) -> None:
+def _leave(context: ApplyContext, row: OutboxRow, mask: int) -> None:
     """Removes items that have left the outbox: they have arrived, or were given up."""
-    if row.reason == DeadReason.VOID:
-        drop(turn, row.first_seq, mask, came_from=ItemState.MOVING)
+    if row.reason == DeadCause.VOID:
+        drop(context, row.first_seq, mask, came_from=RowState.MOVING)
         return
-    check(ItemState.MOVING, Event.MOVED, None)
-    remove(turn, row.first_seq, block_of(turn, row.first_seq), mask)
-    turn.state.moved_out += mask.bit_count()
+    check(RowState.MOVING, Event.MOVED, None)
+    remove(context, row.first_seq, block_of(context, row.first_seq), mask)
+    context.state.moved_out += mask.bit_count()
 
 
-def _note_done(turn: Turn, target_group: int, upto_move: int) -> None:
-    row = OUTBOX_TARGETS.get(turn.txn, turn.group, target_group)
+def _note_done(context: ApplyContext, target_group: int, upto_move: int) -> None:
+    row = OUTBOX_TARGETS.get(context.txn, context.group, target_group)
     target = NO_TARGET if row is None else decode_target(row)
     OUTBOX_TARGETS.put(
-        turn.txn,
-        turn.group,
+        context.txn,
+        context.group,
         target_group,
         value=encode(OutboxTarget(target.next_move, max(target.done, upto_move))),
     )

@@ -15,7 +15,7 @@ from querator.partition import masks
 from querator.partition.payloads import BlockDamaged, read_payload
 from querator.partition.rows import (
     Block,
-    DeadReason,
+    DeadCause,
     OutboxRow,
     Overlay,
     decode_outbox,
@@ -82,7 +82,7 @@ def outbox_batch(
         first_move = first_move or int.from_bytes(key[-8:], "big")
         block = load_block(txn, group, row.first_seq)
         mask = masks.first(masks.from_bytes(row.mask), items_max - len(items))
-        void = row.reason == DeadReason.VOID
+        void = row.reason == DeadCause.VOID
         try:
             stored = b"" if void else read_payload(txn, group, row.first_seq, block)
         except BlockDamaged:
@@ -127,7 +127,7 @@ def _moved_item(
     partition: int,
     group: int,
 ) -> MovedItem:
-    if row.reason == DeadReason.NONE:
+    if row.reason == DeadCause.NONE:
         letter = overlay.letter
         assert letter is not None, "only dead letters are redriven"
         return MovedItem(
@@ -136,7 +136,7 @@ def _moved_item(
             letter.origin_group,
             letter.origin_seq,
             0,
-            DeadReason.NONE,
+            DeadCause.NONE,
             (),
             letter.produced_at_ms,
             letter.died_at_ms,

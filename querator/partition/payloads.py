@@ -7,7 +7,7 @@ Another replica of the partition may have the same bytes undamaged.
 from collections.abc import Callable, Collection, Iterable
 
 from querator.partition import masks
-from querator.partition.rows import Block, ItemState, decode_block, decode_segment
+from querator.partition.rows import Block, RowState, decode_block, decode_segment
 from querator.storage import attachments
 from querator.storage.attachments import AttachmentDamaged
 from querator.storage.environment import ReadTransaction, StorageCorrupt
@@ -76,7 +76,7 @@ def ready_items(txn: ReadTransaction, group: int, blocks: Iterable[int]) -> int:
     for first_seq in blocks:
         for _, row in SEGMENTS.rows(txn, group, first_seq):
             segment = decode_segment(row)
-            if segment.state == ItemState.READY:
+            if segment.state == RowState.READY:
                 count += segment.mask.bit_count()
     return count
 
@@ -85,7 +85,7 @@ def items_left(
     txn: ReadTransaction,
     group: int,
     blocks: Iterable[int],
-    states: Collection[ItemState] = frozenset(ItemState),
+    states: Collection[RowState] = frozenset(RowState),
 ) -> int:
     """The number of items of these blocks that are in these states."""
     segments = (

@@ -20,10 +20,11 @@ from querator.model.limits import (
     SCHEDULE_AHEAD_MS_MAX,
     SCHEDULE_NOW_MS,
 )
-from querator.partition import holds, masks, places
+from querator.partition import held_keys, masks, request_places
+from querator.partition.apply_context import ApplyContext, earlier, unconfigured
 from querator.partition.dedup import known_keys, remember_keys, too_many_keys
 from querator.partition.producers import admit, remember
-from querator.partition.rows import Block, ItemState, OwnTimes, ProducerRow, encode
+from querator.partition.rows import Block, OwnTimes, ProducerRow, RowState, encode
 from querator.partition.segments import (
     LANE,
     check,
@@ -33,16 +34,15 @@ from querator.partition.segments import (
     tail_position,
 )
 from querator.partition.states import Event
-from querator.partition.turn import Turn, earlier, unconfigured
 from querator.storage import attachments
 from querator.storage.tables import LIVING, put_block
 
 
 def produce(
-    turn: Turn, commands: Sequence[Produce], parts: Sequence[int]
+    context: ApplyContext, commands: Sequence[Produce], parts: Sequence[int]
 ) -> list[ProduceResult | Refusal]:
     """Applies the produces of an entry. `parts` are the numbers of items of their attachments."""
-    state = turn.state
+    state = context.state
     base = state.next_seq
     results: list[ProduceResult | Refusal] = []
     living = 0
@@ -51,12 +51,12 @@ def produce(
     offset = accepted = 0
     for command in commands:
         count = len(command.lengths) >> 2
-        result, alive = _accept(turn, command, base + offset, accepted)
+        result, alive = _accept(context, command, base + offset, accepted)
         results.append(result)
         if alive:
             accepted += alive.bit_count()
             living |= alive << offset
-            for lane, mask in holds.lanes(turn, command.slots, alive).items():
+            for lane, mask in held_keys.lanes(context, command.slots, alive).items():
                 held[lane] = held.get(lane, 0) | mask << offset
             specials += [
                 ItemSpecial(
@@ -78,8 +78,8 @@ def produce(
         if alive:
             own = [special for special in specials if start <= special.ordinal < start + count]
             place_block(
-                turn,
-                (turn.index, part),
+                context,
+                (context.index, part),
                 base + start,
                 lengths[start * 4 : (start + count) * 4],
                 alive,
@@ -88,21 +88,23 @@ def produce(
                 start,
             )
         else:
-            attachments.drop(turn.txn, turn.group, turn.index, part, log_first=turn.log_first)
+            attachments.drop(
+                context.txn, context.group, context.index, part, log_first=context.log_first
+            )
         start += count
     assert start == offset, "the entry's parts hold all its items"
     return results
 
 
 def _accept(
-    turn: Turn, command: Produce, first_seq: int, accepted: int
+    context: ApplyContext, command: Produce, first_seq: int, accepted: int
 ) -> tuple[ProduceResult | Refusal, int]:
     """The answer, and the set of the command's items that are stored."""
-    state = turn.state
+    state = context.state
     count = len(command.lengths) >> 2
-    if turn.row is None:
+    if context.row is None:
         return unconfigured(), 0
-    refusal = _refuse_elsewhere(turn, command)
+    refusal = _refuse_elsewhere(context, command)
     if refusal is not None:
         return refusal, 0
     if count == 0:
@@ -115,35 +117,37 @@ def _accept(
         ), 0
     producer: ProducerRow | None = None
     if command.producer_id:
-        admitted = admit(turn, command)
+        admitted = admit(context, command)
         if isinstance(admitted, ProduceResult):
             state.duplicates += admitted.count
             return admitted, 0
         if isinstance(admitted, Refusal):
             return admitted, 0
         producer = admitted
-    stored = places.stored(turn, command) if producer is not None and command.slots else ()
-    duplicates = known_keys(turn, command.specials, first_seq, stored)
-    refusal = _no_room(turn, count - len(duplicates), state.occupied + accepted) or too_many_keys(
-        turn, command.specials, duplicates
+    stored = (
+        request_places.stored(context, command) if producer is not None and command.slots else ()
     )
+    duplicates = known_keys(context, command.specials, first_seq, stored)
+    refusal = _no_room(
+        context, count - len(duplicates), state.occupied + accepted
+    ) or too_many_keys(context, command.specials, duplicates)
     if refusal is not None:
         return refusal, 0
     result = ProduceResult(first_seq, count, duplicates=duplicates)
     if producer is not None:
-        remember(turn, command, producer, result)
+        remember(context, command, producer, result)
     alive = masks.full(count)
     if command.specials or duplicates:
-        remember_keys(turn, command, first_seq, duplicates)
+        remember_keys(context, command, first_seq, duplicates)
         for duplicate in duplicates:
             alive &= ~(1 << duplicate[0])
         state.duplicates += len(duplicates)
     return result, alive
 
 
-def _no_room(turn: Turn, fresh: int, held: int) -> Refusal | None:
+def _no_room(context: ApplyContext, fresh: int, held: int) -> Refusal | None:
     """The refusal if `fresh` more items do not fit into the partition; None if they fit."""
-    items_max = turn.queue.items_max
+    items_max = context.queue.items_max
     if items_max <= 0 or held + fresh <= items_max:
         return None
     return Refusal(
@@ -155,9 +159,9 @@ def _no_room(turn: Turn, fresh: int, held: int) -> Refusal | None:
     )
 
 
-def _refuse_elsewhere(turn: Turn, command: Produce) -> Refusal | None:
+def _refuse_elsewhere(context: ApplyContext, command: Produce) -> Refusal | None:
     """The refusal if the request does not belong to this partition under the current routing."""
-    share = turn.share
+    share = context.share
     if share.closing:
         message = "the partition is closing; it takes no items"
     elif not (command.producer_id or command.slots):
@@ -187,7 +191,7 @@ def shorter(one_ms: int, other_ms: int) -> int:
 
 
 def place_block(
-    turn: Turn,
+    context: ApplyContext,
     attachment: tuple[int, int],
     first_seq: int,
     lengths: bytes,
@@ -200,8 +204,8 @@ def place_block(
     the part. `specials` are those of the block's living items. `held` has items by the lane in
     which they wait. The ordinals of both count from `start`.
     """
-    now_ms = turn.now_ms
-    queue_timeout_ms = turn.queue.expire_timeout_ms
+    now_ms = context.now_ms
+    queue_timeout_ms = context.queue.expire_timeout_ms
     own: list[OwnTimes] = []
     later: dict[tuple[int, int], int] = {}
     for special in specials:
@@ -219,33 +223,35 @@ def place_block(
             expires = expire_at(max(now_ms, special.enqueue_at_ms if due_ms else 0), timeout_ms)
             own.append(OwnTimes(ordinal, expires, expire_ms, lease_ms))
     expires_ms = expire_at(now_ms, queue_timeout_ms)
-    add_block(turn, attachment, first_seq, lengths, alive, expires_ms, own)
+    add_block(context, attachment, first_seq, lengths, alive, expires_ms, own)
     ready = alive
     for (due_ms, lane), mask in sorted(later.items()):
         ready &= ~mask
-        check(None, Event.PRODUCE_LATER, ItemState.SCHEDULED)
-        place_scheduled(turn, first_seq, mask, attempt=0, releases=0, due_ms=due_ms, lane=lane)
+        check(None, Event.PRODUCE_LATER, RowState.SCHEDULED)
+        place_scheduled(context, first_seq, mask, attempt=0, releases=0, due_ms=due_ms, lane=lane)
     if ready:
-        _add_ready(turn, first_seq, ready, start, held)
+        _add_ready(context, first_seq, ready, start, held)
 
 
-def _add_ready(turn: Turn, first_seq: int, ready: int, start: int, held: dict[int, int]) -> None:
-    position = tail_position(turn)
+def _add_ready(
+    context: ApplyContext, first_seq: int, ready: int, start: int, held: dict[int, int]
+) -> None:
+    position = tail_position(context)
     for lane in sorted(held):
         mask = (held[lane] >> start) & ready
         if mask:
             ready &= ~mask
-            check(None, Event.HOLD, ItemState.HELD)
+            check(None, Event.HOLD, RowState.HELD)
             place_held(
-                turn, first_seq, mask, attempt=0, releases=0, position=position, lane=lane
+                context, first_seq, mask, attempt=0, releases=0, position=position, lane=lane
             )  # fmt: skip
     if ready:
-        check(None, Event.PRODUCE, ItemState.READY)
-        place_ready(turn, first_seq, ready, attempt=0, releases=0, position=position)
+        check(None, Event.PRODUCE, RowState.READY)
+        place_ready(context, first_seq, ready, attempt=0, releases=0, position=position)
 
 
 def add_block(
-    turn: Turn,
+    context: ApplyContext,
     attachment: tuple[int, int],
     first_seq: int,
     lengths: bytes,
@@ -264,16 +270,16 @@ def add_block(
     block = Block(
         *attachment,
         count,
-        turn.now_ms,
+        context.now_ms,
         expire_at_ms,
         head_ms,
         pack(f"<{count + 1}I", *offsets),
         tuple(own),
     )
     expiries = block.expiries() if head_ms else ()
-    put_block(turn.txn, turn.group, first_seq, encode(block), expiries)
-    turn.state.bytes += block.size(alive)
+    put_block(context.txn, context.group, first_seq, encode(block), expiries)
+    context.state.bytes += block.size(alive)
     if alive != masks.full(count):
-        LIVING.put(turn.txn, turn.group, first_seq, value=masks.to_bytes(alive))
+        LIVING.put(context.txn, context.group, first_seq, value=masks.to_bytes(alive))
     if head_ms:
-        turn.state.expiry_head_ms = earlier(turn.state.expiry_head_ms, head_ms)
+        context.state.expiry_head_ms = earlier(context.state.expiry_head_ms, head_ms)

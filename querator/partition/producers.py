@@ -38,7 +38,8 @@ from querator.model.limits import (
     PRODUCER_RETENTION_MS,
     PRODUCERS_MAX,
 )
-from querator.partition import places
+from querator.partition import request_places
+from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.rows import (
     ProduceMode,
     ProducerOutcome,
@@ -47,7 +48,6 @@ from querator.partition.rows import (
     decode_producer,
     encode,
 )
-from querator.partition.turn import Turn, earlier
 from querator.storage.tables import PRODUCER_CHECKS, PRODUCER_OUTCOMES, PRODUCERS
 
 UNKNOWN = ProducerRow(0, 0, 0, 0, 0, 0)
@@ -64,9 +64,9 @@ def born_ms(producer_id: bytes) -> int:
     return int.from_bytes(producer_id[:6], "big")
 
 
-def admit(turn: Turn, command: Produce) -> ProducerRow | ProduceResult | Refusal:
+def admit(context: ApplyContext, command: Produce) -> ProducerRow | ProduceResult | Refusal:
     """The producer's row if the request is to be applied, else the answer to the request."""
-    txn, group = turn.txn, turn.group
+    txn, group = context.txn, context.group
     producer_id, sequence, ordered = command.producer_id, command.sequence, command.ordered
     if sequence <= 0:
         return Refusal(ErrorCode.INVALID_ARGUMENT, "sequence must be at least 1", field="sequence")
@@ -74,13 +74,13 @@ def admit(turn: Turn, command: Produce) -> ProducerRow | ProduceResult | Refusal
     if raw is None:
         producer = UNKNOWN
         born = born_ms(producer_id)
-        if born + PRODUCER_RETENTION_MS < turn.now_ms or born <= turn.state.displaced_ms:
+        if born + PRODUCER_RETENTION_MS < context.now_ms or born <= context.state.displaced_ms:
             return _expired(
                 "the producer is older than the partition remembers producers", sequence
             )
-        if born > turn.now_ms + PRODUCER_AHEAD_MS_MAX:
-            return _born_ahead(born, turn.now_ms)
-        if turn.state.producers >= PRODUCERS_MAX and not _make_room(turn):
+        if born > context.now_ms + PRODUCER_AHEAD_MS_MAX:
+            return _born_ahead(born, context.now_ms)
+        if context.state.producers >= PRODUCERS_MAX and not _make_room(context):
             return Refusal(
                 ErrorCode.TOO_MANY_PRODUCERS,
                 f"the partition remembers {PRODUCERS_MAX} producers with their last outcomes; new "
@@ -92,7 +92,7 @@ def admit(turn: Turn, command: Produce) -> ProducerRow | ProduceResult | Refusal
         producer = decode_producer(raw)
         if sequence <= producer.highest:
             known = PRODUCER_OUTCOMES.get(txn, group, producer_id, sequence)
-            answer = None if known is None else _answer(turn, decode_outcome(known), command)
+            answer = None if known is None else _answer(context, decode_outcome(known), command)
             if answer is not None:
                 return answer
             if ordered or sequence <= producer.forgotten:
@@ -108,16 +108,20 @@ def admit(turn: Turn, command: Produce) -> ProducerRow | ProduceResult | Refusal
     return producer
 
 
-def _answer(turn: Turn, first: ProducerOutcome, command: Produce) -> ProduceResult | None:
+def _answer(
+    context: ApplyContext, first: ProducerOutcome, command: Produce
+) -> ProduceResult | None:
     """The first answer. None when it does not cover all items of the request."""
     if command.slots and first.mode == ProduceMode.KEYED:
-        return places.repeated(first, command, turn.queue.partition)
+        return request_places.repeated(first, command, context.queue.partition)
     return ProduceResult(first.first_seq, first.count, True, first.duplicates, first.partition)
 
 
-def remember(turn: Turn, command: Produce, producer: ProducerRow, result: ProduceResult) -> None:
+def remember(
+    context: ApplyContext, command: Produce, producer: ProducerRow, result: ProduceResult
+) -> None:
     """Keeps the outcome of a request that was applied."""
-    txn, group, now_ms = turn.txn, turn.group, turn.now_ms
+    txn, group, now_ms = context.txn, context.group, context.now_ms
     producer_id, sequence = command.producer_id, command.sequence
     before = None
     if command.slots:
@@ -125,16 +129,16 @@ def remember(turn: Turn, command: Produce, producer: ProducerRow, result: Produc
     outcome = _outcome(command, result, now_ms)
     if before is not None:
         earlier_part = decode_outcome(before)
-        slots = set(places.slots_of(command.slots))
-        kept_places = places.places_of(earlier_part, turn.queue.partition)
+        slots = set(request_places.slots_of(command.slots))
+        kept_places = request_places.places_of(earlier_part, context.queue.partition)
         outcome = msgspec.structs.replace(
             outcome, elsewhere=tuple(one for one in kept_places if one.slot not in slots)
         )
     PRODUCER_OUTCOMES.put(txn, group, producer_id, sequence, value=encode(outcome))
     check_at_ms = producer.check_at_ms
     if producer is UNKNOWN:
-        check_at_ms = _check_after(now_ms + turn.queue.dedup_window_ms)
-        _enter(turn, producer_id, check_at_ms)
+        check_at_ms = _check_after(now_ms + context.queue.dedup_window_ms)
+        _enter(context, producer_id, check_at_ms)
     updated = ProducerRow(
         max(producer.highest, sequence),
         producer.forgotten,
@@ -144,7 +148,7 @@ def remember(turn: Turn, command: Produce, producer: ProducerRow, result: Produc
         check_at_ms,
     )
     if updated.kept >= PRODUCER_OUTCOMES_MAX + FORGET_AT_ONCE:
-        updated = _forget(turn, producer_id, updated, FORGET_AT_ONCE, everything=True)
+        updated = _forget(context, producer_id, updated, FORGET_AT_ONCE, everything=True)
     PRODUCERS.put(txn, group, producer_id, value=encode(updated))
 
 
@@ -163,23 +167,23 @@ def _outcome(command: Produce, result: ProduceResult, now_ms: int) -> ProducerOu
     )
 
 
-def _enter(turn: Turn, producer_id: bytes, check_at_ms: int) -> None:
+def _enter(context: ApplyContext, producer_id: bytes, check_at_ms: int) -> None:
     """Counts a producer that was not known, and schedules its first check."""
-    turn.state.producers += 1
-    PRODUCER_CHECKS.put(turn.txn, turn.group, check_at_ms, producer_id, value=b"")
-    turn.state.cleanup_head_ms = earlier(turn.state.cleanup_head_ms, check_at_ms)
+    context.state.producers += 1
+    PRODUCER_CHECKS.put(context.txn, context.group, check_at_ms, producer_id, value=b"")
+    context.state.cleanup_head_ms = earlier(context.state.cleanup_head_ms, check_at_ms)
 
 
-def adopt_producer(turn: Turn, fact: ProducerFact) -> None:
+def adopt_producer(context: ApplyContext, fact: ProducerFact) -> None:
     """Adopts what another partition knows about a producer: outcomes are added, none is removed."""
-    txn, group, producer_id = turn.txn, turn.group, fact.producer_id
+    txn, group, producer_id = context.txn, context.group, fact.producer_id
     raw = PRODUCERS.get(txn, group, producer_id)
     producer = UNKNOWN if raw is None else decode_producer(raw)
     kept, oldest_ms = producer.kept, producer.oldest_ms
     for one in fact.outcomes:
         known = PRODUCER_OUTCOMES.get(txn, group, producer_id, one.sequence)
         before = None if known is None else decode_outcome(known)
-        outcome = _adopted(turn, one, before)
+        outcome = _adopted(context, one, before)
         PRODUCER_OUTCOMES.put(txn, group, producer_id, one.sequence, value=encode(outcome))
         if before is None:
             oldest_ms = min(oldest_ms, one.at_ms) if kept else one.at_ms
@@ -189,9 +193,9 @@ def adopt_producer(turn: Turn, fact: ProducerFact) -> None:
     if raw is None:
         check_at_ms = _silent_since(producer_id, last_ms) + PRODUCER_RETENTION_MS
         if kept:
-            check_at_ms = oldest_ms + turn.queue.dedup_window_ms
-        check_at_ms = _check_after(max(check_at_ms, turn.now_ms))
-        _enter(turn, producer_id, check_at_ms)
+            check_at_ms = oldest_ms + context.queue.dedup_window_ms
+        check_at_ms = _check_after(max(check_at_ms, context.now_ms))
+        _enter(context, producer_id, check_at_ms)
     adopted = ProducerRow(
         max(producer.highest, fact.highest), max(producer.forgotten, fact.forgotten),
         last_ms, oldest_ms, kept, check_at_ms,
@@ -199,30 +203,32 @@ def adopt_producer(turn: Turn, fact: ProducerFact) -> None:
     PRODUCERS.put(txn, group, producer_id, value=encode(adopted))
 
 
-def _adopted(turn: Turn, fact: OutcomeFact, before: ProducerOutcome | None) -> ProducerOutcome:
+def _adopted(
+    context: ApplyContext, fact: OutcomeFact, before: ProducerOutcome | None
+) -> ProducerOutcome:
     if before is not None and (before.mode, fact.mode) != (ProduceMode.KEYED, ProduceMode.KEYED):
         return before
     if before is not None:
-        own = turn.queue.partition
-        here = places.places_of(before, own)
-        more = places.merged(here, fact.places)[len(here) :]
+        own = context.queue.partition
+        here = request_places.places_of(before, own)
+        more = request_places.merged(here, fact.places)[len(here) :]
         return msgspec.structs.replace(before, elsewhere=before.elsewhere + more)
     return ProducerOutcome(
         fact.first_seq,
         fact.count,
         fact.at_ms,
         fact.duplicates,
-        -1 if fact.partition == turn.queue.partition else fact.partition,
+        -1 if fact.partition == context.queue.partition else fact.partition,
         fact.mode,
         elsewhere=fact.places,
     )
 
 
-def forget_producers(turn: Turn, rows_max: int) -> int:
+def forget_producers(context: ApplyContext, rows_max: int) -> int:
     """Checks producers whose check is due, up to `rows_max` rows, and forgets what may be
     forgotten.
     """
-    txn, group, now_ms = turn.txn, turn.group, turn.now_ms
+    txn, group, now_ms = context.txn, context.group, context.now_ms
     due: list[tuple[int, bytes]] = []
     for key, _ in PRODUCER_CHECKS.rows(txn, group):
         check_at_ms, producer_id = PRODUCER_CHECKS.parts(key)
@@ -239,19 +245,19 @@ def forget_producers(turn: Turn, rows_max: int) -> int:
         assert raw is not None
         producer = decode_producer(raw)
         before = producer.kept
-        producer = _forget(turn, producer_id, producer, rows_max - done, everything=False)
+        producer = _forget(context, producer_id, producer, rows_max - done, everything=False)
         done += 1 + before - producer.kept
         if not producer.kept:
-            turn.state.crowded_until_ms = 0
+            context.state.crowded_until_ms = 0
         PRODUCER_CHECKS.delete(txn, group, check_at_ms, producer_id)
         forget_at_ms = _silent_since(producer_id, producer.last_ms) + PRODUCER_RETENTION_MS
         if not producer.kept and forget_at_ms <= now_ms:
             PRODUCERS.delete(txn, group, producer_id)
-            turn.state.producers -= 1
+            context.state.producers -= 1
             continue
         next_ms = forget_at_ms
         if producer.kept:
-            next_ms = producer.oldest_ms + turn.queue.dedup_window_ms
+            next_ms = producer.oldest_ms + context.queue.dedup_window_ms
         next_ms = _check_after(max(next_ms, now_ms))
         PRODUCER_CHECKS.put(txn, group, next_ms, producer_id, value=b"")
         updated = ProducerRow(
@@ -262,11 +268,11 @@ def forget_producers(turn: Turn, rows_max: int) -> int:
     return done
 
 
-def redate_producer(turn: Turn, key: bytes, value: bytes) -> int:
+def redate_producer(context: ApplyContext, key: bytes, value: bytes) -> int:
     """Dates what is later than state time, which has gone back, to state time. Returns the number
     of rows.
     """
-    txn, group, now_ms = turn.txn, turn.group, turn.now_ms
+    txn, group, now_ms = context.txn, context.group, context.now_ms
     producer_id, producer = key[-PRODUCER_ID_BYTES:], decode_producer(value)
     if max(producer.last_ms, producer.oldest_ms) <= now_ms:
         return 1
@@ -291,14 +297,14 @@ def redate_producer(turn: Turn, key: bytes, value: bytes) -> int:
     return 1 + len(later)
 
 
-def _make_room(turn: Turn) -> bool:
+def _make_room(context: ApplyContext) -> bool:
     """Forgets the producers that have been silent for longest, up to DISPLACED_AT_ONCE. Returns
     whether there were any. If there were none, calls within the next minute do not search for them.
     """
-    txn, group, now_ms = turn.txn, turn.group, turn.now_ms
-    if now_ms < turn.state.crowded_until_ms <= now_ms + MINUTE_MS:
+    txn, group, now_ms = context.txn, context.group, context.now_ms
+    if now_ms < context.state.crowded_until_ms <= now_ms + MINUTE_MS:
         return False
-    window_ms = turn.queue.dedup_window_ms
+    window_ms = context.queue.dedup_window_ms
     doomed: list[tuple[bytes, bytes]] = []
     # The checks of producers without outcomes are due when these producers are to be forgotten.
     # They come after those of the others, which are due within the window, and are in the order
@@ -318,26 +324,33 @@ def _make_room(turn: Turn) -> bool:
     for key, producer_id in doomed:
         txn.delete(key)
         PRODUCERS.delete(txn, group, producer_id)
-        turn.state.displaced_ms = max(turn.state.displaced_ms, born_ms(producer_id))
-    turn.state.producers -= len(doomed)
-    turn.state.crowded_until_ms = 0 if doomed else now_ms + MINUTE_MS
+        context.state.displaced_ms = max(context.state.displaced_ms, born_ms(producer_id))
+    context.state.producers -= len(doomed)
+    context.state.crowded_until_ms = 0 if doomed else now_ms + MINUTE_MS
     return bool(doomed)
 
 
 def _forget(
-    turn: Turn, producer_id: bytes, producer: ProducerRow, rows_max: int, *, everything: bool
+    context: ApplyContext,
+    producer_id: bytes,
+    producer: ProducerRow,
+    rows_max: int,
+    *,
+    everything: bool,
 ) -> ProducerRow:
     """Forgets outcomes, beginning at the lowest sequence: those that have left the window,
     or any.
     """
-    txn, group = turn.txn, turn.group
-    window_ms = turn.queue.dedup_window_ms
+    txn, group = context.txn, context.group
+    window_ms = context.queue.dedup_window_ms
     doomed: list[bytes] = []
     oldest_ms = 0
     forgotten = producer.forgotten
     for key, row in PRODUCER_OUTCOMES.rows(txn, group, producer_id):
         outcome = decode_outcome(row)
-        if len(doomed) == rows_max or (not everything and outcome.at_ms + window_ms > turn.now_ms):
+        if len(doomed) == rows_max or (
+            not everything and outcome.at_ms + window_ms > context.now_ms
+        ):
             oldest_ms = outcome.at_ms
             break
         doomed.append(key)

@@ -8,20 +8,26 @@ sequence are stable.
 
 import msgspec
 
-from querator.model.calls import DeadLetter, LoadedItems, Overlay, PartitionStats, PeekedItem
+from querator.model.calls import (
+    BrowsedItem,
+    DeadOrigin,
+    LaterAttributes,
+    LoadedItems,
+    PartitionCounts,
+)
 from querator.model.commands import PartitionEffects
 from querator.model.ids import parse_stream_request_id
 from querator.partition import masks, rows
-from querator.partition.holds import waited_for
+from querator.partition.held_keys import waited_for
 from querator.partition.lease import client_hash
 from querator.partition.outbox import OutboxBatch, load_overlay, outbox_batch, outbox_targets
 from querator.partition.payloads import ReadPart, find_block, read_payload
 from querator.partition.readers import oldest_batch_at
 from querator.partition.rows import (
     Block,
-    ItemState,
+    PartitionState,
+    RowState,
     Segment,
-    State,
     decode_lease,
     decode_overlay,
     decode_segment,
@@ -57,7 +63,7 @@ continue.
 class ItemPage(msgspec.Struct, frozen=True):
     """A page of items. `after_seq` is where the next page starts; 0 means that there is none."""
 
-    items: tuple[PeekedItem, ...]
+    items: tuple[BrowsedItem, ...]
     after_seq: int
 
 
@@ -99,16 +105,16 @@ def load_segment(
     )
 
 
-def stats(txn: ReadTransaction, group: int) -> PartitionStats:
+def stats(txn: ReadTransaction, group: int) -> PartitionCounts:
     txn = generations.view(txn, group)
     raw = STATE.get(txn, group)
-    state = State() if raw is None else decode_state(raw)
+    state = PartitionState() if raw is None else decode_state(raw)
     oldest_ms = 0
     for _, value in READY.rows(txn, group, LANE):
         oldest_ms = load_block(txn, group, int.from_bytes(value, "big")).produced_at_ms
         break
     settings = SETTINGS.get(txn, group)
-    return PartitionStats(
+    return PartitionCounts(
         partition=0 if settings is None else decode_settings(settings).settings.partition,
         applied_index=state.index,
         ready=state.ready,
@@ -168,7 +174,7 @@ def _first_seq(txn: ReadTransaction, group: int) -> int:
 def effects(txn: ReadTransaction, group: int) -> PartitionEffects:
     """The effects that the partition would report now, in a view of the generation in use."""
     raw = STATE.get(txn, group)
-    return (State() if raw is None else decode_state(raw)).effects
+    return (PartitionState() if raw is None else decode_state(raw)).effects
 
 
 def applied_index(txn: ReadTransaction, group: int) -> int:
@@ -186,7 +192,7 @@ def settings_version(txn: ReadTransaction, group: int) -> int:
 def peek(
     txn: ReadTransaction,
     group: int,
-    state: ItemState | None,
+    state: RowState | None,
     *,
     after_seq: int,
     limit: int,
@@ -248,7 +254,7 @@ def dead_letters(
         if letter is None or origin_queue not in (None, letter.origin_queue):
             continue
         place = find_item(txn, group, at)
-        if place is not None and place[1].state != ItemState.MOVING:
+        if place is not None and place[1].state != RowState.MOVING:
             found.append((at, *place))
     page = _collect(txn, group, found, limit=limit, bytes_max=bytes_max)
     if len(page) < len(found):
@@ -305,8 +311,8 @@ def _collect(
     *,
     limit: int,
     bytes_max: int,
-) -> tuple[PeekedItem, ...]:
-    page: list[PeekedItem] = []
+) -> tuple[BrowsedItem, ...]:
+    page: list[BrowsedItem] = []
     block: Block | None = None
     stored = b""
     held = -1
@@ -322,16 +328,16 @@ def _collect(
         size += len(item)
         if page and size > bytes_max:
             break
-        state = ItemState(segment.state)
+        state = RowState(segment.state)
         overlay = load_overlay(txn, group, seq)
         page.append(
-            PeekedItem(
+            BrowsedItem(
                 seq=seq,
                 state=state,
                 attempt=segment.attempt,
                 produced_at_ms=block.produced_at_ms,
-                due_at_ms=segment.locator if state is ItemState.SCHEDULED else 0,
-                lease=segment.locator if state is ItemState.LEASED else 0,
+                due_at_ms=segment.locator if state is RowState.SCHEDULED else 0,
+                lease=segment.locator if state is RowState.LEASED else 0,
                 dead_letter=_dead_letter(overlay),
                 errors=overlay.errors,
                 item=item,
@@ -351,11 +357,11 @@ def cut(block: Block, stored: bytes, mask: int) -> bytes:
     )
 
 
-def _dead_letter(overlay: rows.Overlay) -> DeadLetter | None:
+def _dead_letter(overlay: rows.Overlay) -> DeadOrigin | None:
     letter = overlay.letter
     if letter is None:
         return None
-    return DeadLetter(
+    return DeadOrigin(
         letter.origin_queue,
         letter.origin_partition,
         letter.origin_seq,
@@ -367,7 +373,9 @@ def _dead_letter(overlay: rows.Overlay) -> DeadLetter | None:
     )
 
 
-def overlays_of(txn: ReadTransaction, group: int, first_seq: int, mask: int) -> tuple[Overlay, ...]:
+def overlays_of(
+    txn: ReadTransaction, group: int, first_seq: int, mask: int
+) -> tuple[LaterAttributes, ...]:
     start = OVERLAYS.key(group, first_seq + masks.low(mask))
     stop = OVERLAYS.key(group, first_seq + mask.bit_length())
     found = []
@@ -376,5 +384,5 @@ def overlays_of(txn: ReadTransaction, group: int, first_seq: int, mask: int) -> 
         if mask >> ordinal & 1:
             overlay = decode_overlay(row)
             index = (mask & masks.full(ordinal)).bit_count()
-            found.append(Overlay(index, _dead_letter(overlay), overlay.errors))
+            found.append(LaterAttributes(index, _dead_letter(overlay), overlay.errors))
     return tuple(found)

@@ -23,7 +23,7 @@ from querator.partition.readers import (
     unknown_reader,
 )
 from querator.partition.rows import (
-    State,
+    PartitionState,
     decode_reserved,
     decode_settings,
     decode_state,
@@ -47,7 +47,7 @@ class Outlook(msgspec.Struct, frozen=True):
     routing: int = 0
 
 
-class BatchPart(msgspec.Struct, frozen=True):
+class BatchItems(msgspec.Struct, frozen=True):
     """Items in the order of the batch, up to before `next_index`. The range that was asked for ends
     before `upto_index`.
     """
@@ -98,7 +98,7 @@ def outlook(txn: ReadTransaction, group: int, command: AdvanceReader) -> Outlook
     return Outlook(result=answer_of(row, state, share), routing=share.routing)
 
 
-def _ready(txn: ReadTransaction, group: int, state: State, upto_position: int) -> int:
+def _ready(txn: ReadTransaction, group: int, state: PartitionState, upto_position: int) -> int:
     """The number of items that may be reserved: all ready items, or none if the head of the lane is
     beyond `upto_position`.
     """
@@ -118,7 +118,7 @@ def batch_part(
     upto_index: int,
     bytes_max: int = BROWSE_BYTES,
     items_max: int = BROWSE_ITEMS_MAX,
-) -> BatchPart | Refusal:
+) -> BatchItems | Refusal:
     """Items of an open batch, from one index up to before another (0: to the end). Ends with the
     segment that reaches `bytes_max` or `items_max`.
     """
@@ -161,9 +161,9 @@ def batch_part(
         runs.append(run)
         size += len(run.items)
         items += len(run.seqs)
-    return BatchPart(tuple(runs), from_index + items, upto_index)
+    return BatchItems(tuple(runs), from_index + items, upto_index)
 
 
-def _state(txn: ReadTransaction, group: int) -> State:
+def _state(txn: ReadTransaction, group: int) -> PartitionState:
     raw = STATE.get(txn, group)
-    return State() if raw is None else decode_state(raw)
+    return PartitionState() if raw is None else decode_state(raw)

@@ -32,23 +32,24 @@ from querator.model.limits import (
 )
 from querator.model.readers import (
     AdvanceReader,
-    NamedBatch,
+    NumberedBatch,
     OpenReader,
     ReaderResult,
     ReleaseReader,
 )
 from querator.partition import masks
+from querator.partition.apply_context import ApplyContext
 from querator.partition.dead import become_ready, kill, worn
 from querator.partition.rows import (
     Block,
-    DeadReason,
-    ItemState,
+    DeadCause,
     OpenBatch,
+    PartitionState,
     ReaderRow,
     ReservedItems,
+    RowState,
     Segment,
     SettingsRow,
-    State,
     decode_reader,
     decode_reserved,
     encode,
@@ -64,7 +65,6 @@ from querator.partition.segments import (
     without,
 )
 from querator.partition.states import Event
-from querator.partition.turn import Turn
 from querator.storage.environment import ReadTransaction
 from querator.storage.tables import READERS, READY, RESERVED, SEGMENTS
 
@@ -89,7 +89,7 @@ def oldest_batch_at(txn: ReadTransaction, group: int) -> int:
     return min((row.batch.opened_at_ms for row in rows if row.batch is not None), default=0)
 
 
-def answer_of(row: ReaderRow, state: State, share: SettingsRow) -> ReaderResult:
+def answer_of(row: ReaderRow, state: PartitionState, share: SettingsRow) -> ReaderResult:
     return ReaderResult(
         row.epoch,
         row.acked_seq,
@@ -101,19 +101,19 @@ def answer_of(row: ReaderRow, state: State, share: SettingsRow) -> ReaderResult:
     )
 
 
-def batch_of(row: ReaderRow) -> NamedBatch | None:
+def batch_of(row: ReaderRow) -> NumberedBatch | None:
     batch = row.batch
     if batch is None:
         return None
-    return NamedBatch(batch.seq, batch.count, batch.bytes, batch.opened_at_ms, batch.replays)
+    return NumberedBatch(batch.seq, batch.count, batch.bytes, batch.opened_at_ms, batch.replays)
 
 
 # --- the commands --------------------------------------------------------------------------
 
 
-def open_reader(turn: Turn, command: OpenReader) -> ReaderResult | Refusal:
-    state = turn.state
-    row = load_reader(turn.txn, turn.group, command.reader_id)
+def open_reader(context: ApplyContext, command: OpenReader) -> ReaderResult | Refusal:
+    state = context.state
+    row = load_reader(context.txn, context.group, command.reader_id)
     if row is None:
         if state.readers >= READERS_MAX:
             return _too_many(command.reader_id)
@@ -133,46 +133,46 @@ def open_reader(turn: Turn, command: OpenReader) -> ReaderResult | Refusal:
         batch = row.batch
         if batch is not None:
             batch = msgspec.structs.replace(batch, replays=batch.replays + 1)
-        row = msgspec.structs.replace(row, epoch=epoch, opened_at_ms=turn.now_ms, batch=batch)
-    return _answer(turn, row)
+        row = msgspec.structs.replace(row, epoch=epoch, opened_at_ms=context.now_ms, batch=batch)
+    return _answer(context, row)
 
 
-def advance_reader(turn: Turn, command: AdvanceReader) -> ReaderResult | Refusal:
-    row = load_reader(turn.txn, turn.group, command.reader_id)
-    refusal = refuses(row, command, regrown=turn.queue.first_seq > 0)
+def advance_reader(context: ApplyContext, command: AdvanceReader) -> ReaderResult | Refusal:
+    row = load_reader(context.txn, context.group, command.reader_id)
+    refusal = refuses(row, command, regrown=context.queue.first_seq > 0)
     if refusal is not None:
         return refusal
     assert row is not None
     batch = row.batch
     if batch is not None and command.ack_seq >= batch.seq:
-        _acknowledge(turn, row)
+        _acknowledge(context, row)
         batch = None
     row = msgspec.structs.replace(
         row,
-        advanced_at_ms=turn.now_ms,
+        advanced_at_ms=context.now_ms,
         acked_seq=command.ack_seq,
         last_seq=max(row.last_seq, command.ack_seq),
         batch=batch,
     )
     if batch is None and command.max_items > 0:
-        batch = _reserve(turn, row, command)
+        batch = _reserve(context, row, command)
         if batch is not None:
             row = msgspec.structs.replace(row, last_seq=batch.seq, batch=batch)
-    return _answer(turn, row)
+    return _answer(context, row)
 
 
-def release_reader(turn: Turn, command: ReleaseReader) -> Done | Refusal:
+def release_reader(context: ApplyContext, command: ReleaseReader) -> Done | Refusal:
     """Releases a batch or makes its items die. `changed` counts these items."""
-    row = load_reader(turn.txn, turn.group, command.reader_id)
+    row = load_reader(context.txn, context.group, command.reader_id)
     if row is None:
         # A repeated removal finds no reader.
         return Done(0) if command.remove else unknown_reader(command.reader_id)
     released = 0
     if row.batch is not None and row.batch.seq == command.batch_seq:
         released = row.batch.count
-        _release(turn, row, dead=command.dead)
+        _release(context, row, dead=command.dead)
         dead_seq = command.batch_seq if command.dead else row.dead_seq
-        row = _put(turn, msgspec.structs.replace(row, batch=None, dead_seq=dead_seq))
+        row = _put(context, msgspec.structs.replace(row, batch=None, dead_seq=dead_seq))
     if command.remove:
         if row.batch is not None:
             return Refusal(
@@ -182,19 +182,19 @@ def release_reader(turn: Turn, command: ReleaseReader) -> Done | Refusal:
                 field="reader_id",
                 value=row.reader_id,
             )
-        READERS.delete(turn.txn, turn.group, reader_hash(row.reader_id))
-        turn.state.readers -= 1
-        turn.state.ended_epoch = max(turn.state.ended_epoch, row.epoch)
+        READERS.delete(context.txn, context.group, reader_hash(row.reader_id))
+        context.state.readers -= 1
+        context.state.ended_epoch = max(context.state.ended_epoch, row.epoch)
     return Done(released)
 
 
-def _answer(turn: Turn, row: ReaderRow) -> ReaderResult:
-    assert turn.row is not None
-    return answer_of(_put(turn, row), turn.state, turn.row)
+def _answer(context: ApplyContext, row: ReaderRow) -> ReaderResult:
+    assert context.row is not None
+    return answer_of(_put(context, row), context.state, context.row)
 
 
-def _put(turn: Turn, row: ReaderRow) -> ReaderRow:
-    READERS.put(turn.txn, turn.group, reader_hash(row.reader_id), value=encode(row))
+def _put(context: ApplyContext, row: ReaderRow) -> ReaderRow:
+    READERS.put(context.txn, context.group, reader_hash(row.reader_id), value=encode(row))
     return row
 
 
@@ -318,18 +318,18 @@ def _too_many(reader_id: str) -> Refusal:
 # --- what happens to items -----------------------------------------------------------------
 
 
-def _reserve(turn: Turn, row: ReaderRow, command: AdvanceReader) -> OpenBatch | None:
+def _reserve(context: ApplyContext, row: ReaderRow, command: AdvanceReader) -> OpenBatch | None:
     """Reserves items from the head of the lane as the reader's next batch. Dead items among them
     die.
     """
-    txn, group, state = turn.txn, turn.group, turn.state
+    txn, group, state = context.txn, context.group, context.state
     items_left = min(command.max_items, BATCH_ITEMS_MAX)
     bytes_left = bytes_max = min(max(command.max_bytes, 0), BATCH_BYTES_MAX)
     count = segments = 0
-    check(ItemState.READY, Event.RESERVE, ItemState.RESERVED)
-    for first_seq, segment in _heads(turn, command):
-        block = block_of(turn, first_seq)
-        mask = _judge(turn, first_seq, block, segment)
+    check(RowState.READY, Event.RESERVE, RowState.RESERVED)
+    for first_seq, segment in _heads(context, command):
+        block = block_of(context, first_seq)
+        mask = _judge(context, first_seq, block, segment)
         if not mask:
             continue
         segment = without(segment, segment.mask & ~mask)
@@ -341,19 +341,19 @@ def _reserve(turn: Turn, row: ReaderRow, command: AdvanceReader) -> OpenBatch | 
             if not mask:
                 break
             size = block.size(mask)
-        detach(turn, first_seq, segment, mask)
+        detach(context, first_seq, segment, mask)
         put_segment(
-            turn,
+            context,
             first_seq,
             Segment(
-                ItemState.RESERVED, segment.attempt, segment.releases, segment.position,
+                RowState.RESERVED, segment.attempt, segment.releases, segment.position,
                 row.number, mask,
             ),
         )  # fmt: skip
         items = ReservedItems(first_seq, masks.to_bytes(mask))
         RESERVED.put(txn, group, row.number, count, value=encode(items))
         taken = mask.bit_count()
-        turn.count_ahead(segment.position, taken)
+        context.count_ahead(segment.position, taken)
         state.reserved += taken
         count, segments = count + taken, segments + 1
         items_left, bytes_left = items_left - taken, bytes_left - size
@@ -361,14 +361,14 @@ def _reserve(turn: Turn, row: ReaderRow, command: AdvanceReader) -> OpenBatch | 
             break
     if not count:
         return None
-    return OpenBatch(row.last_seq + 1, segments, count, bytes_max - bytes_left, turn.now_ms)
+    return OpenBatch(row.last_seq + 1, segments, count, bytes_max - bytes_left, context.now_ms)
 
 
-def _heads(turn: Turn, command: AdvanceReader) -> list[tuple[int, Segment]]:
+def _heads(context: ApplyContext, command: AdvanceReader) -> list[tuple[int, Segment]]:
     """Ready segments from the head of the lane, up to the number that one batch may have
     and needs.
     """
-    txn, group = turn.txn, turn.group
+    txn, group = context.txn, context.group
     found: list[tuple[int, Segment]] = []
     count = 0
     for key, value in READY.rows(txn, group, LANE):
@@ -384,67 +384,67 @@ def _heads(turn: Turn, command: AdvanceReader) -> list[tuple[int, Segment]]:
     return found
 
 
-def _judge(turn: Turn, first_seq: int, block: Block, segment: Segment) -> int:
+def _judge(context: ApplyContext, first_seq: int, block: Block, segment: Segment) -> int:
     """Kills the dead items of a ready segment. Returns the remaining items."""
-    expired = block.expired(segment.mask, turn.now_ms)
-    spent = segment.mask & ~expired if worn(turn, segment.attempt) else 0
-    for dead, reason in ((expired, DeadReason.EXPIRED), (spent, DeadReason.ATTEMPTS)):
+    expired = block.expired(segment.mask, context.now_ms)
+    spent = segment.mask & ~expired if worn(context, segment.attempt) else 0
+    for dead, reason in ((expired, DeadCause.EXPIRED), (spent, DeadCause.ATTEMPTS)):
         if dead:
-            detach(turn, first_seq, segment, dead)
+            detach(context, first_seq, segment, dead)
             kill(
-                turn, first_seq, block, dead, reason,
-                came_from=ItemState.READY, attempt=segment.attempt,
+                context, first_seq, block, dead, reason,
+                came_from=RowState.READY, attempt=segment.attempt,
             )  # fmt: skip
             segment = without(segment, dead)
     return segment.mask
 
 
-def _acknowledge(turn: Turn, row: ReaderRow) -> None:
+def _acknowledge(context: ApplyContext, row: ReaderRow) -> None:
     """Removes the items of the open batch."""
-    check(ItemState.RESERVED, Event.ACKNOWLEDGE, None)
-    for first_seq, mask in _take(turn, row):
-        segment = load_segment(turn.txn, turn.group, first_seq, masks.low(mask))
-        detach(turn, first_seq, segment, mask)
-        SEGMENTS.delete(turn.txn, turn.group, first_seq, masks.low(mask))
+    check(RowState.RESERVED, Event.ACKNOWLEDGE, None)
+    for first_seq, mask in _take(context, row):
+        segment = load_segment(context.txn, context.group, first_seq, masks.low(mask))
+        detach(context, first_seq, segment, mask)
+        SEGMENTS.delete(context.txn, context.group, first_seq, masks.low(mask))
         count = mask.bit_count()
-        turn.state.acknowledged += count
-        leave_block(turn, first_seq, block_of(turn, first_seq), mask)
+        context.state.acknowledged += count
+        leave_block(context, first_seq, block_of(context, first_seq), mask)
 
 
-def _release(turn: Turn, row: ReaderRow, *, dead: bool) -> None:
+def _release(context: ApplyContext, row: ReaderRow, *, dead: bool) -> None:
     """Makes the items of the open batch ready again at their places. With `dead` all of them die,
     else those whose attempts are used up.
     """
-    for first_seq, mask in _take(turn, row):
-        block = block_of(turn, first_seq)
-        segment = load_segment(turn.txn, turn.group, first_seq, masks.low(mask))
-        assert (segment.state, segment.locator) == (ItemState.RESERVED, row.number)
-        detach(turn, first_seq, segment, mask)
+    for first_seq, mask in _take(context, row):
+        block = block_of(context, first_seq)
+        segment = load_segment(context.txn, context.group, first_seq, masks.low(mask))
+        assert (segment.state, segment.locator) == (RowState.RESERVED, row.number)
+        detach(context, first_seq, segment, mask)
         attempt = segment.attempt + 1
-        if dead or worn(turn, attempt):
+        if dead or worn(context, attempt):
             kill(
-                turn, first_seq, block, mask,
-                DeadReason.REJECTED if dead else DeadReason.ATTEMPTS,
-                came_from=ItemState.RESERVED, attempt=attempt,
+                context, first_seq, block, mask,
+                DeadCause.REJECTED if dead else DeadCause.ATTEMPTS,
+                came_from=RowState.RESERVED, attempt=attempt,
             )  # fmt: skip
         else:
             become_ready(
-                turn, first_seq, block, mask, Event.UNRESERVE,
-                came_from=ItemState.RESERVED, attempt=attempt, releases=segment.releases,
+                context, first_seq, block, mask, Event.UNRESERVE,
+                came_from=RowState.RESERVED, attempt=attempt, releases=segment.releases,
                 position=segment.position,
             )  # fmt: skip
 
 
-def _take(turn: Turn, row: ReaderRow) -> list[tuple[int, int]]:
+def _take(context: ApplyContext, row: ReaderRow) -> list[tuple[int, int]]:
     """Deletes the rows of the open batch. Returns them as (first_seq, mask) in order."""
     taken: list[tuple[int, int]] = []
     doomed: list[bytes] = []
-    for key, value in RESERVED.rows(turn.txn, turn.group, row.number):
+    for key, value in RESERVED.rows(context.txn, context.group, row.number):
         items = decode_reserved(value)
         taken.append((items.first_seq, masks.from_bytes(items.mask)))
         doomed.append(key)
     assert row.batch is not None
     assert len(taken) == row.batch.segments
     for key in doomed:
-        turn.txn.delete(key)
+        context.txn.delete(key)
     return taken

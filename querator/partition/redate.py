@@ -24,6 +24,7 @@ import msgspec
 
 from querator.model.commands import Done, RepairTime
 from querator.model.limits import PRODUCER_RETENTION_MS
+from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.producers import redate_producer
 from querator.partition.rows import (
     Redating,
@@ -32,7 +33,6 @@ from querator.partition.rows import (
     decode_lease,
     encode,
 )
-from querator.partition.turn import Turn, earlier
 from querator.storage.keys import Table
 from querator.storage.tables import (
     BLOCKS,
@@ -47,123 +47,127 @@ from querator.storage.tables import (
 )
 
 
-def repair_time(turn: Turn, command: RepairTime) -> Done:
-    state = turn.state
-    ahead_ms = turn.now_ms - command.to_ms
+def repair_time(context: ApplyContext, command: RepairTime) -> Done:
+    state = context.state
+    ahead_ms = context.now_ms - command.to_ms
     if not command.to_ms or ahead_ms <= 0:
         return Done(0)
-    forgotten_ms = min(command.to_ms, turn.now_ms - PRODUCER_RETENTION_MS)
+    forgotten_ms = min(command.to_ms, context.now_ms - PRODUCER_RETENTION_MS)
     state.displaced_ms = max(state.displaced_ms, forgotten_ms)
     if command.to_ms > state.back_from_ms:
-        state.back_from_ms, state.back_to_ms = turn.now_ms, command.to_ms
+        state.back_from_ms, state.back_to_ms = context.now_ms, command.to_ms
     else:
-        state.back_from_ms = max(state.back_from_ms, turn.now_ms)
+        state.back_from_ms = max(state.back_from_ms, context.now_ms)
         state.back_to_ms = min(state.back_to_ms, command.to_ms)
-    state.now_ms = turn.now_ms = command.to_ms
+    state.now_ms = context.now_ms = command.to_ms
     state.redating = Redating()
     state.cleanup_head_ms = command.to_ms
     return Done(ahead_ms)
 
 
-def redate(turn: Turn, rows_max: int) -> int:
+def redate(context: ApplyContext, rows_max: int) -> int:
     """Continues the work that `repair_time` has begun, for about `rows_max` rows. Returns their
     number.
     """
     done = 0
-    while (at := turn.state.redating) is not None and done < rows_max:
+    while (at := context.state.redating) is not None and done < rows_max:
         if at.step < len(_BY_KEY):
             table, one = _BY_KEY[at.step]
-            done += _some(turn, at, table, one, rows_max - done)
+            done += _some(context, at, table, one, rows_max - done)
         elif at.step < len(_BY_KEY) + len(_BY_TIME):
             order, again = _BY_TIME[at.step - len(_BY_KEY)]
-            done += _latest(turn, at, order, again, rows_max - done)
+            done += _latest(context, at, order, again, rows_max - done)
         else:
-            turn.state.redating = None
+            context.state.redating = None
     return done
 
 
 def _some(
-    turn: Turn, at: Redating, table: Table, one: Callable[[Turn, bytes, bytes], int], rows_max: int
+    context: ApplyContext,
+    at: Redating,
+    table: Table,
+    one: Callable[[ApplyContext, bytes, bytes], int],
+    rows_max: int,
 ) -> int:
     """Checks rows from the cursor on, in the order of their keys."""
-    start, stop = table.bounds(turn.group)
+    start, stop = table.bounds(context.group)
     rows: list[tuple[bytes, bytes]] = []
-    for key, value in turn.txn.scan(max(start, at.cursor), stop):
+    for key, value in context.txn.scan(max(start, at.cursor), stop):
         rows.append((bytes(key), bytes(value)))
         if len(rows) == rows_max:
             break
     done = 0
     for key, value in rows:
-        done += one(turn, key, value)
+        done += one(context, key, value)
         if done >= rows_max:
-            turn.state.redating = Redating(at.step, key + b"\0")
+            context.state.redating = Redating(at.step, key + b"\0")
             return done
-    turn.state.redating = Redating(at.step + 1)
+    context.state.redating = Redating(at.step + 1)
     return done
 
 
 def _latest(
-    turn: Turn,
+    context: ApplyContext,
     at: Redating,
     order: Table,
-    again: Callable[[Turn, int, int | bytes], None],
+    again: Callable[[ApplyContext, int, int | bytes], None],
     most: int,
 ) -> int:
     """Dates the latest rows of a table that is in the order of time, beginning at its end."""
     later: list[tuple[int, int | bytes]] = []
-    for key, _ in order.rows(turn.txn, turn.group, reverse=True):
+    for key, _ in order.rows(context.txn, context.group, reverse=True):
         at_ms, name = order.parts(key)
         assert isinstance(at_ms, int)
-        if at_ms <= turn.now_ms or len(later) == most:
+        if at_ms <= context.now_ms or len(later) == most:
             break
         later.append((at_ms, name))
     for at_ms, name in later:
-        again(turn, at_ms, name)
+        again(context, at_ms, name)
     if len(later) < most:
-        turn.state.redating = Redating(at.step + 1)
+        context.state.redating = Redating(at.step + 1)
     return len(later)
 
 
-def _lease(turn: Turn, key: bytes, value: bytes) -> int:
+def _lease(context: ApplyContext, key: bytes, value: bytes) -> int:
     row = decode_lease(value)
-    if row.since_ms > turn.now_ms:
+    if row.since_ms > context.now_ms:
         lease = int.from_bytes(key[-8:], "big")
-        DEADLINES.delete(turn.txn, turn.group, row.deadline_ms, lease)
+        DEADLINES.delete(context.txn, context.group, row.deadline_ms, lease)
         row.deadline_ms, row.since_ms = (
-            turn.now_ms + row.deadline_ms - row.since_ms,
-            turn.now_ms,
+            context.now_ms + row.deadline_ms - row.since_ms,
+            context.now_ms,
         )
-        DEADLINES.put(turn.txn, turn.group, row.deadline_ms, lease, value=b"")
-        LEASES.put(turn.txn, turn.group, lease, value=encode(row))
+        DEADLINES.put(context.txn, context.group, row.deadline_ms, lease, value=b"")
+        LEASES.put(context.txn, context.group, lease, value=encode(row))
     return 1
 
 
-def _block(turn: Turn, key: bytes, value: bytes) -> int:
+def _block(context: ApplyContext, key: bytes, value: bytes) -> int:
     first_seq = int.from_bytes(key[-8:], "big")
     for at_ms in decode_block(value).expiries():
-        if at_ms > turn.now_ms:
-            EXPIRIES.put(turn.txn, turn.group, at_ms, first_seq, value=b"")
-            turn.state.expiry_head_ms = earlier(turn.state.expiry_head_ms, at_ms)
+        if at_ms > context.now_ms:
+            EXPIRIES.put(context.txn, context.group, at_ms, first_seq, value=b"")
+            context.state.expiry_head_ms = earlier(context.state.expiry_head_ms, at_ms)
     return 1
 
 
-def _ended(turn: Turn, at_ms: int, lease: int | bytes) -> None:
-    raw = ENDED.get(turn.txn, turn.group, lease)
+def _ended(context: ApplyContext, at_ms: int, lease: int | bytes) -> None:
+    raw = ENDED.get(context.txn, context.group, lease)
     assert raw is not None
     row = decode_lease(raw)
-    row.deadline_ms = turn.now_ms
-    ENDED.put(turn.txn, turn.group, lease, value=encode(row))
-    ENDED_ORDER.delete(turn.txn, turn.group, at_ms, lease)
-    ENDED_ORDER.put(turn.txn, turn.group, turn.now_ms, lease, value=b"")
+    row.deadline_ms = context.now_ms
+    ENDED.put(context.txn, context.group, lease, value=encode(row))
+    ENDED_ORDER.delete(context.txn, context.group, at_ms, lease)
+    ENDED_ORDER.put(context.txn, context.group, context.now_ms, lease, value=b"")
 
 
-def _dedup_key(turn: Turn, at_ms: int, hashed: int | bytes) -> None:
-    raw = DEDUP_KEYS.get(turn.txn, turn.group, hashed)
+def _dedup_key(context: ApplyContext, at_ms: int, hashed: int | bytes) -> None:
+    raw = DEDUP_KEYS.get(context.txn, context.group, hashed)
     assert raw is not None
-    row = msgspec.structs.replace(decode_dedup(raw), at_ms=turn.now_ms)
-    DEDUP_KEYS.put(turn.txn, turn.group, hashed, value=encode(row))
-    DEDUP_ORDER.delete(turn.txn, turn.group, at_ms, hashed)
-    DEDUP_ORDER.put(turn.txn, turn.group, turn.now_ms, hashed, value=b"")
+    row = msgspec.structs.replace(decode_dedup(raw), at_ms=context.now_ms)
+    DEDUP_KEYS.put(context.txn, context.group, hashed, value=encode(row))
+    DEDUP_ORDER.delete(context.txn, context.group, at_ms, hashed)
+    DEDUP_ORDER.put(context.txn, context.group, context.now_ms, hashed, value=b"")
 
 
 _BY_KEY: Final = ((LEASES, _lease), (BLOCKS, _block), (PRODUCERS, redate_producer))

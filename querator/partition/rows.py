@@ -22,7 +22,7 @@ from querator.model.commands import (
 from querator.partition import masks
 
 
-class ItemState(IntEnum):
+class RowState(IntEnum):
     """The state of an item. The wire uses the same numbers."""
 
     READY = 1
@@ -33,7 +33,7 @@ class ItemState(IntEnum):
     HELD = 6
 
 
-class DeadReason(IntEnum):
+class DeadCause(IntEnum):
     """Why an item became a dead letter. The wire uses the same numbers. NONE marks a redriven item.
     VOID marks a move under whose number nothing arrives.
     """
@@ -45,7 +45,7 @@ class DeadReason(IntEnum):
     VOID = 4
 
 
-class Verb(IntEnum):
+class SettleKind(IntEnum):
     """How a command settles leased items. A retry with `retry_at` and a retry with an uncounted
     attempt are verbs of their own: a repeat of one verb is no repeat of another.
     """
@@ -67,7 +67,7 @@ class Redating(msgspec.Struct, frozen=True, array_like=True):
     cursor: bytes = b""
 
 
-class State(msgspec.Struct, array_like=True):
+class PartitionState(msgspec.Struct, array_like=True):
     """The one row that changes with every entry. Heads are lower bounds of due times; 0 means none.
 
     `displaced_ms` is the birth time of the youngest producer that was forgotten to make space for
@@ -189,7 +189,7 @@ class SettingsRow(msgspec.Struct, frozen=True, array_like=True):
     """Settings, and the partition's share of its queue. `routing` and `routed` are those of the
     last Route (`routed` 0: no Route has come yet). `open` says whether requests with this routing
     are accepted. `moves_closed`: the partition takes no moves. `changes` ascend by version
-    (`partition.holds`).
+    (`partition.held_keys`).
     """
 
     version: int
@@ -523,7 +523,7 @@ class ReservedItems(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
-decode_state = msgspec.msgpack.Decoder(State).decode
+decode_state = msgspec.msgpack.Decoder(PartitionState).decode
 decode_settings = msgspec.msgpack.Decoder(SettingsRow).decode
 decode_block = msgspec.msgpack.Decoder(Block).decode
 decode_lease = msgspec.msgpack.Decoder(LeaseRow).decode

@@ -14,16 +14,16 @@ from itertools import pairwise
 
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import masks
+from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.rows import (
     Block,
-    ItemState,
+    RowState,
     Segment,
     decode_block,
     decode_segment,
     encode_segment,
 )
 from querator.partition.states import Event, allowed
-from querator.partition.turn import Turn, earlier
 from querator.storage import attachments
 from querator.storage.environment import ReadTransaction
 from querator.storage.tables import (
@@ -39,9 +39,9 @@ from querator.storage.tables import (
 
 LANE = 0
 """The one lane from which a partition leases; the locator of READY segments. Held segments lie in
-other lanes (`partition.holds`).
+other lanes (`partition.held_keys`).
 """
-IN_PLACE = (ItemState.READY, ItemState.LEASED, ItemState.RESERVED, ItemState.HELD)
+IN_PLACE = (RowState.READY, RowState.LEASED, RowState.RESERVED, RowState.HELD)
 """States in which items keep their `position`. Items in any other state cannot come back to theirs.
 """
 
@@ -52,11 +52,11 @@ def load_block(txn: ReadTransaction, group: int, first_seq: int) -> Block:
     return decode_block(row)
 
 
-def block_of(turn: Turn, first_seq: int) -> Block:
+def block_of(context: ApplyContext, first_seq: int) -> Block:
     """As `load_block`, but read once per entry: blocks do not change."""
-    block = turn.blocks.get(first_seq)
+    block = context.blocks.get(first_seq)
     if block is None:
-        block = turn.blocks[first_seq] = load_block(turn.txn, turn.group, first_seq)
+        block = context.blocks[first_seq] = load_block(context.txn, context.group, first_seq)
     return block
 
 
@@ -71,9 +71,13 @@ def segments_of(txn: ReadTransaction, group: int, first_seq: int) -> list[Segmen
     return [decode_segment(row) for _, row in SEGMENTS.rows(txn, group, first_seq)]
 
 
-def put_segment(turn: Turn, first_seq: int, segment: Segment) -> None:
+def put_segment(context: ApplyContext, first_seq: int, segment: Segment) -> None:
     SEGMENTS.put(
-        turn.txn, turn.group, first_seq, masks.low(segment.mask), value=encode_segment(segment)
+        context.txn,
+        context.group,
+        first_seq,
+        masks.low(segment.mask),
+        value=encode_segment(segment),
     )
 
 
@@ -88,21 +92,21 @@ def without(segment: Segment, part: int) -> Segment:
     )
 
 
-def detach(turn: Turn, first_seq: int, segment: Segment, part: int) -> None:
+def detach(context: ApplyContext, first_seq: int, segment: Segment, part: int) -> None:
     """Takes `part` out of a stored segment and its index. The rest stays as it was."""
-    txn, group, state = turn.txn, turn.group, turn.state
+    txn, group, state = context.txn, context.group, context.state
     rest = segment.mask & ~part
     slot = masks.low(segment.mask)
     rest_slot = -1
     if rest:
         rest_slot = masks.low(rest)
-        put_segment(turn, first_seq, without(segment, part))
+        put_segment(context, first_seq, without(segment, part))
     moved = rest_slot != slot
     count = part.bit_count()
     if segment.state in IN_PLACE:
-        turn.count_ahead(segment.position, -count)
-    if segment.state in (ItemState.READY, ItemState.HELD):
-        if segment.state == ItemState.READY:
+        context.count_ahead(segment.position, -count)
+    if segment.state in (RowState.READY, RowState.HELD):
+        if segment.state == RowState.READY:
             state.ready -= count
             index = READY
         else:
@@ -114,55 +118,62 @@ def detach(turn: Turn, first_seq: int, segment: Segment, part: int) -> None:
             if rest:
                 value = first_seq.to_bytes(8, "big")
                 index.put(txn, group, lane, position, rest_slot, value=value)
-    elif segment.state == ItemState.LEASED:
+    elif segment.state == RowState.LEASED:
         state.leased -= count
-    elif segment.state == ItemState.SCHEDULED:
+    elif segment.state == RowState.SCHEDULED:
         state.scheduled -= count
         if moved:
             SCHEDULED.delete(txn, group, segment.locator, first_seq, slot)
             if rest:
                 SCHEDULED.put(txn, group, segment.locator, first_seq, rest_slot, value=b"")
-    elif segment.state == ItemState.RESERVED:
+    elif segment.state == RowState.RESERVED:
         state.reserved -= count
     else:
         state.moving -= count
 
 
-def tail_position(turn: Turn) -> int:
-    position = turn.state.next_position
-    turn.state.next_position = position + 1
+def tail_position(context: ApplyContext) -> int:
+    position = context.state.next_position
+    context.state.next_position = position + 1
     return position
 
 
 def place_ready(
-    turn: Turn, first_seq: int, mask: int, *, attempt: int, releases: int, position: int
+    context: ApplyContext, first_seq: int, mask: int, *, attempt: int, releases: int, position: int
 ) -> None:
     """Makes items ready at a position that no other segment has."""
     slot = masks.low(mask)
-    put_segment(turn, first_seq, Segment(ItemState.READY, attempt, releases, position, 0, mask))
-    READY.put(turn.txn, turn.group, LANE, position, slot, value=first_seq.to_bytes(8, "big"))
-    turn.state.ready += mask.bit_count()
-    turn.count_ahead(position, mask.bit_count())
+    put_segment(context, first_seq, Segment(RowState.READY, attempt, releases, position, 0, mask))
+    READY.put(context.txn, context.group, LANE, position, slot, value=first_seq.to_bytes(8, "big"))
+    context.state.ready += mask.bit_count()
+    context.count_ahead(position, mask.bit_count())
 
 
 def place_held(
-    turn: Turn, first_seq: int, mask: int, *, attempt: int, releases: int, position: int, lane: int
+    context: ApplyContext,
+    first_seq: int,
+    mask: int,
+    *,
+    attempt: int,
+    releases: int,
+    position: int,
+    lane: int,
 ) -> None:
     """Keeps items in a lane from which nothing is leased. `restore` makes them ready."""
-    put_segment(turn, first_seq, Segment(ItemState.HELD, attempt, releases, position, lane, mask))
+    put_segment(context, first_seq, Segment(RowState.HELD, attempt, releases, position, lane, mask))
     slot, value = masks.low(mask), first_seq.to_bytes(8, "big")
-    HELD.put(turn.txn, turn.group, lane, position, slot, value=value)
-    turn.state.held += mask.bit_count()
-    turn.count_ahead(position, mask.bit_count())
+    HELD.put(context.txn, context.group, lane, position, slot, value=value)
+    context.state.held += mask.bit_count()
+    context.count_ahead(position, mask.bit_count())
 
 
 def restore(
-    turn: Turn, first_seq: int, mask: int, *, attempt: int, releases: int, position: int
+    context: ApplyContext, first_seq: int, mask: int, *, attempt: int, releases: int, position: int
 ) -> None:
     """Makes items ready at a position that other items of their block may have, in the order of
     their sequences.
     """
-    txn, group = turn.txn, turn.group
+    txn, group = context.txn, context.group
     there = [
         load_segment(txn, group, first_seq, key[-1])
         for key, _ in READY.rows(txn, group, LANE, position)
@@ -178,18 +189,18 @@ def restore(
         before[0].bit_length() <= masks.low(after[0]) for before, after in pairwise(together)
     )
     if apart:
-        place_ready(turn, first_seq, mask, attempt=attempt, releases=releases, position=position)
+        place_ready(context, first_seq, mask, attempt=attempt, releases=releases, position=position)
         return
     SEGMENTS.delete(txn, group, first_seq, masks.low(mask))
     for segment in there:
         slot = masks.low(segment.mask)
         SEGMENTS.delete(txn, group, first_seq, slot)
         READY.delete(txn, group, LANE, position, slot)
-        turn.state.ready -= segment.mask.bit_count()
-        turn.count_ahead(position, -segment.mask.bit_count())
+        context.state.ready -= segment.mask.bit_count()
+        context.count_ahead(position, -segment.mask.bit_count())
     for piece, piece_attempt, piece_releases in _untangled(together):
         place_ready(
-            turn,
+            context,
             first_seq,
             piece,
             attempt=piece_attempt,
@@ -215,7 +226,7 @@ def _untangled(pieces: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]
 
 
 def place_scheduled(
-    turn: Turn,
+    context: ApplyContext,
     first_seq: int,
     mask: int,
     *,
@@ -229,25 +240,25 @@ def place_scheduled(
     """
     slot = masks.low(mask)
     put_segment(
-        turn, first_seq, Segment(ItemState.SCHEDULED, attempt, releases, lane, due_ms, mask)
+        context, first_seq, Segment(RowState.SCHEDULED, attempt, releases, lane, due_ms, mask)
     )
-    SCHEDULED.put(turn.txn, turn.group, due_ms, first_seq, slot, value=b"")
-    turn.state.scheduled += mask.bit_count()
-    turn.state.schedule_head_ms = earlier(turn.state.schedule_head_ms, due_ms)
+    SCHEDULED.put(context.txn, context.group, due_ms, first_seq, slot, value=b"")
+    context.state.scheduled += mask.bit_count()
+    context.state.schedule_head_ms = earlier(context.state.schedule_head_ms, due_ms)
 
 
-def remove(turn: Turn, first_seq: int, block: Block, mask: int) -> None:
+def remove(context: ApplyContext, first_seq: int, block: Block, mask: int) -> None:
     """Removes detached items. With its last item, the block and its attachment are removed, too."""
-    SEGMENTS.delete(turn.txn, turn.group, first_seq, masks.low(mask))
-    leave_block(turn, first_seq, block, mask)
+    SEGMENTS.delete(context.txn, context.group, first_seq, masks.low(mask))
+    leave_block(context, first_seq, block, mask)
 
 
-def leave_block(turn: Turn, first_seq: int, block: Block, mask: int) -> None:
+def leave_block(context: ApplyContext, first_seq: int, block: Block, mask: int) -> None:
     """As `remove`, for items whose segments are already deleted."""
-    txn, group, state = turn.txn, turn.group, turn.state
+    txn, group, state = context.txn, context.group, context.state
     state.bytes -= block.size(mask)
     if state.overlays:
-        _remove_overlays(turn, first_seq, mask)
+        _remove_overlays(context, first_seq, mask)
     every = masks.full(block.count)
     if mask != every:
         row = LIVING.get(txn, group, first_seq)
@@ -257,23 +268,23 @@ def leave_block(turn: Turn, first_seq: int, block: Block, mask: int) -> None:
             return
         LIVING.delete(txn, group, first_seq)
     delete_block(txn, group, first_seq, block.expiries() if block.expiry_head_ms else ())
-    attachments.drop(txn, group, block.index, block.part, log_first=turn.log_first)
+    attachments.drop(txn, group, block.index, block.part, log_first=context.log_first)
 
 
-def _remove_overlays(turn: Turn, first_seq: int, mask: int) -> None:
-    start = OVERLAYS.key(turn.group, first_seq + masks.low(mask))
-    stop = OVERLAYS.key(turn.group, first_seq + mask.bit_length())
+def _remove_overlays(context: ApplyContext, first_seq: int, mask: int) -> None:
+    start = OVERLAYS.key(context.group, first_seq + masks.low(mask))
+    stop = OVERLAYS.key(context.group, first_seq + mask.bit_length())
     doomed = [
         key
-        for key, _ in turn.txn.scan(start, stop)
+        for key, _ in context.txn.scan(start, stop)
         if mask >> (int.from_bytes(key[-8:], "big") - first_seq) & 1
     ]
     for key in doomed:
-        turn.txn.delete(key)
-    turn.state.overlays -= len(doomed)
+        context.txn.delete(key)
+    context.state.overlays -= len(doomed)
 
 
-def check(state: int | None, event: Event, target: ItemState | None) -> None:
+def check(state: int | None, event: Event, target: RowState | None) -> None:
     assert allowed(state, event, target), f"{event.name} does not lead from {state} to {target}"
 
 

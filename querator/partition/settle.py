@@ -25,7 +25,7 @@ from querator.model.commands import (
     LeaseItems,
     Ranges,
     Retry,
-    SettleOutcome,
+    SettledLease,
     SettleResult,
 )
 from querator.model.limits import (
@@ -37,6 +37,7 @@ from querator.model.limits import (
     SCHEDULE_NOW_MS,
 )
 from querator.partition import masks
+from querator.partition.apply_context import ApplyContext
 from querator.partition.dead import (
     become_ready,
     become_ready_or_worn,
@@ -44,23 +45,22 @@ from querator.partition.dead import (
     kill,
     worn,
 )
-from querator.partition.ended import end_lease
+from querator.partition.ended_leases import end_lease
 from querator.partition.rows import (
     Block,
-    DeadReason,
-    ItemState,
+    DeadCause,
     LeasedItems,
     LeaseRow,
     Overlay,
+    RowState,
     Segment,
-    Verb,
+    SettleKind,
     decode_lease,
     decode_overlay,
     encode,
 )
 from querator.partition.segments import block_of, check, detach, leave_block, load_segment
 from querator.partition.states import Event
-from querator.partition.turn import Turn
 from querator.storage.tables import ENDED, LEASES, OVERLAYS, SEGMENTS
 
 
@@ -86,48 +86,50 @@ class _Piece(msgspec.Struct, frozen=True, gc=False):
     mask: int
 
 
-def complete(turn: Turn, command: Complete) -> SettleResult:
-    result, pieces, leases = _judge(turn, command.leases, command.all_or_nothing, Verb.COMPLETE)
-    check(ItemState.LEASED, Event.COMPLETE, None)
+def complete(context: ApplyContext, command: Complete) -> SettleResult:
+    result, pieces, leases = _judge(
+        context, command.leases, command.all_or_nothing, SettleKind.COMPLETE
+    )
+    check(RowState.LEASED, Event.COMPLETE, None)
     gone: dict[int, int] = {}
     for piece in pieces:
-        items, _ = _take(turn, leases[piece.lease], piece)
-        SEGMENTS.delete(turn.txn, turn.group, items.first_seq, masks.low(piece.mask))
+        items, _ = _take(context, leases[piece.lease], piece)
+        SEGMENTS.delete(context.txn, context.group, items.first_seq, masks.low(piece.mask))
         gone[items.first_seq] = gone.get(items.first_seq, 0) | piece.mask
-        turn.state.completed += piece.mask.bit_count()
+        context.state.completed += piece.mask.bit_count()
     # Once for each block, in the order of the command.
     for first_seq, mask in gone.items():
-        leave_block(turn, first_seq, block_of(turn, first_seq), mask)
-    _write(turn, leases, Verb.COMPLETE)
+        leave_block(context, first_seq, block_of(context, first_seq), mask)
+    _write(context, leases, SettleKind.COMPLETE)
     return result
 
 
-def verb_of(command: Retry) -> Verb:
+def verb_of(command: Retry) -> SettleKind:
     if command.dead:
-        return Verb.REJECT
+        return SettleKind.REJECT
     if command.count_attempt:
-        return Verb.RETRY_LATER if command.retry_at_ms else Verb.RETRY
-    return Verb.RELEASE_LATER if command.retry_at_ms else Verb.RELEASE
+        return SettleKind.RETRY_LATER if command.retry_at_ms else SettleKind.RETRY
+    return SettleKind.RELEASE_LATER if command.retry_at_ms else SettleKind.RELEASE
 
 
-def retry(turn: Turn, command: Retry) -> SettleResult:
+def retry(context: ApplyContext, command: Retry) -> SettleResult:
     verb = verb_of(command)
-    result, pieces, leases = _judge(turn, command.leases, command.all_or_nothing, verb)
-    due_ms = min(command.retry_at_ms, turn.now_ms + SCHEDULE_AHEAD_MS_MAX)
-    if due_ms - turn.now_ms < SCHEDULE_NOW_MS:
+    result, pieces, leases = _judge(context, command.leases, command.all_or_nothing, verb)
+    due_ms = min(command.retry_at_ms, context.now_ms + SCHEDULE_AHEAD_MS_MAX)
+    if due_ms - context.now_ms < SCHEDULE_NOW_MS:
         due_ms = 0
     for piece in pieces:
-        items, segment = _take(turn, leases[piece.lease], piece)
-        block = block_of(turn, items.first_seq)
+        items, segment = _take(context, leases[piece.lease], piece)
+        block = block_of(context, items.first_seq)
         if command.error:
-            _add_error(turn, items.first_seq, piece.mask, command.error)
-        _give_back(turn, command, items.first_seq, block, segment, piece.mask, due_ms)
-    _write(turn, leases, verb)
+            _add_error(context, items.first_seq, piece.mask, command.error)
+        _give_back(context, command, items.first_seq, block, segment, piece.mask, due_ms)
+    _write(context, leases, verb)
     return result
 
 
 def _give_back(
-    turn: Turn,
+    context: ApplyContext,
     command: Retry,
     first_seq: int,
     block: Block,
@@ -140,10 +142,10 @@ def _give_back(
     attempt, releases = segment.attempt, segment.releases
     position: int | None = None
     if command.dead:
-        turn.state.retried += count
+        context.state.retried += count
         kill(
-            turn, first_seq, block, mask, DeadReason.REJECTED,
-            came_from=ItemState.LEASED, attempt=attempt,
+            context, first_seq, block, mask, DeadCause.REJECTED,
+            came_from=RowState.LEASED, attempt=attempt,
         )  # fmt: skip
         return
     counted = command.count_attempt
@@ -151,45 +153,45 @@ def _give_back(
         releases += 1
         if releases >= RELEASES_MAX:
             # No consumer has failed at the item: its last attempt is for one that works on it.
-            releases, counted = 0, not worn(turn, attempt)
+            releases, counted = 0, not worn(context, attempt)
         if not counted:
             attempt -= 1
             position = segment.position
     if command.count_attempt or command.retry_at_ms:
-        turn.state.retried += count
+        context.state.retried += count
     else:
-        turn.state.released += count
-    if due_ms and not (counted and worn(turn, attempt)):
+        context.state.released += count
+    if due_ms and not (counted and worn(context, attempt)):
         become_scheduled(
-            turn, first_seq, block, mask, attempt=attempt, releases=releases, due_ms=due_ms
+            context, first_seq, block, mask, attempt=attempt, releases=releases, due_ms=due_ms
         )
     elif counted:
         become_ready_or_worn(
-            turn, first_seq, block, mask, Event.RETRY, attempt=attempt, releases=releases
+            context, first_seq, block, mask, Event.RETRY, attempt=attempt, releases=releases
         )
     else:
         # An uncounted retry with `retry_at` that is already due goes to the tail: it asked for a
         # later time, not for its place.
         become_ready(
-            turn, first_seq, block, mask,
+            context, first_seq, block, mask,
             Event.RETRY if command.retry_at_ms else Event.RELEASE,
-            came_from=ItemState.LEASED, attempt=attempt, releases=releases,
+            came_from=RowState.LEASED, attempt=attempt, releases=releases,
             position=None if command.retry_at_ms else position,
         )  # fmt: skip
 
 
 def _judge(
-    turn: Turn, named: tuple[LeaseItems, ...], all_or_nothing: bool, verb: Verb
+    context: ApplyContext, named: tuple[LeaseItems, ...], all_or_nothing: bool, verb: SettleKind
 ) -> tuple[SettleResult, list[_Piece], dict[int, _Held]]:
     leases: dict[int, _Held] = {}
-    outcomes: list[SettleOutcome] = []
+    outcomes: list[SettledLease] = []
     pieces: list[_Piece] = []
     lost = False
     for items in named:
-        held = leases.get(items.lease) or _load(turn, items.lease)
+        held = leases.get(items.lease) or _load(context, items.lease)
         if held is None:
             outcomes.append(
-                SettleOutcome(items.lease, lost=masks.merge_ranges(items.ranges), unknown=True)
+                SettledLease(items.lease, lost=masks.merge_ranges(items.ranges), unknown=True)
             )
             lost = True
             continue
@@ -199,26 +201,26 @@ def _judge(
         outcomes.append(outcome)
     if lost and all_or_nothing:
         refused = tuple(
-            SettleOutcome(
-                outcome.lease, (), outcome.repeated, outcome.lost, unknown=outcome.unknown
-            )
+            SettledLease(outcome.lease, (), outcome.repeated, outcome.lost, unknown=outcome.unknown)
             for outcome in outcomes
         )
         return SettleResult(refused), [], {}
     return SettleResult(tuple(outcomes)), pieces, leases
 
 
-def _load(turn: Turn, lease: int) -> _Held | None:
+def _load(context: ApplyContext, lease: int) -> _Held | None:
     if lease <= 0:
         return None
-    row = LEASES.get(turn.txn, turn.group, lease)
+    row = LEASES.get(context.txn, context.group, lease)
     if row is not None:
         return _Held(decode_lease(row), live=True)
-    row = ENDED.get(turn.txn, turn.group, lease)
+    row = ENDED.get(context.txn, context.group, lease)
     return None if row is None else _Held(decode_lease(row), live=False)
 
 
-def _judge_one(named: LeaseItems, held: _Held, pieces: list[_Piece], verb: Verb) -> SettleOutcome:
+def _judge_one(
+    named: LeaseItems, held: _Held, pieces: list[_Piece], verb: SettleKind
+) -> SettledLease:
     """Marks the settled items in the row in memory, and appends them to `pieces`."""
     done_ranges: list[tuple[int, int]] = []
     repeated_ranges: list[tuple[int, int]] = []
@@ -247,7 +249,7 @@ def _judge_one(named: LeaseItems, held: _Held, pieces: list[_Piece], verb: Verb)
     if wanted is not None:
         for first_seq, want in wanted.items():
             lost_ranges += masks.to_ranges(first_seq, want & ~found.get(first_seq, 0))
-    return SettleOutcome(
+    return SettledLease(
         named.lease,
         masks.merge_ranges(done_ranges),
         masks.merge_ranges(repeated_ranges),
@@ -286,35 +288,35 @@ def _named_masks(
     return wanted
 
 
-def _take(turn: Turn, held: _Held, piece: _Piece) -> tuple[LeasedItems, Segment]:
+def _take(context: ApplyContext, held: _Held, piece: _Piece) -> tuple[LeasedItems, Segment]:
     """Detaches a piece from its segment."""
     items = held.row.items[piece.place]
     before = held.held_masks[piece.place]
-    segment = load_segment(turn.txn, turn.group, items.first_seq, masks.low(before))
-    assert segment.state == ItemState.LEASED
+    segment = load_segment(context.txn, context.group, items.first_seq, masks.low(before))
+    assert segment.state == RowState.LEASED
     assert segment.locator == piece.lease
-    detach(turn, items.first_seq, segment, piece.mask)
+    detach(context, items.first_seq, segment, piece.mask)
     held.held_masks[piece.place] = before & ~piece.mask
     return items, segment
 
 
-def _write(turn: Turn, leases: dict[int, _Held], verb: Verb) -> None:
+def _write(context: ApplyContext, leases: dict[int, _Held], verb: SettleKind) -> None:
     for lease, held in leases.items():
         if not held.changed:
             continue
         if any(held.held_masks):
-            LEASES.put(turn.txn, turn.group, lease, value=encode(held.row))
+            LEASES.put(context.txn, context.group, lease, value=encode(held.row))
         else:
             held.row.ended_by = verb
-            end_lease(turn, lease, held.row)
+            end_lease(context, lease, held.row)
 
 
-def _add_error(turn: Turn, first_seq: int, mask: int, error: str) -> None:
-    txn, group = turn.txn, turn.group
+def _add_error(context: ApplyContext, first_seq: int, mask: int, error: str) -> None:
+    txn, group = context.txn, context.group
     for ordinal in masks.ordinals(mask):
         seq = first_seq + ordinal
         row = OVERLAYS.get(txn, group, seq)
         overlay = Overlay() if row is None else decode_overlay(row)
-        turn.state.overlays += row is None
+        context.state.overlays += row is None
         errors = (*overlay.errors, error[:ERROR_CHARS_MAX])[-ERRORS_KEPT_MAX:]
         OVERLAYS.put(txn, group, seq, value=encode(Overlay(errors, overlay.letter)))

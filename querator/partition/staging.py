@@ -43,7 +43,8 @@ from querator.model.transactions import (
     StageClaim,
     StageResult,
 )
-from querator.partition import holds, masks
+from querator.partition import held_keys, masks
+from querator.partition.apply_context import ApplyContext, earlier, unconfigured
 from querator.partition.dedup import keys_of, known_keys, no_room_for_keys, remember_keys
 from querator.partition.produce import place_block
 from querator.partition.staging_refusals import closed, full, malformed, name_of
@@ -55,7 +56,6 @@ from querator.partition.staging_rows import (
     encode,
     producer_hash,
 )
-from querator.partition.turn import Turn, earlier, unconfigured
 from querator.partition.txn_producers import load_producer, remember
 from querator.storage import attachments
 from querator.storage.tables import (
@@ -72,19 +72,23 @@ CHECKSUM_MODULUS = 1 << 32
 # --- staging -------------------------------------------------------------------------------------
 
 
-def stage(turn: Turn, command: Stage, parts: Sequence[tuple[int, int]]) -> StageResult | Refusal:
+def stage(
+    context: ApplyContext, command: Stage, parts: Sequence[tuple[int, int]]
+) -> StageResult | Refusal:
     """Stores staged items. `parts` are (attachment, number of items)."""
-    found = _judge(turn, command)
+    found = _judge(context, command)
     if isinstance(found, StageResult | Refusal):
         for part, _ in parts:
-            attachments.drop(turn.txn, turn.group, turn.index, part, log_first=turn.log_first)
+            attachments.drop(
+                context.txn, context.group, context.index, part, log_first=context.log_first
+            )
         return found
     number, row = found
     start = 0
     for piece, (part, count) in enumerate(parts):
         stop = start + count
         staged = StagedPiece(
-            turn.index,
+            context.index,
             part,
             command.lengths[start * 4 : stop * 4],
             sum(unpack(f"<{count}I", command.lengths[start * 4 : stop * 4])),
@@ -95,57 +99,59 @@ def stage(turn: Turn, command: Stage, parts: Sequence[tuple[int, int]]) -> Stage
             ),
             command.slots[start * 2 : stop * 2],
         )
-        STAGED.put(turn.txn, turn.group, number, command.sequence, piece, value=encode(staged))
+        STAGED.put(
+            context.txn, context.group, number, command.sequence, piece, value=encode(staged)
+        )
         row.count += count
         row.size += staged.size
-        turn.state.staged += count
-        turn.state.staged_bytes += staged.size
+        context.state.staged += count
+        context.state.staged_bytes += staged.size
         start = stop
     row.keys += keys_of(command.specials)
     row.checksum = (row.checksum + command.checksum) % CHECKSUM_MODULUS
-    row.since_ms = turn.now_ms
-    _put(turn, number, row)
+    row.since_ms = context.now_ms
+    _put(context, number, row)
     return StageResult()
 
 
-def _judge(turn: Turn, command: Stage) -> StageResult | Refusal | tuple[int, StageRow]:
+def _judge(context: ApplyContext, command: Stage) -> StageResult | Refusal | tuple[int, StageRow]:
     """The stage that takes the items, or the answer if none does."""
-    if turn.row is None:
+    if context.row is None:
         return unconfigured()
     refusal = malformed(command)
     if refusal is not None:
         return refusal
     hashed = producer_hash(command.producer)
-    known = load_producer(turn.txn, turn.group, command.producer)
+    known = load_producer(context.txn, context.group, command.producer)
     if known is not None and command.batch <= known.committed:
         return StageResult(committed=True)
-    share = turn.share
+    share = context.share
     if share.closing or not share.open or command.routing != share.routing:
         return Refusal(
             ErrorCode.ROUTING_CHANGED,
             f"routing version {command.routing} of the queue is out of date; not executed",
             value=str(share.routing),
         )
-    found = _named(turn, command.producer, command.batch, command.task, command.attempt)
+    found = _named(context, command.producer, command.batch, command.task, command.attempt)
     if found is not None:
         number, row = found
         # Items that were cut for other partitions are no repeat, and cannot be committed.
         same = row.txn or row.routing == share.routing
-        if same and STAGED.get(turn.txn, turn.group, number, command.sequence, 0) is not None:
+        if same and STAGED.get(context.txn, context.group, number, command.sequence, 0) is not None:
             return StageResult(repeated=True)
         refusal = closed(row, share.routing)
-    elif turn.state.stages >= STAGES_MAX:
-        refusal = full("stages", turn.state.stages + 1, STAGES_MAX)
+    elif context.state.stages >= STAGES_MAX:
+        refusal = full("stages", context.state.stages + 1, STAGES_MAX)
     if refusal is not None:
         return refusal
     size = sum(unpack(f"<{len(command.lengths) >> 2}I", command.lengths))
-    if turn.state.staged_bytes + size > STAGED_BYTES_MAX:
-        return full("staged bytes", turn.state.staged_bytes + size, STAGED_BYTES_MAX)
-    return found or _begun(turn, command, hashed)
+    if context.state.staged_bytes + size > STAGED_BYTES_MAX:
+        return full("staged bytes", context.state.staged_bytes + size, STAGED_BYTES_MAX)
+    return found or _begun(context, command, hashed)
 
 
-def _begun(turn: Turn, command: Stage, hashed: bytes) -> tuple[int, StageRow]:
-    state, now_ms = turn.state, turn.now_ms
+def _begun(context: ApplyContext, command: Stage, hashed: bytes) -> tuple[int, StageRow]:
+    state, now_ms = context.state, context.now_ms
     number = state.next_stage
     state.next_stage = number + 1
     state.stages += 1
@@ -154,10 +160,10 @@ def _begun(turn: Turn, command: Stage, hashed: bytes) -> tuple[int, StageRow]:
         now_ms, now_ms, 0,
     )  # fmt: skip
     STAGE_NAMES.put(
-        turn.txn, turn.group, hashed, command.batch, command.task, command.attempt,
+        context.txn, context.group, hashed, command.batch, command.task, command.attempt,
         value=number.to_bytes(8, "big"),
     )  # fmt: skip
-    _check_at(turn, number, row, now_ms + STAGE_TIMEOUT_MS)
+    _check_at(context, number, row, now_ms + STAGE_TIMEOUT_MS)
     return number, row
 
 
@@ -174,54 +180,54 @@ def _at(special: ItemSpecial, ordinal: int) -> ItemSpecial:
 # --- two phases ----------------------------------------------------------------------------------
 
 
-def prepare(turn: Turn, command: Prepare) -> Done | Refusal:
+def prepare(context: ApplyContext, command: Prepare) -> Done | Refusal:
     """Pins all claimed stages, or none. `changed` counts those that were not pinned before."""
-    if turn.row is None:
+    if context.row is None:
         return unconfigured()
-    known = load_producer(turn.txn, turn.group, command.producer)
+    known = load_producer(context.txn, context.group, command.producer)
     if known is not None and (command.txn <= known.finished or command.batch <= known.committed):
         return Refusal(
             ErrorCode.TRANSACTION_ABORTED,
             f"transaction {command.txn} of producer {command.producer} has ended in partition "
-            f"{turn.queue.partition}",
+            f"{context.queue.partition}",
             field="stages",
         )
     fresh: dict[int, StageRow] = {}
     for claim in command.claims:
-        found = _named(turn, command.producer, command.batch, claim.task, claim.attempt)
+        found = _named(context, command.producer, command.batch, claim.task, claim.attempt)
         row = None if found is None else found[1]
-        wrong = _unlike(turn, claim, row, command.txn)
+        wrong = _unlike(context, claim, row, command.txn)
         if wrong:
-            message = f"{wrong}, in partition {turn.queue.partition}"
+            message = f"{wrong}, in partition {context.queue.partition}"
             return Refusal(ErrorCode.TRANSACTION_ABORTED, message, field="stages")
         assert found is not None
         if not found[1].txn:
             fresh[found[0]] = found[1]
     count = sum(row.count for row in fresh.values())
-    held, items_max = turn.state.occupied, turn.queue.items_max
+    held, items_max = context.state.occupied, context.queue.items_max
     if fresh and 0 < items_max < held + count:
         return Refusal(
             ErrorCode.QUEUE_FULL,
-            f"partition {turn.queue.partition} holds {held} items; {count} more would exceed its "
-            f"limit of {items_max}",
+            f"partition {context.queue.partition} holds {held} items; {count} more would exceed "
+            f"its limit of {items_max}",
             field="items",
             limit=str(items_max),
             value=str(held + count),
         )
-    refusal = no_room_for_keys(turn, sum(row.keys for row in fresh.values()))
+    refusal = no_room_for_keys(context, sum(row.keys for row in fresh.values()))
     if refusal is not None:
         return refusal
     for number, row in fresh.items():
-        _check_at(turn, number, row, 0)
-        row.txn, row.since_ms = command.txn, turn.now_ms
-        PINNED.put(turn.txn, turn.group, command.txn, row.task, number, value=b"")
-        turn.state.pinned += row.count
-        turn.state.pinned_keys += row.keys
-        _put(turn, number, row)
+        _check_at(context, number, row, 0)
+        row.txn, row.since_ms = command.txn, context.now_ms
+        PINNED.put(context.txn, context.group, command.txn, row.task, number, value=b"")
+        context.state.pinned += row.count
+        context.state.pinned_keys += row.keys
+        _put(context, number, row)
     return Done(len(fresh))
 
 
-def _unlike(turn: Turn, claim: StageClaim, row: StageRow | None, txn: int) -> str:
+def _unlike(context: ApplyContext, claim: StageClaim, row: StageRow | None, txn: int) -> str:
     """How a stage differs from its claim. Empty if it does not."""
     name = name_of(claim.task, claim.attempt)
     if row is None:
@@ -230,7 +236,7 @@ def _unlike(turn: Turn, claim: StageClaim, row: StageRow | None, txn: int) -> st
         return ""
     if row.txn:
         return f"{name} is being committed by another transaction"
-    if row.routing != turn.share.routing:
+    if row.routing != context.share.routing:
         return f"{name} was staged before the number of partitions changed"
     if (row.count, row.checksum) != (claim.count, claim.checksum):
         return (
@@ -240,115 +246,119 @@ def _unlike(turn: Turn, claim: StageClaim, row: StageRow | None, txn: int) -> st
     return ""
 
 
-def publish(turn: Turn, command: Publish) -> Done:
+def publish(context: ApplyContext, command: Publish) -> Done:
     """`changed` is 0 when all items are visible, and 1 while work remains."""
-    numbers = _pinned(turn, command.txn, APPLY_SEGMENTS_MAX)
-    producer, batch = _whose(turn, command, numbers)
+    numbers = _pinned(context, command.txn, APPLY_SEGMENTS_MAX)
+    producer, batch = _whose(context, command, numbers)
     if producer:
-        remember(turn, producer, txn=command.txn, committed=batch)
+        remember(context, producer, txn=command.txn, committed=batch)
     left = APPLY_SEGMENTS_MAX
     for number in numbers:
         if left <= 0:
             break
-        left = _publish_stage(turn, number, _load(turn, number), left)
-    if _pinned(turn, command.txn, 1):
+        left = _publish_stage(context, number, _load(context, number), left)
+    if _pinned(context, command.txn, 1):
         return Done(1)
     if producer:
-        _drop_open(turn, producer, batch, APPLY_SEGMENTS_MAX)
+        _drop_open(context, producer, batch, APPLY_SEGMENTS_MAX)
     return Done(0)
 
 
-def _whose(turn: Turn, command: Publish | Discard, numbers: list[int]) -> tuple[str, int]:
+def _whose(
+    context: ApplyContext, command: Publish | Discard, numbers: list[int]
+) -> tuple[str, int]:
     """Producer and batch of a transaction for which `numbers` are pinned. The producer is empty if
     it is not known.
     """
     if command.producer or not numbers:
         return command.producer, command.batch
-    row = _load(turn, numbers[0])
+    row = _load(context, numbers[0])
     return row.producer, row.batch
 
 
-def _publish_stage(turn: Turn, number: int, row: StageRow, left: int) -> int:
+def _publish_stage(context: ApplyContext, number: int, row: StageRow, left: int) -> int:
     """Publishes pieces while `left`, the rest of the bound, is positive. Returns the rest of the
     bound.
     """
-    txn, group, state = turn.txn, turn.group, turn.state
+    txn, group, state = context.txn, context.group, context.state
     for key, raw in list(_bounded(STAGED.rows(txn, group, number), left)):
         if left <= 0:
             break
         piece = decode_piece(raw)
         count = len(piece.lengths) >> 2
         txn.delete(key)
-        left -= _show(turn, piece, count)
-        keys = _take_off(turn, row, piece, count)
+        left -= _show(context, piece, count)
+        keys = _take_off(context, row, piece, count)
         state.pinned -= count
         state.pinned_keys -= keys
     if row.count:
-        _put(turn, number, row)
+        _put(context, number, row)
         return 0
-    _unname(turn, number, row)
+    _unname(context, number, row)
     STAGES.delete(txn, group, number)
     state.stages -= 1
     return left - 1
 
 
-def _show(turn: Turn, piece: StagedPiece, count: int) -> int:
+def _show(context: ApplyContext, piece: StagedPiece, count: int) -> int:
     """Gives sequences to the items of a piece and places them like those of a produce. Returns the
     work: about the number of rows.
     """
-    state = turn.state
+    state = context.state
     first_seq = state.next_seq
     state.next_seq = first_seq + count
     alive = masks.full(count)
     if piece.specials:
         command = Produce(piece.lengths, specials=piece.specials, slots=piece.slots)
-        duplicates = known_keys(turn, piece.specials, first_seq)
-        remember_keys(turn, command, first_seq, duplicates)
+        duplicates = known_keys(context, piece.specials, first_seq)
+        remember_keys(context, command, first_seq, duplicates)
         for duplicate in duplicates:
             alive &= ~(1 << duplicate[0])
         state.duplicates += len(duplicates)
     if not alive:
-        attachments.drop(turn.txn, turn.group, piece.index, piece.part, log_first=turn.log_first)
+        attachments.drop(
+            context.txn, context.group, piece.index, piece.part, log_first=context.log_first
+        )
         return 1 + len(piece.specials)
     state.produced += alive.bit_count()
     living = [special for special in piece.specials if alive >> special.ordinal & 1]
-    held = holds.lanes(turn, piece.slots, alive)
-    place_block(turn, (piece.index, piece.part), first_seq, piece.lengths, alive, living, held)
+    held = held_keys.lanes(context, piece.slots, alive)
+    place_block(context, (piece.index, piece.part), first_seq, piece.lengths, alive, living, held)
     return 1 + len(piece.specials) + len(held)
 
 
-def discard(turn: Turn, command: Discard) -> Done:
+def discard(context: ApplyContext, command: Discard) -> Done:
     """`changed` is 0 when nothing is pinned for the transaction, and 1 while work remains."""
-    numbers = _pinned(turn, command.txn, APPLY_SEGMENTS_MAX)
-    producer, _ = _whose(turn, command, numbers)
+    numbers = _pinned(context, command.txn, APPLY_SEGMENTS_MAX)
+    producer, _ = _whose(context, command, numbers)
     if producer:
-        remember(turn, producer, txn=command.txn)
+        remember(context, producer, txn=command.txn)
     for number in numbers:
-        row = _load(turn, number)
+        row = _load(context, number)
         if not command.keep:
-            _doom(turn, number, row)
+            _doom(context, number, row)
             continue
-        PINNED.delete(turn.txn, turn.group, row.txn, row.task, number)
-        turn.state.pinned -= row.count
-        turn.state.pinned_keys -= row.keys
-        row.txn, row.since_ms = 0, turn.now_ms
-        _check_at(turn, number, row, turn.now_ms + STAGE_TIMEOUT_MS)
-        _put(turn, number, row)
+        PINNED.delete(context.txn, context.group, row.txn, row.task, number)
+        context.state.pinned -= row.count
+        context.state.pinned_keys -= row.keys
+        row.txn, row.since_ms = 0, context.now_ms
+        _check_at(context, number, row, context.now_ms + STAGE_TIMEOUT_MS)
+        _put(context, number, row)
     return Done(int(len(numbers) == APPLY_SEGMENTS_MAX))
 
 
-def drop_stages(turn: Turn, command: DropStages) -> Done:
+def drop_stages(context: ApplyContext, command: DropStages) -> Done:
     """`changed` counts stages. 0 means that all remaining stages are pinned."""
     if command.committed >= 0:
-        remember(turn, command.producer, committed=command.committed)
-    return Done(_drop_open(turn, command.producer, command.batch, APPLY_SEGMENTS_MAX))
+        remember(context, command.producer, committed=command.committed)
+    return Done(_drop_open(context, command.producer, command.batch, APPLY_SEGMENTS_MAX))
 
 
-def forget_stages(turn: Turn, rows_max: int) -> int:
+def forget_stages(context: ApplyContext, rows_max: int) -> int:
     """Deletes doomed stages, and dooms stages that have been open for too long. Returns the number
     of rows.
     """
-    txn, group, now_ms = turn.txn, turn.group, turn.now_ms
+    txn, group, now_ms = context.txn, context.group, context.now_ms
     due: list[int] = []
     for key, _ in STAGE_CHECKS.rows(txn, group):
         if len(due) == rows_max or int.from_bytes(key[9:17], "big") > now_ms:
@@ -358,40 +368,42 @@ def forget_stages(turn: Turn, rows_max: int) -> int:
     for number in due:
         if work >= rows_max:
             break
-        row = _load(turn, number)
+        row = _load(context, number)
         work += 1
         until_ms = row.since_ms + STAGE_TIMEOUT_MS
         if not row.doomed and until_ms > now_ms:
-            _check_at(turn, number, row, until_ms)
-            _put(turn, number, row)
+            _check_at(context, number, row, until_ms)
+            _put(context, number, row)
             continue
         if not row.doomed:
-            _doom(turn, number, row)
-        work += _delete(turn, number, row, rows_max - work)
+            _doom(context, number, row)
+        work += _delete(context, number, row, rows_max - work)
     return work
 
 
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def _load(turn: Turn, number: int) -> StageRow:
-    raw = STAGES.get(turn.txn, turn.group, number)
+def _load(context: ApplyContext, number: int) -> StageRow:
+    raw = STAGES.get(context.txn, context.group, number)
     assert raw is not None, f"stage {number} is indexed and not there"
     return decode_stage(raw)
 
 
-def _put(turn: Turn, number: int, row: StageRow) -> None:
-    STAGES.put(turn.txn, turn.group, number, value=encode(row))
+def _put(context: ApplyContext, number: int, row: StageRow) -> None:
+    STAGES.put(context.txn, context.group, number, value=encode(row))
 
 
 def _named(
-    turn: Turn, producer: str, batch: int, task: int, attempt: bytes
+    context: ApplyContext, producer: str, batch: int, task: int, attempt: bytes
 ) -> tuple[int, StageRow] | None:
-    value = STAGE_NAMES.get(turn.txn, turn.group, producer_hash(producer), batch, task, attempt)
+    value = STAGE_NAMES.get(
+        context.txn, context.group, producer_hash(producer), batch, task, attempt
+    )
     if value is None:
         return None
     number = int.from_bytes(value, "big")
-    row = _load(turn, number)
+    row = _load(context, number)
     # If two producers share a hash, the second one finds no stage of its own.
     return (number, row) if row.producer == producer else None
 
@@ -401,52 +413,54 @@ def _bounded(rows: Iterator[tuple[bytes, bytes]], most: int) -> Iterator[tuple[b
         yield row
 
 
-def _pinned(turn: Turn, txn: int, most: int) -> list[int]:
+def _pinned(context: ApplyContext, txn: int, most: int) -> list[int]:
     """Stages that are pinned for a transaction, in the order of their tasks."""
-    rows = _bounded(PINNED.rows(turn.txn, turn.group, txn), most)
+    rows = _bounded(PINNED.rows(context.txn, context.group, txn), most)
     return [int.from_bytes(key[-8:], "big") for key, _ in rows]
 
 
-def _drop_open(turn: Turn, producer: str, batch: int, most: int) -> int:
-    rows = _bounded(STAGE_NAMES.rows(turn.txn, turn.group, producer_hash(producer), batch), most)
+def _drop_open(context: ApplyContext, producer: str, batch: int, most: int) -> int:
+    rows = _bounded(
+        STAGE_NAMES.rows(context.txn, context.group, producer_hash(producer), batch), most
+    )
     doomed = 0
     for number in [int.from_bytes(value, "big") for _, value in rows]:
-        row = _load(turn, number)
+        row = _load(context, number)
         if not row.txn and row.producer == producer:
-            _doom(turn, number, row)
+            _doom(context, number, row)
             doomed += 1
     return doomed
 
 
-def _doom(turn: Turn, number: int, row: StageRow) -> None:
+def _doom(context: ApplyContext, number: int, row: StageRow) -> None:
     """Makes a stage unreachable. Its rows are deleted by Expire."""
     if row.txn:
-        turn.state.pinned -= row.count
-        turn.state.pinned_keys -= row.keys
-    _unname(turn, number, row)
+        context.state.pinned -= row.count
+        context.state.pinned_keys -= row.keys
+    _unname(context, number, row)
     row.txn, row.doomed = 0, True
-    _check_at(turn, number, row, turn.now_ms)
-    _put(turn, number, row)
+    _check_at(context, number, row, context.now_ms)
+    _put(context, number, row)
 
 
-def _unname(turn: Turn, number: int, row: StageRow) -> None:
+def _unname(context: ApplyContext, number: int, row: StageRow) -> None:
     hashed = producer_hash(row.producer)
-    STAGE_NAMES.delete(turn.txn, turn.group, hashed, row.batch, row.task, row.attempt)
+    STAGE_NAMES.delete(context.txn, context.group, hashed, row.batch, row.task, row.attempt)
     if row.txn:
-        PINNED.delete(turn.txn, turn.group, row.txn, row.task, number)
+        PINNED.delete(context.txn, context.group, row.txn, row.task, number)
 
 
-def _check_at(turn: Turn, number: int, row: StageRow, at_ms: int) -> None:
+def _check_at(context: ApplyContext, number: int, row: StageRow, at_ms: int) -> None:
     """Schedules the check of a stage. 0 means no check. The caller writes the row of the stage."""
     if row.check_at_ms:
-        STAGE_CHECKS.delete(turn.txn, turn.group, row.check_at_ms, number)
+        STAGE_CHECKS.delete(context.txn, context.group, row.check_at_ms, number)
     row.check_at_ms = at_ms
     if at_ms:
-        STAGE_CHECKS.put(turn.txn, turn.group, at_ms, number, value=b"")
-        turn.state.cleanup_head_ms = earlier(turn.state.cleanup_head_ms, at_ms)
+        STAGE_CHECKS.put(context.txn, context.group, at_ms, number, value=b"")
+        context.state.cleanup_head_ms = earlier(context.state.cleanup_head_ms, at_ms)
 
 
-def _take_off(turn: Turn, row: StageRow, piece: StagedPiece, count: int) -> int:
+def _take_off(context: ApplyContext, row: StageRow, piece: StagedPiece, count: int) -> int:
     """Subtracts a piece of `count` items from the staged counts. Returns how many keys the row
     counted for it.
     """
@@ -454,26 +468,26 @@ def _take_off(turn: Turn, row: StageRow, piece: StagedPiece, count: int) -> int:
     row.count -= count
     row.size -= piece.size
     row.keys -= keys
-    turn.state.staged -= count
-    turn.state.staged_bytes -= piece.size
+    context.state.staged -= count
+    context.state.staged_bytes -= piece.size
     return keys
 
 
-def _delete(turn: Turn, number: int, row: StageRow, pieces_max: int) -> int:
+def _delete(context: ApplyContext, number: int, row: StageRow, pieces_max: int) -> int:
     """Deletes up to `pieces_max` pieces of a doomed stage, but at least one, and the stage with its
     last piece. Returns their number.
     """
-    txn, group, state = turn.txn, turn.group, turn.state
+    txn, group, state = context.txn, context.group, context.state
     rows = list(_bounded(STAGED.rows(txn, group, number), max(pieces_max, 1)))
     for key, raw in rows:
         piece = decode_piece(raw)
         txn.delete(key)
-        attachments.drop(txn, group, piece.index, piece.part, log_first=turn.log_first)
-        _take_off(turn, row, piece, len(piece.lengths) >> 2)
+        attachments.drop(txn, group, piece.index, piece.part, log_first=context.log_first)
+        _take_off(context, row, piece, len(piece.lengths) >> 2)
     if row.count:
-        _put(turn, number, row)
+        _put(context, number, row)
         return len(rows)
-    _check_at(turn, number, row, 0)
+    _check_at(context, number, row, 0)
     STAGES.delete(txn, group, number)
     state.stages -= 1
     return len(rows)

@@ -1,8 +1,8 @@
 """Invariants of stages and transactions. `partition.invariants` includes them."""
 
-from querator.model.transactions import TxnState
+from querator.model.transactions import TransactionState
 from querator.partition.dedup import keys_of
-from querator.partition.rows import State
+from querator.partition.rows import PartitionState
 from querator.partition.staging_rows import (
     StagedPiece,
     StageRow,
@@ -26,7 +26,7 @@ from querator.storage.tables import (
 )
 
 
-def check_staging(txn: ReadTransaction, group: int, state: State) -> list[str]:
+def check_staging(txn: ReadTransaction, group: int, state: PartitionState) -> list[str]:
     """All violations, as sentences."""
     stages = {
         int.from_bytes(key[-8:], "big"): decode_stage(row) for key, row in STAGES.rows(txn, group)
@@ -104,7 +104,7 @@ def _indexes(txn: ReadTransaction, group: int, stages: dict[int, StageRow]) -> l
     return wrong
 
 
-def _counts(state: State, stages: dict[int, StageRow]) -> list[str]:
+def _counts(state: PartitionState, stages: dict[int, StageRow]) -> list[str]:
     rows = stages.values()
     wrong = [
         f"{name} counts {count}; a scan finds {found}"
@@ -122,7 +122,7 @@ def _counts(state: State, stages: dict[int, StageRow]) -> list[str]:
     return wrong
 
 
-def _transactions(txn: ReadTransaction, group: int, state: State) -> list[str]:
+def _transactions(txn: ReadTransaction, group: int, state: PartitionState) -> list[str]:
     wrong: list[str] = []
     txns = {int.from_bytes(key[-8:], "big"): decode_txn(row) for key, row in TXNS.rows(txn, group)}
     producers = {
@@ -140,11 +140,11 @@ def _transactions(txn: ReadTransaction, group: int, state: State) -> list[str]:
         producer = producers.get(producer_hash(row.producer))
         if producer is None:
             wrong.append(f"transaction {number} has no producer")
-        elif row.state == TxnState.COMMITTED and row.batch > producer.committed:
+        elif row.state == TransactionState.COMMITTED and row.batch > producer.committed:
             wrong.append(f"transaction {number} is committed and its producer does not record it")
-        elif row.state != TxnState.COMMITTED and producer.open != number:
+        elif row.state != TransactionState.COMMITTED and producer.open != number:
             wrong.append(f"transaction {number} is open and its producer does not record it")
-        elif row.state == TxnState.PREPARING and row.batch <= producer.committed:
+        elif row.state == TransactionState.PREPARING and row.batch <= producer.committed:
             wrong.append(f"transaction {number} is for a batch that is committed")
     wrong += [
         f"a producer is busy with transaction {row.open}, which is gone"
@@ -157,7 +157,7 @@ def _transactions(txn: ReadTransaction, group: int, state: State) -> list[str]:
     return wrong
 
 
-def _checks(txn: ReadTransaction, group: int, state: State) -> list[str]:
+def _checks(txn: ReadTransaction, group: int, state: PartitionState) -> list[str]:
     return [
         f"{table.name} would never be checked"
         for table in (STAGE_CHECKS, TXN_PRODUCER_CHECKS)

@@ -4,7 +4,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from querator.model.specials import ItemSpecial
+from querator.model.item_options import ItemSpecial
 from querator.model.transactions import Participant
 from querator.partition.rows import encode
 

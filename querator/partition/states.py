@@ -5,7 +5,7 @@
 
 from enum import IntEnum
 
-from querator.partition.rows import ItemState
+from querator.partition.rows import RowState
 
 
 class Event(IntEnum):
@@ -38,43 +38,43 @@ class Event(IntEnum):
 ABSENT = None
 """State of an item that is not stored: it has not come yet, or it is gone."""
 
-TRANSITIONS: dict[tuple[ItemState | None, Event], ItemState | None] = {
-    (ABSENT, Event.PRODUCE): ItemState.READY,
-    (ABSENT, Event.PRODUCE_LATER): ItemState.SCHEDULED,
-    (ABSENT, Event.MOVE_IN): ItemState.READY,
-    (ABSENT, Event.HOLD): ItemState.HELD,
-    (ItemState.HELD, Event.FOLLOW): ItemState.READY,
-    (ItemState.HELD, Event.DIE): ItemState.MOVING,
-    (ItemState.HELD, Event.DROP): ABSENT,
-    (ItemState.HELD, Event.GIVE_UP): ABSENT,
-    (ItemState.READY, Event.LEASE): ItemState.LEASED,
-    (ItemState.READY, Event.DIE): ItemState.MOVING,
-    (ItemState.READY, Event.DROP): ABSENT,
-    (ItemState.READY, Event.GIVE_UP): ABSENT,
-    (ItemState.READY, Event.REDRIVE): ItemState.MOVING,
-    (ItemState.LEASED, Event.COMPLETE): ABSENT,
-    (ItemState.LEASED, Event.RETRY): ItemState.READY,
-    (ItemState.LEASED, Event.RETRY_LATER): ItemState.SCHEDULED,
-    (ItemState.LEASED, Event.RELEASE): ItemState.READY,
-    (ItemState.LEASED, Event.LAPSE): ItemState.READY,
-    (ItemState.LEASED, Event.DIE): ItemState.MOVING,
-    (ItemState.LEASED, Event.DROP): ABSENT,
-    (ItemState.SCHEDULED, Event.DUE): ItemState.READY,
-    (ItemState.SCHEDULED, Event.HOLD): ItemState.HELD,
-    (ItemState.SCHEDULED, Event.DIE): ItemState.MOVING,
-    (ItemState.SCHEDULED, Event.DROP): ABSENT,
-    (ItemState.SCHEDULED, Event.GIVE_UP): ABSENT,
-    (ItemState.MOVING, Event.MOVED): ABSENT,
-    (ItemState.MOVING, Event.RETURN): ItemState.READY,
-    (ItemState.MOVING, Event.REROUTE): ItemState.MOVING,
-    (ItemState.MOVING, Event.DIE): ItemState.MOVING,
-    (ItemState.MOVING, Event.DROP): ABSENT,
-    (ItemState.MOVING, Event.GIVE_UP): ABSENT,
-    (ItemState.READY, Event.RESERVE): ItemState.RESERVED,
-    (ItemState.RESERVED, Event.ACKNOWLEDGE): ABSENT,
-    (ItemState.RESERVED, Event.UNRESERVE): ItemState.READY,
-    (ItemState.RESERVED, Event.DIE): ItemState.MOVING,
-    (ItemState.RESERVED, Event.DROP): ABSENT,
+TRANSITIONS: dict[tuple[RowState | None, Event], RowState | None] = {
+    (ABSENT, Event.PRODUCE): RowState.READY,
+    (ABSENT, Event.PRODUCE_LATER): RowState.SCHEDULED,
+    (ABSENT, Event.MOVE_IN): RowState.READY,
+    (ABSENT, Event.HOLD): RowState.HELD,
+    (RowState.HELD, Event.FOLLOW): RowState.READY,
+    (RowState.HELD, Event.DIE): RowState.MOVING,
+    (RowState.HELD, Event.DROP): ABSENT,
+    (RowState.HELD, Event.GIVE_UP): ABSENT,
+    (RowState.READY, Event.LEASE): RowState.LEASED,
+    (RowState.READY, Event.DIE): RowState.MOVING,
+    (RowState.READY, Event.DROP): ABSENT,
+    (RowState.READY, Event.GIVE_UP): ABSENT,
+    (RowState.READY, Event.REDRIVE): RowState.MOVING,
+    (RowState.LEASED, Event.COMPLETE): ABSENT,
+    (RowState.LEASED, Event.RETRY): RowState.READY,
+    (RowState.LEASED, Event.RETRY_LATER): RowState.SCHEDULED,
+    (RowState.LEASED, Event.RELEASE): RowState.READY,
+    (RowState.LEASED, Event.LAPSE): RowState.READY,
+    (RowState.LEASED, Event.DIE): RowState.MOVING,
+    (RowState.LEASED, Event.DROP): ABSENT,
+    (RowState.SCHEDULED, Event.DUE): RowState.READY,
+    (RowState.SCHEDULED, Event.HOLD): RowState.HELD,
+    (RowState.SCHEDULED, Event.DIE): RowState.MOVING,
+    (RowState.SCHEDULED, Event.DROP): ABSENT,
+    (RowState.SCHEDULED, Event.GIVE_UP): ABSENT,
+    (RowState.MOVING, Event.MOVED): ABSENT,
+    (RowState.MOVING, Event.RETURN): RowState.READY,
+    (RowState.MOVING, Event.REROUTE): RowState.MOVING,
+    (RowState.MOVING, Event.DIE): RowState.MOVING,
+    (RowState.MOVING, Event.DROP): ABSENT,
+    (RowState.MOVING, Event.GIVE_UP): ABSENT,
+    (RowState.READY, Event.RESERVE): RowState.RESERVED,
+    (RowState.RESERVED, Event.ACKNOWLEDGE): ABSENT,
+    (RowState.RESERVED, Event.UNRESERVE): RowState.READY,
+    (RowState.RESERVED, Event.DIE): RowState.MOVING,
+    (RowState.RESERVED, Event.DROP): ABSENT,
 }
 
 _MEANINGS = {
@@ -103,15 +103,15 @@ _MEANINGS = {
 }
 
 
-def allowed(state: int | None, event: Event, target: ItemState | None) -> bool:
-    before = ABSENT if state is None else ItemState(state)
+def allowed(state: int | None, event: Event, target: RowState | None) -> bool:
+    before = ABSENT if state is None else RowState(state)
     return (before, event) in TRANSITIONS and TRANSITIONS[before, event] is target
 
 
 def table_markdown() -> str:
     """The table as Markdown, with one line for each transition."""
 
-    def name(state: ItemState | None, absent: str) -> str:
+    def name(state: RowState | None, absent: str) -> str:
         return absent if state is None else state.name
 
     lines = ["| from | what happens | to |", "|---|---|---|"]

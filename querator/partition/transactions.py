@@ -28,58 +28,62 @@ from querator.model.limits import (
     TXN_PRODUCERS_MAX,
     TXNS_OPEN_MAX,
 )
-from querator.model.transactions import AbortTxn, Begin, Decide, Finish, TxnResult, TxnState
+from querator.model.transactions import AbortTxn, Begin, Decide, Finish, TransactionState, TxnResult
+from querator.partition.apply_context import ApplyContext, unconfigured
 from querator.partition.staging_rows import TxnProducerRow, TxnRow, decode_txn, encode
-from querator.partition.turn import Turn, unconfigured
 from querator.partition.txn_producers import load_producer, new_producer, put_producer
 from querator.storage.environment import ReadTransaction
 from querator.storage.tables import TXNS
 
-NO_TXN = TxnResult(0, TxnState.NONE)
+NO_TXN = TxnResult(0, TransactionState.NONE)
 
 
-def begin(turn: Turn, command: Begin) -> TxnResult | Refusal:
+def begin(context: ApplyContext, command: Begin) -> TxnResult | Refusal:
     """The transaction of the batch, opened or as it is. COMMITTED without a number: the batch has
     been committed. `mine` False: another transaction of the producer must first be decided and
     carried out.
     """
-    if turn.row is None:
+    if context.row is None:
         return unconfigured()
-    refusal = _malformed(turn, command)
+    refusal = _malformed(context, command)
     if refusal is not None:
         return refusal
-    producer = load_producer(turn.txn, turn.group, command.producer)
+    producer = load_producer(context.txn, context.group, command.producer)
     if producer is not None:
         if command.batch <= producer.committed:
-            return TxnResult(0, TxnState.COMMITTED)
+            return TxnResult(0, TransactionState.COMMITTED)
         if producer.open:
-            row = load_txn(turn.txn, turn.group, producer.open)
+            row = load_txn(context.txn, context.group, producer.open)
             assert row is not None, "an open transaction has a row"
             same = (row.batch, row.participants) == (command.batch, command.participants)
-            mine = same and row.state == TxnState.PREPARING
-            return TxnResult(producer.open, TxnState(row.state), mine)
-    refusal = _no_room(turn, known=producer is not None)
+            mine = same and row.state == TransactionState.PREPARING
+            return TxnResult(producer.open, TransactionState(row.state), mine)
+    refusal = _no_room(context, known=producer is not None)
     if refusal is not None:
         return refusal
-    state = turn.state
+    state = context.state
     number = state.next_txn
     state.next_txn = number + 1
     state.txns += 1
     row = TxnRow(
-        command.producer, command.batch, TxnState.PREPARING, turn.now_ms, command.participants
+        command.producer,
+        command.batch,
+        TransactionState.PREPARING,
+        context.now_ms,
+        command.participants,
     )
-    TXNS.put(turn.txn, turn.group, number, value=encode(row))
+    TXNS.put(context.txn, context.group, number, value=encode(row))
     if producer is None:
-        producer = new_producer(turn, command.producer, turn.now_ms)
-    producer.last_ms, producer.open = turn.now_ms, number
-    put_producer(turn, producer)
-    return TxnResult(number, TxnState.PREPARING)
+        producer = new_producer(context, command.producer, context.now_ms)
+    producer.last_ms, producer.open = context.now_ms, number
+    put_producer(context, producer)
+    return TxnResult(number, TransactionState.PREPARING)
 
 
-def _malformed(turn: Turn, command: Begin) -> Refusal | None:
+def _malformed(context: ApplyContext, command: Begin) -> Refusal | None:
     """The refusal of a malformed command, which the service must not have accepted; else None."""
     claims = sum(len(one.claims) for one in command.participants)
-    if turn.queue.partition:
+    if context.queue.partition:
         wrong = "partition must be the first one of its queue to coordinate"
     elif not 0 < len(command.producer) <= TXN_PRODUCER_CHARS_MAX:
         wrong = f"producer must have 1 to {TXN_PRODUCER_CHARS_MAX} characters"
@@ -92,17 +96,17 @@ def _malformed(turn: Turn, command: Begin) -> Refusal | None:
     return Refusal(ErrorCode.INVALID_ARGUMENT, wrong, field=wrong.split(maxsplit=1)[0])
 
 
-def _no_room(turn: Turn, *, known: bool) -> Refusal | None:
-    if turn.state.txns >= TXNS_OPEN_MAX:
+def _no_room(context: ApplyContext, *, known: bool) -> Refusal | None:
+    if context.state.txns >= TXNS_OPEN_MAX:
         return Refusal(
             ErrorCode.OVERLOADED,
-            f"the queue has {turn.state.txns} transactions that are not finished; the limit is "
+            f"the queue has {context.state.txns} transactions that are not finished; the limit is "
             f"{TXNS_OPEN_MAX}",
             field="producer",
             limit=str(TXNS_OPEN_MAX),
-            value=str(turn.state.txns),
+            value=str(context.state.txns),
         )
-    if not known and turn.state.txn_producers >= TXN_PRODUCERS_MAX:
+    if not known and context.state.txn_producers >= TXN_PRODUCERS_MAX:
         return Refusal(
             ErrorCode.TOO_MANY_PRODUCERS,
             f"the queue remembers {TXN_PRODUCERS_MAX} producers of transactions; new producers "
@@ -113,69 +117,69 @@ def _no_room(turn: Turn, *, known: bool) -> Refusal | None:
     return None
 
 
-def decide(turn: Turn, command: Decide) -> TxnResult:
+def decide(context: ApplyContext, command: Decide) -> TxnResult:
     """The decided transaction. NONE means that it is finished."""
-    row = load_txn(turn.txn, turn.group, command.txn)
+    row = load_txn(context.txn, context.group, command.txn)
     if row is None:
         return NO_TXN
-    if row.state == TxnState.PREPARING:
-        _decide(turn, command, row)
+    if row.state == TransactionState.PREPARING:
+        _decide(context, command, row)
     return _result(command.txn, row)
 
 
-def _decide(turn: Turn, command: Decide, row: TxnRow) -> None:
-    producer = load_producer(turn.txn, turn.group, row.producer)
+def _decide(context: ApplyContext, command: Decide, row: TxnRow) -> None:
+    producer = load_producer(context.txn, context.group, row.producer)
     assert producer is not None, "the producer of a transaction is known"
     assert producer.open == command.txn
     row.code, row.message, row.keep = command.code, command.message, command.keep
     if command.code:
-        row.state = TxnState.ABORTED
+        row.state = TransactionState.ABORTED
         producer.aborted = command.txn
         producer.code, producer.message = command.code, command.message
     else:
         assert row.batch > producer.committed, "a batch is committed once"
-        row.state = TxnState.COMMITTED
+        row.state = TransactionState.COMMITTED
         producer.committed, producer.open = row.batch, 0
         producer.batch_items = sum(claim.count for one in row.participants for claim in one.claims)
         producer.items += producer.batch_items
-    producer.last_ms = turn.now_ms
-    put_producer(turn, producer)
-    TXNS.put(turn.txn, turn.group, command.txn, value=encode(row))
+    producer.last_ms = context.now_ms
+    put_producer(context, producer)
+    TXNS.put(context.txn, context.group, command.txn, value=encode(row))
 
 
-def abort_txn(turn: Turn, command: AbortTxn) -> TxnResult | Refusal:
+def abort_txn(context: ApplyContext, command: AbortTxn) -> TxnResult | Refusal:
     """Aborts the transaction of a batch. COMMITTED: the abort is too late. ABORTED: the open
     transaction is aborted. NONE: none was open.
     """
-    if turn.row is None:
+    if context.row is None:
         return unconfigured()
-    producer = load_producer(turn.txn, turn.group, command.producer)
+    producer = load_producer(context.txn, context.group, command.producer)
     if producer is None:
         return NO_TXN
     if command.batch <= producer.committed:
-        return TxnResult(0, TxnState.COMMITTED)
-    row = load_txn(turn.txn, turn.group, producer.open) if producer.open else None
+        return TxnResult(0, TransactionState.COMMITTED)
+    row = load_txn(context.txn, context.group, producer.open) if producer.open else None
     if row is None or row.batch != command.batch:
         return NO_TXN
     code = int(ErrorCode.TRANSACTION_ABORTED)
-    return decide(turn, Decide(producer.open, code, "it was aborted by request"))
+    return decide(context, Decide(producer.open, code, "it was aborted by request"))
 
 
-def finish(turn: Turn, command: Finish) -> TxnResult:
+def finish(context: ApplyContext, command: Finish) -> TxnResult:
     """Removes a decided transaction, and returns NONE. A transaction that is not decided is
     returned as it is.
     """
-    row = load_txn(turn.txn, turn.group, command.txn)
+    row = load_txn(context.txn, context.group, command.txn)
     if row is None:
         return NO_TXN
-    if row.state == TxnState.PREPARING:
+    if row.state == TransactionState.PREPARING:
         return _result(command.txn, row)
-    TXNS.delete(turn.txn, turn.group, command.txn)
-    turn.state.txns -= 1
-    producer = load_producer(turn.txn, turn.group, row.producer)
+    TXNS.delete(context.txn, context.group, command.txn)
+    context.state.txns -= 1
+    producer = load_producer(context.txn, context.group, row.producer)
     if producer is not None and producer.open == command.txn:
         producer.open = 0
-        put_producer(turn, producer)
+        put_producer(context, producer)
     return NO_TXN
 
 
@@ -189,7 +193,7 @@ def load_txn(txn: ReadTransaction, group: int, number: int) -> TxnRow | None:
 
 def _result(number: int, row: TxnRow) -> TxnResult:
     code = ErrorCode(row.code) if row.code else None
-    return TxnResult(number, TxnState(row.state), code=code, message=row.message)
+    return TxnResult(number, TransactionState(row.state), code=code, message=row.message)
 
 
 def result_of(row: TxnProducerRow | None, number: int, batch: int) -> TxnResult:
@@ -197,9 +201,9 @@ def result_of(row: TxnProducerRow | None, number: int, batch: int) -> TxnResult:
     if row is None:
         return NO_TXN
     if batch <= row.committed:
-        return TxnResult(0, TxnState.COMMITTED)
+        return TxnResult(0, TransactionState.COMMITTED)
     if row.aborted == number:
-        return TxnResult(0, TxnState.ABORTED, code=ErrorCode(row.code), message=row.message)
+        return TxnResult(0, TransactionState.ABORTED, code=ErrorCode(row.code), message=row.message)
     return NO_TXN
 
 

@@ -26,9 +26,9 @@ from querator.model.transactions import (
     Prepare,
     ProducerTotals,
     Publish,
-    StagedBatch,
+    StagedTotals,
+    TransactionState,
     TxnResult,
-    TxnState,
 )
 from querator.partition.staging_rows import TxnRow, decode_stage, decode_txn
 from querator.partition.transactions import txn_result
@@ -44,7 +44,7 @@ class OpenTxn(msgspec.Struct, frozen=True):
     """
 
     number: int
-    state: TxnState
+    state: TransactionState
     steps: tuple[tuple[int, Prepare | Publish | Discard], ...]
 
 
@@ -70,12 +70,12 @@ class TxnQuery(msgspec.Struct, frozen=True, array_like=True, tag="x"):
 
     def waits(self, result: TxnResult) -> bool:
         """Whether the query must still wait after this result."""
-        if result.state is TxnState.PREPARING:
+        if result.state is TransactionState.PREPARING:
             return True
-        return self.finished and result.state is TxnState.ABORTED and result.txn == self.txn
+        return self.finished and result.state is TransactionState.ABORTED and result.txn == self.txn
 
 
-class OpenBatch(msgspec.Struct, frozen=True, array_like=True):
+class OpenBatchName(msgspec.Struct, frozen=True, array_like=True):
     """A batch with staged items."""
 
     producer: str
@@ -108,7 +108,7 @@ class StagedPage(msgspec.Struct, frozen=True):
     out.
     """
 
-    batches: tuple[StagedBatch, ...]
+    batches: tuple[StagedTotals, ...]
     more: bool
 
 
@@ -139,14 +139,14 @@ def open_txn(txn: ReadTransaction, group: int, number: int) -> OpenTxn | None:
 def _open(number: int, row: TxnRow) -> OpenTxn:
     steps: list[tuple[int, Prepare | Publish | Discard]] = []
     for one in row.participants:
-        if row.state == TxnState.PREPARING:
+        if row.state == TransactionState.PREPARING:
             step: Prepare | Publish | Discard = Prepare(number, row.producer, row.batch, one.claims)
-        elif row.state == TxnState.COMMITTED:
+        elif row.state == TransactionState.COMMITTED:
             step = Publish(number, row.producer, row.batch)
         else:
             step = Discard(number, row.keep, row.producer, row.batch)
         steps.append((one.group, step))
-    return OpenTxn(number, TxnState(row.state), tuple(steps))
+    return OpenTxn(number, TransactionState(row.state), tuple(steps))
 
 
 def verdict(number: int, answers: Sequence[Result]) -> Decide:
@@ -178,10 +178,10 @@ def pinned_txns(txn: ReadTransaction, group: int) -> tuple[PinnedTxn, ...]:
     return tuple(found.values())
 
 
-def open_batches(txn: ReadTransaction, group: int, most: int) -> tuple[OpenBatch, ...]:
+def open_batches(txn: ReadTransaction, group: int, most: int) -> tuple[OpenBatchName, ...]:
     """Up to `most` batches with staged items. Costs one step for each batch."""
     txn = generations.view(txn, group)
-    found: list[OpenBatch] = []
+    found: list[OpenBatchName] = []
     start, stop = STAGE_NAMES.bounds(group)
     while len(found) < most:
         first = next(iter(txn.scan(start, stop)), None)
@@ -191,7 +191,7 @@ def open_batches(txn: ReadTransaction, group: int, most: int) -> tuple[OpenBatch
         raw = STAGES.get(txn, group, int.from_bytes(stage, "big"))
         assert raw is not None, "a named stage exists"
         row = decode_stage(raw)
-        found.append(OpenBatch(row.producer, row.batch))
+        found.append(OpenBatchName(row.producer, row.batch))
         hashed, batch, _, _ = STAGE_NAMES.parts(key)
         _, start = STAGE_NAMES.bounds(group, hashed, batch)
     return tuple(found)
@@ -229,7 +229,7 @@ def _committed(view: ReadTransaction, group: int, producer: str) -> int:
 
 
 def _staged(view: ReadTransaction, query: StagedQuery) -> StagedPage:
-    batches: dict[tuple[str, int], StagedBatch] = {}
+    batches: dict[tuple[str, int], StagedTotals] = {}
     more = False
     for _, raw in STAGES.rows(view, query.group):
         row = decode_stage(raw)
@@ -240,9 +240,9 @@ def _staged(view: ReadTransaction, query: StagedQuery) -> StagedPage:
         if before is None and len(batches) == query.limit:
             more = True
             continue
-        one = StagedBatch(
+        one = StagedTotals(
             row.producer, row.batch, 1, row.count, row.size, row.begun_ms, row.since_ms,
-            TxnState.PREPARING if row.txn else TxnState.NONE,
+            TransactionState.PREPARING if row.txn else TransactionState.NONE,
         )  # fmt: skip
         batches[key] = one if before is None else before.joined(one)
     for _, raw in TXNS.rows(view, query.group):
@@ -252,8 +252,15 @@ def _staged(view: ReadTransaction, query: StagedQuery) -> StagedPage:
         if before is None and len(batches) == query.limit:
             more = True
             continue
-        one = StagedBatch(
-            txn.producer, txn.batch, 0, 0, 0, txn.begun_ms, txn.begun_ms, TxnState(txn.state)
+        one = StagedTotals(
+            txn.producer,
+            txn.batch,
+            0,
+            0,
+            0,
+            txn.begun_ms,
+            txn.begun_ms,
+            TransactionState(txn.state),
         )
         batches[key] = one if before is None else before.joined(one)
     return StagedPage(tuple(batches.values()), more)

@@ -17,12 +17,12 @@ Refusal. Raises QueratorError.
 
 
 Ask = Callable[[GroupId, Any], Awaitable[Any]]
-"""Sends a query of `partition.facts` to the leader of the group, on any node. The answer reflects
-everything that was answered before. Raises QueratorError.
+"""Sends a query of `partition.dedup_export` to the leader of the group, on any node. The answer
+reflects everything that was answered before. Raises QueratorError.
 """
 
 
-class Standing(msgspec.Struct, frozen=True):
+class ClusterBootstrap(msgspec.Struct, frozen=True):
     """`node` is the node's own description, `replicas` the configuration of the placement group
     with which this node begins. `founders` are all nodes that founded the cluster, and any of them
     may propose these nodes to the map; empty for a node that joined later.
@@ -54,7 +54,7 @@ def learning(replicas: Replicas, node: NodeKey) -> Replicas:
     )
 
 
-def alone(name: str = "node", incarnation: str = "alone") -> Standing:
+def alone(name: str = "node", incarnation: str = "alone") -> ClusterBootstrap:
     """The standing of the only node of a cluster, in one process."""
     node = PlacedNode(name, incarnation, peer_address="", client_address="")
-    return Standing("alone", node, founding((node,)), (node,))
+    return ClusterBootstrap("alone", node, founding((node,)), (node,))

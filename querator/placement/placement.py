@@ -24,7 +24,7 @@ from querator.model.limits import CHANGE_WAIT_MS_MAX
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
-from querator.placement.bootstrap import Ask, Propose, Standing
+from querator.placement.bootstrap import Ask, ClusterBootstrap, Propose
 from querator.placement.map.commands import (
     Command,
     CreateQueue,
@@ -33,13 +33,13 @@ from querator.placement.map.commands import (
     HandOffNode,
     UpdateQueue,
 )
-from querator.placement.map.following import Follower
 from querator.placement.map.machine import PlacementEffects, PlacementMachine
-from querator.placement.tasks.leader_tasks import Connected, Duties, HandedOver, Newcomers
-from querator.placement.tasks.reconcile import MachineFactory, Reconciler, Step
-from querator.placement.tasks.repartitioning import Sharing
-from querator.placement.tasks.telling import here
-from querator.placement.waiting import Waiting, not_closed, not_decided, not_followed
+from querator.placement.map.map_follower import MapFollower
+from querator.placement.map_waiters import MapWaiters, not_closed, not_decided, not_followed
+from querator.placement.tasks.leader_tasks import Connected, HandedOver, LeaderTasks, Newcomers
+from querator.placement.tasks.partition_calls import here
+from querator.placement.tasks.reconcile import MachineFactory, Reconciler, ReconcileStep
+from querator.placement.tasks.repartitioning import Repartitioner
 from querator.raft.host import Host
 from querator.storage.environment import Environment
 
@@ -78,7 +78,7 @@ class Placement:
         machine_for: MachineFactory,
         *,
         environment: Environment,
-        standing: Standing,
+        standing: ClusterBootstrap,
         on_failure: Callable[[BaseException], None],
         propose: Propose | None = None,
         ask: Ask | None = None,
@@ -96,8 +96,8 @@ class Placement:
         self._said = standing.node
         self._propose: Propose = propose or host.propose
         self._reconciler = Reconciler(host, machine_for, node=standing.key, propose=self._propose)
-        self._sharing = Sharing(propose=self._propose, ask=ask or here(host, environment))
-        self._duties = Duties(
+        self._sharing = Repartitioner(propose=self._propose, ask=ask or here(host, environment))
+        self._duties = LeaderTasks(
             host,
             lambda: self.map,
             node=standing.key,
@@ -106,7 +106,7 @@ class Placement:
             said=lambda: self._said,
             newcomers=newcomers,
         )
-        self._follower = Follower(host, environment, self._on_heard)
+        self._follower = MapFollower(host, environment, self._on_heard)
         self._on_failure = on_failure
         self._effects = _NOTHING
         self._known = asyncio.Event()
@@ -118,7 +118,7 @@ class Placement:
         self._forming: asyncio.Task[None] | None = None
         self._always: tuple[asyncio.Task[None], ...] = ()
         self._slots = asyncio.Semaphore(SETTLING_MAX)
-        self._waiting = Waiting()
+        self._waiting = MapWaiters()
         self._running = False
 
     # --- the map -----------------------------------------------------------------
@@ -171,7 +171,7 @@ class Placement:
             for watcher in tuple(self._watchers):
                 watcher(effects.map)
         self._work(since=before)
-        self._waiting.look(effects)
+        self._waiting.check(effects)
 
     def on_partition(self, group: GroupId, effects: PartitionEffects) -> None:
         """Takes over the effects of an apply on a partition with a replica here."""
@@ -191,10 +191,10 @@ class Placement:
         """
         loop = asyncio.get_running_loop()
         replicas = self._standing.replicas
-        machine = PlacementMachine(self._follower.told(loop))
+        machine = PlacementMachine(self._follower.listener(loop))
         await self._host.create_group(PLACEMENT_GROUP, machine, replicas)
         if len(replicas) > 1:
-            await self._follower.look()
+            await self._follower.refresh()
         await self._known.wait()
         self._reconciler.begin(await self._follower.stored_groups())
         self._running = True
@@ -206,7 +206,7 @@ class Placement:
             loop.create_task(self._run(self._duties.run)),
             loop.create_task(self._run(self._follower.run)),
             loop.create_task(self._run(self._clear_surplus)),
-            loop.create_task(self._run(self._let_go)),
+            loop.create_task(self._run(self._remove_closing)),
         )
         if len(replicas) == 1 and self._forming is not None:
             await asyncio.wait((self._forming,))
@@ -311,7 +311,7 @@ class Placement:
     # --- nodes -------------------------------------------------------------------
 
     @property
-    def said(self) -> PlacedNode:
+    def description(self) -> PlacedNode:
         """This node's own description."""
         return self._said
 
@@ -439,7 +439,7 @@ class Placement:
                     self._look_at((owner[0].id,))
                     self._wake()
 
-    async def _let_go(self) -> None:
+    async def _remove_closing(self) -> None:
         """Removes closing partitions, while this node leads the map."""
 
         def led() -> PlacementMap:
@@ -447,7 +447,7 @@ class Placement:
 
         await self._sharing.run(led, lambda: self.pending)
 
-    def _step_for(self, queue_id: QueueId) -> Step | None:
+    def _step_for(self, queue_id: QueueId) -> ReconcileStep | None:
         """The next step of this node for the queue."""
         placed = self.map
         queue = placed.get(queue_id)
@@ -455,25 +455,25 @@ class Placement:
             return None
         if queue.state is QueueState.DELETING:
             deleted = self._standing.key in self.deleted_on.get(queue_id, ())
-            return None if deleted else Step.DELETE
+            return None if deleted else ReconcileStep.DELETE
         if self._reconciler.missing(placed, queue):
-            return Step.OPEN
+            return ReconcileStep.OPEN
         if queue_id in self.pending and self._host.leads(PLACEMENT_GROUP):
-            return Step.CONFIGURE
+            return ReconcileStep.CONFIGURE
         return None
 
-    async def _take(self, step: Step, queue_id: QueueId) -> None:
+    async def _take_step(self, step: ReconcileStep, queue_id: QueueId) -> None:
         placed = self.map
         queue = placed.get(queue_id)
         if queue is None:
             return
         match step:
-            case Step.OPEN:
+            case ReconcileStep.OPEN:
                 await self._reconciler.open(placed, queue)
-            case Step.CONFIGURE:
+            case ReconcileStep.CONFIGURE:
                 async with self._opening_meanwhile(queue_id):
                     await self._configure(placed, queue)
-            case Step.DELETE:
+            case ReconcileStep.DELETE:
                 await self._reconciler.delete(queue)
 
     async def _configure(self, placed: PlacementMap, queue: Queue) -> None:
@@ -517,7 +517,7 @@ class Placement:
                 moved = self._moved
                 try:
                     async with self._slots:
-                        await self._take(step, queue_id)
+                        await self._take_step(step, queue_id)
                 except QueratorError as error:
                     self._failed[queue_id] = str(error)
                     _log.warning(

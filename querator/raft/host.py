@@ -182,7 +182,7 @@ class Host:
         self._loop = asyncio.get_running_loop()
         self._turn_loop.start(self._deliver, self._fail)
         if self._watched:
-            self._watch = self._loop.call_later(LOOK_S, self._look)
+            self._watch = self._loop.call_later(LOOK_S, self._check_liveness)
 
     async def stop(self) -> None:
         """Accepts no more requests, finishes and answers the accepted ones, and ends the thread.
@@ -274,7 +274,7 @@ class Host:
         if self._closed is not None:
             future.set_exception(self._closed)
             return future
-        excess = self._waiting.take(group, size)
+        excess = self._waiting.try_add(group, size)
         if excess is not None:
             future.set_exception(call_errors.full(excess, group, "wait"))
             return future
@@ -340,7 +340,7 @@ class Host:
         return tuple(self._turns.groups())
 
     @property
-    def led(self) -> frozenset[GroupId]:
+    def led_groups(self) -> frozenset[GroupId]:
         """The groups for which `leads` is True."""
         return frozenset(self._led)
 
@@ -415,13 +415,13 @@ class Host:
 
     # --- whether the raft thread hangs -----------------------------------------------------
 
-    def _look(self) -> None:
+    def _check_liveness(self) -> None:
         assert self._loop is not None
         stalled_s = self.liveness.stalled_s()
         hangs = stalled_s > HANGS_S
         # The thread cannot hang before that. When it continues, that should be seen soon.
         wait_s = LOOK_S if hangs else max(LOOK_S, HANGS_S - stalled_s)
-        self._watch = self._loop.call_later(wait_s, self._look)
+        self._watch = self._loop.call_later(wait_s, self._check_liveness)
         if hangs is self.hangs:
             return
         self.hangs = hangs
@@ -434,7 +434,7 @@ class Host:
                     future.set_exception(QueratorError(code, message))
         self._events.on_hang(hangs)
 
-    def give_up(self, which: Callable[[Any], bool]) -> None:
+    def end_calls(self, which: Callable[[Any], bool]) -> None:
         """Ends the calls with such commands by OUTCOME_UNKNOWN. They count as waiting until the
         raft thread has finished them.
         """
@@ -448,11 +448,11 @@ class Host:
 
     def _deliver(self, outcome: Outcome) -> None:
         for call, result in outcome.results:
-            if self._answered(call):
+            if self._uncount(call):
                 assert call.future is not None
                 call.future.set_result(result)
         for call, error in outcome.errors:
-            if self._answered(call):
+            if self._uncount(call):
                 assert call.future is not None
                 call.future.set_exception(error)
         for future, failure in outcome.done:
@@ -464,12 +464,12 @@ class Host:
                 future.set_exception(failure)
         for event in outcome.events:
             try:
-                self._tell(event)
+                self._publish(event)
             except Exception as error:  # noqa: BLE001 - the other receivers must get their events
                 name = type(event).__name__
                 _log.error("host.event_failed", kind=name, group=event.group, exc_info=error)
 
-    def _answered(self, call: Call) -> bool:
+    def _uncount(self, call: Call) -> bool:
         """Removes the call from the counts of waiting calls; returns whether its caller still
         waits.
         """
@@ -479,7 +479,7 @@ class Host:
         self._waiting.remove(call.group, call.bytes)
         return not call.future.done()
 
-    def _tell(self, event: Event) -> None:
+    def _publish(self, event: Event) -> None:
         match event:
             case Effects(group, effects):
                 self._events.on_effects(group, effects)
@@ -516,7 +516,7 @@ class Host:
     def _end_calls(self, unknown: QueratorError, refused: QueratorError) -> None:
         """Ends all waiting calls: the raft thread has ended."""
         for call in list(self._calls):
-            if self._answered(call):
+            if self._uncount(call):
                 assert call.future is not None
                 call.future.set_exception(unknown if call.appended else refused)
         self._refuse_unanswered(refused)

@@ -14,7 +14,7 @@ from querator.raft.messages import AppendReply, Envelope, PeerMessage
 from querator.raft.peers import Peers
 
 
-class Mail:
+class PeerOutbox:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._now: defaultdict[NodeKey, list[PeerMessage]] = defaultdict(list)
@@ -94,11 +94,11 @@ class Mail:
         self._send(self._later)
         self._later_bytes.clear()
 
-    def _send(self, mail: defaultdict[NodeKey, list[PeerMessage]]) -> None:
-        if not mail:
+    def _send(self, outbox: defaultdict[NodeKey, list[PeerMessage]]) -> None:
+        if not outbox:
             return
-        for node, messages in mail.items():
+        for node, messages in outbox.items():
             if messages:
                 self._peers.send(node, messages)
-        mail.clear()
+        outbox.clear()
         self._peers.flush()

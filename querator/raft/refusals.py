@@ -59,7 +59,7 @@ _PERIOD_S: Final = PEER_REFUSAL_LOG_MS / 1000
 _log = telemetry.logger(__name__)
 
 
-class Refused(Exception):
+class PeerRefused(Exception):
     """Ends the connection. `reason` is one line for people; `by_peer`: the other side refused."""
 
     def __init__(self, code: Code, reason: str, *, by_peer: bool = False) -> None:
@@ -78,7 +78,7 @@ class RefusalLog:
         self._lines: OrderedDict[tuple[str, Code, str], tuple[float, int]] = OrderedDict()
         """Time of the last line, and the number of refusals since then."""
 
-    def refused(self, refused: Refused, *, address: str, name: str, now_s: float) -> None:
+    def refused(self, refused: PeerRefused, *, address: str, name: str, now_s: float) -> None:
         """`name` of the node, if it is proven or dialed; else empty."""
         key = (address.rpartition(":")[0], refused.code, name)
         last_s, repeated = self._lines.get(key, (-_PERIOD_S, 0))

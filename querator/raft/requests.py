@@ -196,7 +196,7 @@ class Inbox:
             if not self._closed:
                 os.eventfd_write(self._wake_fd, 1)
 
-    def take(self, most: int) -> list[Request]:
+    def take_all(self, most: int) -> list[Request]:
         requests = self._requests
         return [requests.popleft() for _ in range(min(len(requests), most))]
 

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from querator.model.limits import STARTS_MET_MAX
 from querator.model.nodes import NodeKey, node_name
 from querator.model.starts import Kin, Met, Starts, kin, marked, newer
-from querator.raft.refusals import Code, Refused
+from querator.raft.refusals import Code, PeerRefused
 from querator.storage import starts as rows
 from querator.storage.environment import ReadTransaction, WriteTransaction
 
@@ -76,7 +76,7 @@ class StartMemory:
             return
         name, last = node_name(node), known[-1]
         if not starts:
-            raise Refused(Code.OLD_COPY, f"the data of node {name} has no record of its starts")
+            raise PeerRefused(Code.OLD_COPY, f"the data of node {name} has no record of its starts")
         told = starts[-1].boots
         match kin(starts, last):
             case Kin.SAME | Kin.LATER:
@@ -87,7 +87,9 @@ class StartMemory:
                 how = f"has seen start {last.boots} of it, and this is start {told}"
             case _:
                 how = f"has seen start {last.boots} of it after the copy was made"
-        raise Refused(Code.OLD_COPY, f"the data of node {name} is an old copy: {self._name} {how}")
+        raise PeerRefused(
+            Code.OLD_COPY, f"the data of node {name} is an old copy: {self._name} {how}"
+        )
 
     def meet(self, node: NodeKey, starts: Starts) -> None:
         """Records the starts of a node that was judged and is accepted."""
@@ -96,7 +98,7 @@ class StartMemory:
             self._learn(Met(node, starts))
             self._news[node_name(node)] = None
 
-    def hear(self, told: Iterable[Met]) -> None:
+    def learn(self, told: Iterable[Met]) -> None:
         """Records what another node has met. A node judges by itself about its own data, and about
         data that differs from the data known under a name.
         """

@@ -31,9 +31,9 @@ class Dialing:
 
     async def newest(self) -> Tls:
         """Returns the settings for a new connection."""
-        return await asyncio.to_thread(self._look)
+        return await asyncio.to_thread(self._check_files)
 
-    def _look(self) -> Tls:
+    def _check_files(self) -> Tls:
         times = self._times()
         if times != self._seen:
             self._seen = times
@@ -54,14 +54,14 @@ class Dialing:
 
 def server_credentials(settings: TlsSettings) -> grpc.ServerCredentials:
     """Blocks. Raises TlsError."""
-    files = Files(settings)
+    files = CertificateFiles(settings)
     fetch: Any = files.changed  # It may return None, which the stubs do not allow.
     return grpc.dynamic_ssl_server_credentials(
         files.read(), fetch, require_client_authentication=bool(settings.client_ca_file)
     )
 
 
-class Files:
+class CertificateFiles:
     """The certificate files of the node's port."""
 
     def __init__(self, settings: TlsSettings) -> None:

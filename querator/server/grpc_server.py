@@ -29,7 +29,7 @@ from querator.server.calls.lease_stream import LeaseStream
 from querator.server.calls.produce_stream import ProduceStream
 from querator.server.calls.queue_calls import queue_calls
 from querator.server.calls.reader_calls import reader_calls
-from querator.server.calls.streams import Stream, Streams
+from querator.server.calls.streams import LiveStream, Streams
 from querator.server.calls.transaction_calls import transaction_calls
 from querator.server.incoming import Incoming
 from querator.server.link.forwarding import Forwarding
@@ -46,7 +46,7 @@ from querator.v1 import (
     reader_service_pb2,
     transaction_service_pb2,
 )
-from querator.wire.door import DEFAULT_LIMITS, RequestLimits
+from querator.wire.field_checks import DEFAULT_LIMITS, RequestLimits
 
 QUEUE_SERVICE = queue_service_pb2.DESCRIPTOR.services_by_name["QueueService"].full_name
 READER_SERVICE = reader_service_pb2.DESCRIPTOR.services_by_name["ReaderService"].full_name
@@ -86,7 +86,7 @@ _OPTIONS = (
     # Two servers on one port would share its connections at random.
     ("grpc.so_reuseport", 0),
     # Bounds the memory of one message: the largest request, what another node puts around it, and
-    # what gathers beside it. `wire.door` refuses smaller requests already, with an explanation.
+    # what gathers beside it. `wire.field_checks` refuses smaller requests, with an explanation.
     ("grpc.max_receive_message_length", limits.REQUEST_BYTES_CAP + 2 * limits.MIB),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_concurrent_streams", _CONNECTION_STREAMS_MAX),
@@ -248,22 +248,22 @@ class GrpcServer:
             self._queue_service,
             self._limits,
             self._calls.counts,
-            self.incoming.of(context.peer()),
+            self.incoming.messages_of(context.peer()),
         )
 
     def _lease_stream(self, context: Context, request_id: str, _: object) -> LeaseStream:
-        messages = self.incoming.of(context.peer())
+        messages = self.incoming.messages_of(context.peer())
         return LeaseStream(context, request_id, self._queue_service, self._calls.counts, messages)
 
     def _node_calls(self, context: Context, request_id: str, _: object) -> NodeCalls:
         exchange = self._queue_service.exchange
         assert exchange is not None
         assert self._forwarding is not None
-        messages = self.incoming.of(context.peer())
+        messages = self.incoming.messages_of(context.peer())
         return NodeCalls(context, request_id, exchange, self._forwarding, messages)
 
     def _stream(
-        self, method: str, make: Callable[[Context, str, object], Stream]
+        self, method: str, make: Callable[[Context, str, object], LiveStream]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         return grpc.stream_stream_rpc_method_handler(self._streams.handler(method, make))
 

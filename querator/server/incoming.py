@@ -179,7 +179,7 @@ class Incoming:
         while True:
             try:
                 await self._until_due()
-                await self.look(late=self._now_s() < self._calm_s)
+                await self.check(late=self._now_s() < self._calm_s)
             except Exception:  # noqa: BLE001 - the next check may succeed
                 if not failed:
                     _log.exception("grpc.incomplete_unknown")
@@ -234,10 +234,10 @@ class Incoming:
         if _HAS_PROC:
             self._got[peer] = self._got.get(peer, 0) + size + OVERHEAD_BYTES
 
-    def of(self, peer: str) -> Messages:
+    def messages_of(self, peer: str) -> Messages:
         return Messages(self, peer)
 
-    async def look(self, *, late: bool = False) -> None:
+    async def check(self, *, late: bool = False) -> None:
         """Checks the connections now. `late`: the event loop was late."""
         loop = asyncio.get_running_loop()
         # Before the kernel's figures: they include all bytes of the messages that handlers have.

@@ -14,13 +14,13 @@ import msgspec
 
 from querator import telemetry
 from querator.model.calls import (
-    DamagedBlock,
-    PartitionStats,
-    PartitionTime,
-    PeekedItem,
+    BlockDamage,
+    BrowsedItem,
+    PartitionCounts,
+    PartitionTimeError,
     PeekedPage,
+    QueueCounts,
     QueuePage,
-    QueueStats,
 )
 from querator.model.commands import DeadTarget, Done, GiveUp, Redrive, RedriveResult, RepairTime
 from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
@@ -36,9 +36,9 @@ from querator.model.limits import (
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.partition.queries import ItemPage
-from querator.partition.rows import ItemState
+from querator.partition.rows import RowState
 from querator.service.reading import paging
-from querator.service.reading.queries import Reads
+from querator.service.reading.queries import Queries
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.forwarder import LettersQuery, PeekQuery
 from querator.service.routing.router import Router, deadline_after
@@ -62,7 +62,7 @@ _log = telemetry.logger(__name__)
 
 _SUMMED = tuple(
     field
-    for field in PartitionStats.__struct_fields__
+    for field in PartitionCounts.__struct_fields__
     if field not in ("partition", "applied_index", "waits_for", "first_seq", "head_seq")
     and not field.startswith(("oldest", "state_ms", "behind_ms"))
 )
@@ -83,7 +83,7 @@ class AdminService:
         placement: "Placement",
         router: Router,
         directory: QueueDirectory,
-        reads: Reads,
+        reads: Queries,
         durable: bool,
         clock: "Clock",
     ) -> None:
@@ -138,7 +138,7 @@ class AdminService:
         deadline = deadline_after(timeout_ms)
         check_update_mask(mask)
         check_between(expected_version, 0, 2**63 - 1, field="expected_version")
-        queue = await self._directory.existing(
+        queue = await self._directory.find_or_wait(
             lambda: self._existing(namespace, name), deadline=deadline
         )
         changes = {field: getattr(settings, field) for field in mask}
@@ -156,7 +156,9 @@ class AdminService:
         still use it have not answered within DELETE_WAIT_MS_MAX.
         """
         deadline = deadline_after(min(timeout_ms or DELETE_WAIT_MS_MAX, DELETE_WAIT_MS_MAX))
-        await self._directory.existing(lambda: self._existing(namespace, name), deadline=deadline)
+        await self._directory.find_or_wait(
+            lambda: self._existing(namespace, name), deadline=deadline
+        )
         await self._placement.delete_queue(namespace, name, deadline=deadline)
 
     def _existing(self, namespace: str, name: str) -> Queue:
@@ -177,13 +179,13 @@ class AdminService:
                 raise deleting(name)
             return queue
 
-        return await self._directory.existing(look)
+        return await self._directory.find_or_wait(look)
 
     # --- reading -----------------------------------------------------------------------------
 
     async def queue_stats(
         self, namespace: str, name: str, *, stale: bool = False, timeout_ms: int = 0
-    ) -> QueueStats:
+    ) -> QueueCounts:
         """Exact counts, each partition at a time of its own; `stale`: as in any local replica."""
         deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
@@ -194,11 +196,11 @@ class AdminService:
             msgspec.structs.replace(each, partition=partition)
             for partition, each in enumerate(stats)
         )
-        return QueueStats(queue, total_of(counts), counts, self._durable)
+        return QueueCounts(queue, total_of(counts), counts, self._durable)
 
     async def _stats(
         self, queue: Queue, *, stale: bool, deadline: float | None
-    ) -> tuple[Queue, list[PartitionStats]]:
+    ) -> tuple[Queue, list[PartitionCounts]]:
         """Counts of each partition, and the queue with the partitions that were asked."""
         while True:
             try:
@@ -223,7 +225,7 @@ class AdminService:
         deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
         limit = page_items(page_size)
-        if state and state not in ItemState.__members__.values():
+        if state and state not in RowState.__members__.values():
             raise invalid("state", "is not a state of items", value=state)
 
         def query(group: GroupId, after_seq: int, limit: int, bytes_max: int) -> PeekQuery:
@@ -271,7 +273,7 @@ class AdminService:
         stale: bool,
     ) -> PeekedPage:
         partition, after_seq = paging.decode_item(scope, page_token) if page_token else (0, 0)
-        items: list[tuple[int, int, PeekedItem]] = []
+        items: list[tuple[int, int, BrowsedItem]] = []
         left_bytes = REPLY_BYTES_DEFAULT
         while partition < len(queue.groups) and len(items) < limit and left_bytes > 0:
             group = queue.groups[partition]
@@ -299,7 +301,7 @@ class AdminService:
 
     async def repair_time(
         self, namespace: str, name: str, *, dry_run: bool, timeout_ms: int = 0
-    ) -> tuple[PartitionTime, ...]:
+    ) -> tuple[PartitionTimeError, ...]:
         """Sets state time to the leaders' clocks in partitions where it is ahead of this node's
         clock, or far behind; returns these partitions. May be repeated.
         """
@@ -322,7 +324,7 @@ class AdminService:
                 assert isinstance(done, Done)
                 ahead_ms = ahead_ms if stats.behind_ms else done.changed
             found.append(
-                PartitionTime(
+                PartitionTimeError(
                     partition, ahead_ms, not dry_run, stats.leases, stats.scheduled, stats.expired
                 )
             )
@@ -332,14 +334,14 @@ class AdminService:
 
     async def give_up_damaged(
         self, namespace: str, name: str, *, dry_run: bool, timeout_ms: int = 0
-    ) -> tuple[tuple[DamagedBlock, ...], int]:
+    ) -> tuple[tuple[BlockDamage, ...], int]:
         """Gives up the items of damaged blocks that no replica has whole, except items that are
         leased or in a reader's batch. Returns all blocks that cannot be repaired, in their previous
         state, and the number of items given up. May be repeated.
         """
         deadline = deadline_after(timeout_ms)
         queue = await self._directory.whole(await self._live(namespace, name), deadline=deadline)
-        found: list[DamagedBlock] = []
+        found: list[BlockDamage] = []
         given_up = 0
         for partition, group in enumerate(queue.groups):
             try:
@@ -470,9 +472,9 @@ def _check_partitions(item_ids: Sequence[str], queue: Queue, *, known: bool) -> 
         )
 
 
-def total_of(counts: Sequence[PartitionStats]) -> PartitionStats:
+def total_of(counts: Sequence[PartitionCounts]) -> PartitionCounts:
     sums = {field: sum(getattr(each, field) for each in counts) for field in _SUMMED}
-    return PartitionStats(
+    return PartitionCounts(
         partition=0,
         applied_index=0,
         oldest_ready_at_ms=_oldest(each.oldest_ready_at_ms for each in counts),

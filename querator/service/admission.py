@@ -41,7 +41,7 @@ class Admission(Shares[K]):
         """Raises OVERLOADED if the limit is reached; `named` returns the name of the key for
         messages. A call larger than its share is accepted when its key has no other call.
         """
-        excess = self.take(key, size)
+        excess = self.try_add(key, size)
         if excess is not None:
             raise self._overloaded(excess, named)
 

@@ -26,18 +26,18 @@ from querator.service.lease.dispatcher import LeaseDispatcher
 from querator.service.lease.replies import PayloadCache
 from querator.service.lease.supply import Supplies
 from querator.service.moves import Mover
-from querator.service.produce.calls import Producing
+from querator.service.produce.calls import ProduceService
 from querator.service.queue_service import QueueService
-from querator.service.reading.queries import Reads
+from querator.service.reading.queries import Queries
 from querator.service.reading.readers import ReaderService
 from querator.service.repair.aside import AsideBlocks
-from querator.service.repair.damage import Damage
+from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.answers import QueryAnswers
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.router import Router
 from querator.service.settle import SettleService
-from querator.service.transactions.calls import Transactions
-from querator.service.transactions.driver import Committer
+from querator.service.transactions.calls import TransactionService
+from querator.service.transactions.driver import TransactionDriver
 
 if TYPE_CHECKING:
     from querator.placement.placement import Placement
@@ -83,9 +83,11 @@ def assemble(
         born=born,
     )
     directory = QueueDirectory(lambda: placement.map, router)
-    damage = Damage(host, router, aside=aside, environment=environment, on_effects=on_counted)
-    committer = Committer(router, directory, environment)
-    reads = Reads(
+    damage = DamagedBlocks(
+        host, router, aside=aside, environment=environment, on_effects=on_counted
+    )
+    committer = TransactionDriver(router, directory, environment)
+    reads = Queries(
         host=host,
         router=router,
         environment=environment,
@@ -98,7 +100,7 @@ def assemble(
     produces = Held("produces", calls_max=PRODUCES_HELD_MAX, bytes_max=PRODUCE_BYTES_HELD_MAX)
     settles = Held("settles", calls_max=settles_max)
     leases = Held("lease calls and streams", calls_max=leases_max)
-    producing = Producing(
+    producing = ProduceService(
         router,
         directory,
         budget=Sending("produces", calls_max=produces_max, bytes_max=produce_bytes_max),
@@ -163,6 +165,6 @@ def assemble(
         leasing=leasing,
         producing=producing,
         settling=settling,
-        transactions=Transactions(router, directory, producing, durable=durable),
+        transactions=TransactionService(router, directory, producing, durable=durable),
         admissions=(produces, settles, leases),
     )

@@ -124,9 +124,9 @@ class Conditions:
 
     def _again(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._again)
-        self.look()
+        self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Checks for conditions."""
         now_s = self._now_s()
         found = {(one.kind, one.about): one for one in self._found(now_s)}

@@ -42,7 +42,7 @@ class Departed:
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
-    def look(self, route: PartitionRoute) -> None:
+    def on_leader_change(self, route: PartitionRoute) -> None:
         """This node has begun or ceased to lead the partition."""
         if route.local and not self._stopped:
             self._routes[route] = None
@@ -52,7 +52,7 @@ class Departed:
 
     def on_map(self) -> None:
         for route in self._router.known():
-            self.look(route)
+            self.on_leader_change(route)
 
     async def stop(self) -> None:
         self._stopped = True

@@ -14,13 +14,13 @@ from querator.service.exchange.node_exchange import NodeExchange
 from querator.service.lease.calls import LeaseService
 from querator.service.lease.supply import Supplies
 from querator.service.moves import Mover
-from querator.service.produce.calls import Producing
-from querator.service.reading.queries import Reads
-from querator.service.repair.damage import Damage
+from querator.service.produce.calls import ProduceService
+from querator.service.reading.queries import Queries
+from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
-from querator.service.transactions.driver import Committer
+from querator.service.transactions.driver import TransactionDriver
 
 
 class ServiceEvents:
@@ -34,13 +34,13 @@ class ServiceEvents:
         router: Router,
         directory: QueueDirectory,
         supplies: Supplies,
-        reads: Reads,
+        reads: Queries,
         leases: LeaseService,
-        producing: Producing,
-        damage: Damage,
+        producing: ProduceService,
+        damage: DamagedBlocks,
         mover: Mover,
         departed: Departed,
-        committer: Committer,
+        committer: TransactionDriver,
         exchange: NodeExchange | None,
     ) -> None:
         self._router = router
@@ -68,10 +68,10 @@ class ServiceEvents:
             self._exchange.on_effects(supply)
         supply.notify()
         if effects.outbox:
-            self._mover.look(route)
+            self._mover.wake(route)
         if group in self._mover.full:
             self._mover.on_items(group, effects.occupied)
-        self._committer.look(route)
+        self._committer.wake(route)
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:
         """This node has begun or ceased to lead the group."""
@@ -81,9 +81,9 @@ class ServiceEvents:
         route = self._router.on_leadership(group, leads)
         self._supplies.on_leadership(route)
         self._on_route(route)
-        self._mover.look(route)
-        self._departed.look(route)
-        self._committer.look(route)
+        self._mover.wake(route)
+        self._departed.on_leader_change(route)
+        self._committer.wake(route)
 
     def on_hang(self, hangs: bool) -> None:
         """The raft thread hangs, or continues."""

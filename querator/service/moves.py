@@ -35,7 +35,7 @@ from querator.model.limits import MOVE_BATCH_ITEMS_MAX, MOVE_PAUSE_MS_MAX, MOVE_
 from querator.model.queues import QueueState
 from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import OutboxBatch, outbox_batch, outbox_targets
-from querator.service.repair.damage import Damage
+from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import Accepted, as_answer
 from querator.service.routing.route import PartitionRoute
@@ -53,7 +53,7 @@ class _Pause(msgspec.Struct, frozen=True):
     until_s: float
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class RefusedMoves(msgspec.Struct, frozen=True):
     """Moves of a source that its target has refused since `since_s` by the loop's clock, or that
     could not be read; `error` is the first reason.
     """
@@ -79,7 +79,7 @@ class _Source:
         self.full: dict[GroupId, int] = {}
         """The item limits of targets that are full and led by this node."""
         self.timer: asyncio.TimerHandle | None = None
-        self.waits: dict[GroupId, Waiting] = {}
+        self.waits: dict[GroupId, RefusedMoves] = {}
         """Targets for which no move has succeeded since the first failure."""
 
 
@@ -87,7 +87,11 @@ class Mover:
     """Carries the moves of all partitions that this node leads."""
 
     def __init__(
-        self, router: Router, directory: QueueDirectory, environment: Environment, damage: Damage
+        self,
+        router: Router,
+        directory: QueueDirectory,
+        environment: Environment,
+        damage: DamagedBlocks,
     ) -> None:
         self._router = router
         self._directory = directory
@@ -100,7 +104,7 @@ class Mover:
         """Sources that wait for space in a target that this node leads."""
         self._stopped = False
 
-    def look(self, route: PartitionRoute) -> None:
+    def wake(self, route: PartitionRoute) -> None:
         """The partition has moves to send, or may be able to send them."""
         if self._stopped or not route.effects.outbox or not route.local:
             return
@@ -128,7 +132,7 @@ class Mover:
                 source.pauses.clear()
                 self._again(source)
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[RefusedMoves]:
         """Waiting moves, by source and target."""
         return [one for source in self._sources.values() for one in source.waits.values()]
 
@@ -276,7 +280,7 @@ class Mover:
     def _failed(self, source: _Source, target: GroupId, error: QueratorError) -> None:
         if target not in source.waits:
             now_s = self._loop.time()
-            source.waits[target] = Waiting(source.route.group, target, now_s, error)
+            source.waits[target] = RefusedMoves(source.route.group, target, now_s, error)
         before = source.pauses.get(target)
         length_s = PAUSE_S_MIN if before is None else min(before.length_s * 2, PAUSE_S_MAX)
         source.pauses[target] = _Pause(length_s, self._loop.time() + length_s)

@@ -37,15 +37,15 @@ from querator.service.exchange.node_exchange import NodeExchange
 from querator.service.lease.calls import LeaseService
 from querator.service.lease.subscriptions import Subscription
 from querator.service.moves import Mover
-from querator.service.produce.calls import Producing
+from querator.service.produce.calls import ProduceService
 from querator.service.reading.browsing import Browsing, scan_slots
-from querator.service.reading.queries import Reads
+from querator.service.reading.queries import Queries
 from querator.service.reading.readers import ReaderService
-from querator.service.repair.damage import Damage
+from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.router import Router, deadline_after
 from querator.service.settle import SettleService
-from querator.service.transactions.calls import Transactions, last_partition
+from querator.service.transactions.calls import TransactionService, last_partition
 from querator.service.validate import (
     check_partition,
 )
@@ -66,16 +66,16 @@ class QueueService:
         *,
         router: Router,
         directory: QueueDirectory,
-        reads: Reads,
+        reads: Queries,
         events: ServiceEvents,
         exchange: NodeExchange | None,
-        damage: Damage,
+        damage: DamagedBlocks,
         mover: Mover,
         readers: ReaderService,
         leasing: LeaseService,
-        producing: Producing,
+        producing: ProduceService,
         settling: SettleService,
-        transactions: Transactions,
+        transactions: TransactionService,
         admissions: tuple[Held, Held, Held],
     ) -> None:
         """`admissions` count accepted calls that are not answered: produces, settles, and lease

@@ -18,10 +18,10 @@ import msgspec
 from querator.model.calls import (
     CompleteCall,
     ExtendCall,
-    ExtendOutcome,
     ExtendReply,
+    LeasedRanges,
+    LeaseExtension,
     LeaseOutcome,
-    LeaseRef,
     RetryCall,
     SettleReply,
 )
@@ -32,7 +32,7 @@ from querator.model.commands import (
     ExtendResult,
     LeaseItems,
     Retry,
-    SettleOutcome,
+    SettledLease,
     SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError, invalid
@@ -80,7 +80,7 @@ def command_of(call: CompleteCall | RetryCall) -> Settle:
     )
 
 
-def share_out(queue: Queue, leases: Sequence[LeaseRef], *, field: str) -> list[Share]:
+def share_out(queue: Queue, leases: Sequence[LeasedRanges], *, field: str) -> list[Share]:
     """Splits leases by partition. Leases that cannot belong to this queue are in no share: they are
     lost.
 
@@ -103,7 +103,7 @@ def share_out(queue: Queue, leases: Sequence[LeaseRef], *, field: str) -> list[S
 async def _shares(
     directory: QueueDirectory,
     queue: Queue,
-    leases: Sequence[LeaseRef],
+    leases: Sequence[LeasedRanges],
     *,
     field: str,
     deadline: float | None,
@@ -126,7 +126,7 @@ async def _shares(
     return queue, shares, frozenset(at for at, group in enumerate(groups) if group > newest)
 
 
-def _unheard(ref: LeaseRef) -> QueratorError:
+def _unheard(ref: LeasedRanges) -> QueratorError:
     return QueratorError(
         ErrorCode.UNAVAILABLE,
         f"this node does not know the partition of lease {ref.lease_id}, and its map may be old; "
@@ -137,27 +137,27 @@ def _unheard(ref: LeaseRef) -> QueratorError:
     )
 
 
-def lost(ref: LeaseRef) -> LeaseOutcome:
+def lost(ref: LeasedRanges) -> LeaseOutcome:
     return LeaseOutcome(ref.lease_id, (), (), ref.ranges, ErrorCode.LEASE_LOST)
 
 
-def failed(ref: LeaseRef, error: QueratorError) -> LeaseOutcome:
+def failed(ref: LeasedRanges, error: QueratorError) -> LeaseOutcome:
     """Outcome of a lease that is neither done nor lost, as far as this node knows."""
     return LeaseOutcome(ref.lease_id, (), (), (), error.code)
 
 
-def outcome_of(ref: LeaseRef, outcome: SettleOutcome) -> LeaseOutcome:
+def outcome_of(ref: LeasedRanges, outcome: SettledLease) -> LeaseOutcome:
     error = ErrorCode.LEASE_LOST if outcome.unknown or outcome.lost else None
     return LeaseOutcome(ref.lease_id, outcome.done, outcome.repeated, outcome.lost, error)
 
 
 def extended(
     queue: Queue, partition: int, result: ExtendResult, *, elapsed_ms: int
-) -> list[ExtendOutcome]:
+) -> list[LeaseExtension]:
     """A partition's answer, in its order. `elapsed_ms`: time since the command was made."""
     group = queue.groups[partition]
     return [
-        ExtendOutcome(
+        LeaseExtension(
             format_lease_id(GroupId(group), PartitionNumber(partition), LeaseNumber(lease)),
             deadline_ms,
             max(0, deadline_ms - result.now_ms - elapsed_ms) if deadline_ms else 0,
@@ -221,7 +221,7 @@ async def extend(
     when a partition fails.
     """
     if call.lease_ids:
-        refs = [LeaseRef(lease_id) for lease_id in call.lease_ids]
+        refs = [LeasedRanges(lease_id) for lease_id in call.lease_ids]
         queue, shares, unheard = await _shares(
             directory, queue, refs, field="lease_ids[{}]", deadline=deadline
         )
@@ -248,8 +248,8 @@ async def extend(
         queue, shares = newest, [*shares[:same], *more]
         answers = [*known[:same], *await _ask(router, queue, more, command, budget, deadline)]
     elapsed_ms = int((clock.monotonic_s() - asked_s) * 1000)
-    merged: list[ExtendOutcome] = []
-    named = [ExtendOutcome(lease_id, 0, 0) for lease_id in call.lease_ids]
+    merged: list[LeaseExtension] = []
+    named = [LeaseExtension(lease_id, 0, 0) for lease_id in call.lease_ids]
     for share, answer in zip(shares, answers, strict=True):
         if isinstance(answer, QueratorError):
             raise answer

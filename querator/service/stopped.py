@@ -16,7 +16,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.nodes import node_name
 from querator.model.queues import Queue
-from querator.partition.facts import ClosureQuery
+from querator.partition.dedup_export import ClosureQuery
 from querator.service.reading.queries import NOT_OPEN
 from querator.service.routing.outcomes import each
 from querator.service.routing.router import Router

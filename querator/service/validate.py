@@ -8,7 +8,7 @@ fields that could do harm in embedded use, where `wire` is not involved.
 import re
 
 from querator.model import limits
-from querator.model.calls import LeaseRef
+from querator.model.calls import LeasedRanges
 from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
 from querator.model.ids import DEFAULT_NAMESPACE
 from querator.model.placement_map import PlacementMap
@@ -146,7 +146,7 @@ def check_partition(partition: int, queue: Queue) -> None:
         )
 
 
-def check_leases(leases: tuple[LeaseRef, ...]) -> None:
+def check_leases(leases: tuple[LeasedRanges, ...]) -> None:
     """Checks the ranges of leases to settle: ascending, without overlap, and of a size that a lease
     can have.
     """
@@ -161,7 +161,7 @@ def check_leases(leases: tuple[LeaseRef, ...]) -> None:
             _check_ranges(ref, f"leases[{position}].ranges")
 
 
-def _check_ranges(ref: LeaseRef, field: str) -> None:
+def _check_ranges(ref: LeasedRanges, field: str) -> None:
     stop = 1
     for position, (first_seq, count) in enumerate(ref.ranges):
         path = f"{field}[{position}]"

@@ -23,23 +23,23 @@ M = TypeVar("M")
 M_co = TypeVar("M_co", covariant=True)
 
 
-class Kind(Protocol[M_co]):
+class MessageType(Protocol[M_co]):
     """A message type."""
 
     def FromString(self, data: bytes, /) -> M_co: ...
 
 
-class Answer(NamedTuple, Generic[M]):
+class SplitMessage(NamedTuple, Generic[M]):
     """`message` has no bytes in `columns.value.data`: these bytes are `payloads`."""
 
     message: M
     payloads: memoryview
 
 
-def parse(data: bytes, kind: Kind[M]) -> Answer[M]:
+def parse(data: bytes, kind: MessageType[M]) -> SplitMessage[M]:
     """Parses a `BrowseResponse` or a `ReadBatchResponse`. Raises MalformedError."""
     rest, payloads = _without(memoryview(data), data, 0, len(data), _PATH)
-    return Answer(kind.FromString(rest), payloads)
+    return SplitMessage(kind.FromString(rest), payloads)
 
 
 def _without(

@@ -44,7 +44,7 @@ class PoisonBatch(RuntimeError):
     """
 
 
-class ReaderRun:
+class ReaderCalls:
     """Every method raises RequestError and Unreachable. The errors name a remedy."""
 
     def __init__(self, options: StreamOptions, *, bounded: bool) -> None:

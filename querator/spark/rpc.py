@@ -19,7 +19,7 @@ from querator.client.errors import ConnectionFailed, ErrorCode, RequestError, ma
 from querator.client.transport.backoff import Backoff
 from querator.client.transport.channel import CHANNEL_OPTIONS
 from querator.client.transport.rpc_errors import from_rpc
-from querator.spark.answers import Answer, Kind, parse
+from querator.spark.answers import MessageType, SplitMessage, parse
 from querator.spark.options import Target
 from querator.v1 import (
     admin_service_pb2,
@@ -88,7 +88,7 @@ class Cluster:
 
     def browse(
         self, request: queue_service_pb2.BrowseRequest, *, retry_seconds: float
-    ) -> Iterator[Answer[queue_service_pb2.BrowseResponse]]:
+    ) -> Iterator[SplitMessage[queue_service_pb2.BrowseResponse]]:
         """All answers of a scan, across changes of leaders: after a failure it continues at the
         same position. Closing it cancels the stream. Raises RequestError, Unreachable.
         """
@@ -110,7 +110,7 @@ class Cluster:
 
     def read_batch(
         self, request: reader_service_pb2.ReadBatchRequest, *, retry_seconds: float
-    ) -> Iterator[Answer[reader_service_pb2.ReadBatchResponse]]:
+    ) -> Iterator[SplitMessage[reader_service_pb2.ReadBatchResponse]]:
         """Like `browse`, for a part of an open batch, whose end `request` names."""
         at = reader_service_pb2.ReadBatchRequest()
         at.CopyFrom(request)
@@ -167,11 +167,11 @@ class Cluster:
     def _follow(
         self,
         open_stream: Callable[[grpc.Channel], Any],
-        kind: Kind[R],
+        kind: MessageType[R],
         go_on: Callable[[R], bool],
         place: _Place,
         retry_seconds: float,
-    ) -> Iterator[Answer[R]]:
+    ) -> Iterator[SplitMessage[R]]:
         """Answers of a stream. `open_stream` begins behind the last answer that `go_on` received;
         `go_on` returns whether there are more.
         """

@@ -41,7 +41,7 @@ _COLUMNS: Final = {"payload": "value", "attributes": "headers", "dedup_key": "de
 A = TypeVar("A", bound=Message, covariant=True)
 
 
-class Answer(Protocol[A]):
+class ReplyMessage(Protocol[A]):
     """A message type."""
 
     def FromString(self, data: bytes, /) -> A: ...
@@ -124,8 +124,8 @@ class Sender(Cluster):
     def send(
         self,
         path: str,
-        requests: Iterable["Request"],
-        answer: Answer[A],
+        requests: Iterable["BulkRequest"],
+        answer: ReplyMessage[A],
         *,
         first: int,
         window: int,
@@ -172,7 +172,7 @@ class Sender(Cluster):
             self._launch(flight)
 
 
-class Request:
+class BulkRequest:
     """Bytes of a request, and the rows in it, numbered from the start of the task."""
 
     __slots__ = ("data", "rows")
@@ -187,7 +187,7 @@ class _Flight:
 
     __slots__ = ("address", "call", "path", "request", "way")
 
-    def __init__(self, path: str, request: Request, way: int) -> None:
+    def __init__(self, path: str, request: BulkRequest, way: int) -> None:
         self.path = path
         self.request = request
         self.way = way
@@ -220,7 +220,7 @@ def by_partition(
         yield partition, [items[at] for at in chosen], [rows[at] for at in chosen]
 
 
-def _name_row(error: RequestError, request: Request) -> None:
+def _name_row(error: RequestError, request: BulkRequest) -> None:
     """Raises RowRefused for an error in one item, in the terms of the frame."""
     found = _FIELD.fullmatch(error.field)
     if found is not None and isinstance(error, InvalidArgument):

@@ -33,7 +33,7 @@ from querator.spark.offsets import (
     parts_between,
 )
 from querator.spark.options import StreamOptions
-from querator.spark.reader_run import ReaderRun, explained
+from querator.spark.reader_run import ReaderCalls, explained
 from querator.spark.rpc import cluster
 from querator.v1 import reader_service_pb2
 
@@ -49,7 +49,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
-        self._run: ReaderRun | None = None
+        self._run: ReaderCalls | None = None
         self._last: Offset | None = None
 
     # --- on the driver -------------------------------------------------------------------------
@@ -62,7 +62,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Later items are left to the next run. Raises RequestError, Unreachable."""
-        self._run = ReaderRun(self._options, bounded=True)
+        self._run = ReaderCalls(self._options, bounded=True)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Acknowledges `start`, and returns the end of the batches that are then open; `start`
@@ -121,9 +121,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: Offset) -> None:
         """Does nothing: the next `latestOffset` acknowledges what is committed."""
 
-    def _running(self) -> ReaderRun:
+    def _running(self) -> ReaderCalls:
         if self._run is None:
-            self._run = ReaderRun(self._options, bounded=False)
+            self._run = ReaderCalls(self._options, bounded=False)
         return self._run
 
     # --- on executors --------------------------------------------------------------------------

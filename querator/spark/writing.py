@@ -37,7 +37,7 @@ from querator.spark.sending import (
     PRODUCE,
     STAGE,
     WINDOW,
-    Request,
+    BulkRequest,
     by_partition,
     cut,
     sender,
@@ -137,7 +137,7 @@ class Sink:
         start = head.SerializeToString()
         written = Written("", 0, task.number)
 
-        def requests() -> Iterator[Request]:
+        def requests() -> Iterator[BulkRequest]:
             for items, rows, partition in self._cut(written, batches):
                 if partition is not None:
                     raise RowsError(
@@ -146,7 +146,7 @@ class Sink:
                         "column, or give a key"
                     )
                 written.rows += len(items)
-                yield Request(b"".join((start, *items)), rows)
+                yield BulkRequest(b"".join((start, *items)), rows)
 
         answers = sender(options.target).send(
             PRODUCE,
@@ -184,7 +184,7 @@ class Sink:
         answers.close()  # type: ignore[attr-defined]
         return written
 
-    def _stages(self, written: Written, batches: Iterable[Any]) -> Iterator[Request]:
+    def _stages(self, written: Written, batches: Iterable[Any]) -> Iterator[BulkRequest]:
         head = pb.StageRequest(
             namespace=self._options.namespace,
             queue=self._options.queue,
@@ -199,7 +199,7 @@ class Sink:
             if partition is not None:
                 head.partition = partition
             written.rows += len(items)
-            yield Request(b"".join((head.SerializeToString(), *items)), rows)
+            yield BulkRequest(b"".join((head.SerializeToString(), *items)), rows)
 
     def _cut(
         self, written: Written, batches: Iterable[Any]

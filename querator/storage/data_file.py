@@ -11,10 +11,10 @@ import lmdb.verify
 from querator.model.limits import MIB
 from querator.storage.directory import sync
 from querator.storage.environment import (
+    EnvironmentFailed,
+    EnvironmentFull,
     StorageCorrupt,
     StorageError,
-    StorageFailed,
-    StorageFull,
 )
 
 DATA_NAME: Final = "data.mdb"
@@ -33,7 +33,7 @@ def make_data_file(path: Path, *, map_bytes: int, room_bytes: int) -> None:
 
     The file is filled with zeros up to `room_bytes`, or less on a disk that is nearly full. A hole
     would not do, because the file system would have to allocate its blocks at later writes. Raises
-    StorageCorrupt for a file that is empty, and StorageFailed.
+    StorageCorrupt for a file that is empty, and EnvironmentFailed.
 
     LMDB does not sync its first two pages, and does not open a file if power loss left only one of
     them.
@@ -56,7 +56,7 @@ def make_data_file(path: Path, *, map_bytes: int, room_bytes: int) -> None:
         sync(new)
         new.rename(data)
     except OSError as error:
-        raise StorageFailed(f"{data}: {error.strerror}") from error
+        raise EnvironmentFailed(f"{data}: {error.strerror}") from error
     except lmdb.Error as error:
         raise translated(error) from error
 
@@ -107,7 +107,7 @@ def check_meta(path: Path, environment: lmdb.Environment) -> None:
 
 def translated(error: lmdb.Error) -> StorageError:
     if isinstance(error, lmdb.MapFullError) or error.code in _FULL_ERRNOS:
-        return StorageFull(str(error))
+        return EnvironmentFull(str(error))
     if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
         return StorageCorrupt(str(error))
-    return StorageFailed(str(error))
+    return EnvironmentFailed(str(error))

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from querator.storage.environment import StorageFailed, StorageLocked
+from querator.storage.environment import EnvironmentFailed, StorageLocked
 
 _LOCK_NAME: Final = "querator.lock"
 
@@ -26,7 +26,7 @@ def lock_directory(path: Path) -> tuple[int, Path]:
         path.mkdir(parents=True, exist_ok=True)
         lock_file = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise StorageFailed(f"{path}: {error.strerror}") from error
+        raise EnvironmentFailed(f"{path}: {error.strerror}") from error
     try:
         fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -34,7 +34,7 @@ def lock_directory(path: Path) -> tuple[int, Path]:
         raise StorageLocked(f"{path}: another process has this directory") from error
     except OSError as error:
         os.close(lock_file)
-        raise StorageFailed(f"{path}: {error.strerror}") from error
+        raise EnvironmentFailed(f"{path}: {error.strerror}") from error
     return lock_file, made_in
 
 
@@ -64,6 +64,6 @@ def _sync_directory(path: Path) -> None:
     except PermissionError as error:
         # A directory that may be neither read nor written has no names of this node.
         if os.access(path, os.W_OK):
-            raise StorageFailed(f"{path}: {error.strerror}") from error
+            raise EnvironmentFailed(f"{path}: {error.strerror}") from error
     except OSError as error:
-        raise StorageFailed(f"{path}: {error.strerror}") from error
+        raise EnvironmentFailed(f"{path}: {error.strerror}") from error

@@ -10,10 +10,11 @@ never empty; a snapshot is short-lived (it pins pages); returned bytes are copie
 
 Errors, all `StorageError`:
 
-* StorageFull: the quota, the map or the disk is full; the transaction is unusable, nothing is lost.
-* StorageFailed: a write or sync failed. The environment accepts no more changes and still serves
-  reads; the process stops and recovers from disk. A failed sync is never repeated, because the
-  kernel may have dropped the pages and then report success.
+* EnvironmentFull: the quota, the map or the disk is full; the transaction is unusable, nothing is
+  lost.
+* EnvironmentFailed: a write or sync failed. The environment accepts no more changes and still
+  serves reads; the process stops and recovers from disk. A failed sync is never repeated, because
+  the kernel may have dropped the pages and then report success.
 * StorageLocked: another process, or another environment of this process, has the directory.
 * StorageCorrupt: a checksum does not match, or a page is damaged.
 """
@@ -31,11 +32,11 @@ class StorageError(Exception):
     """Root of the storage errors. The message is written for operators."""
 
 
-class StorageFull(StorageError):
+class EnvironmentFull(StorageError):
     pass
 
 
-class StorageFailed(StorageError):
+class EnvironmentFailed(StorageError):
     pass
 
 
@@ -155,7 +156,8 @@ class WriteTransaction(ReadTransaction, Protocol):
     def commit(self, *, sync: bool) -> None:
         """Makes the changes visible to snapshots; with `sync`, also durable before it returns.
 
-        Raises StorageFull or StorageFailed; then nothing of the transaction is visible or durable.
+        Raises EnvironmentFull or EnvironmentFailed; then nothing of the transaction is visible or
+        durable.
         """
         ...
 

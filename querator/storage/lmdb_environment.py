@@ -56,11 +56,11 @@ from querator.storage.data_file import (
 )
 from querator.storage.directory import lock_directory, sync_names
 from querator.storage.environment import (
+    EnvironmentFailed,
+    EnvironmentFull,
     ReadTransaction,
     StorageCorrupt,
     StorageError,
-    StorageFailed,
-    StorageFull,
     Usage,
     WriteTransaction,
     added_bytes,
@@ -68,7 +68,7 @@ from querator.storage.environment import (
 )
 from querator.storage.overlay import Changes, OverlayTransaction, Row
 from querator.storage.sealed import seal, unseal
-from querator.storage.switching import SHORT_SWITCHES
+from querator.storage.switch_interval import SHORT_SWITCHES
 from querator.storage.tables import SEALED_LETTERS
 
 MAP_BYTES_DEFAULT = 1 << 40
@@ -99,7 +99,7 @@ def open_lmdb(
 
     `quota_bytes` bounds the used bytes; without it, most of the map does. `room_bytes` is the first
     length of a new data file, which is less where the quota or the disk is small. Raises
-    StorageLocked, StorageCorrupt or StorageFailed.
+    StorageLocked, StorageCorrupt or EnvironmentFailed.
     """
     return LmdbEnvironment(
         path, map_bytes=map_bytes, quota_bytes=quota_bytes, room_bytes=room_bytes
@@ -151,7 +151,7 @@ class LmdbEnvironment:
         assert not self._closed
         assert not self._writing, "there is one write transaction at a time"
         if self._failure is not None:
-            raise StorageFailed(self._failure)
+            raise EnvironmentFailed(self._failure)
         try:
             txn = self._lmdb.begin(write=True)
         except lmdb.Error as error:
@@ -207,7 +207,7 @@ class LmdbEnvironment:
         if need and need > self._free_bytes():
             txn.abort()
             check_meta(self.path, self._lmdb)
-            raise StorageFull(
+            raise EnvironmentFull(
                 f"{self.path}: {need} bytes to write, {max(0, self._free_bytes())} free "
                 f"of a quota of {self._quota_bytes}"
             )
@@ -222,7 +222,7 @@ class LmdbEnvironment:
         except lmdb.MapFullError as error:
             # LMDB found no page before it changed anything on disk.
             self._failure = None
-            raise StorageFull(f"{self.path}: the map is full") from error
+            raise EnvironmentFull(f"{self.path}: the map is full") from error
         except lmdb.Error as error:
             self._failure = f"{self.path}: an earlier commit failed: {error}"
             raise self._commit_error(error, need) from error
@@ -259,7 +259,7 @@ class LmdbEnvironment:
         if error.code == errno.EIO:
             stat = os.statvfs(self.path)
             if stat.f_bavail * stat.f_frsize < need + MIB:
-                return StorageFull(f"{self.path}: the disk is full")
+                return EnvironmentFull(f"{self.path}: the disk is full")
         return translated(error)
 
     def _abort(self, txn: "lmdb.Transaction[bytes]") -> None:

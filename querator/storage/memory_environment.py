@@ -9,8 +9,8 @@
     sync      with `sync`, before it is durable      the state before; the environment has failed
     synced    with `sync`, after it is durable       the new state; the environment has failed
 
-StorageFull at `commit` or `sync` leaves the environment usable; any other exception there makes the
-environment fail.
+EnvironmentFull at `commit` or `sync` leaves the environment usable; any other exception there makes
+the environment fail.
 
 Snapshots see one committed state: a commit gives each open snapshot the old values of the keys that
 it changes. Values are shared, never copied.
@@ -25,9 +25,9 @@ from sortedcontainers import SortedDict
 
 from querator.model.limits import MIB
 from querator.storage.environment import (
+    EnvironmentFailed,
+    EnvironmentFull,
     ReadTransaction,
-    StorageFailed,
-    StorageFull,
     Usage,
     WriteTransaction,
     reserve_bytes,
@@ -74,7 +74,7 @@ class MemoryEnvironment:
         assert not self._closed
         assert not self._writing, "there is one write transaction at a time"
         if self._failure is not None:
-            raise StorageFailed(self._failure)
+            raise EnvironmentFailed(self._failure)
         self._writing = True
         before_put = None if self.faults is None else self._before_put
         return OverlayTransaction(_Base(self._rows), _Ending(self), before_put=before_put)
@@ -132,14 +132,14 @@ class MemoryEnvironment:
         )
         free = self._quota_bytes - self._used_bytes
         if need and need > free:
-            raise StorageFull(
+            raise EnvironmentFull(
                 f"{need} bytes to write, {free} free of a quota of {self._quota_bytes}"
             )
         try:
             self._fault("commit")
             if sync:
                 self._fault("sync")
-        except StorageFull:
+        except EnvironmentFull:
             raise
         except BaseException as error:
             self._failure = f"an earlier commit failed: {error}"

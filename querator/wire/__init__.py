@@ -6,20 +6,20 @@ a value that `parse_…` returns has passed every limit of a single field. A ref
 `QueratorError` that names the field, the limit and the value. Other packages rely on these checks;
 checks that need the state of a queue do not belong here.
 
-    fields        the protobuf wire format: varints, tags, bounds of fields
-    door          limits that an operator may raise, checks of single fields
-    produce       produce requests and answers; items stay the received bytes
-    lease         lease requests and answers; items are the stored bytes
-    settle        complete, retry and extend: requests and answers
-    frames        frames of the produce stream and the lease stream
-    browse        requests and answers of scans
-    readers       requests and answers of ReaderService
-    transactions  requests and answers of TransactionService
-    queues        requests and answers of AdminService
-    cluster       requests and answers of ClusterService, in both directions
-    routing       requests and answers of GetRouting
-    columns       items by column, as the buffers of Apache Arrow arrays
-    alike         fast splitting of items that differ only in their payloads
-    errors        ErrorCode as google.rpc.Status and as querator.v1.Error
-    tls           TLS certificates from PEM files, gRPC channels
+    fields           the protobuf wire format: varints, tags, bounds of fields
+    field_checks     limits that an operator may raise, checks of single fields
+    produce          produce requests and answers; items stay the received bytes
+    lease            lease requests and answers; items are the stored bytes
+    settle           complete, retry and extend: requests and answers
+    frames           frames of the produce stream and the lease stream
+    browse           requests and answers of scans
+    readers          requests and answers of ReaderService
+    transactions     requests and answers of TransactionService
+    queues           requests and answers of AdminService
+    cluster          requests and answers of ClusterService, in both directions
+    routing          requests and answers of GetRouting
+    columns          items by column, as the buffers of Apache Arrow arrays
+    uniform_items    fast splitting of items that differ only in their payloads
+    errors           ErrorCode as google.rpc.Status and as querator.v1.Error
+    tls              TLS certificates from PEM files, gRPC channels
 """

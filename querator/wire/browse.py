@@ -6,7 +6,7 @@ from querator.model import limits
 from querator.model.calls import BrowseCall, BrowsedPage
 from querator.model.errors import invalid, over_limit
 from querator.v1 import items_pb2, queue_service_pb2
-from querator.wire import door
+from querator.wire import field_checks
 from querator.wire.fields import prefix
 
 _COLUMNS = queue_service_pb2.BrowseResponse.COLUMNS_FIELD_NUMBER
@@ -16,15 +16,19 @@ _NANOS_PER_MS = 1_000_000
 
 def parse_browse(data: bytes) -> BrowseCall:
     """A `BrowseRequest`."""
-    message = door.parse_message(queue_service_pb2.BrowseRequest, data)
+    message = field_checks.parse_message(queue_service_pb2.BrowseRequest, data)
     return BrowseCall(
-        namespace=door.check_namespace(message.namespace),
-        queue=door.check_name(message.queue, field="queue"),
-        partition=door.check_range(
+        namespace=field_checks.check_namespace(message.namespace),
+        queue=field_checks.check_name(message.queue, field="queue"),
+        partition=field_checks.check_range(
             message.partition, field="partition", least=0, most=limits.PARTITIONS_MAX - 1
         ),
-        from_seq=door.check_range(message.from_seq, field="from_seq", least=0, most=_SEQ_MAX),
-        upto_seq=door.check_range(message.upto_seq, field="upto_seq", least=0, most=_SEQ_MAX),
+        from_seq=field_checks.check_range(
+            message.from_seq, field="from_seq", least=0, most=_SEQ_MAX
+        ),
+        upto_seq=field_checks.check_range(
+            message.upto_seq, field="upto_seq", least=0, most=_SEQ_MAX
+        ),
         states=_states(message),
         kinds=_kinds(message),
         produced_from_ms=_instant_ms(message, "produced_from"),
@@ -53,7 +57,7 @@ def _kinds(message: queue_service_pb2.BrowseRequest) -> tuple[str, ...]:
         most = limits.BROWSE_KINDS_MAX
         raise over_limit("kinds", value=len(message.kinds), limit=most, unit="kinds")
     return tuple(
-        door.check_chars(kind, limits.KIND_CHARS_MAX, field=f"kinds[{place}]")
+        field_checks.check_chars(kind, limits.KIND_CHARS_MAX, field=f"kinds[{place}]")
         for place, kind in enumerate(message.kinds)
     )
 
@@ -65,4 +69,4 @@ def _instant_ms(message: queue_service_pb2.BrowseRequest, field: str) -> int:
     if not message.HasField(field):  # type: ignore[arg-type]
         return 0
     instant: Timestamp = getattr(message, field)
-    return door.instant_ms(instant, field=field) + (instant.nanos % _NANOS_PER_MS > 0)
+    return field_checks.instant_ms(instant, field=field) + (instant.nanos % _NANOS_PER_MS > 0)

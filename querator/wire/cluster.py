@@ -20,41 +20,41 @@ from querator.model.errors import invalid, over_limit
 from querator.model.ids import GroupId
 from querator.model.limits import NODE_NAME_CHARS_MAX
 from querator.v1 import cluster_service_pb2 as pb
-from querator.wire import door
+from querator.wire import field_checks
 
 
 def parse_cluster_status(data: bytes) -> None:
-    door.parse_message(pb.GetClusterStatusRequest, data)
+    field_checks.parse_message(pb.GetClusterStatusRequest, data)
 
 
 def parse_cluster_plan(data: bytes) -> None:
-    door.parse_message(pb.GetClusterPlanRequest, data)
+    field_checks.parse_message(pb.GetClusterPlanRequest, data)
 
 
 def parse_hand_off(data: bytes) -> str:
     """The name of the node; empty: the node that is asked."""
-    return _check_name(door.parse_message(pb.HandOffNodeRequest, data).node)
+    return _check_name(field_checks.parse_message(pb.HandOffNodeRequest, data).node)
 
 
 def parse_replace(data: bytes) -> str:
     """The name of the node."""
-    return _required_name(door.parse_message(pb.ReplaceNodeRequest, data).node)
+    return _required_name(field_checks.parse_message(pb.ReplaceNodeRequest, data).node)
 
 
 def parse_drain(data: bytes) -> tuple[str, bool]:
     """The name of the node, and whether to undo its draining."""
-    request = door.parse_message(pb.DrainNodeRequest, data)
+    request = field_checks.parse_message(pb.DrainNodeRequest, data)
     return _required_name(request.node), request.undo
 
 
 def parse_remove(data: bytes) -> str:
     """The name of the node."""
-    return _required_name(door.parse_message(pb.RemoveNodeRequest, data).node)
+    return _required_name(field_checks.parse_message(pb.RemoveNodeRequest, data).node)
 
 
 def parse_readmit(data: bytes) -> str:
     """The name of the node."""
-    return _required_name(door.parse_message(pb.ReadmitNodeRequest, data).node)
+    return _required_name(field_checks.parse_message(pb.ReadmitNodeRequest, data).node)
 
 
 def _required_name(name: str) -> str:
@@ -85,7 +85,7 @@ def encode_cluster_status(status: ClusterStatus) -> bytes:
             )
             for one in status.pending
         ],
-        clock_ahead=door.signed_duration(status.clock_ahead_ms),
+        clock_ahead=field_checks.signed_duration(status.clock_ahead_ms),
         conditions=[
             pb.ClusterCondition(kind=one.kind, about=one.about, sentence=one.sentence)
             for one in status.conditions
@@ -94,7 +94,7 @@ def encode_cluster_status(status: ClusterStatus) -> bytes:
             on=status.scrub.on,
             rounds=status.scrub.rounds,
             round_bytes=status.scrub.round_bytes,
-            age=door.signed_duration(status.scrub.age_ms),
+            age=field_checks.signed_duration(status.scrub.age_ms),
         ),
     ).SerializeToString()
 
@@ -181,7 +181,7 @@ def _group_message(group: ClusterGroup) -> pb.ClusterGroup:
         waits_for=group.waits_for,
         damaged_blocks=group.damaged_blocks,
         damaged_items=group.damaged_items,
-        time_ahead=door.signed_duration(group.time_ahead_ms),
+        time_ahead=field_checks.signed_duration(group.time_ahead_ms),
         waits_for_clock=group.waits_for_clock,
     )
 

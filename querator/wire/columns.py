@@ -1,7 +1,7 @@
 """Items by column: `ItemColumns`, whose fields are the buffers of Apache Arrow arrays.
 
 Stored items are converted by the block. Items that differ only in their payloads are split without
-parsing (`wire.alike`). Other items are parsed, in C, and each column is made by one pass over them.
+parsing (`wire.uniform_items`). Other items are parsed, in C, and each column is made by one pass.
 The payloads, which are nearly all of the bytes, go into the answer without another copy.
 https://arrow.apache.org/docs/format/Columnar.html
 """
@@ -15,10 +15,10 @@ from typing import Generic, TypeVar
 import msgspec
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from querator.model.calls import DeadLetter, ItemRun, Overlay
+from querator.model.calls import DeadOrigin, ItemRun, LaterAttributes
 from querator.v1 import items_pb2
-from querator.wire.alike import Alike, cut_alike
 from querator.wire.fields import prefix
+from querator.wire.uniform_items import Alike, cut_alike
 
 _US_PER_MS = 1_000
 _US_PER_SECOND = 1_000_000
@@ -32,7 +32,7 @@ _TEXTS = ("key", "kind", "encoding", "reference", "group")
 T = TypeVar("T")
 
 
-class Columns(msgspec.Struct, frozen=True):
+class EncodedColumns(msgspec.Struct, frozen=True):
     """`data` is an encoded `ItemColumns` with `rows` rows."""
 
     rows: int
@@ -45,7 +45,7 @@ def encode_columns(
     *,
     with_value: bool = True,
     kinds: frozenset[str] = frozenset(),
-) -> Columns:
+) -> EncodedColumns:
     """Encodes the items of the runs in their order. `kinds`: encodes only items of these kinds;
     empty: all.
     """
@@ -68,12 +68,12 @@ def encode_columns(
             of_kinds = [item.kind in kinds for item in items]
             wanted += of_kinds
             items = list(compress(items, of_kinds))
-        given.take(list(items))
+        given.add(list(items))
     if kinds:
         known = known.of(wanted)
     head = _head(partition, given, known)
     value = _value(given.payloads) if with_value else []
-    return Columns(len(known.seq), b"".join((head, *value)))
+    return EncodedColumns(len(known.seq), b"".join((head, *value)))
 
 
 class _Column(Generic[T]):
@@ -127,7 +127,7 @@ class _Given:
         self.attributes.put_same(self.rows, sorted(sample.attributes.items()), count)
         self.rows += count
 
-    def take(self, items: Sequence[items_pb2.Item]) -> None:
+    def add(self, items: Sequence[items_pb2.Item]) -> None:
         """Adds items of one block."""
         if self._with_value:
             self.payloads += [item.payload for item in items]
@@ -149,7 +149,7 @@ class _Known(msgspec.Struct, frozen=True):
     attempts: "array[int]"
     produced_at: "array[int]"
     due_at: "array[int]"
-    overlays: Sequence[Overlay | None]
+    overlays: Sequence[LaterAttributes | None]
 
     def of(self, wanted: Sequence[bool]) -> "_Known":
         return _Known(
@@ -166,7 +166,7 @@ def _known(runs: Sequence[ItemRun]) -> _Known:
     seq, attempts, produced_at, due_at = array("q"), array("i"), array("q"), array("q")
     scheduled = any(run.due_at_ms for run in runs)
     overlaid = any(run.overlays for run in runs)
-    overlays: list[Overlay | None] = []
+    overlays: list[LaterAttributes | None] = []
     for run in runs:
         count = len(run.seqs)
         if overlaid:
@@ -228,7 +228,7 @@ def _attributes(by_item: Sequence[Sequence[tuple[str, str]]]) -> items_pb2.Attri
     )
 
 
-def _errors(of: Sequence[Overlay | DeadLetter | None]) -> items_pb2.ErrorColumns | None:
+def _errors(of: Sequence[LaterAttributes | DeadOrigin | None]) -> items_pb2.ErrorColumns | None:
     """The error texts by row; None if there are none."""
     by_item = [() if one is None else one.errors for one in of]
     if not any(by_item):
@@ -237,7 +237,7 @@ def _errors(of: Sequence[Overlay | DeadLetter | None]) -> items_pb2.ErrorColumns
     return items_pb2.ErrorColumns(offsets=_offsets(map(len, by_item)), texts=_texts(texts))
 
 
-def _dead_letters(overlays: Sequence[Overlay | None]) -> items_pb2.DeadLetterColumns:
+def _dead_letters(overlays: Sequence[LaterAttributes | None]) -> items_pb2.DeadLetterColumns:
     letters = [None if overlay is None else overlay.dead_letter for overlay in overlays]
 
     def numbers(code: str, field: str, scale: int = 1) -> bytes:

@@ -9,7 +9,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from querator.model.errors import ERRORS, QueratorError
 from querator.v1 import errors_pb2
-from querator.wire import door
+from querator.wire import field_checks
 
 DOMAIN = "querator"
 # A status is sent in HTTP/2 headers, of which peers accept 8 KiB by default.
@@ -27,7 +27,7 @@ def error_message(error: QueratorError, *, request_id: str) -> errors_pb2.Error:
         request_id=request_id,
     )
     if error.retry_delay_ms is not None:
-        message.retry_delay.CopyFrom(door.duration(error.retry_delay_ms))
+        message.retry_delay.CopyFrom(field_checks.duration(error.retry_delay_ms))
     return message
 
 
@@ -48,7 +48,7 @@ def error_status(error: QueratorError, *, request_id: str) -> status_pb2.Status:
     info.metadata.update({key: text[:_TEXT_CHARS_MAX] for key, text in facts.items() if text})
     status.details.add().Pack(info)
     if error.retry_delay_ms is not None:
-        delay = door.duration(error.retry_delay_ms)
+        delay = field_checks.duration(error.retry_delay_ms)
         status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
     if error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(

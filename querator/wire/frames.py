@@ -22,9 +22,9 @@ from querator.model.calls import (
 )
 from querator.model.errors import QueratorError, invalid
 from querator.v1 import queue_service_pb2
-from querator.wire import door, lease, produce, settle
-from querator.wire.door import DEFAULT_LIMITS, RequestLimits
+from querator.wire import field_checks, lease, produce, settle
 from querator.wire.errors import error_message
+from querator.wire.field_checks import DEFAULT_LIMITS, RequestLimits
 from querator.wire.fields import (
     LEN,
     VARINT,
@@ -83,7 +83,7 @@ def _spans(frame: bytes) -> list[tuple[int, int]]:
         try:
             number, wire_type, body, pos = next_field(frame, pos, stop)
         except MalformedError as error:
-            raise door.malformed(queue_service_pb2.ProduceStreamRequest) from error
+            raise field_checks.malformed(queue_service_pb2.ProduceStreamRequest) from error
         if number == _PRODUCE_FIELD and wire_type == LEN:
             spans.append((body, pos))
     return spans
@@ -137,7 +137,9 @@ def _credit(credit: queue_service_pb2.Credit) -> Credit:
     if not credit.items and not credit.bytes:
         raise invalid("credit", "must not be empty")
     most = limits.STREAM_CREDIT_ITEMS_MAX
-    items = door.check_range(credit.items, field="credit.items", least=0, most=most, unit="items")
+    items = field_checks.check_range(
+        credit.items, field="credit.items", least=0, most=most, unit="items"
+    )
     return Credit(items=items, bytes=credit.bytes)
 
 
@@ -162,7 +164,7 @@ def _number_of_malformed(
     """The number of a malformed frame, and the error that refuses it. Raises this error when the
     number cannot be read.
     """
-    refusal = door.malformed(kind)
+    refusal = field_checks.malformed(kind)
     pos, stop = 0, len(frame)
     try:
         while pos < stop:
@@ -192,7 +194,7 @@ def encode_subscribed(number: int, *, lease_timeout_ms: int, durable: bool) -> b
     return queue_service_pb2.LeaseStreamResponse(
         request_number=number,
         subscribed=queue_service_pb2.Subscribed(
-            lease_timeout=door.duration(lease_timeout_ms), durable=durable
+            lease_timeout=field_checks.duration(lease_timeout_ms), durable=durable
         ),
     ).SerializeToString()
 

@@ -1,23 +1,23 @@
 """Lease requests and answers.
 
-A message is the concatenation of its fields. So a `LeasedBatch` is a small header, serialised here,
+A message is the concatenation of its fields. So a `LeasedRun` is a small header, serialised here,
 followed by the unchanged stored bytes of its items. This module adds the length prefixes around it.
 The cost of an answer depends on the number of its batches, not of its items.
 """
 
 from querator.model import limits
 from querator.model.calls import (
-    DeadLetter,
+    DeadOrigin,
+    LaterAttributes,
     LeaseCall,
-    LeasedBatch,
+    LeasedRun,
     LeaseReply,
-    Overlay,
     SubscribeCall,
 )
 from querator.model.errors import invalid, over_limit
 from querator.model.ids import parse_lease_id
 from querator.v1 import items_pb2, queue_service_pb2
-from querator.wire import door
+from querator.wire import field_checks
 from querator.wire.fields import prefix
 
 _BATCHES_FIELD = queue_service_pb2.LeaseResponse.BATCHES_FIELD_NUMBER
@@ -26,26 +26,28 @@ _DURABLE = queue_service_pb2.LeaseResponse(durable=True).SerializeToString()
 
 def parse_lease(data: bytes) -> LeaseCall:
     """A `LeaseRequest`."""
-    message = door.parse_message(queue_service_pb2.LeaseRequest, data)
+    message = field_checks.parse_message(queue_service_pb2.LeaseRequest, data)
     partition = message.partition if message.HasField("partition") else None
     if partition is not None:
-        door.check_range(partition, field="partition", least=0, most=limits.PARTITIONS_MAX - 1)
+        field_checks.check_range(
+            partition, field="partition", least=0, most=limits.PARTITIONS_MAX - 1
+        )
     wait_ms = 0
     if message.HasField("wait_timeout"):
-        wait_ms = door.duration_ms(
+        wait_ms = field_checks.duration_ms(
             message.wait_timeout,
             field="wait_timeout",
             least_ms=0,
             most_ms=limits.REQUEST_TIMEOUT_MS_MAX,
         )
     return LeaseCall(
-        namespace=door.check_namespace(message.namespace),
-        queue=door.check_name(message.queue, field="queue"),
-        client_id=door.check_client_id(message.client_id),
-        request_id=door.check_chars(
+        namespace=field_checks.check_namespace(message.namespace),
+        queue=field_checks.check_name(message.queue, field="queue"),
+        client_id=field_checks.check_client_id(message.client_id),
+        request_id=field_checks.check_chars(
             message.request_id, limits.REQUEST_ID_CHARS_MAX, field="request_id"
         ),
-        max_items=door.check_range(
+        max_items=field_checks.check_range(
             message.max_items,
             field="max_items",
             least=1,
@@ -62,10 +64,10 @@ def parse_lease(data: bytes) -> LeaseCall:
 def check_subscribe(message: queue_service_pb2.Subscribe) -> SubscribeCall:
     _check_consumer(message)
     return SubscribeCall(
-        namespace=door.check_namespace(message.namespace),
-        queue=door.check_name(message.queue, field="queue"),
-        client_id=door.check_client_id(message.client_id),
-        max_items=door.check_range(
+        namespace=field_checks.check_namespace(message.namespace),
+        queue=field_checks.check_name(message.queue, field="queue"),
+        client_id=field_checks.check_client_id(message.client_id),
+        max_items=field_checks.check_range(
             message.max_items or limits.STREAM_BATCH_ITEMS_DEFAULT,
             field="max_items",
             least=1,
@@ -84,7 +86,7 @@ def check_subscribe(message: queue_service_pb2.Subscribe) -> SubscribeCall:
 
 def _check_consumer(message: queue_service_pb2.Subscribe) -> None:
     consumer, number, held = message.consumer_id, message.stream_number, message.held_lease_ids
-    door.check_chars(consumer, limits.CONSUMER_ID_CHARS_MAX, field="consumer_id")
+    field_checks.check_chars(consumer, limits.CONSUMER_ID_CHARS_MAX, field="consumer_id")
     if bool(consumer) != bool(number):
         raise invalid("stream_number", "must be given with consumer_id, only then", value=number)
     if held and number < 2:
@@ -100,11 +102,11 @@ def _check_consumer(message: queue_service_pb2.Subscribe) -> None:
 def _lease_timeout_ms(message: queue_service_pb2.LeaseRequest | queue_service_pb2.Subscribe) -> int:
     if not message.HasField("lease_timeout"):
         return 0
-    return door.lease_timeout_ms(message.lease_timeout)
+    return field_checks.lease_timeout_ms(message.lease_timeout)
 
 
 def _max_bytes(value: int) -> int:
-    return door.check_range(
+    return field_checks.check_range(
         value or limits.REPLY_BYTES_DEFAULT,
         field="max_bytes",
         least=1,
@@ -130,8 +132,8 @@ def leased_parts(reply: LeaseReply) -> list[bytes]:
     return parts
 
 
-def _head(batch: LeasedBatch) -> bytes:
-    """An encoded `LeasedBatch` without its items."""
+def _head(batch: LeasedRun) -> bytes:
+    """An encoded `LeasedRun` without its items."""
     loaded = batch.loaded
     message = items_pb2.LeasedBatch(
         lease_id=batch.lease_id,
@@ -140,9 +142,9 @@ def _head(batch: LeasedBatch) -> bytes:
         first_seq=loaded.first_seq,
         ordinals=loaded.ordinals,
         attempt=batch.attempt,
-        deadline=door.timestamp(batch.deadline_ms),
-        lease_remaining=door.duration(max(0, batch.remaining_ms)),
-        produced_at=door.timestamp(loaded.produced_at_ms),
+        deadline=field_checks.timestamp(batch.deadline_ms),
+        lease_remaining=field_checks.duration(max(0, batch.remaining_ms)),
+        produced_at=field_checks.timestamp(loaded.produced_at_ms),
         repeated_answer=batch.repeated,
     )
     for overlay in loaded.overlays:
@@ -150,13 +152,13 @@ def _head(batch: LeasedBatch) -> bytes:
     return message.SerializeToString()
 
 
-def _add_overlay(message: items_pb2.LeasedBatch, overlay: Overlay) -> None:
+def _add_overlay(message: items_pb2.LeasedBatch, overlay: LaterAttributes) -> None:
     added = message.overlays.add(index=overlay.index, errors=overlay.errors)
     if overlay.dead_letter is not None:
         added.dead_letter.CopyFrom(dead_letter_message(overlay.dead_letter))
 
 
-def dead_letter_message(letter: DeadLetter) -> items_pb2.DeadLetter:
+def dead_letter_message(letter: DeadOrigin) -> items_pb2.DeadLetter:
     return items_pb2.DeadLetter(
         origin_queue=letter.origin_queue,
         origin_partition=letter.origin_partition,
@@ -164,8 +166,8 @@ def dead_letter_message(letter: DeadLetter) -> items_pb2.DeadLetter:
         attempts=letter.attempts,
         reason=items_pb2.DeadReason.ValueType(letter.reason),
         errors=letter.errors,
-        produced_at=door.timestamp(letter.produced_at_ms),
-        died_at=door.timestamp(letter.died_at_ms),
+        produced_at=field_checks.timestamp(letter.produced_at_ms),
+        died_at=field_checks.timestamp(letter.died_at_ms),
     )
 
 

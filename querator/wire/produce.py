@@ -20,8 +20,8 @@ from querator.model.commands import NO_SLOT, ItemSpecial
 from querator.model.errors import invalid, over_limit
 from querator.model.routing import slot_of_key
 from querator.v1 import items_pb2, queue_service_pb2, transaction_service_pb2
-from querator.wire import door
-from querator.wire.door import DEFAULT_LIMITS, RequestLimits
+from querator.wire import field_checks
+from querator.wire.field_checks import DEFAULT_LIMITS, RequestLimits
 from querator.wire.fields import LEN, MalformedError, next_field, prefix, read_varint
 
 ITEMS_FIELD = 15
@@ -42,7 +42,7 @@ def parse_produce(
 ) -> ProduceCall:
     """Parses a `ProduceRequest`. `now_ms` bounds how far ahead items may be scheduled."""
     check_request_bytes(len(data), request_limits)
-    message = door.parse_message(queue_service_pb2.ProduceRequest, data)
+    message = field_checks.parse_message(queue_service_pb2.ProduceRequest, data)
     return check_produce(message, data, ((0, len(data)),), now_ms, request_limits)
 
 
@@ -68,12 +68,12 @@ def check_produce(
     """
     check_request_bytes(sum(stop - start for start, stop in spans), request_limits)
     _check_count(len(message.items), request_limits)
-    namespace = door.check_namespace(message.namespace)
-    queue = door.check_name(message.queue, field="queue")
+    namespace = field_checks.check_namespace(message.namespace)
+    queue = field_checks.check_name(message.queue, field="queue")
     _check_producer(message)
     timeout_ms = 0
     if message.HasField("request_timeout"):
-        timeout_ms = door.duration_ms(
+        timeout_ms = field_checks.duration_ms(
             message.request_timeout,
             field="request_timeout",
             least_ms=0,
@@ -123,9 +123,9 @@ def check_items(
         for start, stop in spans:
             walk.span(start, stop)
     except (MalformedError, IndexError) as error:
-        raise door.malformed(type(message)) from error
+        raise field_checks.malformed(type(message)) from error
     if len(walk.lengths) != count:
-        raise door.malformed(type(message))
+        raise field_checks.malformed(type(message))
     specials = []
     slots: dict[int, int] = {}
     for ordinal, keys in walk.notes:
@@ -281,11 +281,11 @@ class _Walk:
         if end > stop:
             raise MalformedError(f"item at byte {begin} is cut off")
         if size:
-            self._look(begin, pos, end)
+            self._note_item(begin, pos, end)
         self.lengths.append(end - begin)
         return end
 
-    def _look(self, begin: int, pos: int, end: int) -> None:
+    def _note_item(self, begin: int, pos: int, end: int) -> None:
         """Notes the item with content from `pos` to `end`, if it is not plain; its prefix is at
         `begin`.
 
@@ -374,29 +374,33 @@ def _check_item(
             limit=request_limits.payload_bytes_max,
             unit="bytes",
         )
-    door.check_chars(item.kind, limits.KIND_CHARS_MAX, field=path + "kind")
-    door.check_chars(item.encoding, limits.ENCODING_CHARS_MAX, field=path + "encoding")
-    door.check_chars(item.reference, limits.REFERENCE_CHARS_MAX, field=path + "reference")
+    field_checks.check_chars(item.kind, limits.KIND_CHARS_MAX, field=path + "kind")
+    field_checks.check_chars(item.encoding, limits.ENCODING_CHARS_MAX, field=path + "encoding")
+    field_checks.check_chars(item.reference, limits.REFERENCE_CHARS_MAX, field=path + "reference")
     _check_attributes(item, path + "attributes")
     if not 0 <= item.priority <= _PRIORITY_MAX:
         raise invalid(path + "priority", "is not a known priority", value=int(item.priority))
-    door.check_bytes(item.group, limits.GROUP_BYTES_MAX, field=path + "group")
-    door.check_bytes(item.key, limits.KEY_BYTES_MAX, field=path + "key")
-    dedup_key = door.check_bytes(
+    field_checks.check_bytes(item.group, limits.GROUP_BYTES_MAX, field=path + "group")
+    field_checks.check_bytes(item.key, limits.KEY_BYTES_MAX, field=path + "key")
+    dedup_key = field_checks.check_bytes(
         item.dedup_key, limits.DEDUP_KEY_BYTES_MAX, field=path + "dedup_key"
     )
     enqueue_at_ms = expire_timeout_ms = lease_timeout_ms = 0
     if item.HasField("enqueue_at"):
-        enqueue_at_ms = door.scheduled_ms(item.enqueue_at, field=path + "enqueue_at", now_ms=now_ms)
+        enqueue_at_ms = field_checks.scheduled_ms(
+            item.enqueue_at, field=path + "enqueue_at", now_ms=now_ms
+        )
     if item.HasField("expire_timeout"):
-        expire_timeout_ms = door.duration_ms(
+        expire_timeout_ms = field_checks.duration_ms(
             item.expire_timeout,
             field=path + "expire_timeout",
             least_ms=1,
             most_ms=limits.EXPIRE_TIMEOUT_MS_MAX,
         )
     if item.HasField("lease_timeout"):
-        lease_timeout_ms = door.lease_timeout_ms(item.lease_timeout, field=path + "lease_timeout")
+        lease_timeout_ms = field_checks.lease_timeout_ms(
+            item.lease_timeout, field=path + "lease_timeout"
+        )
     if not (enqueue_at_ms or expire_timeout_ms or lease_timeout_ms or dedup_key):
         return None
     return ItemSpecial(ordinal, enqueue_at_ms, expire_timeout_ms, lease_timeout_ms, dedup_key)

@@ -6,18 +6,18 @@ import msgspec
 
 from querator.model import ids, limits
 from querator.model.calls import (
-    DamagedBlock,
-    PartitionStats,
-    PartitionTime,
-    PeekedItem,
+    BlockDamage,
+    BrowsedItem,
+    PartitionCounts,
+    PartitionTimeError,
     PeekedPage,
+    QueueCounts,
     QueuePage,
-    QueueStats,
 )
 from querator.model.errors import invalid, over_limit
 from querator.model.queues import Queue, QueueSettings
 from querator.v1 import admin_service_pb2, items_pb2
-from querator.wire import door, lease
+from querator.wire import field_checks, lease
 
 # Names of fields in the protocol's QueueSettings and in the model's, where they differ.
 _MODEL_FIELDS = {
@@ -27,7 +27,7 @@ _MODEL_FIELDS = {
 }
 _COUNTS = [
     name
-    for name in PartitionStats.__struct_fields__
+    for name in PartitionCounts.__struct_fields__
     if not name.startswith(("oldest", "state_ms", "behind_ms"))
 ]
 
@@ -42,12 +42,12 @@ class StatsCall(msgspec.Struct, frozen=True):
     stale: bool
 
 
-class CreateQueue(msgspec.Struct, frozen=True):
+class CreateQueueCall(msgspec.Struct, frozen=True):
     queue: QueueName
     settings: QueueSettings
 
 
-class UpdateQueue(msgspec.Struct, frozen=True):
+class UpdateQueueCall(msgspec.Struct, frozen=True):
     """An update of settings. `mask` has names of fields of the model's `QueueSettings`.
     `expected_version` 0: any version.
     """
@@ -71,7 +71,7 @@ class PageCall(msgspec.Struct, frozen=True):
     stale: bool = False
 
 
-class Redrive(msgspec.Struct, frozen=True):
+class RedriveCall(msgspec.Struct, frozen=True):
     """A redrive of dead letters. `item_ids` empty: all."""
 
     queue: QueueName
@@ -97,31 +97,31 @@ _Paged = (
 )
 
 
-def parse_create_queue(data: bytes) -> CreateQueue:
-    message = door.parse_message(admin_service_pb2.CreateQueueRequest, data)
-    return CreateQueue(queue=_queue_name(message), settings=check_settings(message.settings))
+def parse_create_queue(data: bytes) -> CreateQueueCall:
+    message = field_checks.parse_message(admin_service_pb2.CreateQueueRequest, data)
+    return CreateQueueCall(queue=_queue_name(message), settings=check_settings(message.settings))
 
 
 def parse_get_queue(data: bytes) -> QueueName:
-    return _queue_name(door.parse_message(admin_service_pb2.GetQueueRequest, data))
+    return _queue_name(field_checks.parse_message(admin_service_pb2.GetQueueRequest, data))
 
 
 def parse_delete_queue(data: bytes) -> QueueName:
-    return _queue_name(door.parse_message(admin_service_pb2.DeleteQueueRequest, data))
+    return _queue_name(field_checks.parse_message(admin_service_pb2.DeleteQueueRequest, data))
 
 
 def parse_queue_stats(data: bytes) -> StatsCall:
-    message = door.parse_message(admin_service_pb2.GetQueueStatsRequest, data)
+    message = field_checks.parse_message(admin_service_pb2.GetQueueStatsRequest, data)
     return StatsCall(_queue_name(message), message.stale)
 
 
 def parse_list_queues(data: bytes) -> PageCall:
-    message = door.parse_message(admin_service_pb2.ListQueuesRequest, data)
-    return _page_call(message, QueueName(door.check_namespace(message.namespace), ""))
+    message = field_checks.parse_message(admin_service_pb2.ListQueuesRequest, data)
+    return _page_call(message, QueueName(field_checks.check_namespace(message.namespace), ""))
 
 
-def parse_update_queue(data: bytes) -> UpdateQueue:
-    message = door.parse_message(admin_service_pb2.UpdateQueueRequest, data)
+def parse_update_queue(data: bytes) -> UpdateQueueCall:
+    message = field_checks.parse_message(admin_service_pb2.UpdateQueueRequest, data)
     known = admin_service_pb2.QueueSettings.DESCRIPTOR.fields_by_name
     mask: dict[str, None] = {}
     for position, path in enumerate(message.update_mask.paths):
@@ -133,10 +133,10 @@ def parse_update_queue(data: bytes) -> UpdateQueue:
         raise invalid("update_mask", "must not be empty")
     if "partitions" in mask:
         most = limits.PARTITIONS_MAX
-        door.check_range(
+        field_checks.check_range(
             message.settings.partitions, field="settings.partitions", least=1, most=most
         )
-    return UpdateQueue(
+    return UpdateQueueCall(
         queue=_queue_name(message),
         settings=check_settings(message.settings),
         mask=tuple(mask),
@@ -145,43 +145,45 @@ def parse_update_queue(data: bytes) -> UpdateQueue:
 
 
 def parse_peek_items(data: bytes) -> PageCall:
-    message = door.parse_message(admin_service_pb2.PeekItemsRequest, data)
+    message = field_checks.parse_message(admin_service_pb2.PeekItemsRequest, data)
     if message.state not in items_pb2.ItemState.values():
         raise invalid("state", "is not a known state", value=int(message.state))
     return _page_call(message, _queue_name(message), state=message.state, stale=message.stale)
 
 
 def parse_list_dead_letters(data: bytes) -> PageCall:
-    message = door.parse_message(admin_service_pb2.ListDeadLettersRequest, data)
+    message = field_checks.parse_message(admin_service_pb2.ListDeadLettersRequest, data)
     return _page_call(message, _queue_name(message), stale=message.stale)
 
 
-def parse_redrive(data: bytes) -> Redrive:
-    message = door.parse_message(admin_service_pb2.RedriveDeadLettersRequest, data)
+def parse_redrive(data: bytes) -> RedriveCall:
+    message = field_checks.parse_message(admin_service_pb2.RedriveDeadLettersRequest, data)
     item_ids = tuple(message.item_ids)
     if len(item_ids) > limits.REQUEST_ITEMS_MAX:
         most = limits.REQUEST_ITEMS_MAX
         raise over_limit("item_ids", value=len(item_ids), limit=most, unit="items")
     for position, item_id in enumerate(item_ids):
         ids.parse_item_id(item_id, field=f"item_ids[{position}]")
-    return Redrive(queue=_queue_name(message), item_ids=item_ids)
+    return RedriveCall(queue=_queue_name(message), item_ids=item_ids)
 
 
 def _queue_name(message: _Named) -> QueueName:
-    namespace = door.check_namespace(message.namespace)
-    return QueueName(namespace, door.check_name(message.queue, field="queue"))
+    namespace = field_checks.check_namespace(message.namespace)
+    return QueueName(namespace, field_checks.check_name(message.queue, field="queue"))
 
 
 def _page_call(
     message: _Paged, queue: QueueName, *, state: int = 0, stale: bool = False
 ) -> PageCall:
-    page_size = door.check_range(
+    page_size = field_checks.check_range(
         message.page_size or limits.PAGE_ITEMS_DEFAULT,
         field="page_size",
         least=1,
         most=limits.PAGE_ITEMS_MAX,
     )
-    token = door.check_chars(message.page_token, limits.PAGE_TOKEN_CHARS_MAX, field="page_token")
+    token = field_checks.check_chars(
+        message.page_token, limits.PAGE_TOKEN_CHARS_MAX, field="page_token"
+    )
     return PageCall(queue=queue, page_size=page_size, page_token=token, state=state, stale=stale)
 
 
@@ -189,15 +191,15 @@ def check_settings(message: admin_service_pb2.QueueSettings) -> QueueSettings:
     """Checks settings; unset ones get their defaults."""
     dead_queue = message.dead_queue
     if dead_queue:
-        door.check_name(dead_queue, field="settings.dead_queue")
+        field_checks.check_name(dead_queue, field="settings.dead_queue")
     lease_timeout_ms = limits.LEASE_TIMEOUT_MS_DEFAULT
     if message.HasField("lease_timeout"):
-        lease_timeout_ms = door.lease_timeout_ms(
+        lease_timeout_ms = field_checks.lease_timeout_ms(
             message.lease_timeout, field="settings.lease_timeout"
         )
     expire_timeout_ms = 0
     if message.HasField("expire_timeout"):
-        expire_timeout_ms = door.duration_ms(
+        expire_timeout_ms = field_checks.duration_ms(
             message.expire_timeout,
             field="settings.expire_timeout",
             least_ms=0,
@@ -205,14 +207,14 @@ def check_settings(message: admin_service_pb2.QueueSettings) -> QueueSettings:
         )
     dedup_window_ms = limits.DEDUP_WINDOW_MS_DEFAULT
     if message.HasField("dedup_window"):
-        dedup_window_ms = door.duration_ms(
+        dedup_window_ms = field_checks.duration_ms(
             message.dedup_window,
             field="settings.dedup_window",
             least_ms=0,
             most_ms=limits.DEDUP_WINDOW_MS_MAX,
         )
     return QueueSettings(
-        partitions=door.check_range(
+        partitions=field_checks.check_range(
             message.partitions or 1,
             field="settings.partitions",
             least=1,
@@ -220,13 +222,13 @@ def check_settings(message: admin_service_pb2.QueueSettings) -> QueueSettings:
         ),
         lease_timeout_ms=lease_timeout_ms,
         expire_timeout_ms=expire_timeout_ms,
-        max_attempts=door.check_range(
+        max_attempts=field_checks.check_range(
             message.max_attempts, field="settings.max_attempts", least=0, most=limits.ATTEMPTS_MAX
         ),
         dead_queue=dead_queue,
         dedup_window_ms=dedup_window_ms,
         partition_items_max=message.partition_items_max,
-        description=door.check_chars(
+        description=field_checks.check_chars(
             message.description, limits.DESCRIPTION_CHARS_MAX, field="settings.description"
         ),
         replicas=message.replicas,
@@ -236,11 +238,11 @@ def check_settings(message: admin_service_pb2.QueueSettings) -> QueueSettings:
 def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings:
     return admin_service_pb2.QueueSettings(
         partitions=settings.partitions,
-        lease_timeout=door.duration(settings.lease_timeout_ms),
-        expire_timeout=door.duration(settings.expire_timeout_ms),
+        lease_timeout=field_checks.duration(settings.lease_timeout_ms),
+        expire_timeout=field_checks.duration(settings.expire_timeout_ms),
         max_attempts=settings.max_attempts,
         dead_queue=settings.dead_queue,
-        dedup_window=door.duration(settings.dedup_window_ms),
+        dedup_window=field_checks.duration(settings.dedup_window_ms),
         partition_items_max=settings.partition_items_max,
         description=settings.description,
         replicas=settings.replicas,
@@ -255,7 +257,7 @@ def queue_message(queue: Queue) -> admin_service_pb2.Queue:
         state=admin_service_pb2.QueueState.ValueType(queue.state),
         settings=settings_message(queue.settings),
         settings_version=queue.settings_version,
-        created_at=door.timestamp(queue.created_at_ms),
+        created_at=field_checks.timestamp(queue.created_at_ms),
         partitions_opening=queue.opening,
         partitions_closing=queue.closing,
     )
@@ -285,7 +287,7 @@ def encode_queue_page(page: QueuePage) -> bytes:
     ).SerializeToString()
 
 
-def encode_queue_stats(stats: QueueStats) -> bytes:
+def encode_queue_stats(stats: QueueCounts) -> bytes:
     return admin_service_pb2.GetQueueStatsResponse(
         queue=queue_message(stats.queue),
         total=_stats_message(stats.total),
@@ -294,29 +296,29 @@ def encode_queue_stats(stats: QueueStats) -> bytes:
     ).SerializeToString()
 
 
-def _stats_message(stats: PartitionStats) -> admin_service_pb2.PartitionStats:
+def _stats_message(stats: PartitionCounts) -> admin_service_pb2.PartitionStats:
     message = admin_service_pb2.PartitionStats(**{name: getattr(stats, name) for name in _COUNTS})
     if stats.oldest_ready_at_ms:
-        message.oldest_ready_at.CopyFrom(door.timestamp(stats.oldest_ready_at_ms))
+        message.oldest_ready_at.CopyFrom(field_checks.timestamp(stats.oldest_ready_at_ms))
     if stats.oldest_batch_at_ms:
-        message.oldest_batch_at.CopyFrom(door.timestamp(stats.oldest_batch_at_ms))
+        message.oldest_batch_at.CopyFrom(field_checks.timestamp(stats.oldest_batch_at_ms))
     if stats.oldest_stage_at_ms:
-        message.oldest_stage_at.CopyFrom(door.timestamp(stats.oldest_stage_at_ms))
+        message.oldest_stage_at.CopyFrom(field_checks.timestamp(stats.oldest_stage_at_ms))
     return message
 
 
 def parse_repair_time(data: bytes) -> tuple[QueueName, bool]:
     """The queue, and whether this is a dry run."""
-    message = door.parse_message(admin_service_pb2.RepairTimeRequest, data)
+    message = field_checks.parse_message(admin_service_pb2.RepairTimeRequest, data)
     return _queue_name(message), message.dry_run
 
 
-def encode_repaired_time(partitions: Iterable[PartitionTime]) -> bytes:
+def encode_repaired_time(partitions: Iterable[PartitionTimeError]) -> bytes:
     return admin_service_pb2.RepairTimeResponse(
         partitions=[
             admin_service_pb2.PartitionTime(
                 partition=one.partition,
-                ahead=door.signed_duration(one.ahead_ms),
+                ahead=field_checks.signed_duration(one.ahead_ms),
                 repaired=one.repaired,
                 leases=one.leases,
                 scheduled=one.scheduled,
@@ -329,11 +331,11 @@ def encode_repaired_time(partitions: Iterable[PartitionTime]) -> bytes:
 
 def parse_give_up(data: bytes) -> tuple[QueueName, bool]:
     """The queue, and whether this is a dry run."""
-    message = door.parse_message(admin_service_pb2.GiveUpDamagedItemsRequest, data)
+    message = field_checks.parse_message(admin_service_pb2.GiveUpDamagedItemsRequest, data)
     return _queue_name(message), message.dry_run
 
 
-def encode_given_up(blocks: Iterable[DamagedBlock], given_up: int) -> bytes:
+def encode_given_up(blocks: Iterable[BlockDamage], given_up: int) -> bytes:
     return admin_service_pb2.GiveUpDamagedItemsResponse(
         blocks=[
             admin_service_pb2.DamagedBlock(
@@ -371,18 +373,18 @@ def _peeked(page: PeekedPage) -> list[admin_service_pb2.PeekedItem]:
     return [_peeked_message(*entry) for entry in page.items]
 
 
-def _peeked_message(group: int, partition: int, item: PeekedItem) -> admin_service_pb2.PeekedItem:
+def _peeked_message(group: int, partition: int, item: BrowsedItem) -> admin_service_pb2.PeekedItem:
     message = admin_service_pb2.PeekedItem(
         partition=partition,
         seq=item.seq,
         state=items_pb2.ItemState.ValueType(item.state),
         attempt=item.attempt,
-        produced_at=door.timestamp(item.produced_at_ms),
+        produced_at=field_checks.timestamp(item.produced_at_ms),
         errors=item.errors,
         item=lease.item_message(item.item),
     )
     if item.due_at_ms:
-        message.due_at.CopyFrom(door.timestamp(item.due_at_ms))
+        message.due_at.CopyFrom(field_checks.timestamp(item.due_at_ms))
     if item.lease:
         message.lease_id = ids.format_lease_id(
             ids.GroupId(group), ids.PartitionNumber(partition), ids.LeaseNumber(item.lease)

@@ -4,21 +4,21 @@ from querator.model import limits
 from querator.model.errors import invalid, over_limit
 from querator.model.reader_calls import (
     AdvancedReader,
+    AdvanceOutcome,
     AdvanceReaderCall,
     BatchPage,
     OpenedReader,
     OpenReaderCall,
     ReadBatchCall,
-    Reader,
     ReaderAck,
-    ReaderProgress,
+    ReaderPartitions,
     ReleasedReader,
     ReleaseReaderCall,
 )
-from querator.model.readers import NamedBatch
+from querator.model.readers import NumberedBatch
 from querator.v1 import errors_pb2
 from querator.v1 import reader_service_pb2 as pb
-from querator.wire import door
+from querator.wire import field_checks
 from querator.wire.fields import prefix
 from querator.wire.queues import QueueName
 
@@ -29,12 +29,12 @@ _U63_MAX = 2**63 - 1
 
 def parse_open_reader(data: bytes) -> OpenReaderCall:
     """An `OpenReaderRequest`."""
-    message = door.parse_message(pb.OpenReaderRequest, data)
+    message = field_checks.parse_message(pb.OpenReaderRequest, data)
     return OpenReaderCall(
-        door.check_namespace(message.namespace),
-        door.check_name(message.queue, field="queue"),
+        field_checks.check_namespace(message.namespace),
+        field_checks.check_name(message.queue, field="queue"),
         _reader_id(message.reader_id),
-        request_id=door.check_chars(
+        request_id=field_checks.check_chars(
             message.request_id, limits.REQUEST_ID_CHARS_MAX, field="request_id"
         ),
     )
@@ -42,27 +42,27 @@ def parse_open_reader(data: bytes) -> OpenReaderCall:
 
 def parse_advance_reader(data: bytes) -> AdvanceReaderCall:
     """An `AdvanceReaderRequest`."""
-    message = door.parse_message(pb.AdvanceReaderRequest, data)
+    message = field_checks.parse_message(pb.AdvanceReaderRequest, data)
     most = limits.BATCH_ITEMS_MAX
-    max_items = door.check_range(
+    max_items = field_checks.check_range(
         message.max_items, field="max_items", least=0, most=most, unit="items"
     )
-    max_bytes = door.check_range(
+    max_bytes = field_checks.check_range(
         message.max_bytes, field="max_bytes", least=0, most=limits.BATCH_BYTES_MAX, unit="bytes"
     )
     wait_ms = 0
     if message.HasField("wait_timeout"):
-        wait_ms = door.duration_ms(
+        wait_ms = field_checks.duration_ms(
             message.wait_timeout,
             field="wait_timeout",
             least_ms=0,
             most_ms=limits.REQUEST_TIMEOUT_MS_MAX,
         )
     return AdvanceReaderCall(
-        namespace=door.check_namespace(message.namespace),
-        queue=door.check_name(message.queue, field="queue"),
+        namespace=field_checks.check_namespace(message.namespace),
+        queue=field_checks.check_name(message.queue, field="queue"),
         reader_id=_reader_id(message.reader_id),
-        epoch=door.check_range(message.epoch, field="epoch", least=1, most=_U63_MAX),
+        epoch=field_checks.check_range(message.epoch, field="epoch", least=1, most=_U63_MAX),
         acks=_acks(message),
         max_items=max_items or limits.BATCH_ITEMS_DEFAULT,
         max_bytes=max_bytes or limits.BATCH_BYTES_DEFAULT,
@@ -84,21 +84,25 @@ def _acks(message: pb.AdvanceReaderRequest) -> tuple[ReaderAck, ...]:
             raise invalid(f"{path}.partition", "is named twice", value=partition)
         acks[partition] = ReaderAck(
             partition,
-            door.check_range(ack.ack_seq, field=f"{path}.ack_seq", least=0, most=_U63_MAX),
-            door.check_range(ack.ready_upto, field=f"{path}.ready_upto", least=0, most=_U63_MAX),
+            field_checks.check_range(ack.ack_seq, field=f"{path}.ack_seq", least=0, most=_U63_MAX),
+            field_checks.check_range(
+                ack.ready_upto, field=f"{path}.ready_upto", least=0, most=_U63_MAX
+            ),
         )
     return tuple(acks.values())
 
 
 def parse_read_batch(data: bytes) -> ReadBatchCall:
     """A `ReadBatchRequest`."""
-    message = door.parse_message(pb.ReadBatchRequest, data)
+    message = field_checks.parse_message(pb.ReadBatchRequest, data)
     return ReadBatchCall(
-        namespace=door.check_namespace(message.namespace),
-        queue=door.check_name(message.queue, field="queue"),
+        namespace=field_checks.check_namespace(message.namespace),
+        queue=field_checks.check_name(message.queue, field="queue"),
         reader_id=_reader_id(message.reader_id),
         partition=_partition(message.partition, "partition"),
-        batch_seq=door.check_range(message.batch_seq, field="batch_seq", least=1, most=_U63_MAX),
+        batch_seq=field_checks.check_range(
+            message.batch_seq, field="batch_seq", least=1, most=_U63_MAX
+        ),
         from_index=message.from_index,
         upto_index=message.upto_index,
         with_value=not message.without_value,
@@ -113,26 +117,28 @@ def encode_batch_page(page: BatchPage) -> bytes:
 
 def parse_list_readers(data: bytes) -> tuple[QueueName, bool]:
     """A `ListReadersRequest`: the queue, and whether the answer may be behind."""
-    message = door.parse_message(pb.ListReadersRequest, data)
-    namespace = door.check_namespace(message.namespace)
-    return QueueName(namespace, door.check_name(message.queue, field="queue")), message.stale
+    message = field_checks.parse_message(pb.ListReadersRequest, data)
+    namespace = field_checks.check_namespace(message.namespace)
+    return QueueName(
+        namespace, field_checks.check_name(message.queue, field="queue")
+    ), message.stale
 
 
 def parse_release_reader(data: bytes) -> ReleaseReaderCall:
     """A `ReleaseReaderRequest`."""
-    message = door.parse_message(pb.ReleaseReaderRequest, data)
+    message = field_checks.parse_message(pb.ReleaseReaderRequest, data)
     partition = None
     if message.HasField("partition"):
         partition = _partition(message.partition, "partition")
     if message.batch_seq and partition is None:
         raise invalid("batch_seq", "is of one partition: give partition, too")
     return ReleaseReaderCall(
-        door.check_namespace(message.namespace),
-        door.check_name(message.queue, field="queue"),
+        field_checks.check_namespace(message.namespace),
+        field_checks.check_name(message.queue, field="queue"),
         _reader_id(message.reader_id),
         partition,
         message.remove,
-        door.check_range(message.batch_seq, field="batch_seq", least=0, most=_U63_MAX),
+        field_checks.check_range(message.batch_seq, field="batch_seq", least=0, most=_U63_MAX),
         message.dead_letters,
     )
 
@@ -140,12 +146,12 @@ def parse_release_reader(data: bytes) -> ReleaseReaderCall:
 def _reader_id(text: str) -> str:
     if not text:
         raise invalid("reader_id", "must not be empty")
-    door.check_bytes(text, limits.READER_ID_BYTES_MAX, field="reader_id")
+    field_checks.check_bytes(text, limits.READER_ID_BYTES_MAX, field="reader_id")
     return text
 
 
 def _partition(number: int, field: str) -> int:
-    return door.check_range(number, field=field, least=0, most=limits.PARTITIONS_MAX - 1)
+    return field_checks.check_range(number, field=field, least=0, most=limits.PARTITIONS_MAX - 1)
 
 
 def encode_opened(opened: OpenedReader) -> bytes:
@@ -170,7 +176,7 @@ def encode_advanced(advanced: AdvancedReader) -> bytes:
     ).SerializeToString()
 
 
-def _progress(progress: ReaderProgress) -> pb.ReaderProgress:
+def _progress(progress: AdvanceOutcome) -> pb.ReaderProgress:
     error = 0 if progress.error is None else progress.error.value
     return pb.ReaderProgress(
         partition=progress.partition,
@@ -181,21 +187,21 @@ def _progress(progress: ReaderProgress) -> pb.ReaderProgress:
     )
 
 
-def encode_readers(readers: tuple[Reader, ...]) -> bytes:
+def encode_readers(readers: tuple[ReaderPartitions, ...]) -> bytes:
     return pb.ListReadersResponse(readers=map(_reader, readers)).SerializeToString()
 
 
-def _reader(reader: Reader) -> pb.Reader:
+def _reader(reader: ReaderPartitions) -> pb.Reader:
     states = [state for _, state in reader.partitions]
     advanced_at_ms = max(state.advanced_at_ms for state in states)
     epoch = max(state.epoch for state in states)
     return pb.Reader(
         reader_id=reader.reader_id,
         epoch=epoch,
-        opened_at=door.timestamp(
+        opened_at=field_checks.timestamp(
             min(state.opened_at_ms for state in states if state.epoch == epoch)
         ),
-        advanced_at=door.timestamp(advanced_at_ms) if advanced_at_ms else None,
+        advanced_at=field_checks.timestamp(advanced_at_ms) if advanced_at_ms else None,
         partitions=[
             pb.ReaderPartition(
                 partition=partition,
@@ -215,13 +221,13 @@ def encode_released(released: ReleasedReader) -> bytes:
     ).SerializeToString()
 
 
-def _batch(batch: NamedBatch | None) -> pb.NamedBatch | None:
+def _batch(batch: NumberedBatch | None) -> pb.NamedBatch | None:
     if batch is None:
         return None
     return pb.NamedBatch(
         seq=batch.seq,
         count=batch.count,
         bytes=batch.bytes,
-        opened_at=door.timestamp(batch.opened_at_ms),
+        opened_at=field_checks.timestamp(batch.opened_at_ms),
         replays=batch.replays,
     )

@@ -2,15 +2,15 @@
 
 from querator.model.calls import Routing
 from querator.v1 import queue_service_pb2
-from querator.wire import door
+from querator.wire import field_checks
 from querator.wire.queues import QueueName
 
 
 def parse_get_routing(data: bytes) -> QueueName:
     """The queue; its name is empty when only the nodes are requested."""
-    message = door.parse_message(queue_service_pb2.GetRoutingRequest, data)
-    namespace = door.check_namespace(message.namespace)
-    name = door.check_name(message.queue, field="queue") if message.queue else ""
+    message = field_checks.parse_message(queue_service_pb2.GetRoutingRequest, data)
+    namespace = field_checks.check_namespace(message.namespace)
+    name = field_checks.check_name(message.queue, field="queue") if message.queue else ""
     return QueueName(namespace, name)
 
 

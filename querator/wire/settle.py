@@ -7,38 +7,38 @@ from querator.model.calls import (
     CompleteCall,
     ExtendCall,
     ExtendReply,
+    LeasedRanges,
     LeaseOutcome,
-    LeaseRef,
     RetryCall,
     SettleReply,
 )
 from querator.model.commands import Ranges
 from querator.model.errors import ErrorCode, invalid, over_limit
 from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
-from querator.wire import door
+from querator.wire import field_checks
 
 _SEQ_MAX = 2**64 - 1
 
 
 def parse_complete(data: bytes) -> CompleteCall:
     """A `CompleteRequest`."""
-    message = door.parse_message(queue_service_pb2.CompleteRequest, data)
-    queue = door.check_name(message.queue, field="queue")
-    return check_complete(message, door.check_namespace(message.namespace), queue)
+    message = field_checks.parse_message(queue_service_pb2.CompleteRequest, data)
+    queue = field_checks.check_name(message.queue, field="queue")
+    return check_complete(message, field_checks.check_namespace(message.namespace), queue)
 
 
 def parse_retry(data: bytes, *, now_ms: int) -> RetryCall:
     """A `RetryRequest`. `now_ms` bounds how far ahead the items may be scheduled."""
-    message = door.parse_message(queue_service_pb2.RetryRequest, data)
-    queue = door.check_name(message.queue, field="queue")
-    return check_retry(message, door.check_namespace(message.namespace), queue, now_ms)
+    message = field_checks.parse_message(queue_service_pb2.RetryRequest, data)
+    queue = field_checks.check_name(message.queue, field="queue")
+    return check_retry(message, field_checks.check_namespace(message.namespace), queue, now_ms)
 
 
 def parse_extend(data: bytes) -> ExtendCall:
     """An `ExtendRequest`."""
-    message = door.parse_message(queue_service_pb2.ExtendRequest, data)
-    queue = door.check_name(message.queue, field="queue")
-    return check_extend(message, door.check_namespace(message.namespace), queue)
+    message = field_checks.parse_message(queue_service_pb2.ExtendRequest, data)
+    queue = field_checks.check_name(message.queue, field="queue")
+    return check_extend(message, field_checks.check_namespace(message.namespace), queue)
 
 
 def check_complete(
@@ -59,14 +59,14 @@ def check_retry(
     if message.HasField("retry_at"):
         if message.dead:
             raise invalid("retry_at", "has no meaning for dead letters")
-        retry_at_ms = door.scheduled_ms(message.retry_at, field="retry_at", now_ms=now_ms)
+        retry_at_ms = field_checks.scheduled_ms(message.retry_at, field="retry_at", now_ms=now_ms)
     return RetryCall(
         namespace=namespace,
         queue=queue,
         leases=_leases(message.leases),
         retry_at_ms=retry_at_ms,
         dead=message.dead,
-        error=door.check_chars(message.error, limits.ERROR_CHARS_MAX, field="error"),
+        error=field_checks.check_chars(message.error, limits.ERROR_CHARS_MAX, field="error"),
         count_attempt=message.count_attempt if message.HasField("count_attempt") else True,
         all_or_nothing=message.all_or_nothing,
     )
@@ -81,13 +81,13 @@ def check_extend(
     lease_ids = tuple(message.lease_ids)
     whose = message.client_id or ("" if lease_ids else client_id)
     if whose or not lease_ids:
-        door.check_client_id(whose)
+        field_checks.check_client_id(whose)
     _check_count("lease_ids", lease_ids)
     for position, lease_id in enumerate(lease_ids):
         ids.parse_lease_id(lease_id, field=f"lease_ids[{position}]")
     lease_timeout_ms = 0
     if message.HasField("lease_timeout"):
-        lease_timeout_ms = door.lease_timeout_ms(message.lease_timeout)
+        lease_timeout_ms = field_checks.lease_timeout_ms(message.lease_timeout)
     return ExtendCall(
         namespace=namespace,
         queue=queue,
@@ -103,7 +103,7 @@ def _check_count(field: str, leases: Sequence[object]) -> None:
         raise over_limit(field, value=len(leases), limit=most, unit="leases")
 
 
-def _leases(leases: Sequence[queue_service_pb2.LeaseItems]) -> tuple[LeaseRef, ...]:
+def _leases(leases: Sequence[queue_service_pb2.LeaseItems]) -> tuple[LeasedRanges, ...]:
     if not leases:
         raise invalid("leases", "must not be empty")
     _check_count("leases", leases)
@@ -114,7 +114,7 @@ def _leases(leases: Sequence[queue_service_pb2.LeaseItems]) -> tuple[LeaseRef, .
     for position, lease in enumerate(leases):
         path = f"leases[{position}]"
         ids.parse_lease_id(lease.lease_id, field=f"{path}.lease_id")
-        refs.append(LeaseRef(lease.lease_id, _ranges(lease.ranges, f"{path}.ranges")))
+        refs.append(LeasedRanges(lease.lease_id, _ranges(lease.ranges, f"{path}.ranges")))
     return tuple(refs)
 
 
@@ -166,8 +166,8 @@ def extended_message(reply: ExtendReply) -> queue_service_pb2.ExtendResponse:
     for outcome in reply.outcomes:
         added = message.outcomes.add(lease_id=outcome.lease_id)
         if outcome.deadline_ms:
-            added.deadline.CopyFrom(door.timestamp(outcome.deadline_ms))
-            added.lease_remaining.CopyFrom(door.duration(max(0, outcome.remaining_ms)))
+            added.deadline.CopyFrom(field_checks.timestamp(outcome.deadline_ms))
+            added.lease_remaining.CopyFrom(field_checks.duration(max(0, outcome.remaining_ms)))
         else:
             added.error = errors_pb2.ErrorCode.ERROR_CODE_LEASE_LOST
     return message

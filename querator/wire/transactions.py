@@ -2,7 +2,7 @@
 
 from querator.model import limits
 from querator.model.errors import invalid
-from querator.model.transactions import ProducerTotals, StagedBatch
+from querator.model.transactions import ProducerTotals, StagedTotals
 from querator.model.txn_calls import (
     AbortCall,
     AbortReply,
@@ -15,8 +15,8 @@ from querator.model.txn_calls import (
     TxnList,
 )
 from querator.v1 import transaction_service_pb2 as pb
-from querator.wire import door
-from querator.wire.door import DEFAULT_LIMITS, RequestLimits
+from querator.wire import field_checks
+from querator.wire.field_checks import DEFAULT_LIMITS, RequestLimits
 from querator.wire.produce import check_items, check_request_bytes
 
 
@@ -25,10 +25,10 @@ def parse_stage(
 ) -> StageCall:
     """A `StageRequest`; `now_ms` bounds how far ahead items may be scheduled."""
     check_request_bytes(len(data), request_limits)
-    message = door.parse_message(pb.StageRequest, data)
+    message = field_checks.parse_message(pb.StageRequest, data)
     items = check_items(message, data, ((0, len(data)),), now_ms, request_limits)
     namespace, queue, producer, batch = _batch(message)
-    sequence = door.check_range(
+    sequence = field_checks.check_range(
         message.sequence, field="sequence", least=1, most=limits.TXN_NUMBER_MAX
     )
     return StageCall(
@@ -63,7 +63,7 @@ def encode_staged(reply: StageReply) -> bytes:
 
 def parse_commit(data: bytes) -> CommitCall:
     """A `CommitTxnRequest`."""
-    message = door.parse_message(pb.CommitTxnRequest, data)
+    message = field_checks.parse_message(pb.CommitTxnRequest, data)
     namespace, queue, producer, batch = _batch(message)
     attempts = []
     for position, one in enumerate(message.stages):
@@ -94,7 +94,7 @@ def encode_committed(reply: CommitReply) -> bytes:
 
 def parse_abort(data: bytes) -> AbortCall:
     """An `AbortTxnRequest`."""
-    message = door.parse_message(pb.AbortTxnRequest, data)
+    message = field_checks.parse_message(pb.AbortTxnRequest, data)
     return AbortCall(*_batch(message), _timeout_ms(message))
 
 
@@ -107,8 +107,10 @@ def encode_aborted(reply: AbortReply) -> bytes:
 
 def parse_list(data: bytes) -> tuple[str, str]:
     """A `ListTxnsRequest`: namespace and name of the queue."""
-    message = door.parse_message(pb.ListTxnsRequest, data)
-    return door.check_namespace(message.namespace), door.check_name(message.queue, field="queue")
+    message = field_checks.parse_message(pb.ListTxnsRequest, data)
+    return field_checks.check_namespace(message.namespace), field_checks.check_name(
+        message.queue, field="queue"
+    )
 
 
 def encode_list(found: TxnList) -> bytes:
@@ -118,9 +120,13 @@ def encode_list(found: TxnList) -> bytes:
 
 def parse_producer(data: bytes) -> tuple[str, str, str]:
     """A `GetTxnProducerRequest`: namespace and name of the queue, and the producer."""
-    message = door.parse_message(pb.GetTxnProducerRequest, data)
-    namespace = door.check_namespace(message.namespace)
-    return namespace, door.check_name(message.queue, field="queue"), _producer(message.producer)
+    message = field_checks.parse_message(pb.GetTxnProducerRequest, data)
+    namespace = field_checks.check_namespace(message.namespace)
+    return (
+        namespace,
+        field_checks.check_name(message.queue, field="queue"),
+        _producer(message.producer),
+    )
 
 
 def encode_totals(totals: ProducerTotals) -> bytes:
@@ -132,7 +138,7 @@ def encode_totals(totals: ProducerTotals) -> bytes:
     ).SerializeToString()
 
 
-def _txn(one: StagedBatch) -> pb.Txn:
+def _txn(one: StagedTotals) -> pb.Txn:
     return pb.Txn(
         producer=one.producer,
         batch=one.batch,
@@ -141,29 +147,31 @@ def _txn(one: StagedBatch) -> pb.Txn:
         stages=one.stages,
         items=one.items,
         bytes=one.bytes,
-        begun_at=door.timestamp(one.begun_ms),
-        changed_at=door.timestamp(one.since_ms),
+        begun_at=field_checks.timestamp(one.begun_ms),
+        changed_at=field_checks.timestamp(one.since_ms),
     )
 
 
 def _batch(
     message: pb.StageRequest | pb.CommitTxnRequest | pb.AbortTxnRequest,
 ) -> tuple[str, str, str, int]:
-    namespace = door.check_namespace(message.namespace)
-    queue = door.check_name(message.queue, field="queue")
+    namespace = field_checks.check_namespace(message.namespace)
+    queue = field_checks.check_name(message.queue, field="queue")
     producer = _producer(message.producer)
-    batch = door.check_range(message.batch, field="batch", least=0, most=limits.TXN_NUMBER_MAX)
+    batch = field_checks.check_range(
+        message.batch, field="batch", least=0, most=limits.TXN_NUMBER_MAX
+    )
     return namespace, queue, producer, batch
 
 
 def _producer(name: str) -> str:
     if not name:
         raise invalid("producer", "must not be empty")
-    return door.check_chars(name, limits.TXN_PRODUCER_CHARS_MAX, field="producer")
+    return field_checks.check_chars(name, limits.TXN_PRODUCER_CHARS_MAX, field="producer")
 
 
 def _task(number: int, field: str) -> int:
-    return door.check_range(number, field=field, least=0, most=limits.TXN_TASKS_MAX - 1)
+    return field_checks.check_range(number, field=field, least=0, most=limits.TXN_TASKS_MAX - 1)
 
 
 def _attempt(attempt: bytes, field: str) -> bytes:
@@ -179,7 +187,7 @@ def _attempt(attempt: bytes, field: str) -> bytes:
 def _timeout_ms(message: pb.StageRequest | pb.CommitTxnRequest | pb.AbortTxnRequest) -> int:
     if not message.HasField("request_timeout"):
         return 0
-    return door.duration_ms(
+    return field_checks.duration_ms(
         message.request_timeout,
         field="request_timeout",
         least_ms=0,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from querator.raft.log.journal import Snapshots
-from querator.storage.environment import Environment, StorageFailed
+from querator.storage.environment import Environment, EnvironmentFailed
 from querator.storage.lmdb_environment import LmdbEnvironment
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.overlay import Changes
@@ -112,7 +112,7 @@ class Disk:
             if self.armed == "sync":
                 raise PowerLoss
             if self.armed == "failed":
-                raise StorageFailed("an injected error of the device")
+                raise EnvironmentFailed("an injected error of the device")
         elif point == "synced" and self.armed == "synced":
             raise PowerLoss
 

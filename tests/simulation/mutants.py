@@ -17,7 +17,7 @@ from querator.raft.consensus.skew import Skew
 from querator.raft.group.group import Group
 from querator.raft.log.journal import Journal
 from querator.raft.messages import Append, AppendReply, VoteReply
-from querator.raft.peer_outbox import Mail
+from querator.raft.peer_outbox import PeerOutbox
 from querator.raft.turn.turn import Turns
 from querator.storage.overlay import OverlayTransaction
 
@@ -34,7 +34,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 def acknowledges_before_the_sync() -> Any:
     """Acknowledgements leave with the entries, before these are on disk."""
-    return replaced(Mail, "acknowledge", Mail.now)
+    return replaced(PeerOutbox, "acknowledge", PeerOutbox.now)
 
 
 def answers_before_the_sync() -> Any:
@@ -135,7 +135,7 @@ def commits_what_nobody_has() -> Any:
 
 def cuts_the_log_without_conflict() -> Any:
     """Every message with entries truncates the log after its position."""
-    take = log_matching.take
+    take = log_matching.append_entries
 
     def cut(journal: Journal, snapshots: Any, message: Append, commit_index: int) -> None:
         if message.entries and journal.first_index <= message.prev_index < journal.last_index:

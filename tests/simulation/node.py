@@ -17,12 +17,12 @@ from querator.raft.engine import library
 from querator.raft.machine import Machine
 from querator.raft.messages import PeerMessage, decode_frame, encode_frame
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Quiet, Received
-from querator.raft.refusals import Refused
+from querator.raft.refusals import PeerRefused
 from querator.raft.requests import Open, Outcome, Remove, Request
 from querator.raft.starts import StartMemory
 from querator.raft.turn.turn import Turns
 from querator.storage import generations
-from querator.storage.environment import ReadTransaction, StorageFailed, StorageFull
+from querator.storage.environment import EnvironmentFailed, EnvironmentFull, ReadTransaction
 from tests.simulation.clock import NodeClock
 from tests.simulation.disk import Disk, PowerLoss
 from tests.simulation.network import Network
@@ -192,7 +192,7 @@ class SimulatedNode:
         assert other.starts is not None
         try:
             self.starts.judge(other.key, other.starts.own)
-        except Refused as refused:
+        except PeerRefused as refused:
             other.refused = refused.reason
             self._timeline.tell(other.name, f"is refused: {refused.reason}")
             other.crash()
@@ -355,8 +355,8 @@ class SimulatedNode:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, it is found
             disk = self.disk
-            injected = (isinstance(error, StorageFailed) and disk.armed == "failed") or (
-                isinstance(error, StorageFull) and disk.overfull
+            injected = (isinstance(error, EnvironmentFailed) and disk.armed == "failed") or (
+                isinstance(error, EnvironmentFull) and disk.overfull
             )
             if not injected:
                 self._watcher.failed(self, error)

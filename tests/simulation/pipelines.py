@@ -17,7 +17,7 @@ from zlib import crc32
 
 from querator.model.commands import Done
 from querator.model.ids import GroupId
-from querator.model.specials import ItemSpecial
+from querator.model.item_options import ItemSpecial
 from querator.model.transactions import (
     AbortTxn,
     Begin,
@@ -29,11 +29,11 @@ from querator.model.transactions import (
     Stage,
     StageClaim,
     StageResult,
+    TransactionState,
     TxnResult,
-    TxnState,
 )
 from querator.partition.txn_steps import (
-    OpenBatch,
+    OpenBatchName,
     OpenTxn,
     open_batches,
     open_txns,
@@ -109,7 +109,7 @@ class Carrier(Asking):
                 return
             last = (
                 verdict(txn.number, answers)
-                if txn.state is TxnState.PREPARING
+                if txn.state is TransactionState.PREPARING
                 else Finish(txn.number)
             )
             self.tell(self._groups[0], last, lambda _, __: self._plan())
@@ -130,7 +130,7 @@ class Carrier(Asking):
         else:
             self.tell(group, Discard(txn), lambda _, __: self._plan())
 
-    def _drop_committed(self, group: GroupId, batch: OpenBatch, node: SimulatedNode) -> None:
+    def _drop_committed(self, group: GroupId, batch: OpenBatchName, node: SimulatedNode) -> None:
         with node.view(self._groups[0]) as view:
             last = committed(view, self._groups[0], batch.producer)
         if batch.batch > last:
@@ -284,7 +284,7 @@ class Pipeline(Asking):
         def begun(result: Any, _: SimulatedNode) -> None:
             if not isinstance(result, TxnResult):
                 self.cluster.found(f"{self.name}: a commit was refused: {result}")
-            elif result.state is TxnState.COMMITTED:
+            elif result.state is TransactionState.COMMITTED:
                 self._committed()
             elif not self._dies():
                 self._wait(begin, result)
@@ -299,13 +299,15 @@ class Pipeline(Asking):
         def looked(_: Any, node: SimulatedNode) -> None:
             with node.view(self._groups[0]) as view:
                 found = [one for one in open_txns(view, self._groups[0]) if one.number == begun.txn]
-            state = found[0].state if found else TxnState.NONE
-            if state is TxnState.PREPARING or (state is TxnState.ABORTED and not begun.mine):
+            state = found[0].state if found else TransactionState.NONE
+            if state is TransactionState.PREPARING or (
+                state is TransactionState.ABORTED and not begun.mine
+            ):
                 life = self.life
                 self.cluster.timeline.after(
                     100 * MS, lambda: self._wait(begin, begun) if life == self.life else None
                 )
-            elif state is TxnState.ABORTED:
+            elif state is TransactionState.ABORTED:
                 written = self._written()
                 written.aborted.append(written.named[-1])
                 self._plan()
@@ -317,7 +319,7 @@ class Pipeline(Asking):
 
     def _abort(self) -> None:
         def aborted(result: Any, _: SimulatedNode) -> None:
-            if isinstance(result, TxnResult) and result.state is TxnState.COMMITTED:
+            if isinstance(result, TxnResult) and result.state is TransactionState.COMMITTED:
                 self._committed()
                 return
             drop(list(self._groups))
@@ -369,7 +371,7 @@ class Pipelines:
         """
         if self.latecomer.busy or any(pipeline.busy for pipeline in self.pipelines):
             return False
-        staged: set[OpenBatch] = set()
+        staged: set[OpenBatchName] = set()
         for group in reversed(self.groups):
             found = leader(group)
             if found is None:

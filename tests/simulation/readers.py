@@ -38,7 +38,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.readers import AdvanceReader, OpenReader, ReaderResult, ReleaseReader
 from querator.partition import queries, reader_queries
-from querator.partition.reader_queries import BatchPart
+from querator.partition.reader_queries import BatchItems
 from querator.partition.readers import load_reader
 from querator.raft.requests import Call
 from tests.simulation.clients import ANSWER_US, RETRIED, Cluster
@@ -273,7 +273,7 @@ class Driver(Actor):
                     txn, shore.group, READER, seq,
                     from_index=len(names), upto_index=0, items_max=self.chance.choice((1, 100)),
                 )  # fmt: skip
-            if not isinstance(part, BatchPart):
+            if not isinstance(part, BatchItems):
                 # The batch was released meanwhile, or the node is behind after a restart.
                 return False
             names += [name for run in part.runs for name in run.items.decode().splitlines()]

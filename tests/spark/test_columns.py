@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from querator.model.calls import DeadLetter, ItemRun, Overlay
+from querator.model.calls import DeadOrigin, ItemRun, LaterAttributes
 from querator.spark.answers import parse
 from querator.spark.columns import ARROW_SCHEMA, ColumnsError, to_batch
 from querator.spark.schema import COLUMNS, SPARK_SCHEMA
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire.columns import encode_columns
-from querator.wire.door import timestamp
+from querator.wire.field_checks import timestamp
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 5_000, UTC)
 AT_MS = round(AT.timestamp() * 1000)
@@ -72,7 +72,7 @@ def test_an_item_with_everything_beside_one_with_nothing():
         key="k",
         enqueue_at=timestamp(AT_MS + 1),
     )
-    letter = DeadLetter("home", 1, 2, 3, items_pb2.DEAD_REASON_EXPIRED, ("late",), AT_MS, AT_MS)
+    letter = DeadOrigin("home", 1, 2, 3, items_pb2.DEAD_REASON_EXPIRED, ("late",), AT_MS, AT_MS)
     batch = batch_of(
         columns(
             items_pb2.Item(payload=b"y"),
@@ -80,7 +80,7 @@ def test_an_item_with_everything_beside_one_with_nothing():
             states=b"\1\3",
             attempts=[0, 4],
             due_at_ms=[0, AT_MS],
-            overlays=(Overlay(1, letter, ("no", "")),),
+            overlays=(LaterAttributes(1, letter, ("no", "")),),
         )
     )
     batch.validate(full=True)

@@ -17,12 +17,12 @@ from querator.client.errors import NotFound
 from querator.spark.options import browse_options
 from querator.spark.pipelines import (
     ArchiveSettings,
+    BatchProgress,
     Columns,
     Control,
     CopySettings,
     IngestSettings,
     PipelineFailed,
-    Progress,
     QueuePlace,
     RedriveSettings,
     ReplaySettings,
@@ -105,7 +105,7 @@ def test_files_become_items_in_one_transaction(spark, trio, client, place, tmp_p
         Columns(key="carrier", kind="concat('late ', delay)", enqueue_at="now()"),
         where="delay > 0",
     )
-    heard: list[Progress] = []
+    heard: list[BatchProgress] = []
     assert counts(ingest(spark, settings, Control(heard.append))) == (300, 100, 200)
     assert [progress.items for progress in heard] == [200]
     found = values(spark, trio, place.queue)
@@ -145,7 +145,7 @@ def test_a_queue_is_copied_changed_and_filtered(spark, trio, client, place, tmp_
         where="kind = 'even'",
         max_items=200,
     )
-    heard: list[Progress] = []
+    heard: list[BatchProgress] = []
     assert counts(copy(spark, settings, Control(heard.append))) == (500, 250, 250)
     assert sum(progress.items for progress in heard) == 500
     assert heard[-1].left == 0
@@ -184,7 +184,7 @@ def test_dead_letters_are_shown_chosen_and_sent_back(spark, client, place):
     )
     chosen = [number for number in range(0, 60, 2) if str(number) < "5"]
     kept = int(held.payload) in chosen
-    heard: list[Progress] = []
+    heard: list[BatchProgress] = []
     sent = len(chosen) - kept
     assert counts(redrive(spark, settings, Control(heard.append))) == (len(chosen), kept, sent)
     assert [(progress.items, progress.left) for progress in heard] == [(sent, 0)]
@@ -215,7 +215,7 @@ def test_an_archive_is_replayed_in_its_range_once(spark, trio, client, place, tm
     )
     control = Control()
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: BatchProgress) -> None:
         control.stop.set()
 
     control.report = stop
@@ -261,7 +261,7 @@ def test_a_queue_is_archived_by_day_and_kind(spark, client, place, tmp_path):
 def test_a_row_that_is_gone_from_the_archive_is_missed(spark, client, place, tmp_path):
     produce(client, place, range(100))
 
-    def lose_one(_: Progress) -> None:
+    def lose_one(_: BatchProgress) -> None:
         [path, *_others] = (tmp_path / "lake").rglob("kind=even/*.parquet")
         pq.write_table(pq.ParquetFile(path).read().slice(1), path)
         (path.parent / f".{path.name}.crc").unlink()
@@ -288,7 +288,7 @@ def test_items_are_copied_once_while_a_leader_is_killed(spark, trio, client, pla
     address = connections.leader("", place.queue, 0)
     [led] = [each for each in trio.members.by_name.values() if each.address == address]
 
-    def kill(progress: Progress) -> None:
+    def kill(progress: BatchProgress) -> None:
         if progress.batch == 0:
             trio.run(led.kill())
 

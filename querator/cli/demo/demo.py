@@ -20,7 +20,7 @@ from querator.cli.demo.demo_run import (
     DEAD_QUEUE,
     PARTITIONS,
     QUEUE,
-    Books,
+    FlightCounts,
     Run,
 )
 from querator.cli.demo.flights import FlightsMissing, find_flights, read_flights
@@ -112,9 +112,9 @@ def demo(rows: int, nodes: str) -> None:
 
 async def _run(
     directory: Path, path: Path, rows: int, count: int
-) -> tuple[Books, PartitionStats, float, str]:
+) -> tuple[FlightCounts, PartitionStats, float, str]:
     """Returns the counts, the nodes' own counts at the end, the duration, and the killed node."""
-    books = Books(rows)
+    books = FlightCounts(rows)
     async with (
         local_nodes(directory, count) as nodes,
         Client(nodes.address, client_id="demo") as client,
@@ -137,7 +137,7 @@ async def _run(
         return books, (await client.stats(QUEUE)).total, seconds, killed
 
 
-async def _kill_a_leader(nodes: LocalNodes, books: Books) -> str:
+async def _kill_a_leader(nodes: LocalNodes, books: FlightCounts) -> str:
     """Kills the node that leads the first partition, and starts it again. Returns its name."""
     await books.a_third.wait()
     name = await nodes.leader(QUEUE, 0)
@@ -149,7 +149,7 @@ async def _kill_a_leader(nodes: LocalNodes, books: Books) -> str:
     return name
 
 
-def find_problems(books: Books, total: PartitionStats) -> list[str]:
+def find_problems(books: FlightCounts, total: PartitionStats) -> list[str]:
     """One sentence for each imbalance; empty if all counts balance."""
     rows, completed = books.rows, books.completed
     checks = (
@@ -181,7 +181,7 @@ def find_problems(books: Books, total: PartitionStats) -> list[str]:
     return [sentence for holds, sentence in checks if not holds]
 
 
-def _write_summary(books: Books, view: DemoView, path: Path) -> None:
+def _write_summary(books: FlightCounts, view: DemoView, path: Path) -> None:
     acks = latency(books.ack_seconds)
     slowest = books.slowest()
     write_details(

@@ -42,7 +42,7 @@ _decode = msgspec.json.Decoder(_Arrival).decode
 
 
 @dataclass(slots=True)
-class Delays:
+class CarrierDelays:
     """Minutes late at arrival, for one carrier."""
 
     flights: int = 0
@@ -54,7 +54,7 @@ class Delays:
 
 
 @dataclass(slots=True)
-class Books:
+class FlightCounts:
     """Flights sent, flights completed, and the events in between."""
 
     rows: int
@@ -69,7 +69,7 @@ class Books:
     """The longest time in seconds without an acknowledgement while flights waited for one."""
     a_third: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a third of the flights is acknowledged."""
-    carriers: dict[str, Delays] = field(default_factory=dict)
+    carriers: dict[str, CarrierDelays] = field(default_factory=dict)
 
     def acknowledge(self, flights: int, seconds: float) -> None:
         """Counts `flights` that were acknowledged `seconds` after they were sent."""
@@ -91,7 +91,7 @@ class Books:
 class Run:
     """One pass of `flights` through the queue."""
 
-    def __init__(self, client: Client, dying: Client, books: Books) -> None:
+    def __init__(self, client: Client, dying: Client, books: FlightCounts) -> None:
         self._client = client
         self._dying = dying
         self._books = books
@@ -173,7 +173,7 @@ class Run:
             books.completed.add(row, payload)
             arrival = _decode(payload)
             if arrival.arr_delay != "NA":
-                delays = books.carriers.setdefault(arrival.carrier, Delays())
+                delays = books.carriers.setdefault(arrival.carrier, CarrierDelays())
                 delays.flights += 1
                 delays.minutes += int(arrival.arr_delay)
         if books.completed.count >= books.rows:

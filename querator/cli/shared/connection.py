@@ -24,7 +24,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CommandTarget:
     """The server and namespace of a command."""
 
     address: str
@@ -117,7 +117,7 @@ def server_options(command: _Command) -> _Command:
                 shown = Tls.from_files(ca=tls_ca, cert=tls_cert, key=tls_key)
             except TlsError as error:
                 raise click.UsageError(f"--tls: {error}") from error
-        target = Target(address, namespace, request_timeout, shown)
+        target = CommandTarget(address, namespace, request_timeout, shown)
         return command(*args, target=target, **kwargs)
 
     tls_flag = click.option(

@@ -56,15 +56,15 @@ class Feed(Generic[_Value]):
             for value in self._open_source():
                 self._room.acquire()
                 self._values.append(value)
-                self._tell()
+                self._wake()
         # The top of this thread: the reader of the feed gets any error.
         except Exception as error:  # noqa: BLE001
             self._error = error
         self._finished = True
         self._told = False
-        self._tell()
+        self._wake()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         if not self._told:
             self._told = True
             with contextlib.suppress(RuntimeError):  # The loop is closed: nothing reads the feed.

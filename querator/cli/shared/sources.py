@@ -1,7 +1,7 @@
 """Input of `produce`: lines, JSON lines, CSV.
 
-Each source yields one `Line` for every line of its input: an item, or the reason why there is none.
-After a bad line the source continues with the next one.
+Each source yields one `InputLine` for every line of its input: an item, or the reason why there is
+none. After a bad line the source continues with the next one.
 """
 
 import base64
@@ -22,7 +22,7 @@ LINE_BYTES_MAX = 2 * PAYLOAD_BYTES_CAP
 """Longer lines are refused unread. The limit allows the payload in base64, and the other fields."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class InputLine(msgspec.Struct, frozen=True):
     """Line `number` of the input, from 1, with either `item` or `problem`."""
 
     number: int
@@ -34,7 +34,7 @@ class SourceError(Exception):
     """The input as a whole cannot be read; the message is a sentence for the user."""
 
 
-class Columns(msgspec.Struct, frozen=True):
+class CsvColumns(msgspec.Struct, frozen=True):
     """The CSV columns of the item's fields. Without a payload column the payload is the row as a
     JSON object.
     """
@@ -47,28 +47,28 @@ class Columns(msgspec.Struct, frozen=True):
     dedup_key: str = ""
 
 
-def read_lines(stream: BinaryIO, template: Item) -> Iterator[Line]:
+def read_lines(stream: BinaryIO, template: Item) -> Iterator[InputLine]:
     """Each line that is not blank is a payload, byte for byte, without its line end."""
     for number, line in _bounded_lines(stream):
         if line is None:
             yield _too_long(number)
         elif line.strip():
-            yield Line(number, msgspec.structs.replace(template, payload=line))
+            yield InputLine(number, msgspec.structs.replace(template, payload=line))
 
 
-def read_json_lines(stream: BinaryIO, template: Item) -> Iterator[Line]:
+def read_json_lines(stream: BinaryIO, template: Item) -> Iterator[InputLine]:
     """Each line that is not blank is a JSON object of `JsonItem`'s fields."""
     for number, line in _bounded_lines(stream):
         if line is None:
             yield _too_long(number)
         elif line.strip():
             try:
-                yield Line(number, _json_item(_decode_json_item(line), template))
+                yield InputLine(number, _json_item(_decode_json_item(line), template))
             except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-                yield Line(number, problem=str(error))
+                yield InputLine(number, problem=str(error))
 
 
-def read_csv(stream: BinaryIO, columns: Columns, template: Item) -> Iterator[Line]:
+def read_csv(stream: BinaryIO, columns: CsvColumns, template: Item) -> Iterator[InputLine]:
     """The first line names the columns. Raises SourceError if a requested column is missing."""
     # Bytes that are not UTF-8 become lone surrogates; the encoder of the row refuses them line by
     # line.
@@ -87,7 +87,7 @@ def read_csv(stream: BinaryIO, columns: Columns, template: Item) -> Iterator[Lin
         except StopIteration:
             return
         except csv.Error as error:
-            yield Line(reader.line_num, problem=str(error))
+            yield InputLine(reader.line_num, problem=str(error))
             continue
         if row:
             yield row_item.line(reader.line_num, row)
@@ -96,22 +96,22 @@ def read_csv(stream: BinaryIO, columns: Columns, template: Item) -> Iterator[Lin
 class _RowItem:
     """Makes an item of a CSV row."""
 
-    def __init__(self, header: list[str], columns: Columns, template: Item) -> None:
+    def __init__(self, header: list[str], columns: CsvColumns, template: Item) -> None:
         if len(set(header)) != len(header):
             raise SourceError("two CSV columns have the same name")
         self._header = header
         self._template = template
         self._positions: dict[str, int] = {}
-        for field in Columns.__struct_fields__:
+        for field in CsvColumns.__struct_fields__:
             name = getattr(columns, field)
             if name and name not in header:
                 raise SourceError(f"the CSV has no column {name!r}; it has: {', '.join(header)}")
             if name:
                 self._positions[field] = header.index(name)
 
-    def line(self, number: int, row: list[str]) -> Line:
+    def line(self, number: int, row: list[str]) -> InputLine:
         if len(row) != len(self._header):
-            return Line(
+            return InputLine(
                 number, problem=f"has {len(row)} columns; the first line has {len(self._header)}"
             )
         changes: dict[str, Any] = {
@@ -127,8 +127,8 @@ class _RowItem:
                 if isinstance(value, str):
                     value.encode()
         except UnicodeEncodeError:
-            return Line(number, problem="is not UTF-8")
-        return Line(number, msgspec.structs.replace(self._template, **changes))
+            return InputLine(number, problem="is not UTF-8")
+        return InputLine(number, msgspec.structs.replace(self._template, **changes))
 
 
 class JsonItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -206,5 +206,5 @@ def _bounded_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
             yield number, line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _too_long(number: int) -> Line:
-    return Line(number, problem=f"is longer than {LINE_BYTES_MAX:,} bytes")
+def _too_long(number: int) -> InputLine:
+    return InputLine(number, problem=f"is longer than {LINE_BYTES_MAX:,} bytes")

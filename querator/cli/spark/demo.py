@@ -17,7 +17,7 @@ from querator.cli.demo.flights import FlightsMissing, find_flights
 from querator.cli.shared.connection import run_to_end
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import count, note, write_details, write_json
-from querator.cli.spark.demo_counts import Books, Outcome, find_problems, split_flights
+from querator.cli.spark.demo_counts import DemoOutcome, PipelineCounts, find_problems, split_flights
 from querator.cli.spark.demo_run import run_demo
 from querator.cli.spark.run import failures
 from querator.spark.pipelines.session import check_java
@@ -25,7 +25,7 @@ from querator.spark.report.page import Section, render
 from querator.spark.requirements import check_requirements
 
 
-class DemoView(msgspec.Struct, frozen=True):
+class SparkDemoView(msgspec.Struct, frozen=True):
     """The last line of output."""
 
     flights: int
@@ -100,7 +100,7 @@ def demo(rows: int, nodes: str, kills: bool, out: Path) -> None:
             f"{count(rows, 'flight')} in {count(split.parts, 'CSV file')}; results go to {home}.\n"
             f"Starting {'a node' if nodes == '1' else f'a cluster of {nodes} nodes'}, and Spark."
         )
-        books = Books(split)
+        books = PipelineCounts(split)
         with failures("the demo"):
             outcome = run_to_end(run_demo(Path(scratch), home, books, int(nodes), kills=kills))
     seconds = time.monotonic() - began
@@ -115,9 +115,11 @@ def demo(rows: int, nodes: str, kills: bool, out: Path) -> None:
         raise click.exceptions.Exit(ExitCode.WRONG)
 
 
-def _view(books: Books, outcome: Outcome, seconds: float, report: Path) -> DemoView:
+def _view(
+    books: PipelineCounts, outcome: DemoOutcome, seconds: float, report: Path
+) -> SparkDemoView:
     rows = books.split.flights.rows
-    return DemoView(
+    return SparkDemoView(
         flights=rows,
         archived=outcome.archived.rows,
         copied=outcome.queues["boarding"].produced,
@@ -132,7 +134,7 @@ def _view(books: Books, outcome: Outcome, seconds: float, report: Path) -> DemoV
     )
 
 
-def _facts(books: Books, outcome: Outcome) -> tuple[tuple[str, int], ...]:
+def _facts(books: PipelineCounts, outcome: DemoOutcome) -> tuple[tuple[str, int], ...]:
     return (
         ("flights in the CSV", books.split.flights.rows),
         ("in the archive", outcome.archived.rows),
@@ -144,7 +146,7 @@ def _facts(books: Books, outcome: Outcome) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _page(path: Path, books: Books, outcome: Outcome, problems: list[str]) -> str:
+def _page(path: Path, books: PipelineCounts, outcome: DemoOutcome, problems: list[str]) -> str:
     from querator.spark.flights.page import flights_page
 
     with (path.parent / "airlines.csv").open(encoding="utf-8", newline="") as file:
@@ -159,7 +161,9 @@ def _page(path: Path, books: Books, outcome: Outcome, problems: list[str]) -> st
     return render(flights_page(outcome.archived, names, problems, run))
 
 
-def _write_summary(books: Books, outcome: Outcome, seconds: float, report: Path) -> None:
+def _write_summary(
+    books: PipelineCounts, outcome: DemoOutcome, seconds: float, report: Path
+) -> None:
     total = outcome.archived.total
     write_details(
         (

@@ -37,7 +37,7 @@ class Split:
 
 
 @dataclass(slots=True)
-class Books:
+class PipelineCounts:
     """Items that consumers have confirmed, and items of batches, by pipeline and by number."""
 
     split: Split
@@ -50,7 +50,7 @@ class Books:
         return sum(self.batches.get(pipeline, {}).values())
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class DemoOutcome(msgspec.Struct, frozen=True):
     """The results at the end; `queues` are the queues' own counts."""
 
     archived: Flights
@@ -99,7 +99,7 @@ def canonical(values: Sequence[str]) -> bytes:
     return "\x1f".join(values).encode()
 
 
-def find_problems(books: Books, outcome: Outcome) -> list[str]:
+def find_problems(books: PipelineCounts, outcome: DemoOutcome) -> list[str]:
     """One sentence for each imbalance; empty if all counts balance."""
     rows = books.split.flights.rows
     archived, completed = outcome.archived, books.completed

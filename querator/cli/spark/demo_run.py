@@ -10,12 +10,12 @@ import msgspec
 from querator.cli.demo.local_nodes import LocalNodes, local_nodes
 from querator.cli.demo.measure import Bars
 from querator.cli.shared.output import note
-from querator.cli.spark.demo_counts import Books, Outcome, canonical
+from querator.cli.spark.demo_counts import DemoOutcome, PipelineCounts, canonical
 from querator.cli.spark.driver import SparkDriver
 from querator.client import Client, LeasedBatch
 from querator.client.errors import LeaseLost
 from querator.spark.flights.delays import Flights
-from querator.spark.flights.settings import BOARDING, DEPARTURES, FLIGHTS, Said, Settings
+from querator.spark.flights.settings import BOARDING, DEPARTURES, FLIGHTS, DriverReport, Settings
 
 PARTITIONS = 4
 BATCHES = 5
@@ -28,7 +28,9 @@ DOWN_SECONDS = 1.0
 """How long the killed node stays down."""
 
 
-async def run_demo(scratch: Path, home: Path, books: Books, nodes: int, *, kills: bool) -> Outcome:
+async def run_demo(
+    scratch: Path, home: Path, books: PipelineCounts, nodes: int, *, kills: bool
+) -> DemoOutcome:
     """Runs the demo. Raises Failure and the client's errors."""
     split = books.split
     rows = split.flights.rows
@@ -61,7 +63,7 @@ async def run_demo(scratch: Path, home: Path, books: Books, nodes: int, *, kills
         told = {
             queue: (await client.stats(queue)).total for queue in (FLIGHTS, DEPARTURES, BOARDING)
         }
-    return Outcome(
+    return DemoOutcome(
         archived=archived,
         queues=told,
         drivers_killed=run.drivers_killed,
@@ -78,7 +80,7 @@ class DemoRun:
         self,
         nodes: LocalNodes,
         client: Client,
-        books: Books,
+        books: PipelineCounts,
         settings: Settings,
         *,
         kills: bool,
@@ -101,7 +103,7 @@ class DemoRun:
         self._driver = SparkDriver(
             [*command, msgspec.json.encode(settings).decode()],
             Path(settings.home, "spark.log"),
-            self._hear,
+            self._on_line,
         )
 
     async def run(self) -> None:
@@ -117,8 +119,8 @@ class DemoRun:
 
     # --- kills ---------------------------------------------------------------------------------
 
-    def _hear(self, line: bytes) -> None:
-        said = msgspec.json.decode(line, type=Said)
+    def _on_line(self, line: bytes) -> None:
+        said = msgspec.json.decode(line, type=DriverReport)
         if said.summary is not None:
             self._books.summaries[said.pipeline] = said.summary
             return

@@ -21,7 +21,7 @@ from querator.model.limits import BATCH_ITEMS_MAX
 from querator.spark.options import OptionError
 from querator.spark.pipelines.session import JavaMissing, open_session
 from querator.spark.pipelines.settings import ARCHIVE_ITEMS, Columns, QueuePlace, SettingsError
-from querator.spark.pipelines.summary import Control, Progress, Summary
+from querator.spark.pipelines.summary import BatchProgress, Control, Summary
 from querator.spark.rpc import Unreachable
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -146,7 +146,7 @@ def conclude(summary: Summary, *, as_json: bool) -> None:
         )
 
 
-def _report(progress: Progress) -> None:
+def _report(progress: BatchProgress) -> None:
     rate = progress.items / progress.seconds if progress.seconds else 0.0
     left = "" if progress.left is None else f", {progress.left:,} left"
     note(f"batch {progress.batch}: {count(progress.items, 'item')}, {rate:,.0f}/s{left}")

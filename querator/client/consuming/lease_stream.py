@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
-from querator.client.consuming.leases import RELEASE, Lease, LeasedBatch, LeasedItem, Verb
+from querator.client.consuming.leases import RELEASE, LeasedBatch, LeasedItem, LeaseState, Verb
 from querator.client.consuming.settling import AGAIN_SECONDS, SettleFrame, Settler, unanswered
 from querator.client.consuming.subscribing import Subscribing
 from querator.client.errors import ErrorCode, RequestError, copy_error, make_error
@@ -23,7 +23,7 @@ from querator.client.results import lease_lost
 from querator.client.transport.nodes import Nodes
 from querator.client.transport.rpc_errors import from_frame, is_of_the_node
 from querator.client.transport.stream import Stream
-from querator.client.transport.wait_queue import Line
+from querator.client.transport.wait_queue import WaitQueue
 from querator.client.values import ExtendOutcome
 from querator.model import limits
 from querator.v1 import queue_service_pb2
@@ -93,7 +93,7 @@ class LeaseTalker:
         self._frames: dict[int, SettleFrame] = {}
         self._unsent: deque[SettleFrame] = deque()
         self._next_number = 1
-        self._readers = Line()
+        self._readers = WaitQueue()
         self._quiet: list[asyncio.Future[None]] = []
         self._trying_since: float | None = None
         self._end: Exception | None = None
@@ -176,7 +176,7 @@ class LeaseTalker:
         but the server's clock decides, and the server might extend the unused lease.
         """
         if batch.counted and self._end is None:
-            batch.settle(RELEASE, mask).add_done_callback(_look)
+            batch.settle(RELEASE, mask).add_done_callback(_retrieve_exception)
 
     async def flush(self, *, patience: float | None) -> None:
         self._settler.flush()
@@ -223,7 +223,7 @@ class LeaseTalker:
         if batch.counted:
             self._free(batch, mask.bit_count())
 
-    async def extend(self, lease: Lease, lease_timeout: timedelta | None) -> None:
+    async def extend(self, lease: LeaseState, lease_timeout: timedelta | None) -> None:
         outcomes = await self._extend([lease.id], lease_timeout)
         if not outcomes[0].remaining:
             raise lease_lost(lease.id)
@@ -254,7 +254,7 @@ class LeaseTalker:
     def wanted(self) -> bool:
         return self._end is None
 
-    async def place(self) -> str:
+    async def next_address(self) -> str:
         return ""
 
     def opened(self) -> None:
@@ -267,7 +267,7 @@ class LeaseTalker:
         self._first_frame = self._subscribing.frame(self._streams, held)
         self._unsent = deque(self._frames.values())
 
-    def take(self) -> bytes | None:
+    def next_frame(self) -> bytes | None:
         if self._first_frame is not None:
             frame, self._first_frame = self._first_frame, None
             return frame
@@ -315,19 +315,19 @@ class LeaseTalker:
         if kind == "leased":
             self._delivered(answer.leased)
         elif kind == "completed":
-            self._answered(answer.request_number, answer.completed)
+            self._on_answer(answer.request_number, answer.completed)
         elif kind == "retried":
-            self._answered(answer.request_number, answer.retried)
+            self._on_answer(answer.request_number, answer.retried)
         elif kind == "error":
             self._refused(answer.request_number, from_frame(answer.error))
 
     def _delivered(self, leased: queue_service_pb2.LeaseResponse) -> None:
         now = self._loop.time()
-        leases: dict[str, Lease] = {}
+        leases: dict[str, LeaseState] = {}
         for message in leased.batches:
             lease = leases.get(message.lease_id)
             if lease is None:
-                lease = Lease(message, now=now, kept=self._auto_extend, stream=self._streams)
+                lease = LeaseState(message, now=now, kept=self._auto_extend, stream=self._streams)
                 leases[lease.id] = lease
             batch = LeasedBatch(message, self, lease)
             self.held += batch.count
@@ -340,7 +340,7 @@ class LeaseTalker:
         # One task for each item; a task that reads whole runs may then find none.
         self._readers.wake(sum(len(message.items) for message in leased.batches))
 
-    def _answered(
+    def _on_answer(
         self,
         number: int,
         response: queue_service_pb2.CompleteResponse | queue_service_pb2.RetryResponse,
@@ -393,7 +393,7 @@ class LeaseTalker:
             self._unsent.append(frame)
             self._stream.wake()
 
-    def broke(self, error: RequestError) -> bool:
+    def on_broken(self, error: RequestError) -> bool:
         waited = self._loop.time() - (self._trying_since or self._loop.time())
         if not error.retriable or self._nodes.hopeless(error, waited):
             self._finish(error)
@@ -488,7 +488,7 @@ class LeaseTalker:
                 lease.ends = 0.0
 
 
-def _look(future: "asyncio.Future[None]") -> None:
+def _retrieve_exception(future: "asyncio.Future[None]") -> None:
     """Retrieves the exception, which no caller waits for: the lease may have ended."""
     if not future.cancelled():
         future.exception()

@@ -56,7 +56,7 @@ def retry_verb(
     return Verb(False, retry_at, dead, error[: limits.ERROR_CHARS_MAX], count_attempt)
 
 
-class Lease:
+class LeaseState:
     """The known state of one lease. `ends` is an instant of the loop's clock; `timeout` is in
     seconds.
 
@@ -93,7 +93,7 @@ class Holder(Protocol):
 
     def settle(self, verb: Verb, batch: "LeasedBatch", mask: int) -> "asyncio.Future[None]": ...
     def settled_elsewhere(self, batch: "LeasedBatch", mask: int) -> None: ...
-    async def extend(self, lease: Lease, lease_timeout: timedelta | None) -> None: ...
+    async def extend(self, lease: LeaseState, lease_timeout: timedelta | None) -> None: ...
     def now(self) -> float: ...
 
 
@@ -107,7 +107,7 @@ class LeasedBatch:
 
     __slots__ = ("_holder", "_items", "_message", "_settled", "count", "counted", "lease", "size")
 
-    def __init__(self, message: items_pb2.LeasedBatch, holder: Holder, lease: Lease) -> None:
+    def __init__(self, message: items_pb2.LeasedBatch, holder: Holder, lease: LeaseState) -> None:
         self._message = message
         self._holder = holder
         self._items = message.items

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import uuid_utils
 
-from querator.client.consuming.leases import Lease, LeasedBatch, LeasedItem, Verb
+from querator.client.consuming.leases import LeasedBatch, LeasedItem, LeaseState, Verb
 from querator.client.consuming.settling import (
     AGAIN_SECONDS,
     SettleFrame,
@@ -93,11 +93,11 @@ class SingleHolder:
 
     def _batches(self, response: queue_service_pb2.LeaseResponse) -> list[LeasedBatch]:
         now = self._loop.time()
-        leases: dict[str, Lease] = {}
+        leases: dict[str, LeaseState] = {}
         batches: list[LeasedBatch] = []
         for message in response.batches:
             lease = leases.setdefault(
-                message.lease_id, Lease(message, now=now, kept=False, stream=0)
+                message.lease_id, LeaseState(message, now=now, kept=False, stream=0)
             )
             batches.append(LeasedBatch(message, self, lease))
         return batches
@@ -109,7 +109,7 @@ class SingleHolder:
     def settled_elsewhere(self, batch: LeasedBatch, mask: int) -> None:
         """Does nothing: single calls do not count held items."""
 
-    async def extend(self, lease: Lease, lease_timeout: timedelta | None) -> None:
+    async def extend(self, lease: LeaseState, lease_timeout: timedelta | None) -> None:
         outcomes = await extend(
             self._nodes, self._namespace, self._queue, [lease.id], lease_timeout
         )

@@ -11,7 +11,7 @@ MOVE_SECONDS = 1.0
 """Least time between two moves of a producer to another leader, unless its node fails."""
 
 
-class Home:
+class LeaderAffinity:
     """The node of one producer's stream. `moving`: the stream is to be opened again on another
     node.
     """
@@ -26,7 +26,7 @@ class Home:
         self.moving = False
         self._move_after = 0.0
 
-    async def place(self, producer_id: bytes) -> str:
+    async def next_address(self, producer_id: bytes) -> str:
         """Returns the address for the next stream. Empty: any node, as for a producer without
         order.
         """

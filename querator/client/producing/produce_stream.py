@@ -20,16 +20,16 @@ from querator.client.errors import (
     make_error,
 )
 from querator.client.items import AnyItem, encode_items, produce_frame
-from querator.client.producing.leader_affinity import Home
+from querator.client.producing.leader_affinity import LeaderAffinity
 from querator.client.producing.sinks import ITEM_FIELD, Gathered
-from querator.client.producing.window import Request, Sink, Window
+from querator.client.producing.window import OutcomeReceiver, PendingProduce, Window
 from querator.client.results import produced_runs
 from querator.client.transport.attempts import is_malformed
 from querator.client.transport.backoff import Backoff
 from querator.client.transport.nodes import Nodes
 from querator.client.transport.rpc_errors import from_frame, is_of_the_node
 from querator.client.transport.stream import Stream
-from querator.client.transport.wait_queue import Line
+from querator.client.transport.wait_queue import WaitQueue
 from querator.client.values import ProducedItem
 from querator.v1 import queue_service_pb2
 
@@ -75,7 +75,7 @@ class Lane:
         self._stream = Stream(nodes, "ProduceStream", self)
         self._open = Gathered()
         self._next_number = 1
-        self._room = Line()
+        self._room = WaitQueue()
         self._idle: list[tuple[int, asyncio.Future[None]]] = []
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._resume_timer: asyncio.TimerHandle | None = None
@@ -85,7 +85,7 @@ class Lane:
         self._backoff = Backoff(first=0.01)
         self._trying_since: float | None = None
         self._last_break: RequestError | None = None
-        self._home = Home(nodes, namespace, queue)
+        self._home = LeaderAffinity(nodes, namespace, queue)
         self._end: Exception | None = None
         self._started = False
 
@@ -114,7 +114,7 @@ class Lane:
         self._seal_if_due()
         return last
 
-    async def answered(self, last: int) -> None:
+    async def wait_answered(self, last: int) -> None:
         """Returns when all requests up to this number are answered."""
         if not self._answered_upto(last):
             idle: asyncio.Future[None] = self._loop.create_future()
@@ -206,9 +206,9 @@ class Lane:
             await self._room.wait(first=again)
             again = True
 
-    def send(self, pieces: list[bytes], size: int, count: int, sink: Sink) -> None:
+    def send(self, pieces: list[bytes], size: int, count: int, sink: OutcomeReceiver) -> None:
         """Sends encoded items as one request. The caller has awaited `slot`."""
-        request = Request(
+        request = PendingProduce(
             number=self._next_number,
             pieces=pieces,
             size=size,
@@ -239,7 +239,7 @@ class Lane:
         oldest = next(iter(self._window), None)
         return number < (self._next_number if oldest is None else oldest.number)
 
-    def _fail(self, request: Request, error: RequestError) -> None:
+    def _fail(self, request: PendingProduce, error: RequestError) -> None:
         request.sink.failed(error)
 
     def _deadline(self) -> None:
@@ -305,8 +305,10 @@ class Lane:
     def wanted(self) -> bool:
         return len(self._window) > 0
 
-    async def place(self) -> str:
-        return await self._home.place(self._window.identity.id if self._window.ordered else b"")
+    async def next_address(self) -> str:
+        return await self._home.next_address(
+            self._window.identity.id if self._window.ordered else b""
+        )
 
     def opened(self) -> None:
         if self._trying_since is None:
@@ -314,9 +316,9 @@ class Lane:
         if self._home.arrived():
             self._requeue()
 
-    def take(self) -> bytes | None:
+    def next_frame(self) -> bytes | None:
         waited_for = not self._window.quiet
-        request = self._window.take()
+        request = self._window.next_request()
         if request is None:
             self._resume_when_quiet()
             return None
@@ -347,7 +349,7 @@ class Lane:
             answer = queue_service_pb2.ProduceStreamResponse.FromString(frame)
         except DecodeError:
             raise make_error(ErrorCode.INTERNAL, "an answer is not a protobuf message") from None
-        request = self._window.answered(answer.request_number)
+        request = self._window.pop_answered(answer.request_number)
         if request is not None:
             if answer.HasField("produced"):
                 self._backoff.reset()
@@ -363,7 +365,7 @@ class Lane:
                 self._refused(request, from_frame(answer.error))
         self._resume_when_quiet()
 
-    def _refused(self, request: Request, error: RequestError) -> None:
+    def _refused(self, request: PendingProduce, error: RequestError) -> None:
         if is_of_the_node(error) and self._nodes.leave(self._stream.address):
             self._home.leave()
         if self._drop_one(request, error) or self._window.refused(request, error):
@@ -378,7 +380,7 @@ class Lane:
         self._fail(request, error)
         self._settled()
 
-    def _drop_one(self, request: Request, error: RequestError) -> bool:
+    def _drop_one(self, request: PendingProduce, error: RequestError) -> bool:
         """Fails one bad item of a gathered batch. The other items are sent again without it."""
         found = ITEM_FIELD.match(error.field)
         sink = request.sink
@@ -394,7 +396,7 @@ class Lane:
         self._window.pause()
         return True
 
-    def broke(self, error: RequestError) -> bool:
+    def on_broken(self, error: RequestError) -> bool:
         self._home.arrived()
         self._window.broken()
         self._last_break = error

@@ -140,7 +140,7 @@ class Producer:
         since the last flush.
         """
         for lane, last in [(lane, lane.push()) for lane in self._lanes]:
-            await lane.answered(last)
+            await lane.wait_answered(last)
         if self._submit_failures:
             failures, self._submit_failures = self._submit_failures, []
             if len(failures) > 1:

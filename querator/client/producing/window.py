@@ -44,7 +44,7 @@ IDENTITY_SECONDS_MAX = 24 * 3600.0
 ANSWER_SECONDS = 1.0
 
 
-class Sink(Protocol):
+class OutcomeReceiver(Protocol):
     """The receiver of a request's outcome."""
 
     def done(self, runs: tuple[ProducedRun, ...], durable: bool) -> None: ...
@@ -52,7 +52,7 @@ class Sink(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class PendingProduce:
     """A produce request. `pieces`, joined, are the bytes of its items. `deadline` is an instant of
     the loop's clock.
     """
@@ -62,7 +62,7 @@ class Request:
     size: int
     count: int
     deadline: float
-    sink: Sink
+    sink: OutcomeReceiver
     sequence: int = 0
     maybe_executed: bool = False
     sent_first: bool = False
@@ -74,14 +74,14 @@ class Request:
 
 
 @dataclass(slots=True, frozen=True)
-class Identity:
+class ProducerIdentity:
     """A producer's identity at the partitions. `born` is an instant of the loop's clock."""
 
     id: bytes
     born: float
 
     @classmethod
-    def new(cls, now: float) -> "Identity":
+    def new(cls, now: float) -> "ProducerIdentity":
         return cls(uuid_utils.uuid7().bytes, now)
 
 
@@ -91,23 +91,23 @@ class Window:
 
     ordered: bool
     clock: Callable[[], float]
-    identity: Identity = field(init=False)
+    identity: ProducerIdentity = field(init=False)
     paused: bool = False
     retry_delay_ms: int = 0
-    _requests: dict[int, Request] = field(default_factory=dict)
-    _queued: deque[Request] = field(default_factory=deque)
+    _requests: dict[int, PendingProduce] = field(default_factory=dict)
+    _queued: deque[PendingProduce] = field(default_factory=deque)
     _on_wire: set[int] = field(default_factory=set)
     _last_sequence: int = 0
     _missing: bool = False
     """Whether a sequence of this identity will never be stored, so that later ones cannot be."""
 
     def __post_init__(self) -> None:
-        self.identity = Identity.new(self.clock())
+        self.identity = ProducerIdentity.new(self.clock())
 
     def __len__(self) -> int:
         return len(self._requests)
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[PendingProduce]:
         return iter(self._requests.values())
 
     @property
@@ -115,11 +115,11 @@ class Window:
         """Whether no request is on the wire."""
         return not self._on_wire
 
-    def add(self, request: Request) -> None:
+    def add(self, request: PendingProduce) -> None:
         self._requests[request.number] = request
         self._queued.append(request)
 
-    def take(self) -> Request | None:
+    def next_request(self) -> PendingProduce | None:
         """Returns the next request to send, and marks it as sent; None if there is none."""
         if self.paused:
             return None
@@ -149,15 +149,15 @@ class Window:
         if error is not None:
             self.retry_delay_ms = max(self.retry_delay_ms, error.retry_delay_ms or 0)
 
-    def answered(self, number: int) -> Request | None:
+    def pop_answered(self, number: int) -> PendingProduce | None:
         """Returns the request that an answer belongs to; None if it has already failed."""
         self._on_wire.discard(number)
         return self._requests.get(number)
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: PendingProduce) -> None:
         del self._requests[request.number]
 
-    def refused(self, request: Request, error: RequestError) -> bool:
+    def refused(self, request: PendingProduce, error: RequestError) -> bool:
         """Records a refusal. Returns whether the request stays in the window, to be sent again."""
         if isinstance(error, OutcomeUnknown):
             request.maybe_executed = True
@@ -182,14 +182,14 @@ class Window:
                 self._requests[number].maybe_executed = True
         self._on_wire.clear()
 
-    def requeue(self) -> list[tuple[Request, RequestError]]:
+    def requeue(self) -> list[tuple[PendingProduce, RequestError]]:
         """Queues all requests again, in order. Removes and returns the requests that fail by a
         change of identity, with their errors.
         """
         assert not self._on_wire
-        failed: list[tuple[Request, RequestError]] = []
+        failed: list[tuple[PendingProduce, RequestError]] = []
         if self._needs_identity():
-            self.identity = Identity.new(self.clock())
+            self.identity = ProducerIdentity.new(self.clock())
             self._last_sequence = 0
             self._missing = False
             for request in list(self._requests.values()):
@@ -214,12 +214,12 @@ class Window:
                 return request.sent_first and isinstance(request.refusal, SequenceGap)
         return self._missing
 
-    def expired(self, now: float) -> list[tuple[Request, RequestError | None]]:
+    def expired(self, now: float) -> list[tuple[PendingProduce, RequestError | None]]:
         """Removes and returns the requests whose time has passed. Each is paired with
         `OutcomeUnknown` if it may have been executed, else with its last refusal, or with None if
         there was none.
         """
-        over: list[tuple[Request, RequestError | None]] = []
+        over: list[tuple[PendingProduce, RequestError | None]] = []
         for request in list(self._requests.values()):
             if request.deadline > now:
                 break
@@ -236,10 +236,10 @@ class Window:
         """When to call `expired` next; None if there are no requests."""
         return min(map(self._given_up_at, self._requests.values()), default=None)
 
-    def _given_up_at(self, request: Request) -> float:
+    def _given_up_at(self, request: PendingProduce) -> float:
         return request.deadline + (ANSWER_SECONDS if request.number in self._on_wire else 0.0)
 
-    def unknown(self, request: Request) -> RequestError:
+    def unknown(self, request: PendingProduce) -> RequestError:
         unknown = make_error(
             ErrorCode.OUTCOME_UNKNOWN,
             f"no final answer to a produce request of {request.count} items: they may be stored",

@@ -195,7 +195,7 @@ class Nodes:
         """Records an error of a call. Returns whether it is a failure of the node."""
         if not _against_the_node(error):
             if not isinstance(error, ConnectionFailed):
-                self.answered(connection)
+                self.mark_working(connection)
             return False
         node = self._nodes.get(connection.address)
         if node is not None and node.connection is connection:
@@ -214,7 +214,7 @@ class Nodes:
         node.alone_until = now + node.backoff.next()
         return True
 
-    def answered(self, connection: Connection) -> None:
+    def mark_working(self, connection: Connection) -> None:
         """Records that the node works."""
         self._reached = True
         node = self._nodes.get(connection.address)
@@ -277,7 +277,7 @@ class Nodes:
                 if not self.failed(connection, answer) and isinstance(answer, _UNREACHED):
                     self._current = self._other(self._current, now, asked)
             else:
-                self.answered(connection)
+                self.mark_working(connection)
             return answer
 
         try:

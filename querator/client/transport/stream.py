@@ -34,13 +34,13 @@ class Talker(Protocol):
     def wanted(self) -> bool:
         """Whether there is a reason to have a stream."""
 
-    async def place(self) -> str:
+    async def next_address(self) -> str:
         """Address of the node for the next stream; empty: any node."""
 
     def opened(self) -> None: ...
-    def take(self) -> bytes | None: ...
+    def next_frame(self) -> bytes | None: ...
     def received(self, frame: bytes) -> None: ...
-    def broke(self, error: RequestError) -> bool: ...
+    def on_broken(self, error: RequestError) -> bool: ...
     def stopped(self, error: Exception | None) -> None: ...
 
 
@@ -131,7 +131,7 @@ class Stream:
             if self._moving:
                 self._moving = False
                 continue
-            if not self._talker.broke(error):
+            if not self._talker.on_broken(error):
                 return error
             if self._nodes.has_good():
                 continue
@@ -151,7 +151,7 @@ class Stream:
     async def _converse(self) -> RequestError:
         """Runs one stream from its opening to its end; returns why it ended."""
         try:
-            node = await self._nodes.near(await self._talker.place())
+            node = await self._nodes.near(await self._talker.next_address())
             call = node.open_stream(self._name)
         except RequestError as closed:
             self._closing = True
@@ -182,7 +182,7 @@ class Stream:
                 assert isinstance(frame, bytes)
                 if not self._heard:
                     self._heard = True
-                    self._nodes.answered(node)
+                    self._nodes.mark_working(node)
                 received(frame)
                 if not self._readable.is_set():
                     await self._readable.wait()
@@ -199,7 +199,7 @@ class Stream:
             return make_error(ErrorCode.OUTCOME_UNKNOWN, "the stream was cut")
 
     async def _write(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
-        take = self._talker.take
+        take = self._talker.next_frame
         try:
             while True:
                 self._wake.clear()

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 
-class Line:
+class WaitQueue:
     """A wait queue on one event loop. A task that was woken and is then cancelled passes its turn
     on, so no turn is lost.
     """

@@ -34,7 +34,7 @@ from querator.placement.joining.formation import (
     decode_description,
     encode_description,
 )
-from querator.placement.joining.known_peers import Acquaintances
+from querator.placement.joining.known_peers import KnownPeers
 from querator.raft.refusals import Code
 from querator.raft.tcp.channel import PeerTls
 from querator.raft.tcp.hello import PeerInfo
@@ -130,7 +130,7 @@ def ask_as(
 # --- before the raft thread runs -----------------------------------------------------------
 
 
-class Attendant:
+class FormationListener:
     """Serves the peer port until the raft thread does. Before the node is a member, the port only
     answers queries.
     """
@@ -172,7 +172,7 @@ class Forming:
         identity: Identity,
         node: PlacedNode,
         *,
-        acquaintances: Acquaintances,
+        acquaintances: KnownPeers,
         tls: PeerTls | None,
         starts: Starts,
         waits_for: Callable[[str], None],
@@ -211,7 +211,7 @@ class Forming:
 
         Raises DirectoryRefused and StorageError.
         """
-        attendant = Attendant(peers)
+        attendant = FormationListener(peers)
         try:
             while not stop.is_set():
                 decision = await self._decision()
@@ -253,13 +253,13 @@ class Forming:
             case Refuse(reason):
                 raise DirectoryRefused(reason)
             case Wait(reason):
-                self._tell(reason)
+                self._send_report(reason)
             case WaitAsReplacement(cluster_id, reason):
                 if not self._identity.cluster_id:
                     self._identity = await asyncio.to_thread(
                         identities.wait, self._environment, self._identity, cluster_id=cluster_id
                     )
-                self._tell(reason)
+                self._send_report(reason)
             case Found(founders):
                 cluster_id = uuid_utils.uuid7().hex
                 self._acquaintances.learn(0, founders)
@@ -288,7 +288,7 @@ class Forming:
             founders=founders,
         )
 
-    def _tell(self, reason: str) -> None:
+    def _send_report(self, reason: str) -> None:
         self._waits_for(f"its cluster: {reason}")
         if reason != self._reason:
             self._reason = reason

@@ -12,7 +12,7 @@ from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.raft.tcp.hello import KnownPeer
 
 
-class Acquaintances:
+class KnownPeers:
     """The acquaintances of the node with these settings."""
 
     def __init__(self, settings: ClusterSettings) -> None:

@@ -11,7 +11,7 @@ from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.placement.joining.formation import Description, old_copy
 from querator.placement.joining.forming import Forming, ask, description, peer_info, placed_node
-from querator.placement.joining.known_peers import Acquaintances, why_no_member
+from querator.placement.joining.known_peers import KnownPeers, why_no_member
 from querator.placement.map.machine import stored_effects
 from querator.raft.clock import Clock
 from querator.raft.starts import StartMemory
@@ -42,7 +42,7 @@ class Membership:
         self._settings = settings
         self._waits_for = waits_for
         self._on_failure = on_failure
-        self._acquaintances = Acquaintances(settings)
+        self._acquaintances = KnownPeers(settings)
         self._peers: TcpPeers | None = None
         self._tls: PeerTls | None = None
         self._identity: Identity | None = None

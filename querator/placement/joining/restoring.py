@@ -20,7 +20,7 @@ from querator.model.nodes import node_name
 from querator.placement.joining.membership import stored_map
 from querator.storage import identity as identities
 from querator.storage.directory import lock_directory, sync
-from querator.storage.environment import StorageFailed
+from querator.storage.environment import EnvironmentFailed
 from querator.storage.identity import DirectoryRefused, Empty, Identity
 from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.opening import DATA_FILE_BYTES
@@ -39,7 +39,7 @@ def restore(path: Path, *, make_id: Callable[[], str]) -> Identity:
     try:
         return _restore(path, make_id)
     except OSError as error:
-        raise StorageFailed(f"{path}: {error.strerror}") from error
+        raise EnvironmentFailed(f"{path}: {error.strerror}") from error
 
 
 def _restore(path: Path, make_id: Callable[[], str]) -> Identity:

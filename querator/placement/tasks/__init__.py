@@ -2,13 +2,13 @@
 
 The map itself changes only by the commands of `placement.map`.
 
-    balancing       input and output of `plan`; voters of the placement group
-    closing         removal of closing partitions from the map
-    group_worklist  the led groups for which work may be pending
-    leader_tasks    what a node does for the groups that it leads
-    plan            where all replicas and leaderships should be
-    reconcile       opens, configures and deletes groups as the map says
-    repartitioning  changes of a queue's number of partitions
-    steps           the next change of a group's replicas
-    telling         queries and commands to partitions on any node
+    balancing          input and output of `plan`; voters of the placement group
+    closing            removal of closing partitions from the map
+    group_worklist     the led groups for which work may be pending
+    leader_tasks       what a node does for the groups that it leads
+    partition_calls    queries and commands to partitions on any node
+    plan               where all replicas and leaderships should be
+    reconcile          opens, configures and deletes groups as the map says
+    repartitioning     changes of a queue's number of partitions
+    steps              the next change of a group's replicas
 """

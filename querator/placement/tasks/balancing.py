@@ -21,21 +21,21 @@ from querator.model.placement_map import (
 from querator.model.queues import QueueState
 from querator.placement.assign import replicas_wanted
 from querator.placement.map.commands import Place
-from querator.placement.tasks.plan import Held, Home, Placing, plan
+from querator.placement.tasks.plan import CandidateNode, CurrentReplicas, Placing, plan
 
 MOVING_MAX: Final = 8
 """Groups whose replicas move to other nodes at the same time, in the whole cluster."""
 
 
-def homes(placed: PlacementMap) -> tuple[Home, ...]:
-    return tuple(Home(node.key, node.zone, node.takes_replicas) for node in placed.nodes)
+def homes(placed: PlacementMap) -> tuple[CandidateNode, ...]:
+    return tuple(CandidateNode(node.key, node.zone, node.takes_replicas) for node in placed.nodes)
 
 
 def planned(placed: PlacementMap) -> dict[GroupId, Placing]:
     """The partitions that should be elsewhere, and where. Costs up to a second for 10,000."""
     nodes = sum(node.takes_replicas for node in placed.nodes)
     held = {
-        group: Held(
+        group: CurrentReplicas(
             tuple(replica.node for replica in placed.replicas(group)),
             placed.preferred(group),
             replicas_wanted(nodes, queue.settings.replicas),

@@ -30,9 +30,9 @@ from querator.model.errors import QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
-from querator.partition.facts import Closure
+from querator.partition.dedup_export import Closure
 from querator.placement.map.commands import PartitionsEmpty
-from querator.placement.tasks.telling import Telling
+from querator.placement.tasks.partition_calls import PartitionCalls
 
 Seen = list[Closure | None]
 """The answers of partitions; None: no answer."""
@@ -66,10 +66,10 @@ class _Look:
         self.seen = seen
 
 
-class Closing:
+class PartitionClosing:
     """Belongs to one event loop."""
 
-    def __init__(self, telling: Telling) -> None:
+    def __init__(self, telling: PartitionCalls) -> None:
         self._telling = telling
         self._looks: dict[QueueId, _Look] = {}
 
@@ -91,11 +91,13 @@ class Closing:
                 if look.at_s > loop.time():
                     continue
                 try:
-                    look.saw(await self._let_go(placed(), pending(), look.queue), loop.time())
+                    look.saw(
+                        await self._remove_drained(placed(), pending(), look.queue), loop.time()
+                    )
                 except QueratorError as error:
                     _log.info("placement.closing_failed", queue=look.queue.name, error=str(error))
 
-    async def _let_go(
+    async def _remove_drained(
         self, placed: PlacementMap, pending: Collection[QueueId], queue: Queue
     ) -> Seen:
         """Returns the answers of the closing partitions; removes those from the map that are not

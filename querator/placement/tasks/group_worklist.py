@@ -22,7 +22,7 @@ always may. Each stops for a moment, and the others continue.
 """
 
 
-class Led:
+class GroupWorklist:
     """Call `look` first in each round."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Led:
         """How long a led group has been led, as seen by the rounds."""
         return now_s - self._since_s[group]
 
-    def look(self, led: Set[GroupId], placed: PlacementMap, now_s: float) -> None:
+    def refresh(self, led: Set[GroupId], placed: PlacementMap, now_s: float) -> None:
         """Takes over the led groups and the map."""
         for group in self._since_s.keys() - led:
             del self._since_s[group]

@@ -38,7 +38,7 @@ from querator.placement.map.commands import (
 )
 from querator.placement.map.majorities import is_deleting
 from querator.placement.tasks.balancing import next_places, planned
-from querator.placement.tasks.group_worklist import Led, some_at_once
+from querator.placement.tasks.group_worklist import GroupWorklist, some_at_once
 from querator.placement.tasks.plan import Placing
 from querator.placement.tasks.steps import HandOver, has_settled, heir, moves_home, next_step
 from querator.raft.configuration import Change
@@ -70,7 +70,7 @@ class HandedOver(msgspec.Struct, frozen=True):
     left: tuple[GroupId, ...]
 
 
-class Duties:
+class LeaderTasks:
     """Belongs to one event loop. The owner runs `run`, and may call `hand_over` meanwhile."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Duties:
         self._offered_s: dict[GroupId, float] = {}
         self._declined: dict[GroupId, Counter[NodeKey]] = {}
         """How often nodes did not accept the leadership of a group that this node must give up."""
-        self._led = Led()
+        self._led = GroupWorklist()
         self._handing = False
 
     async def run(self) -> None:
@@ -117,8 +117,8 @@ class Duties:
                         self._joining.add(newcomer.name)
                         tasks.create_task(self._take_in(newcomer))
                 now_s = asyncio.get_running_loop().time()
-                self._led.look(self._host.led, self._placed(), now_s)
-                for group in self._declined.keys() - self._host.led - self._changing:
+                self._led.refresh(self._host.led_groups, self._placed(), now_s)
+                for group in self._declined.keys() - self._host.led_groups - self._changing:
                     del self._declined[group]
                 for group in self._led.left:
                     if group not in self._changing:
@@ -326,7 +326,7 @@ class Duties:
         while self._followed() and loop.time() < until_s:
             if not await self._hand_over_some(given):
                 await asyncio.sleep(HANDING_PAUSE_S)
-        kept = tuple(sorted(self._host.led))
+        kept = tuple(sorted(self._host.led_groups))
         return HandedOver(moved=given.total(), left=kept)
 
     async def _hand_over_some(self, given: Counter[NodeKey]) -> bool:
@@ -349,7 +349,7 @@ class Duties:
         able = self._able()
         return any(
             follower.voter and follower.node in able
-            for group in self._host.led
+            for group in self._host.led_groups
             if (status := self._host.status(group)) is not None
             for follower in status.followers
         )
@@ -358,7 +358,7 @@ class Duties:
         """The groups led here that another node can take over, each with that node."""
         able, promised = self._able(), Counter(given)
         found = []
-        for group in sorted(self._host.led):
+        for group in sorted(self._host.led_groups):
             status = self._host.status(group)
             if status is None:
                 continue

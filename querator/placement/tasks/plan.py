@@ -41,7 +41,7 @@ from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey, node_name
 
 
-class Home(msgspec.Struct, frozen=True):
+class CandidateNode(msgspec.Struct, frozen=True):
     """A node that may hold replicas. `takes` False: it is being drained and keeps none."""
 
     node: NodeKey
@@ -49,7 +49,7 @@ class Home(msgspec.Struct, frozen=True):
     takes: bool = True
 
 
-class Held(msgspec.Struct, frozen=True):
+class CurrentReplicas(msgspec.Struct, frozen=True):
     """A group's current replicas (its target), its preferred leader, and its wanted number of
     replicas (at least 1).
     """
@@ -69,7 +69,9 @@ class Placing(msgspec.Struct, frozen=True):
     reason: str
 
 
-def plan(homes: Sequence[Home], groups: Mapping[GroupId, Held]) -> dict[GroupId, Placing]:
+def plan(
+    homes: Sequence[CandidateNode], groups: Mapping[GroupId, CurrentReplicas]
+) -> dict[GroupId, Placing]:
     """The groups that change, by id; none when no home takes replicas. The order of homes and
     groups does not matter. Pass all groups, because every group counts for evenness.
 
@@ -122,7 +124,7 @@ def _bits(mask: int) -> Iterator[int]:
 class _Ground:
     """The nodes that take replicas, and the rules of goals 1 and 2 of the table above."""
 
-    def __init__(self, homes: Sequence[Home]) -> None:
+    def __init__(self, homes: Sequence[CandidateNode]) -> None:
         self.zone_names = {home.node: home.zone for home in homes}
         assert len(self.zone_names) == len(homes), "a node is one home"
         self.nodes = sorted(home.node for home in homes if home.takes)
@@ -306,7 +308,7 @@ class _Spread:
 class _Layout:
     """The groups, numbered in scattered order, while they are being placed."""
 
-    def __init__(self, ground: _Ground, groups: Mapping[GroupId, Held]) -> None:
+    def __init__(self, ground: _Ground, groups: Mapping[GroupId, CurrentReplicas]) -> None:
         self._ground = ground
         self._ids = sorted(groups, key=lambda group: (_scattered(group), group))
         held = [groups[group] for group in self._ids]
@@ -434,11 +436,11 @@ class _Layout:
 class _Reasons:
     """The reasons of changes, for operators. Their numbers are those before the plan."""
 
-    def __init__(self, ground: _Ground, groups: Mapping[GroupId, Held]) -> None:
+    def __init__(self, ground: _Ground, groups: Mapping[GroupId, CurrentReplicas]) -> None:
         self._ground = ground
         self._before = Counter(node for held in groups.values() for node in held.nodes)
 
-    def reason(self, held: Held, nodes: tuple[NodeKey, ...]) -> str:
+    def reason(self, held: CurrentReplicas, nodes: tuple[NodeKey, ...]) -> str:
         zone_names = self._ground.zone_names
         old, new = set(held.nodes), set(nodes)
         left, came = sorted(old - new), sorted(new - old)
@@ -459,7 +461,11 @@ class _Reasons:
         return "; ".join(parts) or "only the leadership moves"
 
     def _why_moved(
-        self, held: Held, nodes: tuple[NodeKey, ...], moved: list[NodeKey], came: list[NodeKey]
+        self,
+        held: CurrentReplicas,
+        nodes: tuple[NodeKey, ...],
+        moved: list[NodeKey],
+        came: list[NodeKey],
     ) -> str:
         ground, before = self._ground, self._before
         stayed = ground.mask(held.nodes)

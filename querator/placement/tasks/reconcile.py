@@ -92,7 +92,7 @@ def first_configuration(placed: PlacedGroup, node: NodeKey) -> Replicas:
     return learning(placed.target, node)
 
 
-class Step(Enum):
+class ReconcileStep(Enum):
     """A step for one queue on one node, as in the table above."""
 
     OPEN = "open"

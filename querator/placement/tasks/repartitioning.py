@@ -14,7 +14,7 @@ memory of a request must be where its repeat will go. So, with n partitions befo
     7  when a replica here has nothing left that was ready before
        3, and from time to time, all are asked whether they have
        any of that left; the answers are passed to the partitions
-       that may hold items of keys for it (`partition.holds`)       Unhold
+       that may hold items of keys for it (`partition.held_keys`)       Unhold
 
 After 3 nothing is stored by the old number, even if a client or node still uses it, so what is read
 in 4 is complete. Nothing is stored by the new number before 6. Nothing is pinned after 3 either,
@@ -67,11 +67,11 @@ from querator.model.limits import (
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
 from querator.partition import masks
-from querator.partition.facts import Closure, ClosureQuery, FactsPage, FactsQuery
+from querator.partition.dedup_export import Closure, ClosureQuery, FactsPage, FactsQuery
 from querator.placement.bootstrap import Ask, Propose
 from querator.placement.map.commands import QueueRouted, UndoRouting
-from querator.placement.tasks.closing import Closing
-from querator.placement.tasks.telling import Telling
+from querator.placement.tasks.closing import PartitionClosing
+from querator.placement.tasks.partition_calls import PartitionCalls
 
 PINNED_S = 0.05
 """Pause between two checks of partitions that have something pinned."""
@@ -134,12 +134,12 @@ def _undone(queue: Queue, reason: str, again_ms: int) -> QueratorError:
     )
 
 
-class Sharing:
+class Repartitioner:
     """Belongs to one event loop."""
 
     def __init__(self, *, propose: Propose, ask: Ask) -> None:
-        self.telling = Telling(propose=propose, ask=ask)
-        self._closing = Closing(self.telling)
+        self.telling = PartitionCalls(propose=propose, ask=ask)
+        self._closing = PartitionClosing(self.telling)
         self._look = asyncio.Event()
         """Set when a number was changed, or a partition may have passed."""
         self._drained: dict[GroupId, int] = {}
@@ -210,10 +210,10 @@ class Sharing:
         it.
         """
         routing, partitions = queue.routing + 1, queue.settings.partitions
-        await self._tell(queue, Route(routing, partitions, open=False, before=queue.shares))
+        await self._command(queue, Route(routing, partitions, open=False, before=queue.shares))
         await self._nothing_pinned(queue)
         await self._hand_over(queue, since_ms)
-        await self._tell(queue, Route(routing, partitions, open=True, before=queue.shares))
+        await self._command(queue, Route(routing, partitions, open=True, before=queue.shares))
         done = await self.telling.accepted(
             PLACEMENT_GROUP, QueueRouted(queue.id, routing, partitions)
         )
@@ -327,7 +327,7 @@ class Sharing:
             if not after:
                 return first.now_ms
 
-    async def _tell(self, queue: Queue, route: Route) -> None:
+    async def _command(self, queue: Queue, route: Route) -> None:
         await self.telling.all(
             [partial(self.telling.accepted, group, route) for group in queue.groups]
         )

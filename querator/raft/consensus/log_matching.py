@@ -13,7 +13,7 @@ class Diverged(Exception):
     """A leader contradicts an entry that is committed here: one of the two has lost its log."""
 
 
-def place(journal: Journal, message: Append, commit_index: int) -> tuple[int, int] | None:
+def check_previous(journal: Journal, message: Append, commit_index: int) -> tuple[int, int] | None:
     """Checks whether the entries can follow in the log. Returns None if they can, else where to
     look for agreement, as in `AppendReply`. Raises Diverged.
     """
@@ -34,7 +34,9 @@ def place(journal: Journal, message: Append, commit_index: int) -> tuple[int, in
     return journal.first_of_term(previous), term
 
 
-def take(journal: Journal, snapshots: Snapshots, message: Append, commit_index: int) -> None:
+def append_entries(
+    journal: Journal, snapshots: Snapshots, message: Append, commit_index: int
+) -> None:
     """Appends the entries that the log does not have. Raises Diverged, StorageCorrupt."""
     index = message.prev_index
     for entry in message.entries:
@@ -48,4 +50,4 @@ def take(journal: Journal, snapshots: Snapshots, message: Append, commit_index: 
                     "another one in its place"
                 )
             journal.take_back(snapshots, index - 1)
-        journal.take(entry)
+        journal.append_as_leader(entry)

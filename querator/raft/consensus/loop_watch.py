@@ -42,7 +42,7 @@ class LoopWatch:
         self.hung = 0
         """How often the loop has begun to hang."""
 
-    def look(self, now_s: float) -> bool:
+    def check(self, now_s: float) -> bool:
         """Checks the loop. Returns whether a beat must be sent, which calls `beat` on the event
         loop.
         """

@@ -26,9 +26,9 @@ from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey
 from querator.raft import configuration
 from querator.raft.clock import Clock
-from querator.raft.consensus.log_matching import place, take
+from querator.raft.consensus.log_matching import append_entries, check_previous
 from querator.raft.consensus.loop_watch import LoopWatch
-from querator.raft.consensus.replication import Progress, State, entries_bytes
+from querator.raft.consensus.replication import FollowerProgress, ReplicationState, entries_bytes
 from querator.raft.consensus.skew import Skew
 from querator.raft.consensus.voter import Voter
 from querator.raft.log.journal import Journal, Snapshots, Stamped
@@ -42,7 +42,7 @@ from querator.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
-from querator.raft.peer_outbox import Mail
+from querator.raft.peer_outbox import PeerOutbox
 from querator.raft.status import ReplicaStatus
 from querator.storage.attachments import AttachmentDamaged
 
@@ -75,11 +75,11 @@ class Member(Voter):
         chance: random.Random,
         skew: Skew,
         loop_watch: LoopWatch,
-        mail: Mail,
+        outbox: PeerOutbox,
         snapshots: Snapshots,
     ) -> None:
         self._snapshots = snapshots
-        self.progress: dict[int, Progress] = {}
+        self.progress: dict[int, FollowerProgress] = {}
         """The progress of every other replica, while this one leads."""
         self.damaged: list[AttachmentDamaged] = []
         """Attachments that could not be sent; the reader of this list clears it."""
@@ -93,7 +93,7 @@ class Member(Voter):
             chance=chance,
             skew=skew,
             loop_watch=loop_watch,
-            mail=mail,
+            outbox=outbox,
         )
         assert applied_index <= journal.last_index
         self._certain_index = applied_index
@@ -136,7 +136,7 @@ class Member(Voter):
         """
         since_s = self._clock.monotonic_s() - PROMPT_S
         prompt = sum(
-            progress.state is State.REPLICATE and progress.heard_s >= since_s
+            progress.state is ReplicationState.REPLICATE and progress.heard_s >= since_s
             for id_, progress in self.progress.items()
             if id_ in self._voters
         )
@@ -145,7 +145,7 @@ class Member(Voter):
     @property
     def wake_s(self) -> float | None:
         """When it needs a tick if nothing happens before, by the monotonic clock."""
-        if self.alone and self.leads:
+        if self.is_only_voter and self.leads:
             return None
         if self.leads:
             return _together(self._majority_until_s())
@@ -169,12 +169,12 @@ class Member(Voter):
         return heard[-needed]
 
     @property
-    def hopes(self) -> bool:
+    def may_still_commit(self) -> bool:
         """Whether entries in the log may be committed soon, as far as this replica knows: a leader
         hears a majority, a follower knows a leader.
         """
-        if self.alone or not self.leads:
-            return self.alone or self.leader is not None
+        if self.is_only_voter or not self.leads:
+            return self.is_only_voter or self.leader is not None
         return self._majority_heard_s() > self._clock.monotonic_s() - HOPE_S
 
     @property
@@ -183,7 +183,7 @@ class Member(Voter):
         of others were before.
         """
         commit = self.commit_index
-        if self._journal.durable_index <= commit or not self.leads or self.alone:
+        if self._journal.durable_index <= commit or not self.leads or self.is_only_voter:
             return False
         most = self._majority_index()
         # Entries of earlier terms are committed only by entries of its own term.
@@ -226,7 +226,9 @@ class Member(Voter):
         now_s = self._clock.monotonic_s()
         for id_ in self._nodes:
             if id_ != self.id and id_ not in self.progress:
-                self.progress[id_] = Progress(last_index=self._journal.last_index, now_s=now_s)
+                self.progress[id_] = FollowerProgress(
+                    last_index=self._journal.last_index, now_s=now_s
+                )
         for id_ in [id_ for id_ in self.progress if id_ not in self._nodes]:
             del self.progress[id_]
         self._show_progress()
@@ -254,7 +256,7 @@ class Member(Voter):
         self.doTick(0.0)
         if self.term > term:
             self._votes = {self.id}
-        elif led and (not self.leads or self._gives_way()):
+        elif led and (not self.leads or self._should_step_down()):
             # No majority answers, or a majority could continue with another leader. No voter that
             # still hears this leader would soon stand for election.
             if (heir := self.heir()) is not None:
@@ -265,10 +267,10 @@ class Member(Voter):
         self._stands = False
         assert self.term >= term
         assert commit <= self.commit_index <= self._journal.last_index
-        if not self.alone:
+        if not self.is_only_voter:
             self._certain_index = max(self._certain_index, self.commit_index)
 
-    def _gives_way(self) -> bool:
+    def _should_step_down(self) -> bool:
         """Whether a leader has hindered the others for too long: it cannot send a voter an
         uncommitted entry, because its payload is damaged, and the heard voters are a majority
         without the leader.
@@ -317,10 +319,10 @@ class Member(Voter):
         # A commit of a lone voter may be known outside only after the sync.
         commit_index = self.certain_index
         # A lone voter is elected in the turn in which it appends: its term is not on disk yet.
-        post = self._mail.later if self.alone else self._mail.now
+        post = self._outbox.later if self.is_only_voter else self._outbox.now
         for id_, progress in self.progress.items():
             node = self._nodes[id_]
-            room_bytes = self._mail.room_bytes(node)
+            room_bytes = self._outbox.room_bytes(node)
             if room_bytes > 0 or id_ in asked:
                 messages = progress.appends(
                     self._journal,
@@ -338,7 +340,7 @@ class Member(Voter):
                     size = entries_bytes(message.entries)
                     post(node, Envelope(self.group, id_, self.id, message), bytes_=size)
             if progress.wants_room(self._journal):
-                self._mail.finds_no_room(node, self.group)
+                self._outbox.finds_no_room(node, self.group)
 
     def ask_all(self) -> int:
         """Begins a round of reads by asking every voter for an answer; returns the number of the
@@ -348,7 +350,7 @@ class Member(Voter):
         self.send_appends(asked=frozenset(self.progress) & self._voters)
         return self.read_round
 
-    def answered(self, round_: int) -> bool:
+    def has_quorum_for(self, round_: int) -> bool:
         """Whether a majority of the voters has answered a message of this or a later round, in this
         term.
         """
@@ -382,7 +384,7 @@ class Member(Voter):
             progress, right = self.progress[id_], self._skew.may_lead(self._nodes[id_])
             heard = progress.heard_s > heard_after_s
             complete = progress.match >= self.commit_index
-            if not able or (right and heard and progress.beats):
+            if not able or (right and heard and progress.heartbeat_suffices):
                 found.append((complete, right, heard, progress.match, -id_))
         return -max(found)[-1] if found else None
 
@@ -393,7 +395,7 @@ class Member(Voter):
 
     # --- heartbeats ----------------------------------------------------------------
 
-    def beats(self, now_s: float) -> list[tuple[NodeKey, Beat]]:
+    def heartbeats(self, now_s: float) -> list[tuple[NodeKey, Beat]]:
         """The heartbeats of the followers whose log is known; each other follower gets a
         message.
         """
@@ -401,7 +403,7 @@ class Member(Voter):
         beats = []
         asked = set()
         for id_, progress in self.progress.items():
-            if progress.overdue(now_s) or not progress.beats:
+            if progress.overdue(now_s) or not progress.heartbeat_suffices:
                 asked.add(id_)
                 continue
             commit = min(commit_index, progress.match)
@@ -413,7 +415,7 @@ class Member(Voter):
             self.send_appends(asked=frozenset(asked))
         return beats
 
-    def hears(self, beat: Beat, now_s: float) -> bool:
+    def is_plain_heartbeat(self, beat: Beat, now_s: float) -> bool:
         """Whether the beat only shows that a leader lives which this replica already follows."""
         if beat.commit_index > self._SyncObj__raftCommitIndex:
             return False
@@ -492,14 +494,14 @@ class Member(Voter):
             self._reply(sender, node, message, AppendReply(self.term, 0, 0, False, 0))
             return
         self._follow(message.term, sender)
-        refusal = place(self._journal, message, self.commit_index)
+        refusal = check_previous(self._journal, message, self.commit_index)
         if refusal is not None:
             index, conflict_term = refusal
             success = False
         else:
             conflict_term = 0
             before = self._journal.replicas
-            take(self._journal, self._snapshots, message, self.commit_index)
+            append_entries(self._journal, self._snapshots, message, self.commit_index)
             if self._journal.replicas is not before:
                 self.reconfigured()
             index, success = message.prev_index + len(message.entries), True
@@ -530,7 +532,7 @@ class Member(Voter):
         self.progress.clear()
 
     def _reply(self, sender: int, node: NodeKey, message: Append, reply: AppendReply) -> None:
-        self._mail.acknowledge(node, Envelope(self.group, sender, self.id, reply))
+        self._outbox.acknowledge(node, Envelope(self.group, sender, self.id, reply))
 
     # --- what the library calls, replaced ---------------------------------------------
 
@@ -538,7 +540,7 @@ class Member(Voter):
         now_s = self._clock.monotonic_s()
         last_index = self._journal.last_index
         self.progress = {
-            id_: Progress(last_index=last_index, now_s=now_s)
+            id_: FollowerProgress(last_index=last_index, now_s=now_s)
             for id_ in self._nodes
             if id_ != self.id
         }

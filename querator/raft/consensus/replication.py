@@ -61,14 +61,14 @@ _PROBE_BYTES: Final = 16 * 1024
 """Most bytes of entries in a probe that may be refused."""
 
 
-class State(Enum):
+class ReplicationState(Enum):
     PROBE = "probe"
     REPLICATE = "replicate"
     SNAPSHOT = "snapshot"
     LOST = "lost"
 
 
-class Progress:
+class FollowerProgress:
     """One other replica, as a leader sees it in one term."""
 
     __slots__ = (
@@ -91,7 +91,7 @@ class Progress:
     )
 
     def __init__(self, *, last_index: int, now_s: float) -> None:
-        self.state = State.PROBE
+        self.state = ReplicationState.PROBE
         self.match = 0
         self.next = last_index + 1
         self.sequence = 0
@@ -160,7 +160,7 @@ class Progress:
         self, error: AttachmentDamaged, last_index: int, commit_index: int, now_s: float
     ) -> None:
         self.unread = error
-        self._to_probe(wait=True, at_next=self.state is State.PROBE and not self.match)
+        self._to_probe(wait=True, at_next=self.state is ReplicationState.PROBE and not self.match)
         if error.index > commit_index:
             self._unread_s = None
             if self.unsent != error.index:
@@ -173,7 +173,7 @@ class Progress:
             self._unread_s = now_s
         elif now_s - self._unread_s >= UNREAD_S:
             self._unread_s = None
-            self.state = State.SNAPSHOT
+            self.state = ReplicationState.SNAPSHOT
 
     def _appends(
         self,
@@ -186,19 +186,19 @@ class Progress:
         now_s: float,
         asked: bool,
     ) -> list[Append]:
-        if self.state is State.REPLICATE and self.next < journal.first_index:
+        if self.state is ReplicationState.REPLICATE and self.next < journal.first_index:
             # The log has dropped the entry while the window was full.
             self._to_probe()
-        if self.state is State.PROBE:
+        if self.state is ReplicationState.PROBE:
             messages = self._probes(
                 journal, snapshots, commit_index, read_round, room_bytes, asked=asked
             )
-            if self.state is State.PROBE:
+            if self.state is ReplicationState.PROBE:
                 return messages
-        if self.state is State.SNAPSHOT and asked:
+        if self.state is ReplicationState.SNAPSHOT and asked:
             last = journal.last_index
             return [self._append(journal, (), commit_index, read_round, previous=last)]
-        if self.state is not State.REPLICATE:
+        if self.state is not ReplicationState.REPLICATE:
             return []
         messages = []
         while self.next <= journal.last_index and self._open(room_bytes):
@@ -227,7 +227,7 @@ class Progress:
         if (self._waits or self._probe is not None) and not asked:
             return []
         if self.next < journal.first_index:
-            self.state = State.SNAPSHOT
+            self.state = ReplicationState.SNAPSHOT
             return []
         entries: tuple[LogEntry, ...] = ()
         waits = self._waits or room_bytes <= 0
@@ -280,10 +280,12 @@ class Progress:
 
     def wants_room(self, journal: Journal) -> bool:
         """Whether there was more to send than there was space for."""
-        if self.state is State.PROBE:
+        if self.state is ReplicationState.PROBE:
             return self._probe is None and not self._waits
         return (
-            self.state is State.REPLICATE and self.next <= journal.last_index and self._window_open
+            self.state is ReplicationState.REPLICATE
+            and self.next <= journal.last_index
+            and self._window_open
         )
 
     def _fly(self, size: int, now_s: float) -> None:
@@ -296,7 +298,7 @@ class Progress:
 
     def on_reply(self, reply: AppendReply, journal: Journal, now_s: float) -> bool:
         """Handles a reply of the present term; returns whether `match` has moved."""
-        if reply.sequence > self.sequence or self.state is State.LOST:
+        if reply.sequence > self.sequence or self.state is ReplicationState.LOST:
             return False
         self.heard_s = now_s
         self.read_round = max(self.read_round, reply.read_round)
@@ -305,14 +307,14 @@ class Progress:
             self._flying_since_s = now_s
         if reply.success:
             return self._on_success(reply)
-        if reply.sequence >= self._probe_sequence and self.state is not State.SNAPSHOT:
+        if reply.sequence >= self._probe_sequence and self.state is not ReplicationState.SNAPSHOT:
             self._on_refusal(reply, journal)
         return False
 
     def _on_success(self, reply: AppendReply) -> bool:
         moved = reply.index > self.match
         self.match = max(self.match, reply.index)
-        if self.state is State.PROBE:
+        if self.state is ReplicationState.PROBE:
             sequence, last = self._probe if self._probe is not None else (math.inf, 0)
             if reply.sequence < sequence:
                 # It answers a message from before the probe.
@@ -320,9 +322,9 @@ class Progress:
             if reply.sequence == sequence and reply.index < last:
                 self._to_probe(wait=True)
                 return moved
-            self.state = State.REPLICATE
+            self.state = ReplicationState.REPLICATE
             self.next = self.match + 1
-        elif self.state is State.REPLICATE:
+        elif self.state is ReplicationState.REPLICATE:
             if reply.sequence == self.sequence and self.match + 1 < self.next:
                 # All messages are answered, and some entries were not taken.
                 self._to_probe(wait=True)
@@ -333,24 +335,24 @@ class Progress:
         """Moves `next` back to where the logs may agree."""
         after = reply.index
         if reply.conflict_term:
-            if self.state is State.PROBE and self.next == self.match + 1:
+            if self.state is ReplicationState.PROBE and self.next == self.match + 1:
                 # It has another entry in the place of an acknowledged one.
-                self.state = State.LOST
+                self.state = ReplicationState.LOST
                 return
             last = journal.last_of_term(reply.conflict_term)
             if last is not None:
                 after = max(after, last + 1)
         elif after <= self.match:
             # Its log ends before the acknowledged index.
-            self.state = State.LOST
+            self.state = ReplicationState.LOST
             return
         self.next = min(max(after, self.match + 1), journal.last_index + 1)
         # Consecutive entries are refused only when an entry before them was not taken.
-        self._to_probe(at_next=True, wait=self.state is State.REPLICATE)
+        self._to_probe(at_next=True, wait=self.state is ReplicationState.REPLICATE)
 
     def _to_probe(self, *, wait: bool = False, at_next: bool = False) -> None:
         """Enters PROBE. `wait`: the probe waits for the next heartbeat. `at_next`: `next` stays."""
-        self.state = State.PROBE
+        self.state = ReplicationState.PROBE
         if not at_next:
             self.next = self.match + 1
         self._flying.clear()
@@ -361,16 +363,16 @@ class Progress:
 
     def interrupted(self) -> None:
         """The connection broke: messages on their way are lost."""
-        if self.state is State.REPLICATE or self.state is State.PROBE:
+        if self.state is ReplicationState.REPLICATE or self.state is ReplicationState.PROBE:
             self._to_probe(at_next=not self.match)
 
     def lost(self) -> None:
         """The replica does not have entries that it has acknowledged."""
-        self.state = State.LOST
+        self.state = ReplicationState.LOST
 
     def snapshot_ended(self, index: int | None) -> None:
         """The follower has a snapshot at `index`, or (None) the attempt was given up."""
-        assert self.state is State.SNAPSHOT
+        assert self.state is ReplicationState.SNAPSHOT
         if index is not None:
             self.match = max(self.match, index)
         self._to_probe(wait=index is None)
@@ -380,16 +382,16 @@ class Progress:
     def overdue(self, now_s: float) -> bool:
         """Called with each heartbeat. Returns whether overdue answers were given up."""
         self._waits = False
-        if self.state is State.REPLICATE and self._flying:
+        if self.state is ReplicationState.REPLICATE and self._flying:
             if now_s - self._flying_since_s > REPLY_TIMEOUT_S:
                 self._to_probe()
                 return True
         return False
 
     @property
-    def beats(self) -> bool:
+    def heartbeat_suffices(self) -> bool:
         """Whether a heartbeat is enough, because nothing must be sent again."""
-        return self.state is State.REPLICATE
+        return self.state is ReplicationState.REPLICATE
 
 
 def entries_bytes(entries: tuple[LogEntry, ...]) -> int:

@@ -91,7 +91,7 @@ class Skew:
 
     # --- what is heard -------------------------------------------------------------
 
-    def heard(self, node: NodeKey, wall_ms: int) -> None:
+    def record_clock(self, node: NodeKey, wall_ms: int) -> None:
         """Records the node's wall clock at the time it sent a message that has just arrived."""
         if self._groups and not self._groups[node]:
             # The node has left; this message was still on its way.

@@ -28,11 +28,11 @@ from querator.raft.clock import Clock
 from querator.raft.consensus.log_matching import Diverged
 from querator.raft.consensus.loop_watch import LoopWatch
 from querator.raft.consensus.skew import Skew
-from querator.raft.engine.engine import Stock
+from querator.raft.engine.engine import PySyncObjEngine
 from querator.raft.engine.library import CANDIDATE, FOLLOWER, LEADER, Node
 from querator.raft.log.journal import Journal
 from querator.raft.messages import Envelope, GroupMessage, RequestVote, TimeoutNow, VoteReply
-from querator.raft.peer_outbox import Mail
+from querator.raft.peer_outbox import PeerOutbox
 
 _log = telemetry.logger(__name__)
 
@@ -55,7 +55,7 @@ _LOOK_AT_CLOCK_S: Final = 1.0
 """A lone voter whose clock is not believed checks it again after this."""
 
 
-class Voter(Stock):
+class Voter(PySyncObjEngine):
     """A voting replica. The thread must be bound to `clock` (`library.bind`). `chance` draws
     election timeouts.
     """
@@ -69,7 +69,7 @@ class Voter(Stock):
         chance: random.Random,
         skew: Skew,
         loop_watch: LoopWatch,
-        mail: Mail,
+        outbox: PeerOutbox,
     ) -> None:
         self.group = group
         self.id = journal.replica
@@ -78,7 +78,7 @@ class Voter(Stock):
         self._chance = chance
         self._skew = skew
         self._loop_watch = loop_watch
-        self._mail = mail
+        self._outbox = outbox
         self._voters: frozenset[int] = frozenset()
         self._nodes: dict[int, NodeKey] = {}
         self.other_voters: tuple[NodeKey, ...] = ()
@@ -104,7 +104,7 @@ class Voter(Stock):
         """The first election deadline. A lone voter stands with its first tick, because no other
         replica could lead. In a new group one replica goes before the others.
         """
-        if self.alone:
+        if self.is_only_voter:
             return float("-inf")
         now_s = self._clock.monotonic_s()
         order = sorted(self._voters)
@@ -136,7 +136,7 @@ class Voter(Stock):
         return self.id in self._voters
 
     @property
-    def alone(self) -> bool:
+    def is_only_voter(self) -> bool:
         """Whether it is the only voter."""
         return len(self._voters) == 1 and self.id in self._voters
 
@@ -244,10 +244,10 @@ class Voter(Stock):
             # A replica that is no voter does not ask. The next leader will send it messages.
             self._SyncObj__raftLeader = None
             return
-        if self.alone and not self._clock_allows():
+        if self.is_only_voter and not self._clock_allows():
             self._SyncObj__raftElectionDeadline = self._clock.monotonic_s() + _LOOK_AT_CLOCK_S
             return
-        if self.alone or self._stands:
+        if self.is_only_voter or self._stands:
             self._stands = True
             return
         self._SyncObj__raftElectionDeadline = self._clock.monotonic_s() + self._again_s()
@@ -365,13 +365,13 @@ class Voter(Stock):
     # --- on the way out ------------------------------------------------------------
 
     def _send(self, replica: int, message: GroupMessage) -> None:
-        self._mail.later(self._nodes[replica], Envelope(self.group, replica, self.id, message))
+        self._outbox.later(self._nodes[replica], Envelope(self.group, replica, self.id, message))
 
     def _answer_vote(
         self, sender: int, node: NodeKey, term: int, *, granted: bool, pre: bool = False
     ) -> None:
         reply = VoteReply(term, granted, pre, self._clock.wall_ms())
-        self._mail.later(node, Envelope(self.group, sender, self.id, reply))
+        self._outbox.later(node, Envelope(self.group, sender, self.id, reply))
 
     # --- what the library calls, replaced ---------------------------------------------
 

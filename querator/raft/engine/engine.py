@@ -25,18 +25,18 @@ from collections.abc import Callable
 from typing import Any
 
 from querator.raft.engine.library import Node, NoPoller, SyncObj, settings
-from querator.raft.engine.transport import Votes
+from querator.raft.engine.transport import VoteTransport
 
 _NO_POLLER = NoPoller()
 
 
-class Stock(SyncObj):  # type: ignore[misc]
+class PySyncObjEngine(SyncObj):  # type: ignore[misc]
     """Base class of `raft.consensus.member`. The library calls `request_vote` to ask one replica
     for its vote.
     """
 
     def __init__(self, replica: int, request_vote: Callable[[int], None]) -> None:
-        super().__init__(Node(replica), (), conf=settings(), transport=Votes(request_vote))
+        super().__init__(Node(replica), (), conf=settings(), transport=VoteTransport(request_vote))
         self._poller = _NO_POLLER
 
     def __dir__(self) -> list[str]:

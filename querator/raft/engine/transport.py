@@ -8,7 +8,7 @@ from typing import Any
 from querator.raft.engine.library import Transport
 
 
-class Votes(Transport):  # type: ignore[misc]
+class VoteTransport(Transport):  # type: ignore[misc]
     """The library's transport, always ready. `request` asks one replica for its vote."""
 
     def __init__(self, request: Callable[[int], None]) -> None:

@@ -12,7 +12,7 @@ from querator.model.ids import GroupId
 from querator.model.limits import KIB
 from querator.raft.clock import Clock
 from querator.raft.consensus.member import Member
-from querator.raft.log.disk_budget import NoRoom, Room
+from querator.raft.log.disk_budget import ApplyBudget, BudgetExceeded
 from querator.raft.log.journal import Journal
 from querator.raft.log.rows import Record, put_applied, read_applied
 from querator.raft.machine import Machine
@@ -63,13 +63,13 @@ class Application:
         return self._journal.bytes_after(self.index) <= GATHERED_BYTES_MAX
 
     def apply(
-        self, txn: WriteTransaction, last: int, room: Room | None
+        self, txn: WriteTransaction, last: int, room: ApplyBudget | None
     ) -> list[tuple[Record, Applied | None]]:
         """Applies the entries up to `last`, or as many as there is space for, and stores the
         applied index in the same transaction. Returns what each entry resulted in. This object
         changes only in `applied`, because the transaction may yet be lost.
 
-        Raises the machine's exceptions, StorageCorrupt and StorageFull.
+        Raises the machine's exceptions, StorageCorrupt and EnvironmentFull.
         """
         done: list[tuple[Record, Applied | None]] = []
         for index in range(self.index + 1, last + 1):
@@ -80,8 +80,8 @@ class Application:
             try:
                 with txn.child() as child:
                     applied = self._apply_one(child, record)
-                    room.take(child)
-            except NoRoom:
+                    room.spend(child)
+            except BudgetExceeded:
                 break
             done.append((record, applied))
         if done:

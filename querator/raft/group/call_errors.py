@@ -15,7 +15,7 @@ def unknown(group: GroupId, why: str, error: BaseException | None = None) -> Que
     return ending
 
 
-def replaced(group: GroupId, leader: NodeKey | None) -> QueratorError:
+def superseded(group: GroupId, leader: NodeKey | None) -> QueratorError:
     """For a call whose entry another leader has replaced."""
     message = f"group {group} changed its leader; not executed"
     return QueratorError(ErrorCode.NOT_LEADER, message, value=_name(leader))
@@ -28,7 +28,7 @@ def stopped(group: GroupId, error: BaseException) -> QueratorError:
     return ending
 
 
-def elsewhere(group: GroupId, leader: NodeKey | None) -> QueratorError:
+def not_leader(group: GroupId, leader: NodeKey | None) -> QueratorError:
     """For a call to a group that another node may lead."""
     message = f"this node does not lead group {group}"
     return QueratorError(ErrorCode.NOT_LEADER, message, field="leader", value=_name(leader))
@@ -39,7 +39,7 @@ def starting(group: GroupId) -> QueratorError:
     return QueratorError(ErrorCode.UNAVAILABLE, f"group {group} is starting up")
 
 
-def absent(group: GroupId) -> QueratorError:
+def no_replica(group: GroupId) -> QueratorError:
     """For a call to a group of which this node has no replica."""
     return QueratorError(ErrorCode.NOT_LEADER, f"this node has no replica of group {group}")
 

@@ -39,12 +39,12 @@ from querator.raft.consensus.member import Member
 from querator.raft.consensus.skew import Skew
 from querator.raft.group import call_errors
 from querator.raft.group.application import Application
-from querator.raft.group.leadership import Office
+from querator.raft.group.leadership import LeaderTerm
 from querator.raft.group.packing import OwnWorkFailed, Packed, pack
 from querator.raft.group.pending import Backlog, Pending
-from querator.raft.group.snapshot_install import Arrival
-from querator.raft.group.snapshot_schedule import Copies, Traffic
-from querator.raft.log.disk_budget import Room
+from querator.raft.group.snapshot_install import SnapshotInstaller
+from querator.raft.group.snapshot_schedule import SnapshotSenders, SnapshotTraffic
+from querator.raft.log.disk_budget import ApplyBudget
 from querator.raft.log.journal import Journal
 from querator.raft.log.rows import Record
 from querator.raft.log.window import LogWindow
@@ -57,7 +57,7 @@ from querator.raft.messages import (
     SnapshotOffer,
     SnapshotReply,
 )
-from querator.raft.peer_outbox import Mail
+from querator.raft.peer_outbox import PeerOutbox
 from querator.raft.requests import (
     Call,
     Effects,
@@ -73,10 +73,10 @@ from querator.raft.status import GroupStatus
 from querator.storage import generations
 from querator.storage.environment import (
     Environment,
+    EnvironmentFailed,
+    EnvironmentFull,
     ReadTransaction,
     StorageCorrupt,
-    StorageFailed,
-    StorageFull,
     WriteTransaction,
 )
 
@@ -101,9 +101,9 @@ class Group:
         chance: random.Random,
         skew: Skew,
         loop_watch: LoopWatch,
-        mail: Mail,
+        outbox: PeerOutbox,
         environment: Environment,
-        traffic: Traffic,
+        traffic: SnapshotTraffic,
         backlog: Backlog,
         window: LogWindow,
     ) -> None:
@@ -117,11 +117,11 @@ class Group:
         self._clock = clock
         self._skew = skew
         self._loop_watch = loop_watch
-        self._mail = mail
+        self._outbox = outbox
         self._environment = environment
         self._traffic = traffic
-        self.arrival = Arrival(group, txn, mail)
-        view = generations.view_of(txn, group, self.arrival.generation)
+        self.snapshot_installer = SnapshotInstaller(group, txn, outbox)
+        view = generations.view_of(txn, group, self.snapshot_installer.generation)
         mine = configuration.of_node(replicas, node)
         self._window = window
         replica = mine.id if mine else 0
@@ -137,7 +137,7 @@ class Group:
             chance=chance,
             skew=skew,
             loop_watch=loop_watch,
-            mail=mail,
+            outbox=outbox,
             snapshots=self._snapshot,
         )
         self._pending = Pending(backlog, group)
@@ -145,9 +145,9 @@ class Group:
         """When to try again to apply entries that lacked space, by the monotonic clock."""
         self._lacks_room = False
         """Whether space was lacking lately: another replica should lead."""
-        self.office: Office | None = None
+        self.leader_term: LeaderTerm | None = None
         """Set while the group accepts calls."""
-        self.copies: Copies | None = None
+        self.snapshot_senders: SnapshotSenders | None = None
         """Snapshots that it sends; set while it leads."""
         self._leader_told: NodeKey | None = None
         self.quarantined: BaseException | None = None
@@ -157,18 +157,18 @@ class Group:
     def _snapshot(self) -> Iterator[ReadTransaction]:
         """A transaction on the group's committed rows."""
         with self._environment.snapshot() as snapshot:
-            yield generations.view_of(snapshot, self.group, self.arrival.generation)
+            yield generations.view_of(snapshot, self.group, self.snapshot_installer.generation)
 
     def _view(self, txn: WriteTransaction) -> WriteTransaction:
-        return generations.write_view(txn, self.group, self.arrival.generation)
+        return generations.write_view(txn, self.group, self.snapshot_installer.generation)
 
     @property
-    def in_office(self) -> bool:
-        return self.office is not None
+    def is_serving(self) -> bool:
+        return self.leader_term is not None
 
     @property
-    def alone(self) -> bool:
-        return self.member.alone
+    def is_only_voter(self) -> bool:
+        return self.member.is_only_voter
 
     @property
     def unapplied(self) -> bool:
@@ -182,13 +182,13 @@ class Group:
     @property
     def waiting(self) -> bool:
         """Whether a caller waits for the end of a call."""
-        held = self.office is not None and bool(self.office.held)
+        held = self.leader_term is not None and bool(self.leader_term.held)
         return held or self._pending.deadline_s is not None
 
     @property
     def reads(self) -> bool:
         """Whether a caller waits to read."""
-        return self.office is not None and self.office.reads
+        return self.leader_term is not None and self.leader_term.reads
 
     @property
     def may_wait(self) -> bool:
@@ -196,16 +196,20 @@ class Group:
         entries, and entries of this leader that enough other replicas write.
         """
         member = self.member
-        if self.alone or self.arrival.busy or member.commit_index > member.certain_index:
+        if (
+            self.is_only_voter
+            or self.snapshot_installer.busy
+            or member.commit_index > member.certain_index
+        ):
             return False
         if not self.journal.changed:
             return True
-        return self.in_office and self.journal.only_grown and member.others_suffice
+        return self.is_serving and self.journal.only_grown and member.others_suffice
 
     @property
     def changed(self) -> bool:
         return self.quarantined is None and (
-            self.journal.changed or self.unapplied or self.arrival.busy
+            self.journal.changed or self.unapplied or self.snapshot_installer.busy
         )
 
     # --- the other replicas ----------------------------------------------------------
@@ -223,22 +227,26 @@ class Group:
         match message:
             case SnapshotOffer() | SnapshotChunk():
                 if self.member.follows(sender, node, message.term):
-                    self.arrival.hear(sender, node, message)
+                    self.snapshot_installer.receive(sender, node, message)
                 if isinstance(message, SnapshotChunk):
                     self._traffic.bytes_received += len(message.content)
             case SnapshotReply():
-                if self.copies is not None:
-                    self.copies.on_reply(sender, message)
+                if self.snapshot_senders is not None:
+                    self.snapshot_senders.on_reply(sender, message)
             case _:
                 last_index = self.journal.last_index
                 self.member.receive(sender, node, message)
                 if self.journal.last_index > last_index:
-                    self.arrival.give_up()
+                    self.snapshot_installer.discard()
 
-    def hears(self, beat: Beat, now_s: float) -> bool:
+    def is_plain_heartbeat(self, beat: Beat, now_s: float) -> bool:
         """Whether the beat only updates the time when the leader was last heard."""
         member = self.member
-        return self.quarantined is None and beat.to == member.id and member.hears(beat, now_s)
+        return (
+            self.quarantined is None
+            and beat.to == member.id
+            and member.is_plain_heartbeat(beat, now_s)
+        )
 
     def on_beat(self, beat: Beat, outcome: Outcome) -> int | None:
         """None when the leader is followed, or the term with which to refuse its beat."""
@@ -257,8 +265,8 @@ class Group:
         if self.quarantined is not None or not self.member.has_replica_on(node):
             return False
         self.member.on_connection(node, up=up)
-        if self.copies is not None:
-            self.copies.on_connection(node)
+        if self.snapshot_senders is not None:
+            self.snapshot_senders.on_connection(node)
         return True
 
     def on_quiet(self, node: NodeKey) -> bool:
@@ -269,15 +277,17 @@ class Group:
         if self.quarantined is None:
             self.member.tick()
 
-    def look(self, outcome: Outcome) -> None:
+    def check(self, outcome: Outcome) -> None:
         """Checks after the tick: the end of the leadership, the leader, and calls whose time is
         over.
         """
         if self.quarantined is not None:
             return
-        office = self.office
-        if office is not None and (not self.member.leads or self.member.term != office.term):
-            self._leave_office(outcome)
+        leader_term = self.leader_term
+        if leader_term is not None and (
+            not self.member.leads or self.member.term != leader_term.term
+        ):
+            self._end_leader_term(outcome)
         self._look_at_copies()
         leader = self.member.leader_node
         if leader != self._leader_told:
@@ -287,18 +297,18 @@ class Group:
         self._lacks_room = self._no_room_s is not None
         if self._no_room_s is not None and now_s >= self._no_room_s:
             self._no_room_s = None
-        self.arrival.look(now_s)
+        self.snapshot_installer.check(now_s)
         outcome.errors.extend(
             (call, self._unknown("its deadline has passed"))
             for call in self._pending.expired(now_s)
         )
-        if self.office is not None:
-            self.office.look_at_clock()
+        if self.leader_term is not None:
+            self.leader_term.check_clock()
             unfit = self._skew.beyond or self._loop_watch.hangs or self._lacks_room
-            if unfit or self.office.by_others_clocks:
-                self.office.hand_away()
-            self.office.go_on(outcome)
-            self.office.end_changes(self._unknown("its deadline has passed"), outcome)
+            if unfit or self.leader_term.by_others_clocks:
+                self.leader_term.transfer_away()
+            self.leader_term.continue_transfer(outcome)
+            self.leader_term.end_changes(self._unknown("its deadline has passed"), outcome)
 
     def _look_at_copies(self) -> None:
         """Begins and ends the sending of snapshots. A leader sends them before it is ready
@@ -306,28 +316,30 @@ class Group:
         snapshot.
         """
         member = self.member
-        if self.copies is not None and (not member.leads or self.copies.term != member.term):
+        if self.snapshot_senders is not None and (
+            not member.leads or self.snapshot_senders.term != member.term
+        ):
             self._end_copies()
-        if member.leads and self.copies is None:
-            self.copies = Copies(
+        if member.leads and self.snapshot_senders is None:
+            self.snapshot_senders = SnapshotSenders(
                 self._environment,
-                self.arrival.generation,
+                self.snapshot_installer.generation,
                 member,
                 self.journal,
                 clock=self._clock,
-                mail=self._mail,
+                outbox=self._outbox,
                 traffic=self._traffic,
             )
 
     def _end_copies(self) -> None:
-        if self.copies is not None:
-            self.copies.close()
-            self.copies = None
+        if self.snapshot_senders is not None:
+            self.snapshot_senders.close()
+            self.snapshot_senders = None
 
-    def beats(self, now_s: float, outcome: Outcome) -> list[tuple[NodeKey, Beat]]:
+    def heartbeats(self, now_s: float, outcome: Outcome) -> list[tuple[NodeKey, Beat]]:
         """The heartbeat of each follower."""
         try:
-            return self.member.beats(now_s)
+            return self.member.heartbeats(now_s)
         except StorageCorrupt as error:
             self.quarantine(error, outcome)
             return []
@@ -351,43 +363,43 @@ class Group:
             self.member.damaged.clear()
 
     def _send(self) -> None:
-        office = self.office
-        if self.copies is not None:
-            self.copies.send()
-        if office is not None and office.asks:
-            office.asked(self.member.ask_all())
+        leader_term = self.leader_term
+        if self.snapshot_senders is not None:
+            self.snapshot_senders.send()
+        if leader_term is not None and leader_term.needs_read_round:
+            leader_term.read_round_sent(self.member.ask_all())
         else:
             self.member.send_appends()
-        if office is not None:
-            office.confirm_reads()
+        if leader_term is not None:
+            leader_term.confirm_reads()
 
     # --- requests other than calls -------------------------------------------------------
 
     def ask(self, request: Read | Transfer | Reconfigure, outcome: Outcome) -> None:
-        office = self.office
-        if office is None:
+        leader_term = self.leader_term
+        if leader_term is None:
             assert request.future is not None
             outcome.done.append((request.future, self.refusal()))
             return
         match request:
             case Read():
-                office.read(request)
+                leader_term.read(request)
             case Transfer():
-                office.transfer(request, outcome)
+                leader_term.transfer(request, outcome)
             case Reconfigure():
-                office.reconfigure(request, outcome)
+                leader_term.reconfigure(request, outcome)
 
     @property
     def transferring(self) -> bool:
-        return self.office is not None and self.office.transferring
+        return self.leader_term is not None and self.leader_term.transferring
 
     # --- proposing ---------------------------------------------------------------
 
     def pack(self, calls: list[Call], outcome: Outcome) -> Packed | None:
         """One entry of all calls that pack, for `append`; None when there is none."""
-        assert self.office is not None
+        assert self.leader_term is not None
         assert self.quarantined is None
-        now_ms, time_back, time_forward = self.office.now_ms(), False, False
+        now_ms, time_back, time_forward = self.leader_term.now_ms(), False, False
         if any(isinstance(call.proposal.command, TimeBack) for call in calls):
             calls, to_ms = self._dated(calls, outcome)
             time_back = 0 < to_ms < now_ms
@@ -408,10 +420,10 @@ class Group:
         """The calls, some of which ask to set state time to the clock, and the time to set. Without
         those calls, and with 0, when the right time is not known.
         """
-        assert self.office is not None
+        assert self.leader_term is not None
         back = [call for call in calls if isinstance(call.proposal.command, TimeBack)]
         try:
-            to_ms = self.office.right_ms()
+            to_ms = self.leader_term.right_ms()
         except QueratorError as error:
             outcome.errors.extend((call, error) for call in back)
             return [call for call in calls if call not in back], 0
@@ -424,11 +436,11 @@ class Group:
         """Appends the entry to the log; its calls are answered when it is applied."""
         index = self.member.append(packed.stamped)
         if packed.stamped.time_back:
-            assert self.office is not None
-            self.office.put_back(packed.stamped.now_ms)
+            assert self.leader_term is not None
+            self.leader_term.put_back(packed.stamped.now_ms)
         elif packed.time_forward:
-            assert self.office is not None
-            self.office.put_forward(packed.stamped.now_ms)
+            assert self.leader_term is not None
+            self.leader_term.put_forward(packed.stamped.now_ms)
         for call in packed.calls:
             call.appended = True
         self._pending.add(index, self.member.term, packed.calls)
@@ -437,15 +449,15 @@ class Group:
         """The commands that the machine wants to propose because their time has come. The group
         itself waits for the result.
         """
-        office = self.office
-        assert office is not None
-        office.note_time()
-        if office.due_in_s() != 0:
+        leader_term = self.leader_term
+        assert leader_term is not None
+        leader_term.note_time()
+        if leader_term.due_in_s() != 0:
             return []
-        office.due_ms = office.prompt_ms = None
+        leader_term.due_ms = leader_term.prompt_ms = None
         try:
             commands: Sequence[Any] = self._machine.due_commands(
-                office.now_ms(), prompt=office.in_grace
+                leader_term.now_ms(), prompt=leader_term.in_grace
             )
         except Exception as error:  # noqa: BLE001 - must not stop the others
             self.quarantine(error, outcome)
@@ -464,7 +476,7 @@ class Group:
         """
         try:
             with txn.child() as child:
-                position = self.arrival.write(
+                position = self.snapshot_installer.write(
                     child,
                     self.member,
                     self.journal,
@@ -472,7 +484,7 @@ class Group:
                     space_bytes=space_bytes,
                     applied_index=self.application.index,
                 )
-        except (StorageFull, StorageFailed):
+        except (EnvironmentFull, EnvironmentFailed):
             raise
         except Exception as error:  # noqa: BLE001 - must not stop the others
             self.quarantine(error, outcome)
@@ -501,7 +513,7 @@ class Group:
         return Need(tier, sum(one.bytes for one in needs))
 
     def apply(
-        self, txn: WriteTransaction, outcome: Outcome, early: Outcome, room: Room | None
+        self, txn: WriteTransaction, outcome: Outcome, early: Outcome, room: ApplyBudget | None
     ) -> None:
         """Applies committed entries, at most `APPLY_ENTRIES_TURN_MAX` and within `room`, in a child
         of `txn`. Entries that lack space wait.
@@ -509,7 +521,7 @@ class Group:
         The results of an entry go to `early` when they may be known before the sync, else to
         `outcome`.
 
-        Raises StorageFull and StorageFailed: the whole transaction is then lost. Any other
+        Raises EnvironmentFull and EnvironmentFailed: the whole transaction is then lost. Any other
         exception, also for damage in the group's rows, quarantines the group.
         """
         state = self.application
@@ -519,7 +531,7 @@ class Group:
                 done = state.apply(child, last, room)
                 for record, applied in done:
                     self._check(record, applied)
-        except (StorageFull, StorageFailed):
+        except (EnvironmentFull, EnvironmentFailed):
             raise
         except Exception as error:  # noqa: BLE001 - must not stop the others
             self.quarantine(error, outcome)
@@ -538,11 +550,11 @@ class Group:
                 # Effects stay in their order.
                 early = outcome
             self._hand_out(record, applied, outcome, early)
-        if not self.in_office and self.member.leads and last >= self.member.office_index():
+        if not self.is_serving and self.member.leads and last >= self.member.office_index():
             self._take_office(self._view(txn), outcome)
 
     def _check(self, record: Record, applied: Applied | None) -> None:
-        waiting = self._pending.of(record.index, record.term)
+        waiting = self._pending.calls_of(record.index, record.term)
         if applied is not None and waiting is not None:
             assert len(applied.results) == len(waiting), "one result for each proposal"
 
@@ -556,17 +568,17 @@ class Group:
     def _hand_out(
         self, record: Record, applied: Applied | None, outcome: Outcome, early: Outcome
     ) -> None:
-        calls, replaced = self._pending.take(record.index, record.term)
+        calls, replaced = self._pending.pop_applied(record.index, record.term)
         if replaced:
-            gone = call_errors.replaced(self.group, self.member.leader_node)
+            gone = call_errors.superseded(self.group, self.member.leader_node)
             outcome.errors.extend((call, gone) for call in replaced if not call.ended)
-        if self.office is not None and record.term == self.office.term:
-            self.office.applied(record.index, outcome)
+        if self.leader_term is not None and record.term == self.leader_term.term:
+            self.leader_term.applied(record.index, outcome)
         if applied is None:
             return
-        if self.office is not None:
-            self.office.due_ms = applied.due_ms
-            self.office.prompt_ms = applied.prompt_ms
+        if self.leader_term is not None:
+            self.leader_term.due_ms = applied.due_ms
+            self.leader_term.prompt_ms = applied.prompt_ms
             if applied.effects is not None:
                 early.events.append(Effects(self.group, applied.effects))
         for call, result in zip(calls, applied.results, strict=False):
@@ -577,12 +589,12 @@ class Group:
     def _take_office(self, txn: ReadTransaction, outcome: Outcome) -> None:
         try:
             current = self.application.recover(txn)
-        except (StorageFull, StorageFailed):
+        except (EnvironmentFull, EnvironmentFailed):
             raise
         except Exception as error:  # noqa: BLE001 - must not stop the others
             self.quarantine(error, outcome)
             return
-        self.office = Office(
+        self.leader_term = LeaderTerm(
             self.group,
             self.member,
             self.journal,
@@ -596,14 +608,14 @@ class Group:
         if current.effects is not None:
             outcome.events.append(Effects(self.group, current.effects))
 
-    def _leave_office(self, outcome: Outcome) -> None:
+    def _end_leader_term(self, outcome: Outcome) -> None:
         """Ends the leadership here. Calls in the log end as their entries do; other calls are
         refused.
         """
-        assert self.office is not None
-        office, self.office = self.office, None
+        assert self.leader_term is not None
+        leader_term, self.leader_term = self.leader_term, None
         outcome.events.append(Leadership(self.group, False))
-        office.leave(self.refusal(), self._unknown("its leader changed"), outcome)
+        leader_term.leave(self.refusal(), self._unknown("its leader changed"), outcome)
 
     # --- the turn's end --------------------------------------------------------------
 
@@ -617,7 +629,7 @@ class Group:
 
     def measure(self) -> None:
         """Reports the size of its log."""
-        self._window.note(self.group, self.journal.bytes_kept)
+        self._window.record_size(self.group, self.journal.bytes_kept)
 
     def truncate(self, txn: WriteTransaction, outcome: Outcome, *, whole: bool = False) -> None:
         """Bounds the log behind the applied entries by the group's part of the node's window; with
@@ -628,7 +640,9 @@ class Group:
                 self._view(txn),
                 self.application.index,
                 bytes_max=self._window.part_bytes,
-                needed_from=None if self.copies is None else self.copies.needed_from(),
+                needed_from=None
+                if self.snapshot_senders is None
+                else self.snapshot_senders.needed_from(),
                 whole=whole,
             )
         except StorageCorrupt as error:
@@ -642,18 +656,20 @@ class Group:
     def settled(self, outcome: Outcome) -> None:
         """The turn is over, with the commit of its transaction unless the commit may wait."""
         self.measure()
-        if self.office is not None:
-            self.office.answer_reads(self.application.stored_index, outcome)
+        if self.leader_term is not None:
+            self.leader_term.answer_reads(self.application.stored_index, outcome)
         self.status = self._make_status()
 
     @property
-    def goes_on(self) -> bool:
+    def needs_next_turn(self) -> bool:
         """Whether the next turn has work that no event brings about: a question to send, or a
         commit of entries that became durable after the answers of the others had come.
         """
         if self.quarantined is not None:
             return False
-        return (self.office is not None and self.office.asks) or self.member.may_commit
+        return (
+            self.leader_term is not None and self.leader_term.needs_read_round
+        ) or self.member.may_commit
 
     def wake_s(self) -> float | None:
         """When it must be checked again if nothing happens, by the monotonic clock."""
@@ -661,11 +677,14 @@ class Group:
             return None
         instants = [self.member.wake_s, self._pending.deadline_s]
         waits_s = self._no_room_s
-        instants += [self.arrival.wake_s, self.application.by_s if waits_s is None else waits_s]
-        if self.copies is not None:
-            instants.append(self.copies.wake_s())
-        if self.office is not None:
-            instants.append(self.office.wake_s())
+        instants += [
+            self.snapshot_installer.wake_s,
+            self.application.by_s if waits_s is None else waits_s,
+        ]
+        if self.snapshot_senders is not None:
+            instants.append(self.snapshot_senders.wake_s())
+        if self.leader_term is not None:
+            instants.append(self.leader_term.wake_s())
         return min((instant for instant in instants if instant is not None), default=None)
 
     def quarantine(self, error: BaseException, outcome: Outcome) -> None:
@@ -676,7 +695,7 @@ class Group:
         self.status = msgspec.structs.replace(
             self.status, quarantined=True, leads=False, leader=None
         )
-        self._mail.withdraw(self.group)
+        self._outbox.withdraw(self.group)
         self._end("it stopped", error, outcome)
         outcome.events.append(Quarantine(self.group, error))
 
@@ -689,8 +708,8 @@ class Group:
         unknown = self._unknown(why, error)
         calls = self._pending.take_all()
         outcome.errors.extend((call, unknown) for call in calls if not call.ended)
-        if self.in_office:
-            self._leave_office(outcome)
+        if self.is_serving:
+            self._end_leader_term(outcome)
         self._end_copies()
         if self._leader_told is not None:
             # The group hears no leader any more.
@@ -704,28 +723,28 @@ class Group:
         """The reason why no call is accepted here."""
         if self.quarantined is not None:
             return call_errors.stopped(self.group, self.quarantined)
-        if self.alone or self.member.leads:
+        if self.is_only_voter or self.member.leads:
             return call_errors.starting(self.group)
-        return call_errors.elsewhere(self.group, self.member.leader_node)
+        return call_errors.not_leader(self.group, self.member.leader_node)
 
     def _make_status(self) -> GroupStatus:
         return GroupStatus(
             term=self.member.term,
             leader=self.member.leader_node,
-            leads=self.in_office,
+            leads=self.is_serving,
             commit_index=self.member.commit_index,
             applied_index=self.application.stored_index,
             log_first=self.journal.first_index,
             log_last=self.journal.last_index,
             log_bytes=self.journal.bytes_kept,
             now_ms=self.application.now_ms,
-            due_ms=None if self.office is None else self.office.due_ms,
+            due_ms=None if self.leader_term is None else self.leader_term.due_ms,
             quarantined=self.quarantined is not None,
             replica=self.member.id,
             replicas=self.journal.replicas,
             replicas_index=self.journal.replicas_index,
             followers=self.member.followers(),
             waits_for_clock=self.member.waits_for_clock,
-            behind_ms=0 if self.office is None else self.office.behind_ms,
+            behind_ms=0 if self.leader_term is None else self.leader_term.behind_ms,
             waits_for_space=self._no_room_s is not None,
         )

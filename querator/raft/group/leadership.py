@@ -26,9 +26,9 @@ from querator.model.nodes import node_name
 from querator.raft import configuration
 from querator.raft.clock import Clock, StateTime
 from querator.raft.consensus.member import Member
-from querator.raft.consensus.replication import State
+from querator.raft.consensus.replication import ReplicationState
 from querator.raft.consensus.skew import Skew
-from querator.raft.group.read_index import Reads
+from querator.raft.group.read_index import ReadIndex
 from querator.raft.log.journal import Journal
 from querator.raft.requests import Call, Outcome, Read, Reconfigure, Transfer
 
@@ -43,7 +43,7 @@ DUE_REFUSED_MS: Final = 1_000
 """A group's own call that was refused for lack of space is proposed again after this."""
 
 
-class Office:
+class LeaderTerm:
     """The leadership of one group, in one term of its member."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Office:
         self.prompt_ms = prompt_ms
         self.held: list[Call] = []
         """Calls that arrived while the leadership is being handed over."""
-        self._reads = Reads()
+        self._reads = ReadIndex()
         self._transfer: Transfer | None = None
         self._transfer_until_s = 0.0
         self._offered_s = float("-inf")
@@ -101,7 +101,7 @@ class Office:
     def now_ms(self) -> int:
         return self._time.now_ms()
 
-    def look_at_clock(self) -> None:
+    def check_clock(self) -> None:
         """Checks the clock. A leadership that began without a believed clock restarts its time when
         there is one: state time then jumps to the clock, and no lease lapses for a while. Also
         records how far state time is behind a clock that was set forward.
@@ -155,7 +155,7 @@ class Office:
             self._member.note_time(now_ms)
 
     def _note_in_s(self) -> float | None:
-        if not self._member.alone or not self._journal.last_ms:
+        if not self._member.is_only_voter or not self._journal.last_ms:
             return None
         at_ms = self._journal.last_ms + LONE_TIME_NOTED_MS
         return self._time.wait_s(at_ms)
@@ -208,18 +208,18 @@ class Office:
         return bool(self._reads)
 
     @property
-    def asks(self) -> bool:
+    def needs_read_round(self) -> bool:
         """Whether reads wait for the next round of questions."""
         return self._reads.wants_round
 
     def read(self, request: Read) -> None:
         self._reads.add(request.future, self._member.commit_index)
 
-    def asked(self, round_: int) -> None:
+    def read_round_sent(self, round_: int) -> None:
         self._reads.begun(round_)
 
     def confirm_reads(self) -> None:
-        while (first := self._reads.first_round) is not None and self._member.answered(first):
+        while (first := self._reads.first_round) is not None and self._member.has_quorum_for(first):
             self._reads.confirm(first)
 
     def answer_reads(self, synced_index: int, outcome: Outcome) -> None:
@@ -255,7 +255,7 @@ class Office:
             return
         self._begin(request)
 
-    def hand_away(self) -> None:
+    def transfer_away(self) -> None:
         """Hands over to the best suited replica, if there is one. Does nothing during a transfer,
         or shortly after one that failed.
         """
@@ -273,7 +273,7 @@ class Office:
         self._transfer_until_s = self._clock.monotonic_s() + TRANSFER_TIMEOUT_S
         self._handed = False
 
-    def go_on(self, outcome: Outcome) -> None:
+    def continue_transfer(self, outcome: Outcome) -> None:
         """Asks the other replica to take over as soon as it can, and gives up when it does not."""
         request = self._transfer
         if request is None:
@@ -314,7 +314,10 @@ class Office:
             case configuration.Promote(id_):
                 progress = member.progress[id_]
                 missing = member.commit_index - progress.match
-                if missing > APPLY_ENTRIES_TURN_MAX or progress.state is not State.REPLICATE:
+                if (
+                    missing > APPLY_ENTRIES_TURN_MAX
+                    or progress.state is not ReplicationState.REPLICATE
+                ):
                     message = f"group {self._group}: replica {id_} is {missing} entries behind"
                     raise QueratorError(ErrorCode.UNAVAILABLE, message)
             case configuration.RemoveReplica(id_) if id_ == member.id:

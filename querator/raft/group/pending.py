@@ -50,12 +50,12 @@ class Pending:
         self._waiting.append(entry)
         self._backlog.add(self._group, entry.bytes)
 
-    def of(self, index: int, term: int) -> list[Call] | None:
+    def calls_of(self, index: int, term: int) -> list[Call] | None:
         """The calls of exactly this entry; None when it carries none of this node."""
         found = self._entries.get(index)
         return None if found is None or found.term != term else found.calls
 
-    def take(self, index: int, term: int) -> tuple[list[Call], list[Call]]:
+    def pop_applied(self, index: int, term: int) -> tuple[list[Call], list[Call]]:
         """For an applied entry: its calls, and the calls that can never be applied because of
         it.
         """

@@ -11,7 +11,7 @@ count. The no-op of the own term must have been applied before (`Group.in_office
 import asyncio
 
 
-class Reads:
+class ReadIndex:
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[None]] = []
         self._index = 0

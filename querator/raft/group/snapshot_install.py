@@ -15,20 +15,20 @@ from querator.raft.consensus.member import Member
 from querator.raft.log.journal import Journal
 from querator.raft.log.rows import put_applied
 from querator.raft.messages import Envelope, SnapshotChunk, SnapshotOffer
-from querator.raft.peer_outbox import Mail
+from querator.raft.peer_outbox import PeerOutbox
 from querator.raft.snapshot.protocol import Position
 from querator.raft.snapshot.receiver import SnapshotReceiver
 from querator.storage.environment import ReadTransaction, WriteTransaction
 from querator.storage.generations import write_view
 
 
-class Arrival:
+class SnapshotInstaller:
     """Received snapshots of one group. Only the raft thread calls it."""
 
-    def __init__(self, group: GroupId, txn: ReadTransaction, mail: Mail) -> None:
+    def __init__(self, group: GroupId, txn: ReadTransaction, outbox: PeerOutbox) -> None:
         """Raises StorageCorrupt."""
         self._group = group
-        self._mail = mail
+        self._outbox = outbox
         self._receiver = SnapshotReceiver(group, txn)
         self._from: tuple[int, NodeKey] | None = None
 
@@ -47,16 +47,16 @@ class Arrival:
         """When `look` has something to do, by the monotonic clock."""
         return self._receiver.expires_s
 
-    def look(self, now_s: float) -> None:
+    def check(self, now_s: float) -> None:
         """Gives a staged snapshot up that no leader has continued for long."""
-        self._receiver.look(now_s)
+        self._receiver.check(now_s)
 
-    def hear(self, sender: int, node: NodeKey, message: SnapshotOffer | SnapshotChunk) -> None:
+    def receive(self, sender: int, node: NodeKey, message: SnapshotOffer | SnapshotChunk) -> None:
         """Handles a message of the leader."""
         self._from = (sender, node)
         self._receiver.on_message(message)
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         """Gives the staged snapshot up: the log continues without it."""
         if self._receiver.staged:
             self._receiver.abandon()
@@ -75,7 +75,7 @@ class Arrival:
         switched to, else None.
         """
         if member.leads:
-            self.give_up()
+            self.discard()
         receiver = self._receiver
         receiver.write(txn, now_s=now_s, space_bytes=space_bytes, applied_index=applied_index)
         position = receiver.ready_to_install
@@ -89,7 +89,7 @@ class Arrival:
         if self._from is not None:
             sender, node = self._from
             for reply in receiver.replies():
-                self._mail.later(node, Envelope(self._group, sender, member.id, reply))
+                self._outbox.later(node, Envelope(self._group, sender, member.id, reply))
         return position
 
     def _install(self, txn: WriteTransaction, member: Member, journal: Journal) -> None:

@@ -25,10 +25,10 @@ from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey, node_name
 from querator.raft.clock import Clock
 from querator.raft.consensus.member import Member
-from querator.raft.consensus.replication import Progress, State
+from querator.raft.consensus.replication import FollowerProgress, ReplicationState
 from querator.raft.log.journal import Journal
 from querator.raft.messages import Envelope, SnapshotChunk, SnapshotReply
-from querator.raft.peer_outbox import Mail
+from querator.raft.peer_outbox import PeerOutbox
 from querator.raft.snapshot.sender import SnapshotSender
 from querator.storage.attachments import AttachmentDamaged
 from querator.storage.environment import Environment, WriteTransaction
@@ -58,7 +58,7 @@ class SnapshotStats(msgspec.Struct, frozen=True):
     bytes_received: int
 
 
-class Traffic:
+class SnapshotTraffic:
     """Snapshots that the groups of a node send and receive."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Traffic:
         )
 
 
-class Copies:
+class SnapshotSenders:
     """The snapshots of one group, in one term of its leader."""
 
     def __init__(
@@ -131,15 +131,15 @@ class Copies:
         journal: Journal,
         *,
         clock: Clock,
-        mail: Mail,
-        traffic: Traffic,
+        outbox: PeerOutbox,
+        traffic: SnapshotTraffic,
     ) -> None:
         self._environment = environment
         self._generation = generation
         self._member = member
         self._journal = journal
         self._clock = clock
-        self._mail = mail
+        self._outbox = outbox
         self._traffic = traffic
         self.term = member.term
         self._number = 0
@@ -151,7 +151,7 @@ class Copies:
         return [
             id_
             for id_, progress in self._member.progress.items()
-            if progress.state is State.SNAPSHOT
+            if progress.state is ReplicationState.SNAPSHOT
         ]
 
     def send(self) -> None:
@@ -167,12 +167,12 @@ class Copies:
             self._step(id_, now_s)
         for id_, sender in list(self._senders.items()):
             progress = self._member.progress.get(id_)
-            needed = progress is not None and progress.state is State.SNAPSHOT
+            needed = progress is not None and progress.state is ReplicationState.SNAPSHOT
             if sender.over or not needed:
                 self._end(id_, sender, progress if needed else None, now_s)
 
     def _begin(self, replica: int, now_s: float) -> bool:
-        room_bytes = self._mail.room_bytes(self._member.node_of(replica))
+        room_bytes = self._outbox.room_bytes(self._member.node_of(replica))
         if room_bytes <= 0 or not self._traffic.may_begin(self._member.group):
             self._next_s[replica] = now_s + NOT_BEGUN_S
             return False
@@ -193,17 +193,17 @@ class Copies:
 
     def _step(self, replica: int, now_s: float) -> None:
         sender, node = self._senders[replica], self._member.node_of(replica)
-        room_bytes = self._mail.room_bytes(node)
+        room_bytes = self._outbox.room_bytes(node)
         for message in sender.step(now_s, room_bytes):
             size = len(message.content) if isinstance(message, SnapshotChunk) else 0
             envelope = Envelope(self._member.group, replica, self._member.id, message)
-            self._mail.now(node, envelope, bytes_=size)
+            self._outbox.now(node, envelope, bytes_=size)
         wait_s = sender.wait_s(now_s) or 0.0
         least_s = STEP_PAUSE_S if room_bytes > 0 else NO_ROOM_S
         self._next_s[replica] = now_s + max(wait_s, least_s)
 
     def _end(
-        self, replica: int, sender: SnapshotSender, progress: Progress | None, now_s: float
+        self, replica: int, sender: SnapshotSender, progress: FollowerProgress | None, now_s: float
     ) -> None:
         del self._senders[replica]
         self._traffic.ended(sender)
@@ -256,11 +256,11 @@ class Copies:
         heard_s = self._clock.monotonic_s() - HEARD_S
         first = self._journal.last_index + 1
         for id_, progress in self._member.progress.items():
-            if progress.state is State.SNAPSHOT:
+            if progress.state is ReplicationState.SNAPSHOT:
                 sender = self._senders.get(id_)
                 if sender is not None and sender.end is not None:
                     first = min(first, sender.end.index + 1)
-            elif progress.state is not State.LOST and progress.heard_s >= heard_s:
+            elif progress.state is not ReplicationState.LOST and progress.heard_s >= heard_s:
                 first = min(first, progress.match + 1)
         return first
 

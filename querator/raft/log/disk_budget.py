@@ -21,8 +21,8 @@ While much is free (`roomy`), calls count by their size alone. Otherwise the mac
 most that each call may need (`Machine.need`), and a call that lacks space only in this turn waits
 for the next one. An appended entry may be applied much later, and other groups, followers and
 snapshots write too. So entries are then applied one by one, each in a child transaction: an entry
-that would write more than the free space is rolled back, and waits (`Room`). So no transaction is
-larger than the free space.
+that would write more than the free space is rolled back, and waits (`ApplyBudget`). So no
+transaction is larger than the free space.
 
 When at most twice the reserve is free, the space is short, and the logs shrink: whatever their
 window, they keep only their last entry. Otherwise entries of completed items would continue to fill
@@ -60,11 +60,11 @@ takes one or two rows in the partition's tables, in addition to the log.
 _SHORT_RESERVES: Final = 2
 
 
-class NoRoom(Exception):
+class BudgetExceeded(Exception):
     """An entry would write more than the free space; it has written nothing."""
 
 
-class Room:
+class ApplyBudget:
     """The space for the entries that a turn applies."""
 
     def __init__(self, free_bytes: int) -> None:
@@ -72,16 +72,16 @@ class Room:
         self.refused = False
         """Whether an entry had to wait."""
 
-    def take(self, txn: WriteTransaction) -> None:
+    def spend(self, txn: WriteTransaction) -> None:
         """Subtracts what the child transaction `txn` has written. Raises NoRoom."""
         need_bytes = txn.added_bytes()
         if need_bytes and need_bytes > self.free_bytes:
             self.refused = True
-            raise NoRoom
+            raise BudgetExceeded
         self.free_bytes -= need_bytes
 
 
-class Space:
+class DiskBudget:
     """Disk space of one node. Only the raft thread calls it."""
 
     def __init__(self, environment: Environment) -> None:
@@ -92,14 +92,14 @@ class Space:
         self._reserve_bytes = 0
         self._known = False
         self._short = False
-        self._room: Room | None = None
+        self._room: ApplyBudget | None = None
 
     def begin_turn(self) -> None:
         """Forgets the last check: accepted writes are now written, or were refused."""
         self._known = False
         self._room = None
 
-    def _look(self) -> None:
+    def _measure(self) -> None:
         if self._known:
             return
         usage = self._environment.usage()
@@ -122,13 +122,13 @@ class Space:
     @property
     def ample(self) -> bool:
         """Whether more is free than the work of some turns may take."""
-        self._look()
+        self._measure()
         return self._spare_bytes > TURN_BYTES_MAX
 
     @property
     def roomy(self) -> bool:
         """Whether so much is free that the need of calls does not matter."""
-        self._look()
+        self._measure()
         return self._free_bytes > _ROOMY_RESERVES * self._reserve_bytes
 
     def takes_entries(self, message: Append) -> bool:
@@ -146,7 +146,7 @@ class Space:
         return self._found_bytes - need_bytes >= self._kept_bytes(need.tier)
 
     def _of_calls(self, entry: Entry, calls: int, need: Need) -> int:
-        self._look()
+        self._measure()
         return size_bytes(entry, calls) + min(need.bytes, self._reserve_bytes // _NEED_PART)
 
     def takes_mending(self, size: int) -> bool:
@@ -154,7 +154,7 @@ class Space:
         return self._takes(2 * size + _CALL_BYTES, Tier.FREES)
 
     def _takes(self, need_bytes: int, tier: Tier) -> bool:
-        self._look()
+        self._measure()
         room = self._room
         missing = room is not None and need_bytes > room.free_bytes
         if missing or self._free_bytes - need_bytes < self._kept_bytes(tier):
@@ -174,7 +174,7 @@ class Space:
         message = f"{max(0, self._free_bytes)} bytes are free and {kept} are kept in reserve"
         return QueratorError(ErrorCode.STORAGE_FULL, message)
 
-    def room(self, txn: WriteTransaction) -> Room | None:
+    def room(self, txn: WriteTransaction) -> ApplyBudget | None:
         """The space for entries that are applied in `txn`, after what `txn` has written; None: no
         check is needed.
         """
@@ -182,12 +182,12 @@ class Space:
             return None
         written_bytes = txn.added_bytes()
         kept_bytes = self._reserve_bytes // _APPLYING_PART
-        self._room = Room(self._found_bytes - written_bytes - kept_bytes)
+        self._room = ApplyBudget(self._found_bytes - written_bytes - kept_bytes)
         return self._room
 
     def take_staging(self) -> int:
         """Reserves and returns the bytes that a snapshot may take in this turn."""
-        self._look()
+        self._measure()
         free_bytes = self._free_bytes
         if self._room is not None:
             free_bytes = min(free_bytes, self._room.free_bytes)

@@ -473,7 +473,7 @@ class Journal(LogOfLibrary):
         self._append(self.last_index + 1, self._term, self.last_ms, KIND_CONFIGURATION, entry)
         return self.last_index
 
-    def take(self, entry: LogEntry) -> None:
+    def append_as_leader(self, entry: LogEntry) -> None:
         """Appends an entry exactly as the leader has it."""
         content = Entry(entry.command, entry.attachments)
         self._append(self.last_index + 1, entry.term, entry.now_ms, entry.kind, content)

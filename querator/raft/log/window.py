@@ -48,7 +48,7 @@ class LogWindow:
         self.part_bytes = self._most
         """Bytes that each group keeps of its log, as of the last `look`."""
 
-    def note(self, group: GroupId, size: int) -> None:
+    def record_size(self, group: GroupId, size: int) -> None:
         """Records the size of a group's log."""
         self._bytes += size - self._sizes.get(group, 0)
         self._sizes[group] = size
@@ -56,7 +56,7 @@ class LogWindow:
     def forget(self, group: GroupId) -> None:
         self._bytes -= self._sizes.pop(group, 0)
 
-    def look(self, now_s: float) -> None:
+    def divide(self, now_s: float) -> None:
         """Determines the bytes that a group keeps from here on."""
         if self._bytes <= self._bytes_max:
             self.part_bytes = self._most
@@ -80,7 +80,7 @@ class LogWindow:
         large = [(size, group) for group, size in self._sizes.items() if size > self._level]
         self._large = [group for _, group in sorted(large)]
 
-    def giving_way(self) -> list[GroupId]:
+    def groups_to_trim(self) -> list[GroupId]:
         """The groups with the largest logs, if these exceed their parts."""
         found: list[GroupId] = []
         if self._bytes > self._bytes_max:

@@ -10,7 +10,7 @@ from querator.storage.tables import INCOMING
 _FORMAT = 1
 
 
-class Incoming(msgspec.Struct, frozen=True, array_like=True):
+class IncomingSnapshot(msgspec.Struct, frozen=True, array_like=True):
     """The snapshot `number` of the leader of `term`: chunks up to `sequence` are in the staging
     generation. `cleared`: of an earlier snapshot only attachments are left there.
     """
@@ -31,7 +31,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     """`installed`: term, number and index of the last snapshot that was received to its end."""
 
     format: int = _FORMAT
-    incoming: Incoming | None = None
+    incoming: IncomingSnapshot | None = None
     installed: tuple[int, int, int] | None = None
 
 

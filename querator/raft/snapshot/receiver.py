@@ -20,7 +20,7 @@ import msgspec
 
 from querator.model.limits import DELETE_ROWS_TURN_MAX, TURN_BYTES_MAX
 from querator.raft.messages import SnapshotChunk, SnapshotOffer, SnapshotReply
-from querator.raft.snapshot.incoming import Incoming, encode_row, read_row
+from querator.raft.snapshot.incoming import IncomingSnapshot, encode_row, read_row
 from querator.raft.snapshot.protocol import (
     VALUE_BYTES_MAX,
     WINDOW_BYTES,
@@ -42,7 +42,7 @@ from querator.raft.snapshot.staging import (
     Budget,
     Listing,
     LongValue,
-    Refused,
+    SnapshotRefused,
     Summing,
     some,
 )
@@ -128,7 +128,7 @@ class SnapshotReceiver:
             return None
         return float("-inf") if self._heard_s is None else self._heard_s + STAGED_KEPT_S
 
-    def look(self, now_s: float) -> None:
+    def check(self, now_s: float) -> None:
         """Gives up a snapshot that no leader has continued. The time counts from the first check
         on.
         """
@@ -159,7 +159,9 @@ class SnapshotReceiver:
         try:
             content = decode(message.content)
         except msgspec.MsgspecError as error:
-            self._refuse(Refused(f"chunk {message.sequence} is of another release: {error}"))
+            self._refuse(
+                SnapshotRefused(f"chunk {message.sequence} is of another release: {error}")
+            )
             return
         self._last = (message.sequence, message.crc)
         self._waiting.append((message, content))
@@ -170,20 +172,20 @@ class SnapshotReceiver:
         self, txn: WriteTransaction, *, now_s: float, space_bytes: int, applied_index: int
     ) -> None:
         """Does a bounded step of the pending work. `space_bytes` may be written; `applied_index` is
-        that of the rows in use. Raises StorageFull and StorageFailed.
+        that of the rows in use. Raises EnvironmentFull and EnvironmentFailed.
         """
         if self._waiting or self._offered is not None:
             self._heard_s = now_s
         before = self._row.incoming
         try:
             self._work(txn, space_bytes, applied_index)
-        except Refused as refused:
+        except SnapshotRefused as refused:
             self._refuse(refused)
         after = self._row.incoming
         if after is not None:
             moved = before is not None and before.sequence != after.sequence
             if moved or (self.busy and now_s - self._told_s >= TOLD_S):
-                self._tell(after.name, Verdict.RECEIVED, sequence=after.sequence)
+                self._reply(after.name, Verdict.RECEIVED, sequence=after.sequence)
                 self._told_s = now_s
         if self._changed:
             self._store(txn)
@@ -235,7 +237,7 @@ class SnapshotReceiver:
         )
         self._changed = True
         self._summing = None
-        self._tell(incoming.name, Verdict.INSTALLED, index=index)
+        self._reply(incoming.name, Verdict.INSTALLED, index=index)
 
     def _drop_staged(self) -> None:
         row = self._generations
@@ -250,17 +252,17 @@ class SnapshotReceiver:
         self._waiting_bytes = 0
         self._last = self._value = self._listing = None
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: SnapshotRefused) -> None:
         incoming = self._row.incoming
         assert incoming is not None
-        self._tell(incoming.name, Verdict.REFUSED, reason=str(refused))
+        self._reply(incoming.name, Verdict.REFUSED, reason=str(refused))
         self._distrust = self._distrust or refused.distrust
         self.abandon()
 
-    def _tell(self, name: tuple[int, int], verdict: Verdict, **fields: Any) -> None:
+    def _reply(self, name: tuple[int, int], verdict: Verdict, **fields: Any) -> None:
         self._owed.append(SnapshotReply(*name, verdict, **fields))
 
-    def _set_incoming(self, incoming: Incoming) -> None:
+    def _set_incoming(self, incoming: IncomingSnapshot) -> None:
         self._row = msgspec.structs.replace(self._row, incoming=incoming)
         self._changed = True
 
@@ -287,18 +289,18 @@ class SnapshotReceiver:
         if self._offered is not None:
             self._offered = None
             incoming = self._incoming()
-            self._tell(
+            self._reply(
                 incoming.name,
                 Verdict.READY,
                 sequence=incoming.sequence,
                 index=self._attachments_upto(staging, applied_index),
             )
-        self._take(txn, staging, space_bytes)
+        self._write_chunks(txn, staging, space_bytes)
         incoming = self._incoming()
         if incoming.end is not None and not self._waiting:
             self._sum_up(staging, incoming.end)
 
-    def _incoming(self) -> Incoming:
+    def _incoming(self) -> IncomingSnapshot:
         incoming = self._row.incoming
         assert incoming is not None
         return incoming
@@ -311,15 +313,15 @@ class SnapshotReceiver:
     def _accept(self, name: tuple[int, int]) -> None:
         row = self._row
         if row.installed is not None and row.installed[:2] == name:
-            self._tell(name, Verdict.INSTALLED, index=row.installed[2])
+            self._reply(name, Verdict.INSTALLED, index=row.installed[2])
             return
         if self._generations.staged is None:
             self._generations = msgspec.structs.replace(
                 self._generations, staged=self._generations.next()
             )
-            self._set_incoming(Incoming(*name, cleared=True))
+            self._set_incoming(IncomingSnapshot(*name, cleared=True))
         elif row.incoming is None or row.incoming.name != name:
-            self._set_incoming(Incoming(*name))
+            self._set_incoming(IncomingSnapshot(*name))
 
     def _delete_doomed(self, txn: WriteTransaction) -> bool:
         """Deletes doomed generations, one after the other. Returns whether all of them are gone."""
@@ -356,7 +358,9 @@ class SnapshotReceiver:
 
     # --- chunks --------------------------------------------------------------------
 
-    def _take(self, txn: WriteTransaction, staging: WriteTransaction, space_bytes: int) -> None:
+    def _write_chunks(
+        self, txn: WriteTransaction, staging: WriteTransaction, space_bytes: int
+    ) -> None:
         """Writes waiting chunks, as far as the bounds of a turn allow."""
         budget = Budget(space_bytes)
         while self._waiting:
@@ -378,7 +382,7 @@ class SnapshotReceiver:
     ) -> bool:
         """Writes a chunk's content; returns whether the chunk is done."""
         if self._value is not None and not isinstance(content, Piece):
-            raise Refused("a value ends in its middle")
+            raise SnapshotRefused("a value ends in its middle")
         match content:
             case Rows(rows):
                 return self._take_rows(staging, rows, budget)
@@ -410,7 +414,7 @@ class SnapshotReceiver:
     def _put(self, staging: WriteTransaction, key: bytes, value: bytes | None) -> None:
         letter = key[:1]
         if self._key_bytes.get(letter) != len(key):
-            raise Refused(f"the key {key.hex()} is of no table of this release")
+            raise SnapshotRefused(f"the key {key.hex()} is of no table of this release")
         full = with_group(key, self._group)
         if value is None:
             staging.delete(full)
@@ -419,12 +423,12 @@ class SnapshotReceiver:
             try:
                 unseal(full, value, f"attachment {key.hex()} of the snapshot")
             except StorageCorrupt as error:
-                raise Refused(str(error)) from error
+                raise SnapshotRefused(str(error)) from error
         staging.put(full, value)
 
     def _take_piece(self, staging: WriteTransaction, piece: Piece, budget: Budget) -> bool:
         if piece.total > VALUE_BYTES_MAX:
-            raise Refused(f"a value of {piece.total} bytes; the limit is {VALUE_BYTES_MAX}")
+            raise SnapshotRefused(f"a value of {piece.total} bytes; the limit is {VALUE_BYTES_MAX}")
         if not budget.has_space(1, len(piece.key) + piece.total):
             return False
         value = self._value
@@ -458,12 +462,12 @@ class SnapshotReceiver:
         if self._summing is None:
             self._summing = Summing(self._group)
         summing = self._summing
-        if not summing.go_on(staging, TURN_ROWS_MAX):
+        if not summing.sum_more(staging, TURN_ROWS_MAX):
             return
         theirs = (end.rows, end.rows_sum, end.attachments, end.attachments_sum)
         if summing.result != theirs:
             ours = f"{summing.rows.count} rows and {summing.attachments.count} attachments"
-            raise Refused(
+            raise SnapshotRefused(
                 f"{ours} are here, {end.rows} and {end.attachments} were sent, and they differ",
                 distrust=True,
             )

@@ -32,7 +32,7 @@ _ROW_SPACE_BYTES = 128
 _T = TypeVar("_T")
 
 
-class Refused(Exception):
+class SnapshotRefused(Exception):
     """This snapshot cannot be continued; the leader receives the reason.
 
     `distrust`: nothing that is here may be used for the next snapshot.
@@ -63,7 +63,7 @@ class Budget:
         if _SPACE_FACTOR * size + _ROW_SPACE_BYTES * rows <= self._space_bytes:
             return True
         if not self._written:
-            raise Refused(f"{self._space_bytes} bytes may be used for the snapshot")
+            raise SnapshotRefused(f"{self._space_bytes} bytes may be used for the snapshot")
         return False
 
     def spend(self, size: int) -> None:
@@ -91,7 +91,7 @@ class LongValue:
         self._size += len(piece.data)
         same = (piece.key, piece.total) == (self._key, self._total)
         if not same or not piece.data or self._size > self._total:
-            raise Refused("the pieces of a value do not fit together")
+            raise SnapshotRefused("the pieces of a value do not fit together")
         return b"".join(self._pieces) if self._size == self._total else None
 
 
@@ -138,11 +138,11 @@ class Listing:
             value = current.get(key)
             what = f"attachment of entry {entry_index(key[9:])} in group {self._group}"
             if value is None:
-                raise Refused(f"{what}: missing", distrust=True)
+                raise SnapshotRefused(f"{what}: missing", distrust=True)
             try:
                 unseal(key, value, what)
             except StorageCorrupt as error:
-                raise Refused(str(error), distrust=True) from error
+                raise SnapshotRefused(str(error), distrust=True) from error
             if not budget.has_space(1, len(key) + len(value)):
                 return False
             staging.put(key, value)
@@ -172,7 +172,7 @@ class Summing:
             self.attachments.digest(),
         )
 
-    def go_on(self, txn: ReadTransaction, rows_max: int) -> bool:
+    def sum_more(self, txn: ReadTransaction, rows_max: int) -> bool:
         """Sums up at most `rows_max` rows; returns whether it is done."""
         while self._table < len(self._tables):
             start, stop = self._tables[self._table].bounds(self._group)

@@ -26,7 +26,7 @@ from typing import Final
 
 from querator import telemetry
 from querator.config import PeerTlsSettings, times_of
-from querator.raft.refusals import Code, Refused
+from querator.raft.refusals import Code, PeerRefused
 
 _log = telemetry.logger(__name__)
 
@@ -183,19 +183,19 @@ IN_THE_CLEAR: Final = (
 )
 
 
-def _refused(error: ssl.SSLError) -> Refused:
+def _refused(error: ssl.SSLError) -> PeerRefused:
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         said = f"its certificate is not accepted: {error.verify_message}"
-        return Refused(Code.CERTIFICATE, said)
+        return PeerRefused(Code.CERTIFICATE, said)
     if _ALERT in reason:
         said = reason.partition(_ALERT)[2].replace("_", " ").lower()
-        return Refused(Code.CERTIFICATE, f"it refuses this node: {said}", by_peer=True)
+        return PeerRefused(Code.CERTIFICATE, f"it refuses this node: {said}", by_peer=True)
     if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return Refused(Code.CERTIFICATE, "it shows no certificate")
+        return PeerRefused(Code.CERTIFICATE, "it shows no certificate")
     if reason in ("WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE"):
-        return Refused(Code.TLS, "it does not speak TLS 1.3, which this node requires")
-    return Refused(Code.DAMAGED, f"it sends malformed TLS: {_words(error)}")
+        return PeerRefused(Code.TLS, "it does not speak TLS 1.3, which this node requires")
+    return PeerRefused(Code.DAMAGED, f"it sends malformed TLS: {_words(error)}")
 
 
 def _words(error: Exception) -> str:

@@ -21,9 +21,9 @@ from querator.model.limits import (
     PEER_TLS_RECORDS_MAX,
 )
 from querator.model.nodes import NodeKey
-from querator.raft.refusals import Code, Refused
+from querator.raft.refusals import Code, PeerRefused
 from querator.raft.tcp.channel import IN_THE_CLEAR, Channel
-from querator.raft.tcp.frames import MAGIC, REFUSAL_LIMITS, FrameReader, Kind, frame
+from querator.raft.tcp.frames import MAGIC, REFUSAL_LIMITS, FrameKind, FrameReader, frame
 from querator.raft.tcp.handshake import Handshake
 from querator.raft.tcp.hello import Hello
 
@@ -45,7 +45,7 @@ class Phase(enum.Enum):
     CLOSED = enum.auto()
 
 
-class Connection:
+class PeerConnection:
     """A connection. `address` is the other end, for people. `dialed` is the name of the node that
     this node dialed; None when the other side dialed. Times are of the monotonic clock.
     """
@@ -178,10 +178,10 @@ class Connection:
             return 0
         if not count:
             raise EOFError
-        self._heard(now_s)
+        self._note_received(now_s)
         return count
 
-    def _heard(self, now_s: float) -> None:
+    def _note_received(self, now_s: float) -> None:
         self.gap_s = max(self.gap_s, now_s - self.received_s)
         self.received_s = now_s
 
@@ -210,7 +210,7 @@ class Connection:
         """Handles a side without TLS. If it was dialed, it may send the reason."""
         self._channel = None
         if self.dialed is None:
-            raise Refused(Code.TLS, IN_THE_CLEAR)
+            raise PeerRefused(Code.TLS, IN_THE_CLEAR)
         self.reader.limits = REFUSAL_LIMITS
         self.reader.space()[: len(begin)] = begin
         self.reader.received(len(begin))
@@ -222,7 +222,7 @@ class Connection:
         self._arrived = memoryview(bytearray(PEER_RECEIVE_BYTES))
         self._take(channel.outgoing())
 
-    def put(self, kind: Kind, body: bytes = b"") -> None:
+    def put(self, kind: FrameKind, body: bytes = b"") -> None:
         """Queues a frame. Until TLS is ready, if it is used, the frame does not count as queued."""
         buffers = frame(kind, body)
         channel = self._channel

@@ -29,7 +29,7 @@ from querator.model.limits import (
     PEER_RECEIVE_BYTES,
     PEER_REFUSAL_CHARS_MAX,
 )
-from querator.raft.refusals import Code, Refused
+from querator.raft.refusals import Code, PeerRefused
 from querator.storage.sealed import checksum
 
 VERSION: Final = 1
@@ -51,7 +51,7 @@ call.
 """
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     REFUSED = 0
     OPEN = 1
     CHALLENGE = 2
@@ -62,35 +62,35 @@ class Kind(enum.IntEnum):
     PING = 7
 
 
-_KINDS: Final = {kind.value: kind for kind in Kind}
+_KINDS: Final = {kind.value: kind for kind in FrameKind}
 
-Limits = Mapping[Kind, int]
+Limits = Mapping[FrameKind, int]
 """Accepted kinds, with the largest body of each."""
 
 _REFUSED_BYTES: Final = 4 * PEER_REFUSAL_CHARS_MAX + 64
 
 HANDSHAKE_LIMITS: Final[Limits] = {
-    Kind.REFUSED: _REFUSED_BYTES,
-    Kind.OPEN: NONCE_BYTES,
-    Kind.CHALLENGE: NONCE_BYTES,
-    Kind.PROOF: PROOF_BYTES + PEER_HELLO_BYTES_MAX,
-    Kind.ANSWER: PROOF_BYTES + PEER_HELLO_BYTES_MAX,
-    Kind.READY: 0,
+    FrameKind.REFUSED: _REFUSED_BYTES,
+    FrameKind.OPEN: NONCE_BYTES,
+    FrameKind.CHALLENGE: NONCE_BYTES,
+    FrameKind.PROOF: PROOF_BYTES + PEER_HELLO_BYTES_MAX,
+    FrameKind.ANSWER: PROOF_BYTES + PEER_HELLO_BYTES_MAX,
+    FrameKind.READY: 0,
 }
 
 QUERY_LIMITS: Final[Limits] = {
     **HANDSHAKE_LIMITS,
-    Kind.ANSWER: PROOF_BYTES + PEER_DESCRIPTION_BYTES_MAX,
+    FrameKind.ANSWER: PROOF_BYTES + PEER_DESCRIPTION_BYTES_MAX,
 }
 """Limits of a node that sends a query: the answer is a description."""
 
-REFUSAL_LIMITS: Final[Limits] = {Kind.REFUSED: _REFUSED_BYTES}
+REFUSAL_LIMITS: Final[Limits] = {FrameKind.REFUSED: _REFUSED_BYTES}
 """Limits for an unencrypted side where TLS is used: it may only send the reason."""
 
-OPEN_LIMITS: Final[Limits] = {Kind.MESSAGES: PEER_FRAME_BYTES_MAX, Kind.PING: 0}
+OPEN_LIMITS: Final[Limits] = {FrameKind.MESSAGES: PEER_FRAME_BYTES_MAX, FrameKind.PING: 0}
 
 
-def frame(kind: Kind, body: bytes = b"") -> list[bytes]:
+def frame(kind: FrameKind, body: bytes = b"") -> list[bytes]:
     """The buffers to send, one after the other."""
     front = _FRONT.pack(MAGIC, VERSION, kind, len(body), checksum(b"", body))
     header = front + checksum(b"", front).to_bytes(4, "big")
@@ -108,7 +108,7 @@ class FrameReader:
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
-        self._coming: tuple[Kind, int, int] | None = None
+        self._coming: tuple[FrameKind, int, int] | None = None
         """Kind, length and checksum of the frame whose header is read."""
 
     def space(self) -> memoryview:
@@ -135,7 +135,7 @@ class FrameReader:
         """Whether an incomplete frame has begun, once `next` has returned None."""
         return self._coming is not None or self._end > self._start
 
-    def next(self) -> tuple[Kind, memoryview] | None:
+    def next(self) -> tuple[FrameKind, memoryview] | None:
         """The next whole frame, or None. The body is valid until `space` is called. Raises Refused:
         STRANGER, DAMAGED, VERSION, TOO_LARGE, UNEXPECTED.
         """
@@ -148,12 +148,12 @@ class FrameReader:
             return None
         body = self._view[self._start : self._start + length]
         if checksum(b"", body) != crc:
-            raise Refused(Code.DAMAGED, f"a frame of {length} bytes has a wrong checksum")
+            raise PeerRefused(Code.DAMAGED, f"a frame of {length} bytes has a wrong checksum")
         self._start += length
         self._coming = None
         return kind, body
 
-    def _header(self) -> tuple[Kind, int, int] | None:
+    def _header(self) -> tuple[FrameKind, int, int] | None:
         held = self._end - self._start
         if held < HEADER_BYTES:
             begun = bytes(self._view[self._start : self._start + min(held, len(MAGIC))])
@@ -164,17 +164,17 @@ class FrameReader:
         if magic != MAGIC:
             raise _stranger(bytes(self._view[self._start : self._start + HEADER_BYTES]))
         if checksum(b"", self._view[self._start : self._start + _FRONT.size]) != own_crc:
-            raise Refused(Code.DAMAGED, "the header of a frame has a wrong checksum")
-        if version != VERSION and number != Kind.REFUSED:
-            raise Refused(
+            raise PeerRefused(Code.DAMAGED, "the header of a frame has a wrong checksum")
+        if version != VERSION and number != FrameKind.REFUSED:
+            raise PeerRefused(
                 Code.VERSION,
                 f"it speaks version {version} of the peer protocol, and this node {VERSION}",
             )
         kind = _KINDS.get(number)
         if kind is None or kind not in self.limits:
-            raise Refused(Code.UNEXPECTED, f"a frame of kind {number} is not expected here")
+            raise PeerRefused(Code.UNEXPECTED, f"a frame of kind {number} is not expected here")
         if length > self.limits[kind]:
-            raise Refused(
+            raise PeerRefused(
                 Code.TOO_LARGE,
                 f"a frame of kind {kind.name} has {length} bytes; the most is {self.limits[kind]}",
             )
@@ -182,10 +182,10 @@ class FrameReader:
         return kind, length, crc
 
 
-def _stranger(begin: bytes) -> Refused:
+def _stranger(begin: bytes) -> PeerRefused:
     """Describes the sender by its first bytes."""
     if begin.startswith(b"\x16\x03"):
-        return Refused(
+        return PeerRefused(
             Code.TLS,
             "it asks for TLS, which this node does not have at the port for other nodes: give "
             "all nodes --peer-tls-cert-file, --peer-tls-key-file and --peer-tls-ca-file, or none",
@@ -198,4 +198,4 @@ def _stranger(begin: bytes) -> Refused:
         who = "an SSH client"
     else:
         who = f"a client that begins with {begin!r}"
-    return Refused(Code.STRANGER, f"{who} talks to the port for other nodes of the cluster")
+    return PeerRefused(Code.STRANGER, f"{who} talks to the port for other nodes of the cluster")

@@ -32,15 +32,15 @@ from typing import Final, Self
 import msgspec
 
 from querator.model.limits import PEER_REFUSAL_CHARS_MAX
-from querator.raft.refusals import Code, Refused
-from querator.raft.tcp.frames import NONCE_BYTES, PROOF_BYTES, VERSION, Kind
+from querator.raft.refusals import Code, PeerRefused
+from querator.raft.tcp.frames import NONCE_BYTES, PROOF_BYTES, VERSION, FrameKind
 
 _LABEL: Final = b"querator peer handshake"
 
-Reply = tuple[Kind, bytes]
+Reply = tuple[FrameKind, bytes]
 
 
-class State(enum.Enum):
+class HandshakeState(enum.Enum):
     # States of the dialer.
     OPENED = enum.auto()
     PROVING = enum.auto()
@@ -78,7 +78,7 @@ class Handshake:
         "state",
     )
 
-    def __init__(self, state: State, token: bytes, nonce: bytes, own: bytes) -> None:
+    def __init__(self, state: HandshakeState, token: bytes, nonce: bytes, own: bytes) -> None:
         assert token
         assert len(nonce) == NONCE_BYTES
         self.state = state
@@ -86,7 +86,7 @@ class Handshake:
         """The other side's proven payload, from PROVEN on."""
         self.binding = b""
         """Identifies the connection to its two ends, if it has TLS; set before anything arrives."""
-        self._dials = state is State.OPENED
+        self._dials = state is HandshakeState.OPENED
         self._token = token
         self._nonce = nonce
         self._dialer_nonce = nonce
@@ -95,43 +95,43 @@ class Handshake:
     @classmethod
     def dial(cls, token: bytes, nonce: bytes, payload: bytes) -> tuple[Self, Reply]:
         """Begins a handshake. `nonce` is fresh: 32 random bytes."""
-        return cls(State.OPENED, token, nonce, payload), (Kind.OPEN, nonce)
+        return cls(HandshakeState.OPENED, token, nonce, payload), (FrameKind.OPEN, nonce)
 
     @classmethod
     def accept(cls, token: bytes, nonce: bytes) -> Self:
-        return cls(State.LISTENING, token, nonce, b"")
+        return cls(HandshakeState.LISTENING, token, nonce, b"")
 
-    def receive(self, kind: Kind, body: bytes) -> Reply | None:
+    def receive(self, kind: FrameKind, body: bytes) -> Reply | None:
         """Handles a frame; returns the frame to send, or None. Raises only Refused."""
-        if kind is Kind.REFUSED:
-            raise told(body)
+        if kind is FrameKind.REFUSED:
+            raise refusal_text(body)
         step = _STEPS.get((self.state, kind))
         if step is None:
-            raise Refused(Code.UNEXPECTED, f"{kind.name} is not expected in a handshake here")
+            raise PeerRefused(Code.UNEXPECTED, f"{kind.name} is not expected in a handshake here")
         return step(self, body)
 
     def agree(self, payload: bytes = b"") -> Reply:
         """Accepts the other side. `payload` is the acceptor's."""
-        assert self.state is State.PROVEN
+        assert self.state is HandshakeState.PROVEN
         if self._dials:
-            self.state = State.DONE
-            return Kind.READY, b""
-        self.state = State.ANSWERED
+            self.state = HandshakeState.DONE
+            return FrameKind.READY, b""
+        self.state = HandshakeState.ANSWERED
         nonces = (self._dialer_nonce, self._nonce)
         proof = self._proof(b"acceptor", *nonces, self.payload, payload)
-        return Kind.ANSWER, proof + payload
+        return FrameKind.ANSWER, proof + payload
 
     # --- the dialer's steps ------------------------------------------------------------
 
     def _challenged(self, body: bytes) -> Reply:
         if len(body) != NONCE_BYTES or body == self._nonce:
-            raise Refused(Code.UNEXPECTED, "CHALLENGE has no nonce of its own")
-        self.state = State.PROVING
+            raise PeerRefused(Code.UNEXPECTED, "CHALLENGE has no nonce of its own")
+        self.state = HandshakeState.PROVING
         proof = self._proof(b"dialer", self._nonce, body, self._own, b"")
         self._dialer_nonce, self._nonce = self._nonce, body
-        return Kind.PROOF, proof + self._own
+        return FrameKind.PROOF, proof + self._own
 
-    def _answered(self, body: bytes) -> None:
+    def _on_answer(self, body: bytes) -> None:
         payload = body[PROOF_BYTES:]
         nonces = (self._dialer_nonce, self._nonce)
         proof = self._proof(b"acceptor", *nonces, self._own, payload)
@@ -141,10 +141,10 @@ class Handshake:
 
     def _opened(self, body: bytes) -> Reply:
         if len(body) != NONCE_BYTES or body == self._nonce:
-            raise Refused(Code.UNEXPECTED, "OPEN has no nonce of its own")
-        self.state = State.CHALLENGED
+            raise PeerRefused(Code.UNEXPECTED, "OPEN has no nonce of its own")
+        self.state = HandshakeState.CHALLENGED
         self._dialer_nonce = body
-        return Kind.CHALLENGE, self._nonce
+        return FrameKind.CHALLENGE, self._nonce
 
     def _tried(self, body: bytes) -> None:
         payload = body[PROOF_BYTES:]
@@ -152,14 +152,14 @@ class Handshake:
         self._proven(self._proof(b"dialer", *nonces, payload, b""), body, payload)
 
     def _finished(self, _: bytes) -> None:
-        self.state = State.DONE
+        self.state = HandshakeState.DONE
 
     # --- both ----------------------------------------------------------------------------
 
     def _proven(self, proof: bytes, body: bytes, payload: bytes) -> None:
         if not hmac.compare_digest(proof, body[:PROOF_BYTES]):
-            raise Refused(Code.TOKEN, "it has another cluster token than this node")
-        self.state = State.PROVEN
+            raise PeerRefused(Code.TOKEN, "it has another cluster token than this node")
+        self.state = HandshakeState.PROVEN
         self.payload = payload
 
     def _proof(self, role: bytes, *parts: bytes) -> bytes:
@@ -171,26 +171,30 @@ class Handshake:
         return mac.digest()
 
 
-_STEPS: Final[dict[tuple[State, Kind], Callable[[Handshake, bytes], Reply | None]]] = {
-    (State.OPENED, Kind.CHALLENGE): Handshake._challenged,
-    (State.PROVING, Kind.ANSWER): Handshake._answered,
-    (State.LISTENING, Kind.OPEN): Handshake._opened,
-    (State.CHALLENGED, Kind.PROOF): Handshake._tried,
-    (State.ANSWERED, Kind.READY): Handshake._finished,
+_STEPS: Final[
+    dict[tuple[HandshakeState, FrameKind], Callable[[Handshake, bytes], Reply | None]]
+] = {
+    (HandshakeState.OPENED, FrameKind.CHALLENGE): Handshake._challenged,
+    (HandshakeState.PROVING, FrameKind.ANSWER): Handshake._on_answer,
+    (HandshakeState.LISTENING, FrameKind.OPEN): Handshake._opened,
+    (HandshakeState.CHALLENGED, FrameKind.PROOF): Handshake._tried,
+    (HandshakeState.ANSWERED, FrameKind.READY): Handshake._finished,
 }
 
 
-def refusal_frame(refused: Refused) -> Reply:
+def refusal_frame(refused: PeerRefused) -> Reply:
     """The frame for the other side. Its body is the same in every version of the protocol."""
-    return Kind.REFUSED, _encode(_Told(refused.code.value, refused.reason))
+    return FrameKind.REFUSED, _encode(_Told(refused.code.value, refused.reason))
 
 
-def told(body: bytes) -> Refused:
+def refusal_text(body: bytes) -> PeerRefused:
     """Decodes a REFUSED frame. Its sender may be unproven: the result is bounded and printable."""
     try:
         said = _decode_told(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Refused(Code.UNEXPECTED, "it refuses, and the reason cannot be read", by_peer=True)
+        return PeerRefused(
+            Code.UNEXPECTED, "it refuses, and the reason cannot be read", by_peer=True
+        )
     code = _CODES.get(said.code, Code.UNEXPECTED)
     reason = "".join(char if char.isprintable() else "?" for char in said.reason)
-    return Refused(code, reason[:PEER_REFUSAL_CHARS_MAX], by_peer=True)
+    return PeerRefused(code, reason[:PEER_REFUSAL_CHARS_MAX], by_peer=True)

@@ -14,7 +14,7 @@ from msgspec import Meta
 from querator.model.limits import NODE_NAME_CHARS_MAX, PEER_HELLO_BYTES_MAX, STARTS_KEPT_MAX
 from querator.model.nodes import NodeKey, node_key
 from querator.model.starts import Starts
-from querator.raft.refusals import Code, Refused
+from querator.raft.refusals import Code, PeerRefused
 
 _Name = Annotated[str, Meta(min_length=1, max_length=NODE_NAME_CHARS_MAX, pattern=r"\A[!-.0-~]+\Z")]
 """Printable ASCII without spaces and slashes."""
@@ -73,7 +73,7 @@ class Query(msgspec.Struct, frozen=True, array_like=True, tag="query"):
     info: PeerInfo | None = None
 
 
-class Answer(enum.Enum):
+class HelloResult(enum.Enum):
     """The result of a hello."""
 
     NEW = enum.auto()
@@ -96,7 +96,7 @@ def decode_hello(payload: bytes) -> Hello | Query:
     try:
         return _decoder.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(Code.UNEXPECTED, f"its hello cannot be read: {error}") from error
+        raise PeerRefused(Code.UNEXPECTED, f"its hello cannot be read: {error}") from error
 
 
 def judge(
@@ -106,7 +106,7 @@ def judge(
     known: Mapping[str, KnownPeer],
     open_: Hello | None,
     dialed: str | None,
-) -> Answer:
+) -> HelloResult:
     """Checks whether the node may connect. `open_` is the hello on the open connection to a node of
     its name. `dialed` is the name that this node meant to dial (None: it was dialed).
 
@@ -116,7 +116,7 @@ def judge(
     name = info.name
     _judge_cluster(info, own)
     if name == own.name:
-        raise Refused(
+        raise PeerRefused(
             Code.OWN_NAME,
             "it is this node itself: an address of another node leads here"
             if info.incarnation == own.incarnation
@@ -124,51 +124,51 @@ def judge(
         )
     if hello.to != own.name or dialed not in (None, name):
         wanted, met = (hello.to, own.name) if dialed is None else (dialed, name)
-        raise Refused(
+        raise PeerRefused(
             Code.WRONG_NODE, f"node {wanted} was dialed, but {met} answered: check the addresses"
         )
     if name not in known:
-        raise Refused(Code.UNKNOWN_NAME, f"node {name} is not one of the peers of {own.name}")
+        raise PeerRefused(Code.UNKNOWN_NAME, f"node {name} is not one of the peers of {own.name}")
     if dialed is None and name > own.name:
-        raise Refused(
+        raise PeerRefused(
             Code.DIRECTION, f"{own.name} dials {name}, not the other way: the smaller name dials"
         )
     incarnation = known[name].incarnation
     if incarnation not in (None, info.incarnation):
-        raise Refused(
+        raise PeerRefused(
             Code.INCARNATION,
             f"node {name} is known as incarnation {incarnation}, and this is {info.incarnation}: "
             "a node that lost its data waits until it is replaced",
         )
-    return Answer.NEW if open_ is None else _judge_again(hello, open_)
+    return HelloResult.NEW if open_ is None else _judge_again(hello, open_)
 
 
 def _judge_cluster(info: PeerInfo, own: PeerInfo) -> None:
     if own.cluster_id is None:
-        raise Refused(Code.NOT_FORMED, f"node {own.name} belongs to no cluster yet")
+        raise PeerRefused(Code.NOT_FORMED, f"node {own.name} belongs to no cluster yet")
     if info.cluster_id is None:
-        raise Refused(Code.NOT_FORMED, f"node {info.name} belongs to no cluster yet")
+        raise PeerRefused(Code.NOT_FORMED, f"node {info.name} belongs to no cluster yet")
     if info.cluster_id != own.cluster_id:
-        raise Refused(
+        raise PeerRefused(
             Code.CLUSTER,
             f"node {info.name} belongs to cluster {info.cluster_id}, "
             f"and {own.name} to {own.cluster_id}",
         )
 
 
-def _judge_again(hello: Hello, open_: Hello) -> Answer:
+def _judge_again(hello: Hello, open_: Hello) -> HelloResult:
     name = hello.info.name
     if hello.info.incarnation != open_.info.incarnation:
-        raise Refused(
+        raise PeerRefused(
             Code.INCARNATION,
             f"a node {name} of incarnation {open_.info.incarnation} is connected, and this is "
             f"{hello.info.incarnation}: names must differ",
         )
     if hello.run != open_.run:
-        raise Refused(
+        raise PeerRefused(
             Code.SECOND,
             f"another process with the name and the data of node {name} is connected",
         )
     if hello.dial <= open_.dial:
-        raise Refused(Code.OVERTAKEN, f"node {name} has a later connection")
-    return Answer.REPLACES
+        raise PeerRefused(Code.OVERTAKEN, f"node {name} has a later connection")
+    return HelloResult.REPLACES

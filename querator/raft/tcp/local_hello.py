@@ -7,14 +7,14 @@ from typing import Final
 import msgspec
 
 from querator.model.limits import PEER_DESCRIPTION_BYTES_MAX
-from querator.raft.refusals import Code, Refused
+from querator.raft.refusals import Code, PeerRefused
 from querator.raft.starts import StartMemory
-from querator.raft.tcp.connection import Connection
-from querator.raft.tcp.frames import NONCE_BYTES, Kind
+from querator.raft.tcp.connection import PeerConnection
+from querator.raft.tcp.frames import NONCE_BYTES, FrameKind
 from querator.raft.tcp.handshake import Handshake, Reply
 from querator.raft.tcp.hello import (
-    Answer,
     Hello,
+    HelloResult,
     KnownPeer,
     PeerInfo,
     Query,
@@ -80,15 +80,15 @@ class Greeter:
         return Handshake.dial(self._token, secrets.token_bytes(NONCE_BYTES), payload)
 
     def greet(
-        self, connection: Connection, handshake: Handshake, open_: Iterable[Connection]
-    ) -> tuple[Kind, bytes]:
+        self, connection: PeerConnection, handshake: Handshake, open_: Iterable[PeerConnection]
+    ) -> tuple[FrameKind, bytes]:
         """The frame to send to a node that has proven the token. `open_` are the open connections.
         Raises Refused.
         """
         hello = decode_hello(handshake.payload)
         if isinstance(hello, Query):
             if connection.dialed is not None:
-                raise Refused(Code.UNEXPECTED, "it answers with a question")
+                raise PeerRefused(Code.UNEXPECTED, "it answers with a question")
             if hello.info is not None:
                 self._look_at(hello.info)
             return handshake.agree(self._description)
@@ -111,11 +111,13 @@ class Greeter:
     def _judge_starts(self, info: PeerInfo) -> None:
         try:
             self._starts.judge(info.key, info.starts)
-        except Refused as refused:
+        except PeerRefused as refused:
             self.old_copies[info.name] = refused.reason
             raise
 
-    def judge(self, connection: Connection, hello: Hello, open_: Iterable[Connection]) -> Answer:
+    def judge(
+        self, connection: PeerConnection, hello: Hello, open_: Iterable[PeerConnection]
+    ) -> HelloResult:
         """See `hello.judge` and `StartMemory.judge`."""
         name = hello.info.name
         before = next((other.hello for other in open_ if other.name == name), None)
@@ -125,14 +127,16 @@ class Greeter:
         self._judge_starts(hello.info)
         return judge(hello, self.own, known=self.known, open_=before, dialed=dialed)
 
-    def judge_again(self, open_: Iterable[Connection]) -> list[tuple[Connection, Refused]]:
+    def judge_again(
+        self, open_: Iterable[PeerConnection]
+    ) -> list[tuple[PeerConnection, PeerRefused]]:
         """The open connections that may not stay open, with the reasons."""
         refusals = []
         for connection in open_:
             assert connection.hello is not None
             try:
                 self.judge(connection, connection.hello, ())
-            except Refused as refused:
+            except PeerRefused as refused:
                 refusals.append((connection, refused))
         return refusals
 

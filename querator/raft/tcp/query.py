@@ -6,11 +6,11 @@ from typing import Final
 
 from querator.config import ConfigError, parse_address
 from querator.raft.clock import Clock, RealClock
-from querator.raft.refusals import Refused
+from querator.raft.refusals import PeerRefused
 from querator.raft.tcp.channel import PeerTls
-from querator.raft.tcp.connection import Connection
+from querator.raft.tcp.connection import PeerConnection
 from querator.raft.tcp.frames import NONCE_BYTES, QUERY_LIMITS
-from querator.raft.tcp.handshake import Handshake, State
+from querator.raft.tcp.handshake import Handshake, HandshakeState
 from querator.raft.tcp.hello import PeerInfo, Query, encode_hello
 
 _CLOCK: Final = RealClock()
@@ -23,7 +23,7 @@ class QueryFailed(Exception):
 class QueryRefused(QueryFailed):
     """The other node refuses, with this code and reason."""
 
-    def __init__(self, address: str, refused: Refused) -> None:
+    def __init__(self, address: str, refused: PeerRefused) -> None:
         super().__init__(f"{address}: it refuses: {refused.reason}")
         self.code = refused.code
         self.reason = refused.reason
@@ -47,13 +47,13 @@ def query(
     deadline_s = clock.monotonic_s() + timeout_s
     try:
         with socket.create_connection(parse_address(address), timeout=timeout_s) as sock:
-            connection = Connection(
+            connection = PeerConnection(
                 sock, address, dialed=address, now_s=clock.monotonic_s(), deadline_s=deadline_s
             )
             if tls is not None:
                 connection.secure(tls.dial())
             return _ask(connection, token, Query(info), clock)
-    except Refused as refused:
+    except PeerRefused as refused:
         if refused.by_peer:
             raise QueryRefused(address, refused) from refused
         raise QueryFailed(f"{address}: {refused.reason}") from refused
@@ -64,7 +64,7 @@ def query(
         raise QueryFailed(f"{address}: {reason}") from error
 
 
-def _ask(connection: Connection, token: bytes, asked: Query, clock: Clock) -> bytes:
+def _ask(connection: PeerConnection, token: bytes, asked: Query, clock: Clock) -> bytes:
     """Raises Refused and OSError."""
     question = encode_hello(asked)
     handshake, reply = Handshake.dial(token, secrets.token_bytes(NONCE_BYTES), question)
@@ -80,13 +80,13 @@ def _ask(connection: Connection, token: bytes, asked: Query, clock: Clock) -> by
         kind, body = arrived
         handshake.binding = connection.binding
         answer = handshake.receive(kind, bytes(body))
-        if handshake.state is State.PROVEN:
+        if handshake.state is HandshakeState.PROVEN:
             return handshake.payload
         if answer is not None:
             connection.put(*answer)
 
 
-def _wait(connection: Connection, clock: Clock) -> None:
+def _wait(connection: PeerConnection, clock: Clock) -> None:
     """Waits until bytes arrive."""
     now_s = clock.monotonic_s()
     if now_s >= connection.deadline_s:
@@ -97,7 +97,7 @@ def _wait(connection: Connection, clock: Clock) -> None:
     except EOFError as error:
         what = "in the middle of TLS" if connection.awaits_tls else "without an answer"
         raise ConnectionError(f"it closed the connection {what}") from error
-    except Refused:
+    except PeerRefused:
         # TLS may have an alert to send to the other side.
         connection.send(now_s)
         raise

@@ -40,14 +40,14 @@ from querator.model.nodes import NodeKey
 from querator.raft.clock import Clock
 from querator.raft.messages import MessageError, PeerMessage, decode_frame, encode_frames
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Quiet, Received
-from querator.raft.refusals import TOLD, Code, RefusalLog, Refused
+from querator.raft.refusals import TOLD, Code, PeerRefused, RefusalLog
 from querator.raft.starts import StartMemory
 from querator.raft.tcp import dialing
 from querator.raft.tcp.channel import PeerTls
-from querator.raft.tcp.connection import PING_S, SILENCE_S, Connection, Phase, set_up
-from querator.raft.tcp.frames import OPEN_LIMITS, Kind
-from querator.raft.tcp.handshake import State, refusal_frame
-from querator.raft.tcp.hello import Answer, KnownPeer, PeerInfo
+from querator.raft.tcp.connection import PING_S, SILENCE_S, PeerConnection, Phase, set_up
+from querator.raft.tcp.frames import OPEN_LIMITS, FrameKind
+from querator.raft.tcp.handshake import HandshakeState, refusal_frame
+from querator.raft.tcp.hello import HelloResult, KnownPeer, PeerInfo
 from querator.raft.tcp.listening import Listener
 from querator.raft.tcp.local_hello import Greeter
 
@@ -105,8 +105,8 @@ class TcpPeers:
             wake=self._wake,
             resolve=resolve,
         )
-        self._connections: dict[int, Connection] = {}
-        self._open: dict[NodeKey, Connection] = {}
+        self._connections: dict[int, PeerConnection] = {}
+        self._open: dict[NodeKey, PeerConnection] = {}
         self._events: list[PeerEvent] = []
         self._refusals = RefusalLog()
         self._due_s = 0.0
@@ -168,7 +168,7 @@ class TcpPeers:
         if connection is None or not messages:
             return
         for body in encode_frames(list(messages)):
-            connection.put(Kind.MESSAGES, body)
+            connection.put(FrameKind.MESSAGES, body)
         if connection.queued_bytes > PEER_SEND_BYTES_CAP:
             self._lose(connection, f"{connection.queued_bytes} bytes wait to be sent to it")
 
@@ -270,7 +270,9 @@ class TcpPeers:
                 sock.close()
                 continue
             deadline_s = now_s + _HANDSHAKE_S
-            connection = Connection(sock, address, dialed=None, now_s=now_s, deadline_s=deadline_s)
+            connection = PeerConnection(
+                sock, address, dialed=None, now_s=now_s, deadline_s=deadline_s
+            )
             if self._tls is not None:
                 connection.secure(self._tls.accept())
             connection.handshake = self._greeter.accept()
@@ -291,22 +293,22 @@ class TcpPeers:
                 f"{PEER_UNPROVEN_MAX} connections have not finished their handshake: this is the "
                 "oldest"
             )
-            self._refuse(unproven[0], Refused(Code.CROWDED, reason), now_s)
+            self._refuse(unproven[0], PeerRefused(Code.CROWDED, reason), now_s)
 
     def _dial(self, now_s: float) -> None:
         for name, address, sock in self._dialer.dial(now_s):
-            connection = Connection(
+            connection = PeerConnection(
                 sock, address, dialed=name, now_s=now_s, deadline_s=now_s + _CONNECT_S
             )
             self._begin(connection, select.EPOLLOUT)
 
-    def _begin(self, connection: Connection, mask: int) -> None:
+    def _begin(self, connection: PeerConnection, mask: int) -> None:
         descriptor = connection.socket.fileno()
         self._connections[descriptor] = connection
         self._poll.register(descriptor, mask)
         self._due_by(connection.deadline_s)
 
-    def _on_connect(self, connection: Connection, now_s: float) -> None:
+    def _on_connect(self, connection: PeerConnection, now_s: float) -> None:
         """The connect has ended, with or without success."""
         assert connection.dialed is not None
         failure = connection.connect_error()
@@ -325,7 +327,7 @@ class TcpPeers:
 
     # --- connections go on ------------------------------------------------------------------------
 
-    def _on_ready(self, connection: Connection, mask: int, now_s: float) -> None:
+    def _on_ready(self, connection: PeerConnection, mask: int, now_s: float) -> None:
         if connection.phase is Phase.CONNECTING:
             self._on_connect(connection, now_s)
             return
@@ -334,9 +336,9 @@ class TcpPeers:
         if mask & select.EPOLLOUT and connection.phase is not Phase.CLOSED:
             self._send(connection, now_s)
 
-    def _read(self, connection: Connection, now_s: float) -> None:
+    def _read(self, connection: PeerConnection, now_s: float) -> None:
         messages: list[PeerMessage] = []
-        trouble: Refused | EOFError | OSError | None = None
+        trouble: PeerRefused | EOFError | OSError | None = None
         try:
             arrived = connection.receive(now_s)
             if connection.quiet:
@@ -347,18 +349,18 @@ class TcpPeers:
                 arrived = connection.phase is not Phase.CLOSED and connection.more()
             if connection.phase is Phase.SHAKING and connection.queued_bytes:
                 self._send(connection, now_s)
-        except (Refused, EOFError, OSError) as error:
+        except (PeerRefused, EOFError, OSError) as error:
             trouble = error
         if messages:
             assert connection.key is not None
             self._events.append(Received(connection.key, messages))
-        if isinstance(trouble, Refused):
+        if isinstance(trouble, PeerRefused):
             self._refuse(connection, trouble, now_s)
         elif trouble is not None:
             self._on_end(connection, trouble, now_s)
 
     def _take_frames(
-        self, connection: Connection, messages: list[PeerMessage], now_s: float
+        self, connection: PeerConnection, messages: list[PeerMessage], now_s: float
     ) -> None:
         """Raises Refused and OSError; `messages` has the messages before that."""
         reader = connection.reader
@@ -367,47 +369,52 @@ class TcpPeers:
             kind, body = arrived
             if connection.phase is Phase.SHAKING:
                 self._shake(connection, kind, bytes(body), now_s)
-            elif kind is Kind.MESSAGES:
+            elif kind is FrameKind.MESSAGES:
                 try:
                     messages.extend(decode_frame(body))
                 except MessageError as error:
-                    raise Refused(Code.DAMAGED, str(error)) from error
+                    raise PeerRefused(Code.DAMAGED, str(error)) from error
 
-    def _on_end(self, connection: Connection, error: EOFError | OSError, now_s: float) -> None:
+    def _on_end(self, connection: PeerConnection, error: EOFError | OSError, now_s: float) -> None:
         reason = "closed by the other side"
         if isinstance(error, OSError):
             reason = error.strerror or str(error)
         handshake = connection.handshake
-        begun = handshake is not None and handshake.state not in (State.LISTENING, State.ANSWERED)
+        begun = handshake is not None and handshake.state not in (
+            HandshakeState.LISTENING,
+            HandshakeState.ANSWERED,
+        )
         if connection.phase is Phase.SHAKING and (begun or connection.reader.partial):
             what = "TLS" if connection.awaits_tls else "the handshake"
-            refused = Refused(Code.CLOSED, f"it went away in the middle of {what}: {reason}")
+            refused = PeerRefused(Code.CLOSED, f"it went away in the middle of {what}: {reason}")
             self._refuse(connection, refused, now_s)
         else:
             self._lose(connection, reason)
 
-    def _shake(self, connection: Connection, kind: Kind, body: bytes, now_s: float) -> None:
+    def _shake(
+        self, connection: PeerConnection, kind: FrameKind, body: bytes, now_s: float
+    ) -> None:
         handshake = connection.handshake
         assert handshake is not None
         handshake.binding = connection.binding
         reply = handshake.receive(kind, body)
-        if handshake.state is State.PROVEN:
+        if handshake.state is HandshakeState.PROVEN:
             reply = self._greeter.greet(connection, handshake, self._open.values())
         if reply is not None:
             connection.put(*reply)
-        if handshake.state is State.DONE:
+        if handshake.state is HandshakeState.DONE:
             self._join(connection, now_s)
         if connection.queued_bytes:
             self._send(connection, now_s)
 
-    def _join(self, connection: Connection, now_s: float) -> None:
+    def _join(self, connection: PeerConnection, now_s: float) -> None:
         """The handshake is done: the connection is open. Raises Refused."""
         hello = connection.hello
         if hello is None:
-            raise Refused(Code.UNEXPECTED, "a connection with a question sends nothing else")
+            raise PeerRefused(Code.UNEXPECTED, "a connection with a question sends nothing else")
         # Another connection of its name may have opened first.
         answer = self._greeter.judge(connection, hello, self._open.values())
-        if answer is Answer.REPLACES:
+        if answer is HelloResult.REPLACES:
             self._lose(self._open[hello.info.key], "it has connected again")
         key = hello.info.key
         connection.key = key
@@ -423,7 +430,7 @@ class TcpPeers:
         self._events.append(Connected(key))
         _log.info("peers.connected", peer=key, address=connection.address)
 
-    def _send(self, connection: Connection, now_s: float) -> None:
+    def _send(self, connection: PeerConnection, now_s: float) -> None:
         try:
             connection.send(now_s)
         except OSError as error:
@@ -453,7 +460,7 @@ class TcpPeers:
             self._due_by(connection.due_s)
         self._due_by(min(self._listener.due_s, self._dialer.due_s()))
 
-    def _look_after(self, connection: Connection, now_s: float) -> None:
+    def _look_after(self, connection: PeerConnection, now_s: float) -> None:
         if now_s >= connection.received_s + SILENCE_S:
             self._lose(connection, f"it has been silent for {SILENCE_S:g} s")
             return
@@ -468,19 +475,19 @@ class TcpPeers:
                 connection, "its keys have reached their age limit: the connection is opened again"
             )
         elif now_s >= connection.sent_s + PING_S and not connection.queued_bytes:
-            connection.put(Kind.PING)
+            connection.put(FrameKind.PING)
             self._send(connection, now_s)
 
-    def _time_out(self, connection: Connection, now_s: float) -> None:
+    def _time_out(self, connection: PeerConnection, now_s: float) -> None:
         if connection.phase is Phase.CONNECTING:
             self._lose(connection, f"it does not answer within {_CONNECT_S:g} s")
         else:
             reason = f"its handshake was not done within {_HANDSHAKE_S:g} s"
-            self._refuse(connection, Refused(Code.TIMEOUT, reason), now_s)
+            self._refuse(connection, PeerRefused(Code.TIMEOUT, reason), now_s)
 
     # --- connections end --------------------------------------------------------------------------
 
-    def _refuse(self, connection: Connection, refused: Refused, now_s: float) -> None:
+    def _refuse(self, connection: PeerConnection, refused: PeerRefused, now_s: float) -> None:
         """Logs the refusal, sends the reason to the other side if it concerns it, and ends the
         connection.
         """
@@ -498,7 +505,7 @@ class TcpPeers:
                 pass  # It has gone already.
         self._drop(connection, now_s, refused.reason)
 
-    def _lose(self, connection: Connection, reason: str) -> None:
+    def _lose(self, connection: PeerConnection, reason: str) -> None:
         """Ends a connection without a refusal."""
         if connection.phase is Phase.OPEN:
             _log.info(
@@ -509,7 +516,7 @@ class TcpPeers:
             )
         self._drop(connection, self._clock.monotonic_s(), reason)
 
-    def _drop(self, connection: Connection, now_s: float, reason: str) -> None:
+    def _drop(self, connection: PeerConnection, now_s: float, reason: str) -> None:
         if connection.phase is Phase.CLOSED:
             return
         phase = connection.phase

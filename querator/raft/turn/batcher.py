@@ -47,7 +47,7 @@ class Batcher:
         self._line.remove(group)
         return list(queue)
 
-    def take(self) -> Iterator[tuple[GroupId, list[Call]]]:
+    def next_entries(self) -> Iterator[tuple[GroupId, list[Call]]]:
         """The entries of one turn: at most one per group, `TURN_BYTES_MAX` together.
 
         A call that exceeds the size of an entry gets its own entry, when its group is first in the

@@ -26,7 +26,7 @@ class Deletions:
         requests = self._requests if request.rows else self._closing
         requests.setdefault(request.group, []).append(request)
 
-    def go_on(self, txn: WriteTransaction) -> list[Remove]:
+    def delete_more(self, txn: WriteTransaction) -> list[Remove]:
         """Deletes rows; returns the requests that are fulfilled with this transaction.
 
         A group that loses its first rows is marked in the same transaction.

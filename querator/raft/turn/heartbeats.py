@@ -17,7 +17,7 @@ from querator.model.nodes import NodeKey
 from querator.raft.clock import Clock
 from querator.raft.group.group import Group
 from querator.raft.messages import Beat, Heartbeat, HeartbeatReply, Stale
-from querator.raft.peer_outbox import Mail
+from querator.raft.peer_outbox import PeerOutbox
 from querator.raft.requests import Outcome
 
 PERIOD_S: Final = 0.35
@@ -26,11 +26,11 @@ _ROUNDS_MAX: Final = 8
 
 
 class Heartbeats:
-    def __init__(self, groups: dict[GroupId, Group], *, clock: Clock, mail: Mail) -> None:
+    def __init__(self, groups: dict[GroupId, Group], *, clock: Clock, outbox: PeerOutbox) -> None:
         """`groups` are those of the node; their owner keeps the dict up to date."""
         self._groups = groups
         self._clock = clock
-        self._mail = mail
+        self._outbox = outbox
         self.led: dict[GroupId, Group] = {}
         """Groups that this node leads and that have other replicas."""
         self._round = 0
@@ -42,7 +42,7 @@ class Heartbeats:
         """When the next heartbeat is due, by the monotonic clock."""
         return self._due_s if self.led else None
 
-    def look(self, group: Group) -> None:
+    def update(self, group: Group) -> None:
         """Checks whether the group needs heartbeats of a leader here."""
         if group.member.leads and len(group.journal.replicas) > 1 and group.quarantined is None:
             if not self.led:
@@ -68,12 +68,12 @@ class Heartbeats:
             if not group.member.leads or group.quarantined is not None:
                 del self.led[group.group]
                 continue
-            for node, beat in group.beats(now_s, outcome):
+            for node, beat in group.heartbeats(now_s, outcome):
                 beats[node].append(beat)
         wall_ms = self._clock.wall_ms()
         for node, some in beats.items():
             together = tuple(some)
-            self._mail.now(node, Heartbeat(self._round, wall_ms, together))
+            self._outbox.now(node, Heartbeat(self._round, wall_ms, together))
             sent = self._sent[node]
             sent[self._round] = together
             while len(sent) > _ROUNDS_MAX:
@@ -90,7 +90,7 @@ class Heartbeats:
             group = self._groups.get(beat.group)
             refused: int | None = 0
             if group is not None:
-                if group.hears(beat, now_s):
+                if group.is_plain_heartbeat(beat, now_s):
                     continue
                 before = (group.member.term, group.member.leader, group.member.commit_index)
                 refused = group.on_beat(beat, outcome)
@@ -100,7 +100,7 @@ class Heartbeats:
             if refused is not None:
                 stale.append(Stale(beat.group, beat.sender, beat.to, refused))
         reply = HeartbeatReply(heartbeat.round, self._clock.wall_ms(), tuple(stale))
-        self._mail.later(node, reply)
+        self._outbox.later(node, reply)
         return changed
 
     def on_reply(self, node: NodeKey, reply: HeartbeatReply) -> dict[GroupId, Group]:

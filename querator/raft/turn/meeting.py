@@ -9,7 +9,7 @@ from querator.model.limits import START_MARK_MS
 from querator.model.nodes import NodeKey
 from querator.raft.clock import Clock
 from querator.raft.messages import Meetings
-from querator.raft.peer_outbox import Mail
+from querator.raft.peer_outbox import PeerOutbox
 from querator.raft.peers import Connected, Disconnected, PeerEvent
 from querator.raft.starts import StartMemory
 from querator.storage.environment import WriteTransaction
@@ -20,10 +20,10 @@ _MARK_S: Final = START_MARK_MS / 1000
 class Meeting:
     """Starts in a node's turns. Only the raft thread calls it."""
 
-    def __init__(self, starts: StartMemory, *, clock: Clock, mail: Mail) -> None:
+    def __init__(self, starts: StartMemory, *, clock: Clock, outbox: PeerOutbox) -> None:
         self._starts = starts
         self._clock = clock
-        self._mail = mail
+        self._outbox = outbox
         self._connected: dict[NodeKey, None] = {}
         self._new: list[NodeKey] = []
         """Newly connected nodes, which must get all starts."""
@@ -58,7 +58,7 @@ class Meeting:
     def flush(self, txn: WriteTransaction) -> None:
         self._starts.flush(txn)
 
-    def tell(self) -> None:
+    def send_starts(self) -> None:
         """Sends what is on disk: all starts to newly connected nodes, and new starts to the
         others.
         """
@@ -66,12 +66,12 @@ class Meeting:
             everything = Meetings(self._starts.all())
             for node in self._new:
                 if node in self._connected and everything.met:
-                    self._mail.now(node, everything)
+                    self._outbox.now(node, everything)
         if news := self._starts.take_news():
             for node in self._connected:
                 if node not in self._new:
-                    self._mail.now(node, Meetings(news))
+                    self._outbox.now(node, Meetings(news))
         self._new.clear()
 
-    def hear(self, message: Meetings) -> None:
-        self._starts.hear(message.met)
+    def learn(self, message: Meetings) -> None:
+        self._starts.learn(message.met)

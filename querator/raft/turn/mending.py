@@ -10,7 +10,7 @@ from collections import deque
 
 from querator.model.entries import Tier
 from querator.model.errors import ErrorCode, QueratorError
-from querator.raft.log.disk_budget import Space
+from querator.raft.log.disk_budget import DiskBudget
 from querator.raft.requests import Mend
 from querator.storage import attachments, generations
 from querator.storage.environment import StorageCorrupt, WriteTransaction
@@ -21,7 +21,7 @@ _Done = tuple["asyncio.Future[None]", QueratorError | None]
 class Mending:
     """Rewriting requests of one node. Only the raft thread calls it."""
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: DiskBudget) -> None:
         self._space = space
         self._requests: deque[Mend] = deque()
 
@@ -31,7 +31,7 @@ class Mending:
     def add(self, request: Mend) -> None:
         self._requests.append(request)
 
-    def go_on(self, txn: WriteTransaction) -> list[_Done]:
+    def mend_next(self, txn: WriteTransaction) -> list[_Done]:
         """Writes the first one; returns the requests that are done when the transaction is
         committed.
         """

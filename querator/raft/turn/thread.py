@@ -130,14 +130,14 @@ class RaftThread:
             self.liveness.begin_turn()
             if peers is not None:
                 self._look_at_loop()
-            requests = inbox.take(REQUESTS_TURN_MAX)
+            requests = inbox.take_all(REQUESTS_TURN_MAX)
             if requests and isinstance(requests[-1], Stop):
                 stop_s = self._clock.monotonic_s() + STOP_WAIT_MS_MAX / 1000
                 requests.pop()
             outcome = turns.turn(requests, () if peers is None else peers.receive())
             if outcome:
                 self._hand_over(outcome)
-            if stop_s is not None and (turns.answered or self._clock.monotonic_s() > stop_s):
+            if stop_s is not None and (turns.all_answered or self._clock.monotonic_s() > stop_s):
                 return
             if not inbox:
                 wait_s = self._wait_s(stop_s)
@@ -147,7 +147,7 @@ class RaftThread:
     def _look_at_loop(self) -> None:
         assert self._loop is not None
         watch = self.turns.loop_watch
-        if watch.look(self._clock.monotonic_s()):
+        if watch.check(self._clock.monotonic_s()):
             self._loop.call_soon_threadsafe(watch.beat)
 
     def _hand_over(self, outcome: Outcome) -> None:

@@ -5,7 +5,7 @@ import heapq
 from querator.model.ids import GroupId
 
 
-class Alarms:
+class GroupTimers:
     """Alarms by the monotonic clock, at most one for each group."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Alarms:
             self._set[group] = at_s
             heapq.heappush(self._heap, (at_s, group))
 
-    def ringing(self, now_s: float) -> list[GroupId]:
+    def due(self, now_s: float) -> list[GroupId]:
         """Takes the groups whose alarms have rung."""
         groups = []
         while self._heap and self._heap[0][0] <= now_s:

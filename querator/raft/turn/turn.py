@@ -56,8 +56,8 @@ from querator.raft.group import call_errors
 from querator.raft.group.group import Group
 from querator.raft.group.packing import Packed
 from querator.raft.group.pending import Backlog
-from querator.raft.group.snapshot_schedule import Traffic
-from querator.raft.log.disk_budget import Space
+from querator.raft.group.snapshot_schedule import SnapshotTraffic
+from querator.raft.log.disk_budget import DiskBudget
 from querator.raft.log.journal import GroupDeleted
 from querator.raft.log.window import LogWindow
 from querator.raft.messages import (
@@ -69,7 +69,7 @@ from querator.raft.messages import (
     RequestVote,
     VoteReply,
 )
-from querator.raft.peer_outbox import Mail
+from querator.raft.peer_outbox import PeerOutbox
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Peers, Quiet, Received
 from querator.raft.requests import (
     Call,
@@ -94,7 +94,7 @@ from querator.raft.turn.heartbeats import Heartbeats
 from querator.raft.turn.meeting import Meeting
 from querator.raft.turn.mending import Mending
 from querator.raft.turn.open_transaction import OpenTransaction
-from querator.raft.turn.timers import Alarms
+from querator.raft.turn.timers import GroupTimers
 from querator.storage.environment import Environment, StorageCorrupt, WriteTransaction
 
 _Done = tuple["asyncio.Future[None]", QueratorError | None]
@@ -127,14 +127,14 @@ class Turns:
         self._tell_early = early
         self._clock = clock
         self._node = node
-        self._mail = Mail(peers)
+        self._outbox = PeerOutbox(peers)
         self._meetings = Meeting(
-            StartMemory(node, {}) if starts is None else starts, clock=clock, mail=self._mail
+            StartMemory(node, {}) if starts is None else starts, clock=clock, outbox=self._outbox
         )
         self._chance = chance
         self._window = LogWindow(log_bytes_kept)
         self._groups: dict[GroupId, Group] = {}
-        self._heartbeats = Heartbeats(self._groups, clock=clock, mail=self._mail)
+        self._heartbeats = Heartbeats(self._groups, clock=clock, outbox=self._outbox)
         self.skew = Skew(clock)
         self.loop_watch = LoopWatch()
         """Checked by the component that makes the turns, if there are other nodes."""
@@ -143,12 +143,12 @@ class Turns:
         self._batcher = Batcher()
         self._backlog = Backlog(bytes_max=PROPOSAL_BYTES_UNAPPLIED_MAX)
         self._dirty: dict[GroupId, Group] = {}
-        self._alarms = Alarms()
-        self._space = Space(environment)
-        self._mending = Mending(self._space)
+        self._timers = GroupTimers()
+        self._disk_budget = DiskBudget(environment)
+        self._mending = Mending(self._disk_budget)
         self._transaction = OpenTransaction(environment, clock)
         self.stats = TurnGatherer()
-        self.traffic = Traffic()
+        self.traffic = SnapshotTraffic()
         """Traffic of snapshots."""
 
     def turn(self, requests: Sequence[Request], events: Sequence[PeerEvent] = ()) -> Outcome:
@@ -158,35 +158,35 @@ class Turns:
         outcome = Outcome()
         clock = self._clock.monotonic_s
         started = clock()
-        self._space.begin_turn()
+        self._disk_budget.begin_turn()
         self._remember(events, outcome)
         for request in requests:
             self._take(request, outcome)
         for event in events:
             self._deliver(event, outcome)
-        self._ring(started, outcome)
+        self._wake_due_groups(started, outcome)
         if self.loop_watch.hangs:
             # The led groups must hand over their leaderships.
             self._dirty.update(self._heartbeats.led)
         self._call()
         taken = clock()
         for group in self._dirty.values():
-            if not group.alone:
+            if not group.is_only_voter:
                 group.tick()
-        self._look(outcome)
+        self._check_groups(outcome)
         ticked = clock()
         counts = self._append(outcome)
         self._transaction.bytes += counts[2]
         for group in self._dirty.values():
-            if group.alone:
+            if group.is_only_voter:
                 group.tick()
-                group.look(outcome)
+                group.check(outcome)
             group.send(outcome)
         self._heartbeats.send(started, outcome)
-        self._mail.send_now()
+        self._outbox.send_now()
         appended = clock()
         instants = self._write(outcome)
-        self._mail.send_later()
+        self._outbox.send_later()
         if instants is not None:
             written, applied, committed = instants
             self.stats.add(
@@ -212,21 +212,21 @@ class Turns:
                 txn.abort()
                 raise
             self._stored(self._transaction.commit(txn), outcome)
-        self._meetings.tell()
+        self._meetings.send_starts()
 
-    def _look(self, outcome: Outcome) -> None:
+    def _check_groups(self, outcome: Outcome) -> None:
         for group in self._dirty.values():
-            if group.alone and group.member.leads:
+            if group.is_only_voter and group.member.leads:
                 continue
-            group.look(outcome)
-            office = group.office
-            if office is None:
+            group.check(outcome)
+            leader_term = group.leader_term
+            if leader_term is None:
                 continue
-            if office.transferring:
-                office.held[:0] = self._batcher.remove(group.group)
-            elif office.held:
-                self._batcher.add_first(office.held)
-                office.held = []
+            if leader_term.transferring:
+                leader_term.held[:0] = self._batcher.remove(group.group)
+            elif leader_term.held:
+                self._batcher.add_first(leader_term.held)
+                leader_term.held = []
 
     @property
     def idle(self) -> bool:
@@ -235,23 +235,25 @@ class Turns:
             return False
         if self._meetings.pending:
             return False
-        return not (self.traffic.calls or self._mail.calls)
+        return not (self.traffic.calls or self._outbox.calls)
 
     @property
-    def answered(self) -> bool:
+    def all_answered(self) -> bool:
         """Whether every accepted call is answered, or waits for a majority that is not heard.
         Groups may still be being deleted; a later request continues that.
         """
         if self._batcher or self._dirty or self._transaction:
             return False
-        return not any(group.waiting and group.member.hopes for group in self._groups.values())
+        return not any(
+            group.waiting and group.member.may_still_commit for group in self._groups.values()
+        )
 
     def wait_s(self) -> float | None:
         """Seconds until there is something to do without a request; None: for ever."""
         if not self.idle:
             return 0.0
         instants = (
-            self._alarms.first_s,
+            self._timers.first_s,
             self._heartbeats.due_s,
             self._transaction.due_s,
             self._meetings.due_s,
@@ -285,7 +287,7 @@ class Turns:
 
     def _take_call(self, call: Call, outcome: Outcome) -> None:
         group = self._groups.get(call.group)
-        if group is None or group.office is None:
+        if group is None or group.leader_term is None:
             outcome.errors.append((call, refusal(call.group, group)))
             return
         excess = self._backlog.excess(call.group, call.bytes)
@@ -294,8 +296,8 @@ class Turns:
             outcome.errors.append((call, refused))
             return
         call.deadline_s = self._clock.monotonic_s() + PROPOSAL_TIMEOUT_MS / 1000
-        if group.office.transferring:
-            group.office.held.append(call)
+        if group.leader_term.transferring:
+            group.leader_term.held.append(call)
         else:
             self._batcher.add(call)
 
@@ -331,7 +333,7 @@ class Turns:
                     chance=self._chance,
                     skew=self.skew,
                     loop_watch=self.loop_watch,
-                    mail=self._mail,
+                    outbox=self._outbox,
                     environment=self._environment,
                     traffic=self.traffic,
                     backlog=self._backlog,
@@ -363,17 +365,17 @@ class Turns:
             outcome.done.append((opening.future, call_errors.being_deleted(group_id)))
         self._deletions.add(request)
 
-    def _ring(self, now_s: float, outcome: Outcome) -> None:
+    def _wake_due_groups(self, now_s: float, outcome: Outcome) -> None:
         """Checks the groups whose alarm has rung, which may propose due commands."""
-        for group_id in self._alarms.ringing(now_s):
+        for group_id in self._timers.due(now_s):
             group = self._groups.get(group_id)
             if group is None:
                 continue
             if (at_s := group.wake_s()) is not None and at_s > self._clock.monotonic_s():
                 # The leader, or the majority, has been heard meanwhile.
-                self._alarms.set(group_id, at_s)
+                self._timers.set(group_id, at_s)
                 continue
-            if group.in_office and not group.transferring:
+            if group.is_serving and not group.transferring:
                 self._batcher.add_first(group.own_calls(outcome))
             self._dirty[group_id] = group
 
@@ -381,19 +383,21 @@ class Turns:
         """Lets groups continue that have waited for a snapshot to begin, or for space to send."""
         for group_id in self.traffic.called() if self.traffic.calls else ():
             group = self._groups.get(group_id)
-            if group is not None and group.copies is not None:
-                group.copies.called()
+            if group is not None and group.snapshot_senders is not None:
+                group.snapshot_senders.called()
                 self._dirty[group_id] = group
-        if self._mail.calls:
+        if self._outbox.calls:
             # They go first. Otherwise the groups that fill the space again would always be before
             # them.
-            called = {id_: self._groups[id_] for id_ in self._mail.called() if id_ in self._groups}
+            called = {
+                id_: self._groups[id_] for id_ in self._outbox.called() if id_ in self._groups
+            }
             self._dirty = {**called, **self._dirty}
 
     def _set_alarm(self, group: Group) -> None:
         at_s = group.wake_s()
         if at_s is not None:
-            self._alarms.set(group.group, at_s)
+            self._timers.set(group.group, at_s)
 
     # --- 2 deliver ----------------------------------------------------------------
 
@@ -414,7 +418,7 @@ class Turns:
                             self._hear_clock(node, message.wall_ms)
                             self._dirty.update(self._heartbeats.on_reply(node, message))
                         case Meetings():
-                            self._meetings.hear(message)
+                            self._meetings.learn(message)
             case Quiet(node):
                 self._touch(lambda group: group.on_quiet(node))
             case Connected(node) | Disconnected(node):
@@ -428,7 +432,7 @@ class Turns:
 
     def _hear_clock(self, node: NodeKey, wall_ms: int) -> None:
         if wall_ms:
-            self.skew.heard(node, wall_ms)
+            self.skew.record_clock(node, wall_ms)
         if self.skew.beyond:
             # The led groups must hand over their leaderships.
             self._dirty.update(self._heartbeats.led)
@@ -441,7 +445,7 @@ class Turns:
         if (
             isinstance(message, Append)
             and message.entries
-            and not self._space.takes_entries(message)
+            and not self._disk_budget.takes_entries(message)
         ):
             # The message is acknowledged without its entries; the leader sends them again.
             bare = msgspec.structs.replace(message, entries=())
@@ -456,9 +460,9 @@ class Turns:
         if not self._batcher:
             return 0, 0, 0
         entries = commands = size = 0
-        for group_id, waiting in self._batcher.take():
+        for group_id, waiting in self._batcher.next_entries():
             group = self._groups[group_id]
-            if not group.in_office:
+            if not group.is_serving:
                 refused = group.refusal()
                 outcome.errors.extend((call, refused) for call in waiting)
                 continue
@@ -476,12 +480,12 @@ class Turns:
         return entries, commands, size
 
     def _need(self, group: Group, packed: Packed) -> Need:
-        if self._space.roomy:
+        if self._disk_budget.roomy:
             return _SMALL_NEED
         return group.need(packed.calls)
 
     def _takes(self, packed: Packed, need: Need) -> bool:
-        return self._space.takes_calls(packed.stamped.entry, len(packed.calls), need)
+        return self._disk_budget.takes_calls(packed.stamped.entry, len(packed.calls), need)
 
     def _with_space(self, group: Group, waiting: list[Call], outcome: Outcome) -> list[Call]:
         """The calls of an entry without space that may be accepted. Calls that lack space only in
@@ -497,13 +501,13 @@ class Turns:
             if not later and self._takes(alone, need):
                 calls.append(call)
                 continue
-            if self._space.may_take_later(alone.stamped.entry, 1, need):
+            if self._disk_budget.may_take_later(alone.stamped.entry, 1, need):
                 later.append(call)
                 continue
-            outcome.errors.append((call, self._space.refusal(need.tier)))
+            outcome.errors.append((call, self._disk_budget.refusal(need.tier)))
             if call.future is None:
-                assert group.office is not None
-                group.office.refused()
+                assert group.leader_term is not None
+                group.leader_term.refused()
                 self._set_alarm(group)
         self._batcher.add_first(later)
         return calls
@@ -514,7 +518,7 @@ class Turns:
         """Instants after writing, applying and committing; None: nothing was committed."""
         clock = self._clock.monotonic_s
         groups = [group for group in self._dirty.values() if group.changed]
-        trimmed = self._to_trim()
+        trimmed = self._groups_to_empty()
         always = bool(trimmed or self._deletions or self._mending)
         if not (groups or always or self._transaction.must_commit):
             self._settle(outcome)
@@ -533,7 +537,7 @@ class Turns:
             if may_wait and not later and self._may_wait(txn, outcome):
                 self._settle(outcome)
                 return None
-            giving = self._giving_way(groups)
+            giving = self._groups_to_trim(groups)
             done = self._finish(txn, [*groups, *giving], trimmed, outcome)
             applied = clock()
         except BaseException:
@@ -553,7 +557,7 @@ class Turns:
         because this turn has written much.
         """
         waiting = [group for group in groups if group.unapplied]
-        room = self._space.room(txn) if waiting else None
+        room = self._disk_budget.room(txn) if waiting else None
         for place, group in enumerate(waiting):
             if len(txn.changes()) > TURN_ROWS_MAX:
                 return {left.group: left for left in waiting[place:]}
@@ -568,14 +572,14 @@ class Turns:
             group.synced()
             if group_id in self._dirty:
                 continue
-            if group.goes_on:
+            if group.needs_next_turn:
                 self._dirty[group_id] = group
             else:
                 group.settled(outcome)
 
     def _may_wait(self, txn: WriteTransaction, outcome: Outcome) -> bool:
         """Whether the commit may be left to a later turn; if so, the transaction is kept."""
-        if outcome or self._opening or self.traffic.sending or not self._space.ample:
+        if outcome or self._opening or self.traffic.sending or not self._disk_budget.ample:
             return False
         return self._transaction.keep(txn)
 
@@ -589,30 +593,30 @@ class Turns:
         """Does the other writes before the commit; returns the requests that they fulfil."""
         for group in groups:
             group.truncate(txn, outcome)
-            if group.arrival.busy and group.quarantined is None:
-                group.take_snapshot(txn, self._space.take_staging(), outcome)
+            if group.snapshot_installer.busy and group.quarantined is None:
+                group.take_snapshot(txn, self._disk_budget.take_staging(), outcome)
         for group in trimmed:
             group.truncate(txn, outcome, whole=True)
-        done: list[_Done] = [(request.future, None) for request in self._deletions.go_on(txn)]
-        done += self._mending.go_on(txn)
+        done: list[_Done] = [(request.future, None) for request in self._deletions.delete_more(txn)]
+        done += self._mending.mend_next(txn)
         self.traffic.before_commit(txn)
         return done
 
-    def _to_trim(self) -> list[Group]:
+    def _groups_to_empty(self) -> list[Group]:
         """Groups whose logs shrink, when the last check found the storage short."""
-        if not self._space.was_short():
+        if not self._disk_budget.was_short():
             return []
         spare = [group for group in self._groups.values() if group.log_spare]
         return heapq.nlargest(_TRIM_GROUPS_MAX, spare, key=lambda group: group.journal.bytes_kept)
 
-    def _giving_way(self, groups: Sequence[Group]) -> list[Group]:
+    def _groups_to_trim(self, groups: Sequence[Group]) -> list[Group]:
         """Sets what groups keep of their logs; returns the groups beside `groups` whose logs
         shrink.
         """
         for group in groups:
             group.measure()
-        self._window.look(self._clock.monotonic_s())
-        giving = (self._groups[group_id] for group_id in self._window.giving_way())
+        self._window.divide(self._clock.monotonic_s())
+        giving = (self._groups[group_id] for group_id in self._window.groups_to_trim())
         return [group for group in giving if group not in groups and group.log_spare]
 
     def _settle(self, outcome: Outcome, first: Mapping[GroupId, Group] = _NONE) -> None:
@@ -625,8 +629,8 @@ class Turns:
             self._settle_opening(group, outcome)
             if not self._is_here(group):
                 continue
-            self._heartbeats.look(group)
-            if group.changed or group.goes_on:
+            self._heartbeats.update(group)
+            if group.changed or group.needs_next_turn:
                 dirty[group_id] = group
             self._set_alarm(group)
         self._dirty = dirty
@@ -642,7 +646,7 @@ class Turns:
 
     def _settle_opening(self, group: Group, outcome: Outcome) -> None:
         request = self._opening.get(group.group)
-        waits = group.alone and not group.in_office and group.quarantined is None
+        waits = group.is_only_voter and not group.is_serving and group.quarantined is None
         if request is None or waits:
             return
         del self._opening[group.group]
@@ -652,7 +656,7 @@ class Turns:
 
 def refusal(group_id: GroupId, group: Group | None) -> QueratorError:
     """The reason why a call for this group is not accepted."""
-    return call_errors.absent(group_id) if group is None else group.refusal()
+    return call_errors.no_replica(group_id) if group is None else group.refusal()
 
 
 def _us(seconds: float) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from querator.model.calls import PartitionStats
+from querator.model.calls import PartitionCounts
 from querator.model.ids import GroupId, QueueId
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue
@@ -49,7 +49,7 @@ class _Known(msgspec.Struct, frozen=True):
     """The last read of a partition; `stats` None: it could not be read."""
 
     applied_index: int
-    stats: PartitionStats | None
+    stats: PartitionCounts | None
 
 
 class QueueMetrics:
@@ -59,7 +59,7 @@ class QueueMetrics:
         """`began_ms` is when the node was created. All events of younger queues are counted."""
         self._began_ms = began_ms
         self._known: dict[GroupId, _Known] = {}
-        self._seen: dict[GroupId, PartitionStats] = {}
+        self._seen: dict[GroupId, PartitionCounts] = {}
         """The sums of each partition at the last comparison."""
         self._counts: dict[QueueId, dict[str, int]] = {}
 
@@ -122,7 +122,7 @@ class QueueMetrics:
         self,
         queue: Queue,
         group: GroupId,
-        stats: PartitionStats,
+        stats: PartitionCounts,
         counts: dict[str, int],
         *,
         leads: bool,
@@ -136,7 +136,7 @@ class QueueMetrics:
             counts[field] += max(0, getattr(stats, field) - before)
 
 
-def _add_items(reading: QueueReading, stats: PartitionStats) -> None:
+def _add_items(reading: QueueReading, stats: PartitionCounts) -> None:
     for state in ITEM_STATES:
         reading.items[state] += getattr(stats, state)
     reading.bytes += stats.bytes

@@ -105,7 +105,7 @@ class LeaseStream:
                 frame = await read_frame(self._context, self._messages)
                 if frame is None:
                     break
-                self._take(frame, subscription, tasks)
+                self._on_frame(frame, subscription, tasks)
         except QueratorError as error:
             self._end(error)
         else:
@@ -143,7 +143,7 @@ class LeaseStream:
         except Exception as error:  # noqa: BLE001 - the top of the pump's task
             self._end(refusal_of(error, request_id=self._request_id, method=_METHOD))
 
-    def _take(self, frame: bytes, subscription: Subscription, tasks: asyncio.TaskGroup) -> None:
+    def _on_frame(self, frame: bytes, subscription: Subscription, tasks: asyncio.TaskGroup) -> None:
         """Handles a frame. Raises when the frame has no number to answer to."""
         number, said = frames.parse_lease_frame(frame, subscribed=self._call, now_ms=now_ms())
         assert not isinstance(said, SubscribeCall)

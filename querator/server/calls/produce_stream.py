@@ -16,7 +16,7 @@ from querator.server.calls.streams import read_frame
 from querator.server.incoming import Messages
 from querator.service.queue_service import QueueService
 from querator.wire import frames
-from querator.wire.door import RequestLimits
+from querator.wire.field_checks import RequestLimits
 
 _METHOD = "ProduceStream/Produce"
 

@@ -29,7 +29,7 @@ from querator.server.incoming import Messages
 from querator.service.admission import CONNECTION
 
 
-class Stream(Protocol):
+class LiveStream(Protocol):
     """One live stream."""
 
     async def run(self) -> QueratorError | None:
@@ -47,14 +47,14 @@ class Streams:
 
     def __init__(self, live: LiveCalls) -> None:
         self._calls = live
-        self._live: set[Stream] = set()
+        self._live: set[LiveStream] = set()
 
     def drain(self) -> None:
         """Makes every live stream end soon."""
         for stream in self._live:
             stream.drain()
 
-    def handler(self, method: str, make: Callable[[Context, str, object], Stream]) -> Handler:
+    def handler(self, method: str, make: Callable[[Context, str, object], LiveStream]) -> Handler:
         """Makes a handler of stream calls. `make` gets the context, the request id of the call, and
         its request, which is bytes where only the answers are a stream.
         """

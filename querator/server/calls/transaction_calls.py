@@ -11,7 +11,7 @@ from querator.server.calls.grpc_calls import (
 )
 from querator.service.queue_service import QueueService
 from querator.wire import transactions
-from querator.wire.door import RequestLimits
+from querator.wire.field_checks import RequestLimits
 
 
 def transaction_calls(service: QueueService, request_limits: RequestLimits) -> Mapping[str, Unary]:

@@ -89,7 +89,7 @@ class Forwarding:
 
     # --- calls from the service package --------------------------------------------------------
 
-    def heard(self, node: str) -> None:
+    def on_link_opened(self, node: str) -> None:
         """The node has opened a link to this node, so it runs; a link that is down is retried."""
         link = self._links.get(node)
         if link is not None:

@@ -10,9 +10,9 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable
 
-from querator.raft.refusals import Code, Refused
-from querator.raft.tcp.frames import NONCE_BYTES, Kind
-from querator.raft.tcp.handshake import Handshake, State, refusal_frame
+from querator.raft.refusals import Code, PeerRefused
+from querator.raft.tcp.frames import NONCE_BYTES, FrameKind
+from querator.raft.tcp.handshake import Handshake, HandshakeState, refusal_frame
 from querator.server.link.node_frames import (
     LINK_VERSION,
     FrameError,
@@ -24,7 +24,7 @@ from querator.v1 import node_service_pb2
 
 HANDSHAKE_S = 2.0
 _BODY_BYTES_MAX = 8 * 1024
-_KINDS = {kind.value: kind for kind in Kind}
+_KINDS = {kind.value: kind for kind in FrameKind}
 
 Step = node_service_pb2.LinkHandshake
 Send = Callable[[Step], Awaitable[None]]
@@ -42,10 +42,10 @@ async def dial(key: bytes, own: LinkHello, send: Send, receive: Receive) -> None
     async with asyncio.timeout(HANDSHAKE_S):
         shake, opening = Handshake.dial(key, secrets.token_bytes(NONCE_BYTES), encode_hello(own))
         await send(_step(*opening))
-        await _until(shake, State.PROVEN, send, receive)
+        await _until(shake, HandshakeState.PROVEN, send, receive)
         theirs = _hello(shake)
         if theirs.name != own.to:
-            raise Refused(Code.WRONG_NODE, f"it is {theirs.name}, and not {own.to}")
+            raise PeerRefused(Code.WRONG_NODE, f"it is {theirs.name}, and not {own.to}")
         await send(_step(*shake.agree()))
 
 
@@ -62,29 +62,29 @@ async def accept(
     try:
         async with asyncio.timeout(HANDSHAKE_S):
             shake = Handshake.accept(key, secrets.token_bytes(NONCE_BYTES))
-            await _until(shake, State.PROVEN, send, receive)
+            await _until(shake, HandshakeState.PROVEN, send, receive)
             theirs = _hello(shake)
             await send(_step(*shake.agree(encode_hello(judge(theirs)))))
-            await _until(shake, State.DONE, send, receive)
+            await _until(shake, HandshakeState.DONE, send, receive)
             return theirs
-    except Refused as refused:
+    except PeerRefused as refused:
         if not refused.by_peer:
             await send(_step(*refusal_frame(refused)))
         raise
 
 
-async def _until(shake: Handshake, state: State, send: Send, receive: Receive) -> None:
+async def _until(shake: Handshake, state: HandshakeState, send: Send, receive: Receive) -> None:
     while shake.state is not state:
         step = await receive()
         kind = _KINDS.get(step.kind)
         if kind is None or len(step.body) > _BODY_BYTES_MAX:
-            raise Refused(Code.UNEXPECTED, "it sends a frame that is no step of a handshake")
+            raise PeerRefused(Code.UNEXPECTED, "it sends a frame that is no step of a handshake")
         answer = shake.receive(kind, step.body)
         if answer is not None:
             await send(_step(*answer))
 
 
-def _step(kind: Kind, body: bytes) -> Step:
+def _step(kind: FrameKind, body: bytes) -> Step:
     return Step(kind=kind, body=body)
 
 
@@ -92,9 +92,9 @@ def _hello(shake: Handshake) -> LinkHello:
     try:
         hello = decode_hello(shake.payload)
     except FrameError as error:
-        raise Refused(Code.UNEXPECTED, "it does not identify itself") from error
+        raise PeerRefused(Code.UNEXPECTED, "it does not identify itself") from error
     if hello.version != LINK_VERSION:
-        raise Refused(
+        raise PeerRefused(
             Code.VERSION,
             f"it speaks version {hello.version} of links, and this node {LINK_VERSION}",
         )

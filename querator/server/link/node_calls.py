@@ -17,7 +17,7 @@ from querator import telemetry
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import MIB, PROPOSAL_OVERHEAD_BYTES
-from querator.raft.refusals import Code, Refused
+from querator.raft.refusals import Code, PeerRefused
 from querator.server.calls.grpc_calls import DRAINING, refusal_of
 from querator.server.calls.streams import read_frame
 from querator.server.incoming import Messages
@@ -72,14 +72,14 @@ class NodeCalls:
             self._node = (
                 await accept(self._forwarding.key, self._send, self._receive, self._judge)
             ).name
-        except Refused as refused:
+        except PeerRefused as refused:
             self._forwarding.refusals.refused(
                 refused, address=self._context.peer(), name="", now_s=self._loop.time()
             )
             return QueratorError(ErrorCode.INVALID_ARGUMENT, refused.reason)
         except TimeoutError:
             return QueratorError(ErrorCode.DEADLINE_EXCEEDED, "no handshake in time")
-        self._forwarding.heard(self._node)
+        self._forwarding.on_link_opened(self._node)
         push = self._push
         self._exchange.linked(self._node, push)
         try:
@@ -100,17 +100,19 @@ class NodeCalls:
     async def _receive(self) -> Step:
         data = await read_frame(self._context, self._messages)
         if data is None:
-            raise Refused(Code.CLOSED, "it ended the link", by_peer=True)
+            raise PeerRefused(Code.CLOSED, "it ended the link", by_peer=True)
         return _request(data).handshake
 
     def _judge(self, theirs: frames.LinkHello) -> frames.LinkHello:
         own = self._forwarding.hello(theirs.name)
         if not own.cluster_id or theirs.cluster_id != own.cluster_id:
-            raise Refused(Code.CLUSTER, f"it belongs to cluster {theirs.cluster_id or '(none)'}")
+            raise PeerRefused(
+                Code.CLUSTER, f"it belongs to cluster {theirs.cluster_id or '(none)'}"
+            )
         if theirs.to != own.name:
-            raise Refused(Code.WRONG_NODE, f"it looks for node {theirs.to}; this is {own.name}")
+            raise PeerRefused(Code.WRONG_NODE, f"it looks for node {theirs.to}; this is {own.name}")
         if theirs.name == own.name:
-            raise Refused(Code.OWN_NAME, f"it has the name of this node, {own.name}")
+            raise PeerRefused(Code.OWN_NAME, f"it has the name of this node, {own.name}")
         return own
 
     # --- asks ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from querator.model.calls import BrowsedPage, DamagedBlock, LoadedItems, PartitionStats
+from querator.model.calls import BlockDamage, BrowsedPage, LoadedItems, PartitionCounts
 from querator.model.commands import (
     Command,
     Done,
@@ -29,7 +29,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.reader_calls import BatchPage, ReaderState
 from querator.model.readers import ReaderResult
 from querator.model.transactions import ProducerTotals, StageResult, TxnResult
-from querator.partition.facts import Closure, ClosureQuery, FactsPage, FactsQuery
+from querator.partition.dedup_export import Closure, ClosureQuery, FactsPage, FactsQuery
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.reader_queries import Outlook
 from querator.partition.txn_steps import (
@@ -115,7 +115,7 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="a"):
     answer: msgspec.Raw
 
 
-class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="f"):
+class ErrorFrame(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="f"):
     """The error of a command or a question."""
 
     id: int
@@ -138,7 +138,7 @@ class Closing(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="x"):
     """The node stops: it accepts no more asks and still answers the accepted ones."""
 
 
-Answer = Result | Reply | Failure | Offer | Closing
+Answer = Result | Reply | ErrorFrame | Offer | Closing
 
 
 # --- leases ------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ _decode_results: tuple[Callable[[Any], Any], ...] = tuple(
 _decode_lease = msgspec.msgpack.Decoder(_Lease).decode
 _kind_of = {kind: number for number, kind in enumerate(_RESULTS)}
 _REPLIES: dict[type, Any] = {
-    StatsQuery: msgspec.msgpack.Decoder(PartitionStats).decode,
+    StatsQuery: msgspec.msgpack.Decoder(PartitionCounts).decode,
     PeekQuery: msgspec.msgpack.Decoder(ItemPage).decode,
     LettersQuery: msgspec.msgpack.Decoder(ItemPage).decode,
     BrowseQuery: msgspec.msgpack.Decoder(BrowsedPage).decode,
@@ -261,7 +261,7 @@ _REPLIES: dict[type, Any] = {
     AdvanceQuery: msgspec.msgpack.Decoder(Outlook).decode,
     BatchQuery: msgspec.msgpack.Decoder(BatchPage).decode,
     PayloadQuery: msgspec.msgpack.Decoder(Payload).decode,
-    DamageQuery: msgspec.msgpack.Decoder(tuple[DamagedBlock, ...]).decode,
+    DamageQuery: msgspec.msgpack.Decoder(tuple[BlockDamage, ...]).decode,
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,
     EpochQuery: msgspec.msgpack.Decoder(int).decode,
     FactsQuery: msgspec.msgpack.Decoder(FactsPage).decode,
@@ -340,8 +340,8 @@ def reply_of(answer: Reply, query: Query) -> Any:
     return _read(_REPLIES[type(query)], answer.answer)
 
 
-def failure(id: int, error: QueratorError) -> Failure:
-    return Failure(
+def failure(id: int, error: QueratorError) -> ErrorFrame:
+    return ErrorFrame(
         id,
         error.code,
         error.message,
@@ -352,7 +352,7 @@ def failure(id: int, error: QueratorError) -> Failure:
     )
 
 
-def error_of(answer: Failure) -> QueratorError:
+def error_of(answer: ErrorFrame) -> QueratorError:
     return QueratorError(
         answer.code,
         answer.message,

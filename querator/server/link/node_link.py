@@ -25,7 +25,7 @@ from querator.model.limits import (
 )
 from querator.model.shares import Shares
 from querator.raft.group import call_errors
-from querator.raft.refusals import RefusalLog, Refused
+from querator.raft.refusals import PeerRefused, RefusalLog
 from querator.server.link import node_frames as frames
 from querator.server.link.link_handshake import Step, dial
 from querator.server.link.link_wire import Connect, Wire, WireBroken
@@ -135,7 +135,7 @@ class NodeLink:
         if not self.worth_trying:
             future.set_exception(self._unreachable())
             return future, 0
-        excess = self._shares.take(group, size)
+        excess = self._shares.try_add(group, size)
         if excess is not None:
             future.set_exception(call_errors.full(excess, group, f"wait for node {self.name}"))
             return future, 0
@@ -197,7 +197,7 @@ class NodeLink:
                 reached = True
                 self._set_open(True)
                 await self._converse(wire)
-            except Refused as refused:
+            except PeerRefused as refused:
                 self._refusals.refused(
                     refused, address=self.address, name=self.name, now_s=self._loop.time()
                 )
@@ -306,7 +306,7 @@ class NodeLink:
                 self._refuse_unsent()
                 self._wake.set()
             case _:
-                self._answered(answer)
+                self._on_answer(answer)
 
     def _refuse_unsent(self) -> None:
         self._queue.clear()
@@ -314,13 +314,13 @@ class NodeLink:
             if not waiting.sent and not waiting.future.done():
                 waiting.future.set_exception(self._unreachable())
 
-    def _answered(self, answer: frames.Result | frames.Reply | frames.Failure) -> None:
+    def _on_answer(self, answer: frames.Result | frames.Reply | frames.ErrorFrame) -> None:
         waiting = self._waiting.get(answer.id)
         if waiting is None or waiting.future.done():
             return
         if isinstance(answer, frames.Result):
             waiting.future.set_result(frames.value_of(answer))
-        elif isinstance(answer, frames.Failure):
+        elif isinstance(answer, frames.ErrorFrame):
             waiting.future.set_exception(frames.error_of(answer))
         else:
             assert waiting.query is not None

@@ -40,7 +40,7 @@ class Demands:
         """Time of the last report by a dispatcher whose callers are all served."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def look(self, desk: Dispatcher) -> None:
+    def report(self, desk: Dispatcher) -> None:
         """Reports demand: the dispatcher has shared out its items, or leaders have changed."""
         now_s = self._loop.time()
         waiters, items = desk.demand()
@@ -92,7 +92,7 @@ class Demands:
             del self._told[key]
         try:
             for desk in desks:
-                self.look(desk)
+                self.report(desk)
         finally:
             self._set_timer()
 

@@ -21,7 +21,7 @@ from querator.service.lease.dispatcher import LeaseDispatcher
 from querator.service.lease.replies import PayloadCache, load_segments
 from querator.service.lease.supply import PartitionSupply, Supplies
 from querator.service.repair.aside import AsideBlocks
-from querator.service.repair.damage import Damage, Unread
+from querator.service.repair.damage import DamagedBlocks, Unread
 from querator.service.routing.answers import QueryAnswers
 from querator.service.routing.forwarder import (
     CarriedLease,
@@ -61,7 +61,7 @@ class NodeExchange:
         supplies: Supplies,
         environment: Environment,
         cache: PayloadCache,
-        damage: Damage,
+        damage: DamagedBlocks,
         aside: AsideBlocks,
         answers: QueryAnswers,
         desks: Mapping[QueueId, LeaseDispatcher],
@@ -92,12 +92,12 @@ class NodeExchange:
     # --- events of dispatchers ---------------------------------------------------------------
 
     def wanting(self, desk: LeaseDispatcher) -> None:
-        self._demands.look(desk)
+        self._demands.report(desk)
 
-    def asked(self, desk: LeaseDispatcher, supply: PartitionSupply) -> None:
+    def on_lease_asked(self, desk: LeaseDispatcher, supply: PartitionSupply) -> None:
         self._demands.lowered(desk, supply.route.leader)
 
-    def answered(
+    def on_lease_answered(
         self,
         desk: LeaseDispatcher,
         supply: PartitionSupply,
@@ -130,7 +130,7 @@ class NodeExchange:
         else:
             self._offers.lost(supply)
             if supply.dispatcher is not None and route.is_reachable:
-                self._demands.look(supply.dispatcher)
+                self._demands.report(supply.dispatcher)
 
     def forget(self, desk: LeaseDispatcher) -> None:
         self._demands.forget(desk)
@@ -333,7 +333,7 @@ class NodeExchange:
         self._damage.give_back(unread)
         supply = self._supplies.of(leased)
         ready = self._offers.leased(node, supply, result)
-        elsewhere = self._offers.elsewhere(node, supply)
+        elsewhere = self._offers.other_partition(node, supply)
         return CarriedLease(result.grants, result.now_ms, tuple(loaded), ready, elsewhere)
 
     def demand(self, node: str, queue: QueueId, *, waiters: int, items: int) -> None:

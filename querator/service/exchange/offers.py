@@ -26,7 +26,7 @@ from math import ceil
 
 from querator.model.commands import LeaseResult, Refusal
 from querator.model.ids import GroupId, QueueId
-from querator.service.exchange.pace import Pace
+from querator.service.exchange.pace import QueuePace
 from querator.service.lease.supply import Dispatcher, PartitionSupply, Supplies
 from querator.service.routing.router import Router
 
@@ -112,7 +112,7 @@ class _Queue:
     __slots__ = ("demands", "own", "pace")
 
     def __init__(self) -> None:
-        self.pace = Pace()
+        self.pace = QueuePace()
         self.demands: dict[str, _Demand] = {}
         self.own = _Demand()
         """Demand of this node's own dispatcher."""
@@ -192,7 +192,7 @@ class Offers:
         self._share_and_tell(supply)
         return self.left_for(node, supply)
 
-    def elsewhere(self, node: str, supply: PartitionSupply) -> tuple[GroupId, int] | None:
+    def other_partition(self, node: str, supply: PartitionSupply) -> tuple[GroupId, int] | None:
         """Another local partition of the queue with unreserved items, for a node that has leased
         from this one; the next one each time.
         """
@@ -219,7 +219,7 @@ class Offers:
             there.pace.own(granted / there.own.weight, took_s)
             self._rest(supply, supply.dispatcher, there.pace)
 
-    def _rest(self, supply: PartitionSupply, desk: Dispatcher, pace: Pace) -> None:
+    def _rest(self, supply: PartitionSupply, desk: Dispatcher, pace: QueuePace) -> None:
         """Lets the own dispatcher rest, if it is ahead of other nodes and has enough for all its
         waiters.
         """

@@ -31,7 +31,7 @@ class _Other(msgspec.Struct):
     leased_s: float
 
 
-class Pace:
+class QueuePace:
     """Pace of one queue, all of whose partitions are led here. All times are of one clock."""
 
     __slots__ = ("_lease_s", "_others")

@@ -12,13 +12,13 @@ from querator.model.limits import REPLY_BYTES_DEFAULT
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
 from querator.service.admission import Held
-from querator.service.lease.dispatcher import Elsewhere, LeaseDispatcher
+from querator.service.lease.dispatcher import LeaseDispatcher, OtherNodes
 from querator.service.lease.replies import PayloadCache, load
 from querator.service.lease.subscriptions import Subscription
 from querator.service.lease.supply import PartitionSupply, Supplies
 from querator.service.lease.waiter import Waiter
 from querator.service.reading.queries import check_waited, leaderless
-from querator.service.repair.damage import Damage
+from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import stopping_error
 from querator.service.routing.router import Router
@@ -42,9 +42,9 @@ class LeaseService:
         directory: QueueDirectory,
         supplies: Supplies,
         dispatchers: dict[QueueId, LeaseDispatcher],
-        elsewhere: Elsewhere | None,
+        elsewhere: OtherNodes | None,
         settling: SettleService,
-        damage: Damage,
+        damage: DamagedBlocks,
         environment: "Environment",
         cache: PayloadCache,
         clock: "Clock",

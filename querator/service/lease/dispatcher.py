@@ -45,8 +45,8 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import QueueId
 from querator.model.limits import LEASES_EMPTY_MAX, OVERLOADED_RETRY_MS, STRAGGLER_WAIT_MS
 from querator.model.queues import Queue
-from querator.service.lease.fair_queue import Line
-from querator.service.lease.requests import Ask, allot, granted_by, within_a_frame
+from querator.service.lease.fair_queue import FairQueue
+from querator.service.lease.requests import LeaseRequest, allot, granted_by, within_a_frame
 from querator.service.lease.supply import PartitionSupply
 from querator.service.lease.waiter import Grant, Waiter
 from querator.service.routing.forwarder import CarriedLease
@@ -66,7 +66,7 @@ STORAGE_FULL; a stream asks again.
 """
 
 
-class Elsewhere(Protocol):
+class OtherNodes(Protocol):
     """The other nodes, as seen by the dispatchers of this node."""
 
     async def look_around(self, queue: Queue) -> None:
@@ -81,11 +81,11 @@ class Elsewhere(Protocol):
         """The dispatcher has shared out all items that it knows of among its waiters."""
         ...
 
-    def asked(self, desk: "LeaseDispatcher", supply: PartitionSupply) -> None:
+    def on_lease_asked(self, desk: "LeaseDispatcher", supply: PartitionSupply) -> None:
         """Another node is about to be asked for a lease."""
         ...
 
-    def answered(
+    def on_lease_answered(
         self,
         desk: "LeaseDispatcher",
         supply: PartitionSupply,
@@ -109,7 +109,7 @@ class LeaseDispatcher:
         *,
         router: Router,
         clock: "Clock",
-        elsewhere: "Elsewhere | None" = None,
+        elsewhere: "OtherNodes | None" = None,
     ) -> None:
         """`elsewhere` is None when there are no other nodes."""
         self.queue_id = queue_id
@@ -121,7 +121,7 @@ class LeaseDispatcher:
         self._members: dict[Waiter, None] = {}
         self._hasty: dict[Waiter, None] = {}
         """The members that are not patient."""
-        self._parked = Line()
+        self._parked = FairQueue()
         self._pinned: dict[PartitionSupply, dict[Waiter, None]] = {}
         self._open: dict[PartitionSupply, None] = {}
         """Partitions that have items ready and are not asked, in the order of their turns."""
@@ -273,12 +273,12 @@ class LeaseDispatcher:
         self._scheduled = False
         if self._ended is not None or self._stopped:
             return
-        asks: dict[PartitionSupply, list[Ask]] = {}
+        asks: dict[PartitionSupply, list[LeaseRequest]] = {}
         self._unpin()
         for supply, waiters in self._pinned.items():
             if supply.route.is_reachable and not supply.in_flight:
                 asking = [
-                    Ask(waiter, waiter.items_max, waiter.bytes_max)
+                    LeaseRequest(waiter, waiter.items_max, waiter.bytes_max)
                     for waiter in waiters
                     if supply.ready or waiter.probe
                 ]
@@ -312,7 +312,7 @@ class LeaseDispatcher:
                 waiter.pinned = None
                 self._park(waiter, first=True)
 
-    def _ask(self, supply: PartitionSupply, asks: list[Ask]) -> None:
+    def _ask(self, supply: PartitionSupply, asks: list[LeaseRequest]) -> None:
         supply.in_flight = True
         self._open.pop(supply, None)
         self._busy += 1
@@ -322,9 +322,9 @@ class LeaseDispatcher:
             waiter.probe = False
             waiter.asked += 1
         asked = "" if supply.route.local else supply.route.leader
-        then = partial(self._answered, supply, asked, asks, self._clock.monotonic_s())
+        then = partial(self._on_lease_answered, supply, asked, asks, self._clock.monotonic_s())
         if self._elsewhere is not None and not supply.route.local:
-            self._elsewhere.asked(self, supply)
+            self._elsewhere.on_lease_asked(self, supply)
         self._router.post(supply.route, Lease(tuple(ask.caller for ask in asks)), then=then)
         for ask in asks:
             if ask.waiter.on_asked is not None:
@@ -345,11 +345,11 @@ class LeaseDispatcher:
 
     # --- answers -----------------------------------------------------------------------------
 
-    def _answered(
+    def _on_lease_answered(
         self,
         supply: PartitionSupply,
         asked: str,
-        asks: list[Ask],
+        asks: list[LeaseRequest],
         asked_s: float,
         outcome: Accepted | QueratorError,
     ) -> None:
@@ -371,7 +371,7 @@ class LeaseDispatcher:
         self,
         supply: PartitionSupply,
         asked: str,
-        asks: list[Ask],
+        asks: list[LeaseRequest],
         asked_s: float,
         outcome: Accepted | QueratorError,
     ) -> None:
@@ -379,7 +379,7 @@ class LeaseDispatcher:
             if not supply.route.local:
                 supply.renew(outcome.ready if isinstance(outcome, CarriedLease) else 0)
             took_s = self._clock.monotonic_s() - asked_s
-            self._elsewhere.answered(self, supply, asked, outcome, took_s)
+            self._elsewhere.on_lease_answered(self, supply, asked, outcome, took_s)
         if isinstance(outcome, QueratorError):
             for ask in asks:
                 self._failed(ask.waiter, outcome)
@@ -392,7 +392,7 @@ class LeaseDispatcher:
                 self._pause(supply)
 
     def _granted(
-        self, supply: PartitionSupply, asks: list[Ask], asked_s: float, result: LeaseResult
+        self, supply: PartitionSupply, asks: list[LeaseRequest], asked_s: float, result: LeaseResult
     ) -> None:
         orphans: list[Grant] = []
         for place, (ask, grant) in enumerate(zip(asks, result.grants, strict=True)):
@@ -424,7 +424,7 @@ class LeaseDispatcher:
             # Only the partition knows whether it has granted the request before.
             waiter.probe = True
 
-    def _refused(self, supply: PartitionSupply, ask: Ask, refusal: Refusal) -> None:
+    def _refused(self, supply: PartitionSupply, ask: LeaseRequest, refusal: Refusal) -> None:
         """Handles the refusal of one request. An item larger than this partition's share of the
         caller's bytes may fit into all of them: the caller then asks this partition alone.
         """

@@ -10,7 +10,7 @@ zero.
 from collections import OrderedDict
 from typing import Final
 
-from querator.service.lease.waiter import Account, Waiter
+from querator.service.lease.waiter import Deficit, Waiter
 
 TURNS_USUAL: Final = 4.0
 """Cost in turns of a lease of average size; a lease of a quarter of that size is free."""
@@ -20,7 +20,7 @@ _WEIGHT: Final = 0.05
 """Weight of one lease in the moving average."""
 
 
-class Line:
+class FairQueue:
     """Wait queue of the callers that accept items of any partition."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Line:
             del self._waiters[waiter]
             self.wanted -= waiter.items_max
 
-    def got(self, account: Account, items: int) -> None:
+    def got(self, account: Deficit, items: int) -> None:
         """Records that a lease has brought `items` items."""
         self._usual += _WEIGHT * (items - self._usual)
         owes = account.owes + TURNS_USUAL * items / self._usual - 1

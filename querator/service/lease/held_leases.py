@@ -144,10 +144,10 @@ class HeldLeases:
         for outcome in reply.outcomes:
             group, _, lease = parse_lease_id(outcome.lease_id, field="lease_id")
             length_s = outcome.remaining_ms / 1000 if outcome.deadline_ms else None
-            self._note(group, lease, length_s, asked_s)
+            self._record(group, lease, length_s, asked_s)
         self._on_room()
 
-    def _note(self, group: int, lease: int, length_s: float | None, asked_s: float) -> None:
+    def _record(self, group: int, lease: int, length_s: float | None, asked_s: float) -> None:
         """Records that a lease lasts `length_s` from `asked_s`; None: it has ended."""
         held = self._held.get((group, lease))
         if held is None:
@@ -201,7 +201,7 @@ class HeldLeases:
             for start in range(0, len(leases), REQUEST_LEASES_MAX):
                 asked = tuple(leases[start : start + REQUEST_LEASES_MAX])
                 command = Extend(asked, lease_timeout_ms=self._lease_timeout_ms)
-                then = partial(self._answered, route, asked, now_s)
+                then = partial(self._on_extended, route, asked, now_s)
                 self._router.post(route, command, then=then, patient=True)
         self._wait_for_next()
 
@@ -212,7 +212,7 @@ class HeldLeases:
         if next_s is not None:
             self._set_timer(next_s)
 
-    def _answered(
+    def _on_extended(
         self,
         route: PartitionRoute,
         leases: tuple[int, ...],
@@ -233,7 +233,7 @@ class HeldLeases:
                 assert isinstance(outcome, ExtendResult)
                 for lease, deadline_ms in outcome.outcomes:
                     length_s = (deadline_ms - outcome.now_ms) / 1000 if deadline_ms else None
-                    self._note(route.group, lease, length_s, asked_s)
+                    self._record(route.group, lease, length_s, asked_s)
                 self._on_room()
         finally:
             self._wait_for_next()

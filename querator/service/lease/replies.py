@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from querator.model.calls import LeasedBatch, LoadedItems
+from querator.model.calls import LeasedRun, LoadedItems
 from querator.model.commands import LeaseGrant
 from querator.model.ids import LeaseNumber, PartitionNumber, format_lease_id
 from querator.model.limits import PAYLOAD_CACHE_BYTES
@@ -62,7 +62,7 @@ class Loaded(msgspec.Struct, frozen=True):
     among the batches.
     """
 
-    batches: list[LeasedBatch]
+    batches: list[LeasedRun]
     late: list[Grant]
     unread: list[Unread]
 
@@ -117,7 +117,7 @@ def load(
     """Loads the items of the grants that are to be delivered. `now_s` is by the monotonic clock.
     Batches of leases of one answer are in the order of that answer.
     """
-    batches: list[LeasedBatch] = []
+    batches: list[LeasedRun] = []
     late: list[Grant] = []
     unread: list[Unread] = []
     places: list[tuple[int, int]] = []
@@ -145,7 +145,7 @@ def load(
                 else:
                     places.append((len(batches), 0))
                 batches.append(
-                    LeasedBatch(
+                    LeasedRun(
                         lease_id,
                         queue.name,
                         partition,

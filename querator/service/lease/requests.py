@@ -7,14 +7,14 @@ import msgspec
 from querator.model.commands import LeaseCaller, LeaseGrant, LeaseResult
 from querator.model.limits import FORWARD_BYTES_MAX
 from querator.service.lease.allocation import allocate
-from querator.service.lease.fair_queue import Line
+from querator.service.lease.fair_queue import FairQueue
 from querator.service.lease.supply import PartitionSupply
 from querator.service.lease.waiter import Grant, Waiter
 from querator.service.routing.forwarder import CarriedLease
 from querator.service.routing.route import PartitionRoute
 
 
-class Ask(msgspec.Struct, frozen=True, gc=False):
+class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
     """The request to one partition for one waiter: items, and bytes of them."""
 
     waiter: Waiter
@@ -30,7 +30,9 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
 
 
 def allot(
-    ready: Iterable[PartitionSupply], line: Line, asks: dict[PartitionSupply, list[Ask]]
+    ready: Iterable[PartitionSupply],
+    line: FairQueue,
+    asks: dict[PartitionSupply, list[LeaseRequest]],
 ) -> None:
     """Allots the ready items of these partitions to the waiters in the wait queue, as far as either
     suffices, and adds the requests of each partition to `asks`.
@@ -58,14 +60,14 @@ def allot(
             if pieces[caller] == 1 and not supply.reserved:
                 # The partition may have more items by the time it answers, and it shares by the
                 # same rule.
-                ask = Ask(waiter, waiter.items_max, waiter.bytes_max)
+                ask = LeaseRequest(waiter, waiter.items_max, waiter.bytes_max)
             else:
                 size = max(1, waiter.bytes_max * items // given[caller])
-                ask = Ask(waiter, items, size)
+                ask = LeaseRequest(waiter, items, size)
             asks.setdefault(supply, []).append(ask)
 
 
-def within_a_frame(asks: list[Ask]) -> list[Ask]:
+def within_a_frame(asks: list[LeaseRequest]) -> list[LeaseRequest]:
     """Requests that another node can answer in one frame; the others wait for the next turn."""
     size = 0
     for number, ask in enumerate(asks):

@@ -43,8 +43,8 @@ from querator.service.lease.dispatcher import LeaseDispatcher
 from querator.service.lease.former_streams import FormerStreams
 from querator.service.lease.held_leases import HeldLeases
 from querator.service.lease.replies import PayloadCache, load
-from querator.service.lease.waiter import Account, Grant, Waiter
-from querator.service.repair.damage import Damage
+from querator.service.lease.waiter import Deficit, Grant, Waiter
+from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.outcomes import stopping_error
 from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
@@ -73,7 +73,7 @@ class Subscription:
         router: Router,
         environment: "Environment",
         cache: PayloadCache,
-        damage: Damage,
+        damage: DamagedBlocks,
         clock: "Clock",
         left: Callable[["Subscription"], None],
     ) -> None:
@@ -102,7 +102,7 @@ class Subscription:
         """Credit that the next item needs, because it was larger than the requested bytes; 0: not
         known.
         """
-        self._account = Account()
+        self._account = Deficit()
         self._posted: dict[Waiter, None] = {}
         self._ready: deque[Grant] = deque()
         """Grants that are not delivered, those of one partition in the partition's order."""

@@ -35,7 +35,7 @@ class Grant(msgspec.Struct, frozen=True):
     """
 
 
-class Account:
+class Deficit:
     """Fairness account of a consumer, for which one waiter after the other waits; see
     `service.lease.fair_queue`.
     """
@@ -93,7 +93,7 @@ class Waiter:
         patient: bool = True,
         pinned: PartitionSupply | None = None,
         on_asked: Callable[[], None] | None = None,
-        account: Account | None = None,
+        account: Deficit | None = None,
     ) -> None:
         """`answer` is called once, when `grants` or `error` hold the outcome. A waiter that is not
         `patient` is answered with nothing as soon as nothing is available. `pinned`: the only
@@ -101,7 +101,7 @@ class Waiter:
         the client's own, and the client may have been granted something under it. `account`: of a
         consumer that waits repeatedly.
         """
-        self.account = Account() if account is None else account
+        self.account = Deficit() if account is None else account
         self.client_id = client_id
         self.request_id = request_id
         self.rename = rename

@@ -17,7 +17,7 @@ from querator.model.queues import Queue, QueueState
 from querator.model.txn_calls import StageCall
 from querator.service.admission import Sending
 from querator.service.produce import split as parts
-from querator.service.produce.chooser import Spread
+from querator.service.produce.chooser import PartitionChooser
 from querator.service.produce.load import PartitionLoad
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import each
@@ -29,7 +29,7 @@ BEHIND_S = 0.2
 """Delay before a request is repeated at a partition that is behind the map."""
 
 
-class Producing:
+class ProduceService:
     """Produce calls of this node. The owner reports each new map once the router has it. Belongs to
     one event loop.
     """
@@ -43,7 +43,7 @@ class Producing:
         self._directory = directory
         self._durable = durable
         self._loop = asyncio.get_running_loop()
-        self._spreads: dict[QueueId, Spread] = {}
+        self._spreads: dict[QueueId, PartitionChooser] = {}
         self._loads: dict[GroupId, PartitionLoad] = {}
         self._moved = asyncio.Event()
         """Set and replaced by each new map."""
@@ -176,7 +176,7 @@ class Producing:
             if spread is None or spread.partitions != queue.taking:
                 routes = self._router.routes(queue)[: queue.taking]
                 loads = tuple(self._load(route.group) for route in routes)
-                spread = self._spreads[queue.id] = Spread(routes, loads)
+                spread = self._spreads[queue.id] = PartitionChooser(routes, loads)
             partition = spread.choose(len(call.lengths) // 4, len(call.items))
         return partition
 

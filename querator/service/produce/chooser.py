@@ -12,7 +12,7 @@ from querator.service.produce.load import PartitionLoad
 from querator.service.routing.route import PartitionRoute
 
 
-class Spread:
+class PartitionChooser:
     """Rotation among the partitions of one queue."""
 
     __slots__ = ("_burst_bytes", "_burst_items", "_current", "_loads", "_routes")

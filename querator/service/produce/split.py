@@ -11,9 +11,9 @@ A request whose items belong to several partitions is cut into one part per part
 sequence of byte slices; no item is parsed. Every part inherits the request's identity. Each
 partition remembers its own part; a repeat is cut in the same way and receives the first answers.
 (When the partitions have changed meanwhile, the repeat determines for each item whether it is
-stored: `partition.places`.) Items without a key go to the partition that the request would take
-without keys. An ordered producer cannot be served in this way: a partition that gets no part of one
-request would see a gap. Such a request is refused unless the queue has one partition.
+stored: `partition.request_places`.) Items without a key go to the partition that the request would
+take without keys. An ordered producer cannot be served in this way: a partition that gets no part
+of one request would see a gap. Such a request is refused unless the queue has one partition.
 
 Each part is accepted or refused by itself. When one part is refused and another is stored, the call
 fails, and its error says so: a repeat with the same identity (or the same dedup keys) stores the

@@ -20,9 +20,9 @@ from querator.model.limits import READER_LOOK_MS_MAX, READER_PARTITION_WAIT_MS
 from querator.model.queues import Queue
 from querator.model.reader_calls import (
     AdvancedReader,
+    AdvanceOutcome,
     AdvanceReaderCall,
     ReaderAck,
-    ReaderProgress,
 )
 from querator.model.readers import AdvanceReader, OpenReader, ReaderResult
 from querator.partition.lease import fair_shares
@@ -85,7 +85,7 @@ async def advance_reader(
             queue, known = await directory.reaching(newest, last, deadline=deadline)
 
 
-def _beyond(queue: Queue, acks: Mapping[int, ReaderAck], *, known: bool) -> list[ReaderProgress]:
+def _beyond(queue: Queue, acks: Mapping[int, ReaderAck], *, known: bool) -> list[AdvanceOutcome]:
     """Progress of partitions that are missing in this node's map. Unless the partitions are
     certain, those with acknowledgements may exist, and so may the next one.
     """
@@ -94,7 +94,7 @@ def _beyond(queue: Queue, acks: Mapping[int, ReaderAck], *, known: bool) -> list
         numbers.add(len(queue.groups))
     doubt = None if known else ErrorCode.UNAVAILABLE
     return [
-        ReaderProgress(number, acks[number].ack_seq if number in acks else 0, None, doubt, known)
+        AdvanceOutcome(number, acks[number].ack_seq if number in acks else 0, None, doubt, known)
         for number in sorted(numbers)
     ]
 
@@ -118,7 +118,7 @@ class _Round:
         self.in_vain = False
         """Whether all ready items were gone when they were to be reserved: there may be more."""
 
-    async def run(self) -> list[ReaderProgress]:
+    async def run(self) -> list[AdvanceOutcome]:
         outlooks = await self._outlooks()
         self.routing = max(
             (each.routing for each in outlooks if isinstance(each, Outlook)), default=0
@@ -139,7 +139,7 @@ class _Round:
                     raise answer
                 progress.append(_failed(piece, answer))
             else:
-                progress.append(ReaderProgress(piece.partition, answer.acked_seq, answer.batch))
+                progress.append(AdvanceOutcome(piece.partition, answer.acked_seq, answer.batch))
         errors = [answer for answer in answers if isinstance(answer, QueratorError)]
         if len(errors) == len(answers):
             raise errors[0]
@@ -155,7 +155,7 @@ class _Round:
         if self._deadline is not None:
             # The other half is left for the next steps.
             latest = min(latest, (now_s + self._deadline) / 2)
-        outlooks = await each([self._look(piece, latest) for piece in self._pieces])
+        outlooks = await each([self._outlook(piece, latest) for piece in self._pieces])
         first = outlooks[0]
         if isinstance(first, QueratorError) and not ERRORS[first.code].retriable:
             return outlooks
@@ -175,7 +175,7 @@ class _Round:
                 outlooks[place] = outlook
         return outlooks
 
-    async def _look(self, piece: _Piece, latest: float) -> Outlook:
+    async def _outlook(self, piece: _Piece, latest: float) -> Outlook:
         query = AdvanceQuery(piece.route.group, _command(self._call, piece))
         outlook: Outlook = await self._router.read(piece.route.group, query, deadline=latest)
         if outlook.refusal is not None:
@@ -186,7 +186,7 @@ class _Round:
         """Opens a reader in a partition that does not know it."""
         command = OpenReader(self._call.reader_id, self._call.epoch)
         await self._router.call(piece.route, command, deadline=latest)
-        return await self._look(piece, latest)
+        return await self._outlook(piece, latest)
 
     def _shares(self, outlooks: Sequence[Outlook | QueratorError]) -> list[tuple[int, int]]:
         """(items, bytes) that each partition may reserve, in addition to open batches."""
@@ -208,14 +208,14 @@ class _Round:
 
     async def _act(
         self, piece: _Piece, outlook: Outlook | QueratorError, items: int, size: int
-    ) -> ReaderResult | ReaderProgress:
+    ) -> ReaderResult | AdvanceOutcome:
         if isinstance(outlook, QueratorError):
             raise outlook
         if outlook.result is not None:
             return outlook.result
         if not outlook.acknowledges and not items:
             # Other partitions use up the limit of the call.
-            return ReaderProgress(piece.partition, piece.ack.ack_seq)
+            return AdvanceOutcome(piece.partition, piece.ack.ack_seq)
         command = _command(self._call, piece, items=items, size=size)
         result = await self._router.call(piece.route, command, deadline=self._deadline)
         assert isinstance(result, ReaderResult)
@@ -239,8 +239,8 @@ def _command(
     )
 
 
-def _failed(piece: _Piece, error: QueratorError) -> ReaderProgress:
-    return ReaderProgress(piece.partition, piece.ack.ack_seq, error=error.code)
+def _failed(piece: _Piece, error: QueratorError) -> AdvanceOutcome:
+    return AdvanceOutcome(piece.partition, piece.ack.ack_seq, error=error.code)
 
 
 async def _until_ready(

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from querator.model.calls import DamagedBlock, LeaseCall, PartitionStats
+from querator.model.calls import BlockDamage, LeaseCall, PartitionCounts
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.queues import Queue
 from querator.model.reader_calls import ReaderState
-from querator.partition import facts, queries, reader_queries
-from querator.partition.facts import ClosureQuery, FactsQuery
+from querator.partition import dedup_export, queries, reader_queries
+from querator.partition.dedup_export import ClosureQuery, FactsQuery
 from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.reader_queries import Outlook
-from querator.partition.rows import ItemState
+from querator.partition.rows import RowState
 from querator.partition.txn_steps import TransactionQuery
 from querator.service.reading.browsing import Scans
-from querator.service.repair.damage import Damage
+from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.answers import QueryAnswers
 from querator.service.routing.forwarder import (
     AdvanceQuery,
@@ -68,7 +68,7 @@ _ANSWERED = (
 )
 
 
-class Reads:
+class Queries:
     """Reads of one node. Used on the event loop."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Reads:
         host: "Host",
         router: Router,
         environment: Environment,
-        damage: Damage,
+        damage: DamagedBlocks,
         transactions: Callable[[TransactionQuery], Awaitable[Any]],
         answers: QueryAnswers,
     ) -> None:
@@ -94,7 +94,7 @@ class Reads:
 
     async def stats(
         self, groups: Sequence[GroupId], *, stale: bool, deadline: float | None = None
-    ) -> list[PartitionStats]:
+    ) -> list[PartitionCounts]:
         """Counts of each partition, in order. Raises QueratorError."""
         return await self._all([StatsQuery(group, stale) for group in groups], deadline)
 
@@ -106,11 +106,11 @@ class Reads:
 
     async def damage(
         self, group: GroupId, *, deadline: float | None = None
-    ) -> tuple[DamagedBlock, ...]:
+    ) -> tuple[BlockDamage, ...]:
         """The blocks of a partition that its leader cannot repair, after one more attempt. Raises
         QueratorError.
         """
-        found: tuple[DamagedBlock, ...] = await self._router.read(
+        found: tuple[BlockDamage, ...] = await self._router.read(
             group, DamageQuery(group), deadline=deadline
         )
         return found
@@ -175,7 +175,7 @@ class Reads:
             self._check_open(GroupId(query.group))
             await self._host.confirm_read(GroupId(query.group))
             with self._environment.snapshot() as txn:
-                return facts.answer(txn, query)
+                return dedup_export.answer(txn, query)
         if isinstance(query, TransactionQuery):
             await self._host.confirm_read(GroupId(query.group))
             return await self._transactions(query)
@@ -233,7 +233,7 @@ class Reads:
                 limit=query.limit,
             )
 
-    def _read(self, query: PartitionQuery) -> PartitionStats | ItemPage | tuple[ReaderState, ...]:
+    def _read(self, query: PartitionQuery) -> PartitionCounts | ItemPage | tuple[ReaderState, ...]:
         group = query.group
         with self._environment.snapshot() as txn:
             match query:
@@ -250,7 +250,7 @@ class Reads:
                     return queries.peek(
                         txn,
                         group,
-                        ItemState(query.state) if query.state else None,
+                        RowState(query.state) if query.state else None,
                         after_seq=query.after_seq,
                         limit=query.limit,
                         bytes_max=query.bytes_max,

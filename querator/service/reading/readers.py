@@ -29,8 +29,8 @@ from querator.model.reader_calls import (
     OpenedReader,
     OpenReaderCall,
     ReadBatchCall,
-    Reader,
-    ReaderPosition,
+    ReaderPartitions,
+    ReaderStart,
     ReaderState,
     ReleasedReader,
     ReleaseReaderCall,
@@ -40,7 +40,7 @@ from querator.partition.readers import unknown_reader
 from querator.service.admission import Held
 from querator.service.reading.advancing import advance_reader
 from querator.service.reading.browsing import batch_slots
-from querator.service.reading.queries import Reads
+from querator.service.reading.queries import Queries
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.forwarder import BatchQuery
 from querator.service.routing.outcomes import each, refused
@@ -61,7 +61,7 @@ class ReaderService:
     """The calls of readers. Every method raises QueratorError, and runs on the event loop."""
 
     def __init__(
-        self, *, router: Router, directory: QueueDirectory, reads: Reads, calls: Held
+        self, *, router: Router, directory: QueueDirectory, reads: Queries, calls: Held
     ) -> None:
         """`calls` counts accepted calls that may wait."""
         self._reading = batch_slots()
@@ -106,7 +106,7 @@ class ReaderService:
 
     async def list(
         self, namespace: str, name: str, *, stale: bool, timeout_ms: int = 0
-    ) -> tuple[Reader, ...]:
+    ) -> tuple[ReaderPartitions, ...]:
         """Readers of the queue, ordered by name."""
         deadline = deadline_after(timeout_ms)
         queue = await self._directory.find(namespace, name)
@@ -182,7 +182,7 @@ class BatchReading:
 async def open_reader(
     router: Router,
     directory: QueueDirectory,
-    reads: Reads,
+    reads: Queries,
     queue: Queue,
     call: OpenReaderCall,
     *,
@@ -204,9 +204,7 @@ async def open_reader(
         if isinstance(result, QueratorError):
             raise result
         positions.append(
-            ReaderPosition(
-                partition, result.acked_seq, result.batch, result.position, result.dead_seq
-            )
+            ReaderStart(partition, result.acked_seq, result.batch, result.position, result.dead_seq)
         )
     return OpenedReader(first.epoch, tuple(positions))
 
@@ -229,19 +227,21 @@ def _behind(queue: Queue, routing: int) -> QueratorError:
 
 
 async def list_readers(
-    reads: Reads, queue: Queue, *, stale: bool, deadline: float | None
-) -> tuple[Reader, ...]:
+    reads: Queries, queue: Queue, *, stale: bool, deadline: float | None
+) -> tuple[ReaderPartitions, ...]:
     """Readers ordered by name. Raises QueratorError."""
     found: dict[str, list[tuple[int, ReaderState]]] = {}
     states_of = await reads.readers(queue.groups, stale=stale, deadline=deadline)
     for partition, states in enumerate(states_of):
         for state in states:
             found.setdefault(state.reader_id, []).append((partition, state))
-    return tuple(Reader(reader_id, tuple(found[reader_id])) for reader_id in sorted(found))
+    return tuple(
+        ReaderPartitions(reader_id, tuple(found[reader_id])) for reader_id in sorted(found)
+    )
 
 
 async def release_reader(
-    router: Router, reads: Reads, queue: Queue, call: ReleaseReaderCall, *, deadline: float | None
+    router: Router, reads: Queries, queue: Queue, call: ReleaseReaderCall, *, deadline: float | None
 ) -> ReleasedReader:
     """Releases batches that are open when the call comes, not those given out meanwhile. Raises
     QueratorError; a repeat then releases the rest.

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from querator import telemetry
-from querator.model.calls import DamagedBlock
+from querator.model.calls import BlockDamage
 from querator.model.commands import LeaseItems, PartitionEffects, Retry
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId, LeaseNumber
@@ -40,7 +40,7 @@ from querator.model.limits import (
 from querator.model.nodes import node_name
 from querator.partition import payloads, queries
 from querator.partition.payloads import BlockDamaged
-from querator.partition.rows import ItemState
+from querator.partition.rows import RowState
 from querator.service.repair.aside import AsideBlock, AsideBlocks
 from querator.service.routing.forwarder import Payload, PayloadQuery
 from querator.service.routing.outcomes import Accepted, as_answer, defect_error
@@ -67,7 +67,7 @@ UNMENDED_S = 3 * MEND_ANSWER_MS / 1000
 """Time after which no more blocks are tried for a waiting operator."""
 NOT_WHOLE = ("payload", "not whole")
 """Field and value of the refusal of a replica that will never have the block whole."""
-OUT_OF_PLACE = (ItemState.LEASED, ItemState.RESERVED)
+OUT_OF_PLACE = (RowState.LEASED, RowState.RESERVED)
 """States of items that are not given up: their holder may have received them while they
 were whole.
 """
@@ -102,7 +102,7 @@ class DamageStats(msgspec.Struct, frozen=True):
     aside: dict[GroupId, int]
 
 
-class Damage:
+class DamagedBlocks:
     """Damaged blocks of one node. Used on the event loop."""
 
     def __init__(
@@ -149,7 +149,7 @@ class Damage:
         with self._environment.snapshot() as txn:
             return len(blocks), payloads.items_left(generations.view(txn, group), group, blocks)
 
-    async def unmended(self, group: GroupId) -> tuple[DamagedBlock, ...]:
+    async def unmended(self, group: GroupId) -> tuple[BlockDamage, ...]:
         """The blocks of a partition led here that cannot be repaired, after one more attempt. When
         replicas take long, the remaining blocks are not tried.
         """
@@ -170,7 +170,7 @@ class Damage:
                 items = payloads.items_left(view, group, [first_seq])
                 kept = payloads.items_left(view, group, [first_seq], OUT_OF_PLACE)
             name = self._router.name
-            found.append(DamagedBlock(0, first_seq, items, kept, lost, name, reason))
+            found.append(BlockDamage(0, first_seq, items, kept, lost, name, reason))
         return tuple(found)
 
     # --- found -------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from querator.model.cluster import ClusterScrub
 from querator.model.ids import PLACEMENT_GROUP
 from querator.model.limits import SCRUB_PIECE_BYTES, SCRUB_PIECE_ROWS, SCRUB_ROUND_MS_MIN
 from querator.partition.payloads import BlockDamaged, named_blocks
-from querator.service.repair.damage import Damage
+from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.outcomes import as_answer
 from querator.storage import attachments, generations
 from querator.storage.attachments import AttachmentDamaged
@@ -67,7 +67,7 @@ class Scrub:
     """Background reads of one node. Used on the event loop, unless stated otherwise."""
 
     def __init__(
-        self, environment: Environment, damage: Damage, *, clock: "Clock", bytes_per_s: int
+        self, environment: Environment, damage: DamagedBlocks, *, clock: "Clock", bytes_per_s: int
     ) -> None:
         """`bytes_per_s` 0: no background reads."""
         self._environment = environment
@@ -88,7 +88,7 @@ class Scrub:
             self._bytes, self._rounds, age_s, self._round_bytes, on=bool(self._bytes_per_s)
         )
 
-    def told(self) -> ClusterScrub:
+    def for_operators(self) -> ClusterScrub:
         """The statistics for operators."""
         seen = self.stats()
         return ClusterScrub(seen.on, seen.rounds, seen.round_bytes, int(seen.age_s * 1000))

@@ -17,7 +17,7 @@ from querator.service.routing.route import PartitionRoute
 _FAILED = (ErrorCode.STORAGE_FAILED, ErrorCode.INTERNAL)
 
 
-class Reasons:
+class CallErrors:
     """`out_of_reach` returns the nodes that this node's raft package has no connection to;
     `others`: whether there are other nodes at all.
     """

@@ -125,7 +125,7 @@ class QueueDirectory:
             return False
         return True
 
-    async def existing(self, look: Callable[[], T], *, deadline: float | None = None) -> T:
+    async def find_or_wait(self, look: Callable[[], T], *, deadline: float | None = None) -> T:
         """Returns the result of `look`. When `look` does not find its object, or finds it
         unfinished or being deleted, it runs again as in `newly`: another node may have created the
         object just before.

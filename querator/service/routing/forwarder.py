@@ -14,7 +14,7 @@ from querator.model.calls import LoadedItems
 from querator.model.commands import LeaseResult
 from querator.model.ids import GroupId, QueueId
 from querator.model.readers import AdvanceReader
-from querator.partition.facts import ClosureQuery, FactsQuery
+from querator.partition.dedup_export import ClosureQuery, FactsQuery
 from querator.partition.txn_steps import TransactionQuery
 
 

@@ -18,7 +18,7 @@ FULL: Final = frozenset(
 """Refusals for lack of space: the caller has to wait, or space has to be freed."""
 
 
-class Refused(msgspec.Struct):
+class RefusedCalls(msgspec.Struct):
     """Refused calls: `calls` is their number between two times of the loop's clock, `error` the
     last refusal.
     """
@@ -33,17 +33,17 @@ class Refusals:
     """Refused calls of one node, by partition. An accepted call costs nothing."""
 
     def __init__(self) -> None:
-        self._groups: dict[GroupId, Refused] = {}
+        self._groups: dict[GroupId, RefusedCalls] = {}
 
     def add(self, group: GroupId, error: QueratorError, now_s: float) -> None:
         known = self._groups.get(group)
         if known is None:
-            self._groups[group] = Refused(1, now_s, now_s, error)
+            self._groups[group] = RefusedCalls(1, now_s, now_s, error)
             return
         known.calls += 1
         known.last_s, known.error = now_s, error
 
-    def since(self, from_s: float) -> dict[GroupId, Refused]:
+    def since(self, from_s: float) -> dict[GroupId, RefusedCalls]:
         """Partitions that have refused a call since `from_s`; the others are forgotten."""
         self._groups = {group: one for group, one in self._groups.items() if one.last_s >= from_s}
         return dict(self._groups)

@@ -27,11 +27,11 @@ class PartitionRoute:
         "group",
         "is_reachable",
         "leader",
-        "line",
         "local",
         "looks",
         "proved",
         "questions",
+        "wait_queue",
     )
 
     def __init__(self, group: GroupId, *, local: bool = False) -> None:
@@ -47,7 +47,7 @@ class PartitionRoute:
         """Unanswered questions whether a node leads, by node."""
         self.effects = PartitionEffects(0, 0)
         """Contents of the partition, as reported by this node's own replica."""
-        self.line: dict[asyncio.Future[None], None] = {}
+        self.wait_queue: dict[asyncio.Future[None], None] = {}
         """Calls that wait for a leader, in the order in which they continue."""
         self.changes: dict[asyncio.Future[None], None] = {}
         """Calls that pause before they try again, or until the leader changes."""
@@ -58,7 +58,7 @@ class PartitionRoute:
 
     def wake(self) -> None:
         """Lets waiting calls check again."""
-        _let_go(self.line)
+        _let_go(self.wait_queue)
         _let_go(self.changes)
         _let_go(self.looks)
 
@@ -72,7 +72,7 @@ class PartitionRoute:
                     QueratorError(ErrorCode.OUTCOME_UNKNOWN, f"node {former} lost the leadership")
                 )
 
-    def look(self) -> None:
+    def wake_readers(self) -> None:
         """Ends the wait of readers once something is ready, or this node leads no more."""
         if self.effects.ready or not self.local:
             _let_go(self.looks)
@@ -82,20 +82,20 @@ class PartitionRoute:
         if not self.effects.ready and self.local:
             await _wait_in(self.looks, until)
 
-    async def stand_in_line(self, latest: float) -> None:
+    async def wait_for_turn(self, latest: float) -> None:
         """Waits until `wake`, behind the calls that wait already. Raises TimeoutError
         at `latest`.
         """
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.line[place] = None
+        self.wait_queue[place] = None
         try:
             async with asyncio.timeout_at(latest):
                 await place
         finally:
-            del self.line[place]
-            if self.is_reachable and self.line:
+            del self.wait_queue[place]
+            if self.is_reachable and self.wait_queue:
                 # Other calls joined while this one was being woken.
-                _let_go(self.line)
+                _let_go(self.wait_queue)
 
     async def pause(self, until: float) -> None:
         """Waits until `until`, or until the leader changes."""

@@ -36,11 +36,11 @@ from querator.model.limits import LEADER_WAIT_MS_MAX
 from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
-from querator.partition.facts import ClosureQuery
+from querator.partition.dedup_export import ClosureQuery
 from querator.raft.host import Host
 from querator.service.admission import Sending, Ticket
 from querator.service.routing.answers import QueryAnswers
-from querator.service.routing.call_errors import Reasons
+from querator.service.routing.call_errors import CallErrors
 from querator.service.routing.forwarder import Forwarder, Query
 from querator.service.routing.outcomes import (
     NOT_EXECUTED,
@@ -104,7 +104,7 @@ class Router:
         self._host = host
         self._placed = placed
         self._forwarder = forwarder
-        self._reasons = Reasons(placed, out_of_reach, others=forwarder is not None)
+        self._reasons = CallErrors(placed, out_of_reach, others=forwarder is not None)
         self._routes: dict[GroupId, PartitionRoute] = {}
         self._queue_routes: dict[QueueId, tuple[Queue, tuple[PartitionRoute, ...]]] = {}
         self._posted: set[asyncio.Future[Any]] = set()
@@ -188,14 +188,14 @@ class Router:
         route = self._routes.get(group) or self.route(group)
         route.effects = effects
         if route.local:
-            route.look()
+            route.wake_readers()
         return route
 
     def on_leadership(self, group: GroupId, leads: bool) -> PartitionRoute:
         route = self.route(group)
         route.local = leads
-        route.look()
-        self._look(route)
+        route.wake_readers()
+        self._check_route(route)
         return route
 
     def on_leader(self, group: GroupId, node: NodeKey | None) -> PartitionRoute:
@@ -211,7 +211,7 @@ class Router:
             route for route in self._routes.values() if route.leader == node and not route.local
         ]
         for route in routes:
-            self._look(route)
+            self._check_route(route)
             if not route.is_reachable:
                 self.doubt(route, node)
         return routes
@@ -219,10 +219,10 @@ class Router:
     def on_hang(self, hangs: bool) -> list[PartitionRoute]:
         """The raft thread hangs, or continues; returns the partitions that this node leads."""
         if hangs:
-            self._host.give_up(repeatable)
+            self._host.end_calls(repeatable)
         routes = [route for route in self._routes.values() if route.local]
         for route in routes:
-            self._look(route)
+            self._check_route(route)
         return routes
 
     def _guess(self, group: GroupId, after: str = "") -> str:
@@ -296,9 +296,9 @@ class Router:
                 self._on_leader_change(route)
             if former and route.forwards:
                 asyncio.get_running_loop().call_later(STALE_FORWARD_S, route.give_up, former)
-        self._look(route)
+        self._check_route(route)
 
-    def _look(self, route: PartitionRoute) -> None:
+    def _check_route(self, route: PartitionRoute) -> None:
         """Decides whether commands can be sent."""
         led = route.local and not self._host.hangs
         if not route.local and route.leader and self._forwarder is not None:
@@ -347,7 +347,7 @@ class Router:
         ticket = None
         try:
             if budget is not None:
-                waits = not route.is_reachable or bool(route.line)
+                waits = not route.is_reachable or bool(route.wait_queue)
                 named = partial(self._reasons.name, route)
                 ticket = budget.enter(route.group, len(attachment), waits=waits, named=named)
             result: Accepted | Refusal = await self._carry_out(
@@ -409,9 +409,9 @@ class Router:
         pause_s = LEADER_RETRY_S
         hops = 0
         while True:
-            if ticket is not None and (not route.is_reachable or route.line):
+            if ticket is not None and (not route.is_reachable or route.wait_queue):
                 ticket.wait()
-            await self._turn(route, latest, deadline, unknown)
+            await self._wait_until_sendable(route, latest, deadline, unknown)
             node = "" if route.local else route.leader
             try:
                 if node and attachment and not route.proved:
@@ -445,7 +445,7 @@ class Router:
             return False
         if not node:
             route.local = self._host.leads(route.group)
-            self._look(route)
+            self._check_route(route)
         elif node == route.leader:
             route.proved = False
         leader = error.value or (self._guess(route.group, after=node) if node else "")
@@ -454,7 +454,7 @@ class Router:
         self._follow(route, leader)
         return route.is_reachable
 
-    async def _turn(
+    async def _wait_until_sendable(
         self,
         route: PartitionRoute,
         latest: float,
@@ -463,12 +463,12 @@ class Router:
     ) -> None:
         """Returns when the command can be sent, after all commands that came before it."""
         loop = asyncio.get_running_loop()
-        while not route.is_reachable or route.line:
+        while not route.is_reachable or route.wait_queue:
             try:
                 self._check_alive(route)
                 if route.local and (unable := self._unable(route, unknown)) is not None:
                     raise unable
-                await route.stand_in_line(min(latest, loop.time() + CUT_OFF_S))
+                await route.wait_for_turn(min(latest, loop.time() + CUT_OFF_S))
                 self._check_alive(route)
             except QueratorError as error:
                 raise unknown or error from None

@@ -31,10 +31,10 @@ from querator.model.transactions import (
     ProducerTotals,
     Stage,
     StageClaim,
-    StagedBatch,
+    StagedTotals,
     StageResult,
+    TransactionState,
     TxnResult,
-    TxnState,
 )
 from querator.model.txn_calls import (
     AbortCall,
@@ -54,7 +54,7 @@ from querator.partition.txn_steps import (
     TxnQuery,
 )
 from querator.service.produce import split as parts
-from querator.service.produce.calls import Producing
+from querator.service.produce.calls import ProduceService
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import each
 from querator.service.routing.route import PartitionRoute
@@ -64,13 +64,13 @@ DECISION_WAIT_MS = 2_000
 """Maximum wait of one query to the coordinator, which may lose its leadership meanwhile."""
 
 
-class Transactions:
+class TransactionService:
     """Calls of transactions. Belongs to one event loop. Every method raises QueratorError;
     deadlines are by the loop's clock, None: there is none.
     """
 
     def __init__(
-        self, router: Router, directory: QueueDirectory, producing: Producing, *, durable: bool
+        self, router: Router, directory: QueueDirectory, producing: ProduceService, *, durable: bool
     ) -> None:
         self._router = router
         self._directory = directory
@@ -196,10 +196,10 @@ class Transactions:
         while True:
             begun = await self._router.call(route, begin, deadline=latest)
             assert isinstance(begun, TxnResult)
-            if begun.state is TxnState.COMMITTED:
+            if begun.state is TransactionState.COMMITTED:
                 return CommitReply(True, self._durable)
             decided = await self._decision(route, call, begun, latest)
-            if decided.state is TxnState.COMMITTED:
+            if decided.state is TransactionState.COMMITTED:
                 return CommitReply(not begun.mine, self._durable)
             if begun.mine:
                 raise _aborted(call, decided)
@@ -242,7 +242,7 @@ class Transactions:
         command = AbortTxn(call.producer, call.batch)
         result = await self._router.call(route, command, deadline=deadline)
         assert isinstance(result, TxnResult)
-        if result.state is TxnState.COMMITTED:
+        if result.state is TransactionState.COMMITTED:
             return AbortReply(True, 0)
         routes = self._router.routes(queue)
         dropped = await each([self._drop(one, call, deadline) for one in routes])
@@ -272,7 +272,7 @@ class Transactions:
                 for group in queue.groups
             ]
         )
-        batches: dict[tuple[str, int], StagedBatch] = {}
+        batches: dict[tuple[str, int], StagedTotals] = {}
         more = False
         for group, page in zip(queue.groups, pages, strict=True):
             if isinstance(page, QueratorError):

@@ -34,8 +34,8 @@ from querator.model.transactions import (
     Finish,
     Prepare,
     Publish,
+    TransactionState,
     TxnResult,
-    TxnState,
 )
 from querator.partition.txn_steps import (
     CommittedQuery,
@@ -64,7 +64,7 @@ PAUSE_S_MAX = 5.0
 _log = telemetry.logger(__name__)
 
 
-class Committer:
+class TransactionDriver:
     """Drives the transactions of all partitions that this node leads. Used on the event loop."""
 
     def __init__(self, router: Router, directory: QueueDirectory, environment: Environment) -> None:
@@ -78,7 +78,7 @@ class Committer:
         """By group: set and removed when something may have been decided."""
         self._stopped = False
 
-    def look(self, route: PartitionRoute) -> None:
+    def wake(self, route: PartitionRoute) -> None:
         """The partition has applied something, or this node has begun to lead it."""
         change = self._changes.pop(route.group, None)
         if change is not None:
@@ -108,7 +108,7 @@ class Committer:
         del self._carried[key]
         if not task.cancelled():
             task.result()
-            self.look(key[0])
+            self.wake(key[0])
 
     async def stop(self) -> None:
         """Stops the driver; open transactions are left to the next leader."""
@@ -139,12 +139,12 @@ class Committer:
 
     async def _step(self, route: PartitionRoute, txn: OpenTxn) -> None:
         """Performs one step. Raises QueratorError; the step is then repeated."""
-        answers = await each([self._tell(GroupId(group), step) for group, step in txn.steps])
+        answers = await each([self._carry_out(GroupId(group), step) for group, step in txn.steps])
         refused = [one for one in answers if isinstance(one, Refusal)]
         for one in answers:
             if isinstance(one, QueratorError) and not refused:
                 raise one
-        if txn.state is TxnState.PREPARING:
+        if txn.state is TransactionState.PREPARING:
             decided = await self._router.call(route, verdict(txn.number, refused))
             assert isinstance(decided, TxnResult)
             _log.debug("txns.decided", group=route.group, txn=txn.number, state=decided.state.name)
@@ -152,7 +152,7 @@ class Committer:
             assert not refused, "a decided transaction is not refused"
             await self._router.call(route, Finish(txn.number))
 
-    async def _tell(self, group: GroupId, step: Prepare | Publish | Discard) -> Done | Refusal:
+    async def _carry_out(self, group: GroupId, step: Prepare | Publish | Discard) -> Done | Refusal:
         """Repeats the step until the participant has done all of it, or has refused it."""
         while True:
             try:
@@ -190,7 +190,7 @@ class Committer:
                 if not route.local or not route.effects.stages or self._gone(route.group):
                     return
                 try:
-                    await self._let_go(route)
+                    await self._unpin(route)
                     await self._drop_committed(route)
                 except Exception as defect:  # noqa: BLE001 - the top of the task: it asks again
                     error = as_answer(defect, "releasing and dropping stages")
@@ -198,7 +198,7 @@ class Committer:
         finally:
             del self._asking[route]
 
-    async def _let_go(self, route: PartitionRoute) -> None:
+    async def _unpin(self, route: PartitionRoute) -> None:
         """Releases stages that are pinned for finished transactions."""
         owner = self._router.map.by_group(route.group)
         if owner is None:
@@ -212,7 +212,7 @@ class Committer:
             if not (await self._router.read(coordinator, query)).txn:
                 _log.info("txns.released", group=route.group, txn=one.txn)
                 step = Discard(one.txn, producer=one.producer, batch=one.batch)
-                await self._tell(route.group, step)
+                await self._carry_out(route.group, step)
 
     async def _drop_committed(self, route: PartitionRoute) -> None:
         """Drops stages of committed batches."""

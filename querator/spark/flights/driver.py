@@ -17,14 +17,14 @@ import msgspec
 
 from querator.spark.flights.archive import count_flights
 from querator.spark.flights.delays import Flights
-from querator.spark.flights.settings import BOARDING, DEPARTURES, FLIGHTS, Said, Settings
+from querator.spark.flights.settings import BOARDING, DEPARTURES, FLIGHTS, DriverReport, Settings
 from querator.spark.pipelines import (
     ArchiveSettings,
+    BatchProgress,
     Columns,
     Control,
     CopySettings,
     IngestSettings,
-    Progress,
     QueuePlace,
     Summary,
     archive,
@@ -42,7 +42,7 @@ only if it is configured.
 Run = Callable[[Any, Control], Summary]
 
 
-class Step(msgspec.Struct, frozen=True):
+class PipelineStep(msgspec.Struct, frozen=True):
     """A pipeline and its name."""
 
     name: str
@@ -61,8 +61,8 @@ class Driver:
         error.
         """
         lines = (
-            (self._ingest(FLIGHTS), Step("archive", self._archive)),
-            (self._ingest(DEPARTURES), Step("copy", self._copy)),
+            (self._ingest(FLIGHTS), PipelineStep("archive", self._archive)),
+            (self._ingest(DEPARTURES), PipelineStep("copy", self._copy)),
         )
         with ThreadPoolExecutor(len(lines)) as pool:
             running = [pool.submit(self._follow, line) for line in lines]
@@ -73,25 +73,25 @@ class Driver:
             each.result()
         return count_flights(self._spark, str(self._settings.archive))
 
-    def _follow(self, line: Sequence[Step]) -> None:
+    def _follow(self, line: Sequence[PipelineStep]) -> None:
         for step in line:
             if self._stop.is_set():
                 return
-            control = Control(partial(self._tell, step.name))
+            control = Control(partial(self._report, step.name))
             control.stop = self._stop
-            self._say(Said(step.name, summary=step.run(self._spark, control)))
+            self._say(DriverReport(step.name, summary=step.run(self._spark, control)))
 
-    def _tell(self, pipeline: str, progress: Progress) -> None:
-        self._say(Said(pipeline, progress.batch, progress.items))
+    def _report(self, pipeline: str, progress: BatchProgress) -> None:
+        self._say(DriverReport(pipeline, progress.batch, progress.items))
 
-    def _say(self, said: Said) -> None:
+    def _say(self, said: DriverReport) -> None:
         with self._saying:
             sys.stdout.write(f"{msgspec.json.encode(said).decode()}\n")
             sys.stdout.flush()
 
     # --- pipelines ---------------------------------------------------------------------------
 
-    def _ingest(self, queue: str) -> Step:
+    def _ingest(self, queue: str) -> PipelineStep:
         """The payload of a flight is its row as JSON. All values are texts, as in the CSV."""
         settings = self._settings
         texts = ", ".join(f"`{field}` string" for field in ("row", *settings.fields))
@@ -111,7 +111,9 @@ class Driver:
             checkpoint=self._checkpoint(f"ingest-{queue}"),
             max_bytes=settings.batch_bytes,
         )
-        return Step(f"ingest {queue}", lambda spark, control: ingest(spark, ingesting, control))
+        return PipelineStep(
+            f"ingest {queue}", lambda spark, control: ingest(spark, ingesting, control)
+        )
 
     def _archive(self, spark: Any, control: Control) -> Summary:
         settings = ArchiveSettings(

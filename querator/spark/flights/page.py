@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from querator.spark.flights.delays import LATE_MINUTES, Delays, Flights
 from querator.spark.report.charts import bars, columns, heat
-from querator.spark.report.page import Cell, Page, Picture, Section, Table
+from querator.spark.report.page import Cell, Page, PageTable, Picture, Section
 
 _COLUMNS = ("flights", "cancelled", "arrived", "minutes behind, mean", "late, %")
 
@@ -57,7 +57,7 @@ def _by_carrier(flights: Flights, names: Mapping[str, str]) -> Section:
                 bars(labels, panels, decimals=1),
                 "Bars: mean delay and number of flights of each carrier, as in the table.",
             ),
-            Table("Carriers", ("carrier", *_COLUMNS), tuple(rows)),
+            PageTable("Carriers", ("carrier", *_COLUMNS), tuple(rows)),
         ),
     )
 
@@ -98,9 +98,9 @@ def _picture(title: str, found: Mapping[object, Delays], *, x: str) -> Picture:
     )
 
 
-def _table(title: str, what: str, found: Mapping[object, Delays]) -> Table:
+def _table(title: str, what: str, found: Mapping[object, Delays]) -> PageTable:
     rows = tuple((str(key), *_row(each)) for key, each in found.items())
-    return Table(title, (what, *_COLUMNS), rows)
+    return PageTable(title, (what, *_COLUMNS), rows)
 
 
 def _row(delays: Delays) -> tuple[Cell, ...]:

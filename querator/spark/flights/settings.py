@@ -37,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True):
         return Path(self.home, "counts.json")
 
 
-class Said(msgspec.Struct, frozen=True):
+class DriverReport(msgspec.Struct, frozen=True):
     """A micro-batch of a pipeline is done, or its whole run (`summary`)."""
 
     pipeline: str

@@ -60,13 +60,33 @@ if TYPE_CHECKING:
         SettingsError,
         StatsSettings,
     )
-    from querator.spark.pipelines.summary import Control, Count, Progress, Summary
+    from querator.spark.pipelines.summary import BatchProgress, Control, Count, Summary
 
 __all__ = [
-    "ArchiveSettings", "Columns", "Control", "CopySettings", "Count", "DeadGroup",
-    "IngestSettings", "PipelineFailed", "Progress", "QueuePlace", "QueueScan", "RedriveSettings",
-    "RedriveSummary", "ReplaySettings", "SettingsError", "StatsSettings", "Summary", "archive",
-    "copy", "ingest", "open_session", "redrive", "replay", "stats",
+    "ArchiveSettings",
+    "BatchProgress",
+    "Columns",
+    "Control",
+    "CopySettings",
+    "Count",
+    "DeadGroup",
+    "IngestSettings",
+    "PipelineFailed",
+    "QueuePlace",
+    "QueueScan",
+    "RedriveSettings",
+    "RedriveSummary",
+    "ReplaySettings",
+    "SettingsError",
+    "StatsSettings",
+    "Summary",
+    "archive",
+    "copy",
+    "ingest",
+    "open_session",
+    "redrive",
+    "replay",
+    "stats",
 ]  # fmt: skip
 
 _HOMES: Final = {
@@ -83,7 +103,7 @@ _HOMES: Final = {
     "PipelineFailed": "failures",
     "Control": "summary",
     "Count": "summary",
-    "Progress": "summary",
+    "BatchProgress": "summary",
     "Summary": "summary",
 }
 """Modules of the names that are not in `settings`."""

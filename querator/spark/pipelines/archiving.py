@@ -20,7 +20,7 @@ from querator.spark.pipelines.settings import (
     SettingsError,
     partition_column,
 )
-from querator.spark.pipelines.summary import Clock, Control, Count, Progress, Summary
+from querator.spark.pipelines.summary import BatchProgress, Control, Count, Stopwatch, Summary
 
 _TAKEN: Final = "items taken, by the queue"
 _MADE: Final = "rows in the archive, by the footers of its files"
@@ -36,7 +36,7 @@ def archive(spark: Any, settings: ArchiveSettings, control: Control | None = Non
     Raises as `ingest`.
     """
     control = control or Control()
-    clock = Clock()
+    clock = Stopwatch()
     source, stream = settings.source, settings.stream
     books.settings_of(source)
     with explained():
@@ -57,7 +57,7 @@ def archive(spark: Any, settings: ArchiveSettings, control: Control | None = Non
             # The sink has the batch already, and reads nothing.
             repeated, released = count, 0
         tally.add(batch, taken=count, left_out=released)
-        control.report(Progress(batch.number, count, batch.seconds, books.waiting(source)))
+        control.report(BatchProgress(batch.number, count, batch.seconds, books.waiting(source)))
 
     writer = frame.writeStream.format("parquet").option("path", settings.path)
     # Payloads hardly repeat: a dictionary would cost more than it saves.

@@ -8,7 +8,7 @@ from querator.spark.pipelines.files import Files
 from querator.spark.pipelines.following import MicroBatch, Tally, follow, query_id, trigger
 from querator.spark.pipelines.session import adopt
 from querator.spark.pipelines.settings import CopySettings, SettingsError
-from querator.spark.pipelines.summary import Clock, Control, Count, Progress, Summary
+from querator.spark.pipelines.summary import BatchProgress, Control, Count, Stopwatch, Summary
 from querator.spark.rows import DEDUPE_KEY, WRITTEN
 
 AS_THEY_ARE: Final = {
@@ -37,7 +37,7 @@ def copy(spark: Any, settings: CopySettings, control: Control | None = None) -> 
         raise SettingsError(
             f"source and target are both queue {source.queue}: the copy would never end"
         )
-    clock = Clock()
+    clock = Stopwatch()
     adopt(spark)
     files = Files(spark)
     stream = settings.stream
@@ -54,7 +54,7 @@ def copy(spark: Any, settings: CopySettings, control: Control | None = None) -> 
         count = books.batch_items(batch.start, batch.end)
         released = count - batch.rows if stream.skip_released else 0
         tally.add(batch, taken=count, left_out=mapping.left_out(batch.observed) + released)
-        control.report(Progress(batch.number, count, batch.seconds, books.waiting(source)))
+        control.report(BatchProgress(batch.number, count, batch.seconds, books.waiting(source)))
 
     writer = items.writeStream.format("querator").options(**target.options())
     writer = writer.option("checkpointLocation", stream.checkpoint)

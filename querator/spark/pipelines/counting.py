@@ -59,7 +59,7 @@ _SETS: Final = (
 """The groupings by which items are counted."""
 
 
-class Group(msgspec.Struct, frozen=True):
+class ItemGroup(msgspec.Struct, frozen=True):
     """A group of items. Ages are seconds since an item was produced; quantiles are exact within a
     hundredth of their rank. Sizes are those of payloads, or None if not requested.
     """
@@ -74,7 +74,7 @@ class Group(msgspec.Struct, frozen=True):
     payload_bytes_max: int | None
 
 
-class Spread(msgspec.Struct, frozen=True):
+class StateHistogram(msgspec.Struct, frozen=True):
     """Numbers of items by state: below the first of `edges`, between each pair of edges, and from
     the last edge on. Each state therefore has one number more than there are edges. An edge belongs
     to the range above it.
@@ -96,15 +96,15 @@ class QueueScan(msgspec.Struct, frozen=True):
     queue: str
     scanned_at: datetime
     rows: int
-    states: dict[str, Group]
-    kinds: dict[str, Group]
+    states: dict[str, ItemGroup]
+    kinds: dict[str, ItemGroup]
     kinds_more: int
-    other_kinds: Group | None
-    partitions: dict[int, Group]
+    other_kinds: ItemGroup | None
+    partitions: dict[int, ItemGroup]
     states_of_partitions: dict[int, dict[str, int]]
-    ages: Spread
-    attempts: Spread
-    sizes: Spread | None
+    ages: StateHistogram
+    attempts: StateHistogram
+    sizes: StateHistogram | None
     dead_letters: dict[str, int]
     told: dict[str, int]
     stood_still: bool
@@ -256,8 +256,8 @@ def _bits(by: Sequence[str], columns: Sequence[str]) -> int:
     return sum(1 << place for place, column in enumerate(reversed(columns)) if column not in by)
 
 
-def _group(row: Row) -> Group:
-    return Group(
+def _group(row: Row) -> ItemGroup:
+    return ItemGroup(
         items=row["items"],
         age_s_p50=row["ages"][0],
         age_s_p95=row["ages"][1],
@@ -276,11 +276,13 @@ def _place(column: str, edges: Sequence[int]) -> Any:
 
 def _spread(
     sets: Mapping[tuple[str, ...], Sequence[Row]], place: str, edges: Sequence[int]
-) -> Spread:
+) -> StateHistogram:
     items: dict[str, list[int]] = {}
     for row in sets["state", place]:
         items.setdefault(row["state"], [0] * (len(edges) + 1))[row[place]] = row["items"]
-    return Spread(tuple(edges), {state: tuple(items[state]) for state in STATES if state in items})
+    return StateHistogram(
+        tuple(edges), {state: tuple(items[state]) for state in STATES if state in items}
+    )
 
 
 def _counts(told: GetQueueStatsResponse, name: str) -> list[int]:

@@ -5,9 +5,9 @@ from itertools import pairwise
 from typing import Final
 
 from querator.model.ids import DEFAULT_NAMESPACE
-from querator.spark.pipelines.counting import STATES, Group, QueueScan, Spread
+from querator.spark.pipelines.counting import STATES, ItemGroup, QueueScan, StateHistogram
 from querator.spark.report.charts import bars, columns
-from querator.spark.report.page import Cell, Page, Picture, Section, Table
+from querator.spark.report.page import Cell, Page, PageTable, Picture, Section
 
 _BYTES: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _SECONDS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
@@ -59,7 +59,7 @@ def _agreement(scan: QueueScan) -> str:
     )
 
 
-def stats_tables(scan: QueueScan) -> list[Table]:
+def stats_tables(scan: QueueScan) -> list[PageTable]:
     """States, kinds and partitions, and dead letters if there are any. An empty queue has no
     tables.
     """
@@ -67,24 +67,24 @@ def stats_tables(scan: QueueScan) -> list[Table]:
         return []
     partitions = [(str(partition), group) for partition, group in scan.partitions.items()]
     tables = [
-        Table("States", _columns_of("state"), _rows(scan.states.items())),
-        Table("Kinds", _columns_of("kind"), _rows(_kinds(scan))),
-        Table("Partitions", _columns_of("partition"), _rows(partitions)),
+        PageTable("States", _columns_of("state"), _rows(scan.states.items())),
+        PageTable("Kinds", _columns_of("kind"), _rows(_kinds(scan))),
+        PageTable("Partitions", _columns_of("partition"), _rows(partitions)),
     ]
     if scan.dead_letters:
         letters = tuple(scan.dead_letters.items())
-        tables.append(Table("Dead letters", ("died of", "items"), letters))
+        tables.append(PageTable("Dead letters", ("died of", "items"), letters))
     return tables
 
 
-def _kinds(scan: QueueScan) -> list[tuple[str, Group]]:
+def _kinds(scan: QueueScan) -> list[tuple[str, ItemGroup]]:
     kinds = [(kind or "(no kind)", group) for kind, group in scan.kinds.items()]
     if scan.other_kinds is not None:
         kinds.append((f"({scan.kinds_more:,} more kinds)", scan.other_kinds))
     return kinds
 
 
-def _parts(scan: QueueScan) -> Iterable[Picture | Table]:
+def _parts(scan: QueueScan) -> Iterable[Picture | PageTable]:
     states, kinds, partitions, *letters = stats_tables(scan)
     yield Picture(
         "Age, by state",
@@ -135,7 +135,7 @@ def _columns_of(what: str) -> tuple[str, ...]:
     return (what, "items", *ages, "attempts: mean", "most", "payloads", "largest")
 
 
-def _rows(groups: Iterable[tuple[str, Group]]) -> tuple[tuple[Cell, ...], ...]:
+def _rows(groups: Iterable[tuple[str, ItemGroup]]) -> tuple[tuple[Cell, ...], ...]:
     return tuple(
         (
             name,
@@ -152,7 +152,7 @@ def _rows(groups: Iterable[tuple[str, Group]]) -> tuple[tuple[Cell, ...], ...]:
     )
 
 
-def _spread(spread: Spread, labels: Sequence[str], *, x: str) -> bytes:
+def _spread(spread: StateHistogram, labels: Sequence[str], *, x: str) -> bytes:
     return columns(labels, spread.items, x=x, y="items", order=STATES)
 
 

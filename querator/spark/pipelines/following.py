@@ -7,7 +7,7 @@ import msgspec
 
 from querator.spark.pipelines.failures import PipelineFailed, explained
 from querator.spark.pipelines.files import Files
-from querator.spark.pipelines.summary import Clock, Control, Count, Summary
+from querator.spark.pipelines.summary import Control, Count, Stopwatch, Summary
 
 POLL_SECONDS: Final = 0.3
 """Interval of polls. Spark keeps its last 100 reports, and a batch takes longer than 10 ms."""
@@ -42,7 +42,7 @@ class Tally:
         self.taken += taken
         self.left_out += left_out
 
-    def summary(self, pipeline: str, words: str, made: Count, clock: Clock) -> Summary:
+    def summary(self, pipeline: str, words: str, made: Count, clock: Stopwatch) -> Summary:
         taken = Count(self.taken, words)
         return Summary(pipeline, taken, made, self.left_out, self.batches, clock.seconds)
 

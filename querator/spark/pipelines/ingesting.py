@@ -11,7 +11,7 @@ from querator.spark.pipelines.files import ANY_AGE, Files
 from querator.spark.pipelines.following import MicroBatch, Tally, follow, query_id, trigger
 from querator.spark.pipelines.session import adopt
 from querator.spark.pipelines.settings import IngestSettings, SettingsError
-from querator.spark.pipelines.summary import Clock, Control, Count, Progress, Summary
+from querator.spark.pipelines.summary import BatchProgress, Control, Count, Stopwatch, Summary
 
 _STRICT: Final = {"csv": {"header": "true", "mode": "FAILFAST"}, "json": {"mode": "FAILFAST"}}
 """An unreadable record fails the run, unless the user's own options say otherwise."""
@@ -38,7 +38,7 @@ def ingest(spark: Any, settings: IngestSettings, control: Control | None = None)
 
 
 def _all_files(spark: Any, settings: IngestSettings, control: Control) -> Summary:
-    clock = Clock()
+    clock = Stopwatch()
     with checked(f"path is {settings.path}"):
         frame = _reader(spark.read, settings, settings.schema).load(settings.path)
     seen = Observation(mapping.OBSERVED)
@@ -52,12 +52,12 @@ def _all_files(spark: Any, settings: IngestSettings, control: Control) -> Summar
         ).save()
     read, left_out = mapping.rows(seen.get), mapping.left_out(seen.get)
     made = books.totals(place, producer).items
-    control.report(Progress(0, made, clock.seconds))
+    control.report(BatchProgress(0, made, clock.seconds))
     return Summary("ingest", Count(read, _READ), Count(made, _MADE), left_out, 1, clock.seconds)
 
 
 def _new_files(spark: Any, files: Files, settings: IngestSettings, control: Control) -> Summary:
-    clock = Clock()
+    clock = Stopwatch()
     schema = settings.schema
     if not schema:
         with checked(f"path is {settings.path}"):
@@ -72,7 +72,7 @@ def _new_files(spark: Any, files: Files, settings: IngestSettings, control: Cont
 
     def each(batch: MicroBatch) -> None:
         tally.add(batch, taken=batch.rows, left_out=mapping.left_out(batch.observed))
-        control.report(Progress(batch.number, batch.rows, batch.seconds))
+        control.report(BatchProgress(batch.number, batch.rows, batch.seconds))
 
     writer = frame.writeStream.format("querator").options(**place.options())
     writer = writer.option("checkpointLocation", settings.checkpoint)

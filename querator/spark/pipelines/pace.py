@@ -4,7 +4,7 @@ import threading
 import time
 
 
-class Pace:
+class RateLimit:
     """`rate` 0 means no limit."""
 
     def __init__(self, rate: float, stop: threading.Event) -> None:

@@ -15,9 +15,9 @@ from querator.model.limits import REQUEST_ITEMS_MAX
 from querator.spark.options import target
 from querator.spark.pipelines import books
 from querator.spark.pipelines.failures import checked, explained
-from querator.spark.pipelines.pace import Pace
+from querator.spark.pipelines.pace import RateLimit
 from querator.spark.pipelines.settings import QueuePlace, RedriveSettings, SettingsError
-from querator.spark.pipelines.summary import Clock, Control, Count, Progress, Summary
+from querator.spark.pipelines.summary import BatchProgress, Control, Count, Stopwatch, Summary
 from querator.spark.sending import sender
 
 _TAKEN: Final = "dead letters found by Spark"
@@ -53,7 +53,7 @@ def redrive(
     Raises SettingsError, RequestError and Unreachable before anything moves, and PipelineFailed.
     """
     control = control or Control()
-    clock = Clock()
+    clock = Stopwatch()
     place = settings.queue
     name = books.settings_of(place).dead_queue
     if not name:
@@ -117,19 +117,19 @@ def _send(
     letters that a lost answer may have reported; calls.
     """
     calls = sender(target(place.options()))
-    pace = Pace(rate, control.stop)
+    pace = RateLimit(rate, control.stop)
     sent = moved = doubtful = number = 0
     for part in _parts(ids, rate):
         if control.stop.is_set():
             break
-        clock = Clock()
+        clock = Stopwatch()
         count, attempts = calls.redrive(
             place.namespace, place.queue, part, retry_seconds=place.retry_seconds
         )
         sent += len(part)
         moved += count
         doubtful += len(part) - count if attempts > 1 else 0
-        control.report(Progress(number, count, clock.seconds, len(ids) - sent))
+        control.report(BatchProgress(number, count, clock.seconds, len(ids) - sent))
         number += 1
         pace.wait(len(part))
     return sent, moved, doubtful, number

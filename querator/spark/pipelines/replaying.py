@@ -19,9 +19,9 @@ from querator.spark.pipelines.copying import AS_THEY_ARE
 from querator.spark.pipelines.failures import PipelineFailed, checked, explained
 from querator.spark.pipelines.files import ANY_AGE, Files
 from querator.spark.pipelines.following import follow
-from querator.spark.pipelines.pace import Pace
+from querator.spark.pipelines.pace import RateLimit
 from querator.spark.pipelines.settings import ReplaySettings, SettingsError
-from querator.spark.pipelines.summary import Clock, Control, Count, Progress, Summary
+from querator.spark.pipelines.summary import BatchProgress, Control, Count, Stopwatch, Summary
 from querator.spark.schema import SPARK_SCHEMA
 
 CHUNK_SECONDS: Final = 2.0
@@ -60,7 +60,7 @@ def replay(spark: Any, settings: ReplaySettings, control: Control | None = None)
     Items are made as by `copy`. Raises as `ingest`.
     """
     control = control or Control()
-    clock = Clock()
+    clock = Stopwatch()
     frame = _rows(spark, settings)
     mapping.check_target(_items(frame, settings, mapping.OBSERVED), settings.target)
     plan = _plan(Files(spark), settings)
@@ -150,7 +150,7 @@ class _Replayer:
         self._settings = settings
         self._plan = plan
         self._control = control
-        self._pace = Pace(settings.rate, control.stop)
+        self._pace = RateLimit(settings.rate, control.stop)
         self._before = books.totals(settings.target, plan.producer)
         self._rows = self._left_out = self._chunks = 0
 
@@ -174,7 +174,7 @@ class _Replayer:
             raise _Stopped
         if number <= self._before.batch:
             return
-        clock = Clock()
+        clock = Stopwatch()
         seen = Observation(mapping.OBSERVED)
         items = _items(frame, self._settings, seen)
         options = self._settings.target.options(
@@ -185,10 +185,10 @@ class _Replayer:
         self._rows += read
         self._left_out += left_out
         self._chunks += 1
-        self._control.report(Progress(batch, read - left_out, clock.seconds))
+        self._control.report(BatchProgress(batch, read - left_out, clock.seconds))
         self._pace.wait(read - left_out)
 
-    def summary(self, clock: Clock) -> Summary:
+    def summary(self, clock: Stopwatch) -> Summary:
         made = books.totals(self._settings.target, self._plan.producer).items - self._before.items
         return Summary(
             "replay",

@@ -43,7 +43,7 @@ class Summary(msgspec.Struct, frozen=True):
         return self.missing == 0
 
 
-class Progress(msgspec.Struct, frozen=True):
+class BatchProgress(msgspec.Struct, frozen=True):
     """A batch is done: `items` in `seconds`. `left`: items that wait in the source, None if
     unknown.
     """
@@ -57,18 +57,18 @@ class Progress(msgspec.Struct, frozen=True):
 class Control:
     """The connection between a run and its caller."""
 
-    def __init__(self, report: Callable[[Progress], None] | None = None) -> None:
+    def __init__(self, report: Callable[[BatchProgress], None] | None = None) -> None:
         """`report` is called after each batch, by the thread that runs the pipeline."""
         self.report = report or _silent
         self.stop = threading.Event()
         """Ends the run when it is set. Finished work stays, and is in the summary."""
 
 
-def _silent(progress: Progress) -> None:
+def _silent(progress: BatchProgress) -> None:
     """The default of `report`."""
 
 
-class Clock:
+class Stopwatch:
     """Seconds since its creation."""
 
     def __init__(self) -> None:

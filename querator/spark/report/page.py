@@ -25,7 +25,7 @@ class Picture(msgspec.Struct, frozen=True):
     says: str
 
 
-class Table(msgspec.Struct, frozen=True):
+class PageTable(msgspec.Struct, frozen=True):
     """The first column names the row; the others are quantities."""
 
     title: str
@@ -39,7 +39,7 @@ class Section(msgspec.Struct, frozen=True):
     title: str
     words: str = ""
     facts: tuple[tuple[str, Cell], ...] = ()
-    parts: tuple[Picture | Table, ...] = ()
+    parts: tuple[Picture | PageTable, ...] = ()
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ def _picture(picture: Picture) -> str:
     )
 
 
-def _table(table: Table) -> str:
+def _table(table: PageTable) -> str:
     head = "".join(f'<th scope="col">{_text(name)}</th>' for name in table.columns)
     lines = "".join(
         "<tr>" + "".join(f"<td>{_text(cell_text(cell))}</td>" for cell in row) + "</tr>\n"

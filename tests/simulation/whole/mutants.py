@@ -45,7 +45,7 @@ def lets_waiters_sleep() -> Any:
 
 def drops_grants() -> Any:
     """A grant of another node is neither delivered nor given back."""
-    answered = LeaseDispatcher._answered
+    answered = LeaseDispatcher._on_lease_answered
 
     def drop(
         self: LeaseDispatcher, supply: Any, asked: str, asks: Any, asked_s: float, came: Any
@@ -67,7 +67,7 @@ def keeps_stale_routes() -> Any:
 
     def keep(self: Router, route: Any, node: str) -> None:
         if route.leader:
-            self._look(route)
+            self._check_route(route)
         else:
             follow(self, route, node)
 

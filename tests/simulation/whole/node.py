@@ -16,7 +16,7 @@ from querator.model.ids import GroupId
 from querator.model.limits import STOP_WAIT_MS_MAX
 from querator.model.nodes import NodeKey, Replicas, node_name
 from querator.model.placement_map import PlacedNode, PlacementMap
-from querator.placement.bootstrap import Standing, founding
+from querator.placement.bootstrap import ClusterBootstrap, founding
 from querator.placement.joining.formation import Description
 from querator.raft.machine import Machine
 from querator.raft.requests import Open, Outcome, Remove, Request, Stop
@@ -289,7 +289,9 @@ class WholeNode(SimulatedNode):
         self.rooms = Rooms(
             self.disk.environment,
             clock=self.clock,
-            standing=Standing(identity.cluster_id, said, identity.replicas, identity.founders),
+            standing=ClusterBootstrap(
+                identity.cluster_id, said, identity.replicas, identity.founders
+            ),
             on_failure=self._on_failure,
             on_hand_off=self._on_hand_off,
             turn_loop=SimulatedTurns(self),
@@ -456,7 +458,7 @@ class WholeNode(SimulatedNode):
                 return
             if outcome:
                 self._hand_over(outcome)
-            if self._stopping and self.turns.answered:
+            if self._stopping and self.turns.all_answered:
                 self._end_turns(boots)
 
         self._timeline.at(self._free_us, deliver)
@@ -477,7 +479,9 @@ class WholeNode(SimulatedNode):
             return None
         exchange = self.rooms.service.exchange
         assert exchange is not None
-        return NodeCalls(context, "link", exchange, self._forwarding, Incoming().of("link"))
+        return NodeCalls(
+            context, "link", exchange, self._forwarding, Incoming().messages_of("link")
+        )
 
     def call(
         self,

@@ -17,8 +17,8 @@ from querator.model.calls import (
     CompleteCall,
     ExtendCall,
     LeaseCall,
-    LeasedBatch,
-    LeaseRef,
+    LeasedRanges,
+    LeasedRun,
     LoadedItems,
     ProduceCall,
     RetryCall,
@@ -341,7 +341,7 @@ class Consuming(Program):
         pending.ended(history.Leased(grants, unseen=most * ended.tries))
         return self.takes(asked_us, ended.result.batches)
 
-    def takes(self, asked_us: int, batches: Sequence[LeasedBatch]) -> dict[str, Held]:
+    def takes(self, asked_us: int, batches: Sequence[LeasedRun]) -> dict[str, Held]:
         """Checks what was delivered, by lease."""
         leases: dict[str, Held] = {}
         for batch in batches:
@@ -364,7 +364,7 @@ class Consuming(Program):
     async def complete(self, lease_id: str, held: Held) -> None:
         runs = history.ranges(list(held))
         pending = self._begin(history.Complete((history.Named(lease_id, runs),)))
-        call = CompleteCall(NAMESPACE, self.queue, (LeaseRef(lease_id, runs),))
+        call = CompleteCall(NAMESPACE, self.queue, (LeasedRanges(lease_id, runs),))
         ended = await self.call("complete", lambda rooms: self.completing(rooms, call), again=True)
         ledger, now_us = self._ground.ledger, self._ground.timeline.now_us
         if self._settled("a complete", ended, pending):
@@ -386,7 +386,7 @@ class Consuming(Program):
         recorded = history.Retry((history.Named(lease_id, runs),), count_attempt=counted, dead=dead)
         pending = self._begin(recorded)
         call = RetryCall(
-            NAMESPACE, self.queue, (LeaseRef(lease_id, runs),), count_attempt=counted, dead=dead
+            NAMESPACE, self.queue, (LeasedRanges(lease_id, runs),), count_attempt=counted, dead=dead
         )
         ended = await self.call("retry", lambda rooms: rooms.service.retry(call), again=True)
         self._settled("a retry", ended, pending)
@@ -448,7 +448,7 @@ class Probing(Draining):
             await self.complete(lease_id, held)
 
 
-def grant_of(batch: LeasedBatch) -> history.Grant:
+def grant_of(batch: LeasedRun) -> history.Grant:
     items = tuple(zip(seqs_of(batch.loaded), references_in(batch.loaded.items), strict=True))
     return history.Grant(
         batch.lease_id, batch.partition, batch.attempt, items, repeated=batch.repeated

@@ -17,12 +17,12 @@ from querator.model.errors import ErrorCode
 from querator.model.limits import MIB
 from querator.model.reader_calls import (
     AdvancedReader,
+    AdvanceOutcome,
     AdvanceReaderCall,
     BatchPage,
     OpenReaderCall,
     ReadBatchCall,
     ReaderAck,
-    ReaderProgress,
 )
 from querator.rooms import Rooms
 from querator.v1 import items_pb2
@@ -103,7 +103,7 @@ class Reading(Program):
             acknowledge_only=not self._careful and self._chance.random() < 0.1,
         )
 
-    async def _advance(self) -> tuple[ReaderProgress, ...]:
+    async def _advance(self) -> tuple[AdvanceOutcome, ...]:
         call = self._call(self._epoch, self._acks())
         ended = await self.call(
             "advance", lambda rooms: rooms.service.readers.advance(call), again=True

@@ -7,7 +7,7 @@ from collections import Counter
 from struct import pack
 from typing import Any
 
-from querator.model.calls import CompleteCall, LeaseRef, ProduceCall, SubscribeCall
+from querator.model.calls import CompleteCall, LeasedRanges, ProduceCall, SubscribeCall
 from querator.rooms import Rooms
 from querator.service.lease.subscriptions import Subscription
 from tests.simulation.network import Nature
@@ -109,7 +109,7 @@ class _Consumer:
         call = SubscribeCall(NAMESPACE, QUEUE, f"{self._node} {self._number}", 0, 0)
         stream = await rooms.service.subscribe(call)
         stream.grant(HELD_MAX, 0)
-        held: asyncio.Queue[LeaseRef] = asyncio.Queue()
+        held: asyncio.Queue[LeasedRanges] = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._receive(stream, held))
             while True:
@@ -118,13 +118,13 @@ class _Consumer:
                 tasks.create_task(self._complete(stream, item))
                 stream.grant(1, 0)
 
-    async def _receive(self, stream: Subscription, held: "asyncio.Queue[LeaseRef]") -> None:
+    async def _receive(self, stream: Subscription, held: "asyncio.Queue[LeasedRanges]") -> None:
         while True:
             for batch in (await stream.next()).batches:
                 for seq in seqs_of(batch.loaded):
-                    held.put_nowait(LeaseRef(batch.lease_id, ((seq, 1),)))
+                    held.put_nowait(LeasedRanges(batch.lease_id, ((seq, 1),)))
 
-    async def _complete(self, stream: Subscription, item: LeaseRef) -> None:
+    async def _complete(self, stream: Subscription, item: LeasedRanges) -> None:
         await stream.complete(CompleteCall("", "", (item,)))
         self._world.completed()
 

@@ -16,7 +16,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.limits import MIB, PRODUCE_BYTES_WAITING_MAX, ROUTING_CLOSED_MS_MAX
 from querator.model.queues import Queue, QueueSettings
 from querator.model.routing import partition_of_producer
-from querator.partition.facts import ClosureQuery, closure
+from querator.partition.dedup_export import ClosureQuery, closure
 from tests.simulation.clock import EPOCH_MS
 from tests.simulation.timeline import MS, SECOND
 from tests.simulation.whole.node import Lost, WholeNode

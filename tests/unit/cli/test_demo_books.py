@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from querator.cli.demo.demo import find_problems
-from querator.cli.demo.demo_run import Books
+from querator.cli.demo.demo_run import FlightCounts
 from querator.cli.demo.flights import Ledger
 from querator.client.values import PartitionStats
 
@@ -40,8 +40,8 @@ def test_a_change_of_row_or_payload_changes_the_digest() -> None:
     assert len(digests) == 4
 
 
-def good_run() -> tuple[Books, PartitionStats]:
-    books = Books(ROWS)
+def good_run() -> tuple[FlightCounts, PartitionStats]:
+    books = FlightCounts(ROWS)
     for row in range(ROWS):
         books.sent.add(row, b"%d" % row)
         books.completed.add(row, b"%d" % row)
@@ -58,7 +58,7 @@ def test_books_that_balance_have_no_problems() -> None:
     assert find_problems(*good_run()) == []
 
 
-def lose(books: Books) -> None:
+def lose(books: FlightCounts) -> None:
     books.completed = Ledger()
     for row in range(1, ROWS):
         books.completed.add(row, b"%d" % row)
@@ -75,7 +75,7 @@ def lose(books: Books) -> None:
         (lambda books: setattr(books, "lapsing", 6), "lapsed"),
     ],
 )
-def test_tampered_books_are_found(tamper: Callable[[Books], None], words: str) -> None:
+def test_tampered_books_are_found(tamper: Callable[[FlightCounts], None], words: str) -> None:
     books, total = good_run()
     tamper(books)
     assert any(words in problem for problem in find_problems(books, total))

@@ -7,8 +7,8 @@ import pytest
 
 from querator.cli.shared.sources import (
     LINE_BYTES_MAX,
-    Columns,
-    Line,
+    CsvColumns,
+    InputLine,
     SourceError,
     read_csv,
     read_json_lines,
@@ -22,9 +22,9 @@ TEMPLATE = Item(kind="note")
 def test_lines_are_payloads_byte_for_byte() -> None:
     lines = list(read_lines(BytesIO(b"one\n\n  \r\n\xff\x00\r\nlast"), TEMPLATE))
     assert lines == [
-        Line(1, Item(b"one", kind="note")),
-        Line(4, Item(b"\xff\x00", kind="note")),
-        Line(5, Item(b"last", kind="note")),
+        InputLine(1, Item(b"one", kind="note")),
+        InputLine(4, Item(b"\xff\x00", kind="note")),
+        InputLine(5, Item(b"last", kind="note")),
     ]
 
 
@@ -93,25 +93,25 @@ def test_a_bad_json_line_is_named_and_the_others_go_on(line: bytes, words: str) 
     bad, good = read_json_lines(BytesIO(line + b'\n{"payload":"b"}\n'), TEMPLATE)
     assert bad.item is None
     assert words.lower() in bad.problem.lower()
-    assert good == Line(2, Item(b"b", kind="note"))
+    assert good == InputLine(2, Item(b"b", kind="note"))
 
 
 def test_a_csv_row_is_a_json_object() -> None:
-    rows = list(read_csv(BytesIO(b'a,b\n1,"x,\ny"\n\n2,z\n'), Columns(kind="a"), Item()))
+    rows = list(read_csv(BytesIO(b'a,b\n1,"x,\ny"\n\n2,z\n'), CsvColumns(kind="a"), Item()))
     assert rows == [
-        Line(3, Item(b'{"a":"1","b":"x,\\ny"}', encoding="application/json", kind="1")),
-        Line(5, Item(b'{"a":"2","b":"z"}', encoding="application/json", kind="2")),
+        InputLine(3, Item(b'{"a":"1","b":"x,\\ny"}', encoding="application/json", kind="1")),
+        InputLine(5, Item(b'{"a":"2","b":"z"}', encoding="application/json", kind="2")),
     ]
 
 
 def test_a_csv_column_may_be_the_payload() -> None:
-    columns = Columns(payload="b", key="a", group="a", reference="a", dedup_key="a")
+    columns = CsvColumns(payload="b", key="a", group="a", reference="a", dedup_key="a")
     (row,) = read_csv(BytesIO(b"\xef\xbb\xbfa,b\n1,x\n"), columns, TEMPLATE)
     assert row.item == Item(b"x", kind="note", key="1", group="1", reference="1", dedup_key="1")
 
 
 def test_bad_csv_rows_are_named_and_the_others_go_on() -> None:
-    short, garbled, good = read_csv(BytesIO(b"a,b\n1\n\xff,2\n3,4\n"), Columns(), Item())
+    short, garbled, good = read_csv(BytesIO(b"a,b\n1\n\xff,2\n3,4\n"), CsvColumns(), Item())
     assert (short.number, short.problem) == (2, "has 1 columns; the first line has 2")
     assert (garbled.number, garbled.problem) == (3, "is not UTF-8")
     assert good.item is not None
@@ -122,4 +122,4 @@ def test_bad_csv_rows_are_named_and_the_others_go_on() -> None:
 )
 def test_a_csv_that_cannot_be_read_is_refused_whole(text: bytes, words: str) -> None:
     with pytest.raises(SourceError, match=words):
-        list(read_csv(BytesIO(text), Columns(kind="c" if b"b" in text else ""), Item()))
+        list(read_csv(BytesIO(text), CsvColumns(kind="c" if b"b" in text else ""), Item()))

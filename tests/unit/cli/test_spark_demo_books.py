@@ -12,8 +12,8 @@ import pytest
 
 from querator.cli.spark.demo_counts import (
     PIPELINES,
-    Books,
-    Outcome,
+    DemoOutcome,
+    PipelineCounts,
     canonical,
     find_problems,
     split_flights,
@@ -46,8 +46,8 @@ def told(**counts: int) -> PartitionStats:
     return PartitionStats(**{**values, **counts})
 
 
-def good_run(home: Path) -> tuple[Books, Outcome]:
-    books = Books(split_flights(zipped(home), len(ROWS), home / "csv"))
+def good_run(home: Path) -> tuple[PipelineCounts, DemoOutcome]:
+    books = PipelineCounts(split_flights(zipped(home), len(ROWS), home / "csv"))
     for number, row in enumerate(ROWS):
         books.completed.add(number, canonical(row))
     count = Count(len(ROWS), "items")
@@ -58,7 +58,7 @@ def good_run(home: Path) -> tuple[Books, Outcome]:
         "departures": told(acknowledged=len(ROWS)),
         "boarding": told(completed=len(ROWS)),
     }
-    return books, Outcome(books.split.flights, queues, 1, 1, 1, 3)
+    return books, DemoOutcome(books.split.flights, queues, 1, 1, 1, 3)
 
 
 def test_the_csv_is_split_into_numbered_rows_and_counted(
@@ -98,12 +98,12 @@ def test_books_that_balance_have_no_problems(tmp_path: Path) -> None:
     assert find_problems(*good_run(tmp_path)) == []
 
 
-def of_archive(outcome: Outcome, **changed: Any) -> Outcome:
+def of_archive(outcome: DemoOutcome, **changed: Any) -> DemoOutcome:
     archived = msgspec.structs.replace(outcome.archived, **changed)
     return msgspec.structs.replace(outcome, archived=archived)
 
 
-def of_queue(outcome: Outcome, queue: str, **changed: int) -> Outcome:
+def of_queue(outcome: DemoOutcome, queue: str, **changed: int) -> DemoOutcome:
     counts = msgspec.structs.replace(outcome.queues[queue], **changed)
     return msgspec.structs.replace(outcome, queues={**outcome.queues, queue: counts})
 
@@ -124,7 +124,7 @@ def of_queue(outcome: Outcome, queue: str, **changed: int) -> Outcome:
     ],
 )
 def test_what_the_archive_and_the_queues_have(
-    tmp_path: Path, change: Callable[[Outcome], Outcome], words: str
+    tmp_path: Path, change: Callable[[DemoOutcome], DemoOutcome], words: str
 ) -> None:
     books, outcome = good_run(tmp_path)
     [problem] = find_problems(books, change(outcome))

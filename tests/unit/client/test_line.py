@@ -2,10 +2,10 @@
 
 import asyncio
 
-from querator.client.transport.wait_queue import Line
+from querator.client.transport.wait_queue import WaitQueue
 
 
-async def standing(line: Line, count: int) -> list["asyncio.Task[None]"]:
+async def standing(line: WaitQueue, count: int) -> list["asyncio.Task[None]"]:
     """Tasks that wait in the wait queue, in order."""
     tasks = []
     for _ in range(count):
@@ -16,7 +16,7 @@ async def standing(line: Line, count: int) -> list["asyncio.Task[None]"]:
 
 
 async def test_turns_come_in_order():
-    line = Line()
+    line = WaitQueue()
     tasks = await standing(line, 3)
     line.wake(2)
     await asyncio.wait(tasks[:2])
@@ -29,7 +29,7 @@ async def test_turns_come_in_order():
 
 
 async def test_who_could_not_use_a_turn_is_the_first_again():
-    line = Line()
+    line = WaitQueue()
     tasks = await standing(line, 1)
     again = asyncio.get_running_loop().create_task(line.wait(first=True))
     await asyncio.sleep(0)
@@ -41,7 +41,7 @@ async def test_who_could_not_use_a_turn_is_the_first_again():
 
 
 async def test_a_turn_that_is_not_used_is_passed_on():
-    line = Line()
+    line = WaitQueue()
     tasks = await standing(line, 3)
     tasks[0].cancel()
     await asyncio.wait(tasks[:1])

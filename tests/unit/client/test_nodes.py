@@ -322,7 +322,7 @@ async def test_what_a_node_says_of_a_request_does_not_speak_against_the_node():
         assert nodes.failed(node, lost)
         assert not nodes.is_good(a.address)
         assert (await nodes.near(a.address)).address == b.address
-        nodes.answered(node)
+        nodes.mark_working(node)
         assert nodes.is_good(a.address)
         await nodes.close()
 

@@ -9,7 +9,12 @@ from querator.client.errors import (
     RequestError,
     make_error,
 )
-from querator.client.producing.window import ANSWER_SECONDS, IDENTITY_SECONDS_MAX, Request, Window
+from querator.client.producing.window import (
+    ANSWER_SECONDS,
+    IDENTITY_SECONDS_MAX,
+    PendingProduce,
+    Window,
+)
 
 GAP = make_error(ErrorCode.SEQUENCE_GAP, "gap")
 FULL = make_error(ErrorCode.QUEUE_FULL, "full", retry_delay_ms=70)
@@ -40,19 +45,19 @@ class _Sink:
 def _window(count: int, *, ordered: bool = True, clock: _Clock | None = None) -> Window:
     window = Window(ordered, clock or _Clock())
     for number in range(1, count + 1):
-        window.add(Request(number, [b"x"], 1, 1, 10.0 * number, _Sink()))
+        window.add(PendingProduce(number, [b"x"], 1, 1, 10.0 * number, _Sink()))
     return window
 
 
-def _send_all(window: Window) -> list[Request]:
+def _send_all(window: Window) -> list[PendingProduce]:
     sent = []
-    while (request := window.take()) is not None:
+    while (request := window.next_request()) is not None:
         sent.append(request)
     return sent
 
 
-def _refuse(window: Window, request: Request, error: RequestError) -> bool:
-    assert window.answered(request.number) is request
+def _refuse(window: Window, request: PendingProduce, error: RequestError) -> bool:
+    assert window.pop_answered(request.number) is request
     return window.refused(request, error)
 
 
@@ -67,7 +72,7 @@ def test_a_refusal_for_the_time_being_rewinds_with_the_same_identity():
     first, second, third = _send_all(window)
     identity = window.identity
     assert _refuse(window, first, FULL)
-    assert window.take() is None
+    assert window.next_request() is None
     assert not window.quiet
     assert _refuse(window, second, GAP)
     assert _refuse(window, third, GAP)
@@ -104,7 +109,7 @@ def test_what_may_have_been_executed_keeps_its_identity_after_a_break():
 
 def test_what_may_have_been_executed_is_never_sent_under_another_identity():
     window = _window(3)
-    first, _second = window.take(), window.take()
+    first, _second = window.next_request(), window.next_request()
     window.broken()
     window.requeue()
     _send_all(window)
@@ -138,7 +143,7 @@ def test_a_forgotten_producer_is_fatal_only_for_what_may_have_been_executed():
 
 def test_time_runs_out_with_the_best_known_reason():
     window = _window(4)
-    first, second = window.take(), window.take()
+    first, second = window.next_request(), window.next_request()
     assert first is not None
     assert second is not None
     assert _refuse(window, first, FULL)
@@ -151,7 +156,7 @@ def test_time_runs_out_with_the_best_known_reason():
     assert isinstance(over[0][1], QueueFull)
     assert isinstance(over[1][1], OutcomeUnknown)
     assert over[2][1] is None
-    assert window.answered(second.number) is None
+    assert window.pop_answered(second.number) is None
     assert window.quiet
 
 
@@ -176,10 +181,10 @@ def test_an_old_identity_is_replaced_between_requests():
     (first,) = _send_all(window)
     identity = window.identity
     clock.now = IDENTITY_SECONDS_MAX + 1
-    window.add(Request(2, [b"x"], 1, 1, 1e9, _Sink()))
-    assert window.take() is None
+    window.add(PendingProduce(2, [b"x"], 1, 1, 1e9, _Sink()))
+    assert window.next_request() is None
     assert window.paused
-    assert window.answered(first.number) is first
+    assert window.pop_answered(first.number) is first
     window.remove(first)
     window.requeue()
     assert [(r.number, r.sequence) for r in _send_all(window)] == [(2, 1)]
@@ -193,7 +198,7 @@ def test_a_gap_that_comes_of_overtaking_keeps_the_identity():
     # The second and third requests have reached a new leader before the first one.
     assert _refuse(window, second, GAP)
     assert _refuse(window, third, GAP)
-    window.answered(first.number)
+    window.pop_answered(first.number)
     window.remove(first)
     assert window.requeue() == []
     assert [(r.number, r.sequence) for r in _send_all(window)] == [(2, 2), (3, 3)]

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from querator.model.limits import STARTS_KEPT_MAX
-from querator.model.starts import Kin, Start, Starts, kin, marked, newer, next_starts
+from querator.model.starts import Kin, NodeStart, Starts, kin, marked, newer, next_starts
 
 
 def chain(*starts: tuple[int, int] | tuple[int, int, int]) -> Starts:
-    return tuple(Start(*start) for start in starts)
+    return tuple(NodeStart(*start) for start in starts)
 
 
 REAL = chain((1, 11), (2, 22, 7), (3, 33, 4))

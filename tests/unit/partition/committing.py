@@ -5,7 +5,7 @@ from typing import Any
 from zlib import crc32
 
 from querator.model.commands import Refusal
-from querator.model.specials import ItemSpecial
+from querator.model.item_options import ItemSpecial
 from querator.model.transactions import (
     Begin,
     Finish,
@@ -13,7 +13,7 @@ from querator.model.transactions import (
     Stage,
     StageClaim,
     StageResult,
-    TxnState,
+    TransactionState,
 )
 from querator.partition import queries
 from querator.partition.staging_rows import decode_piece
@@ -94,13 +94,13 @@ class Partitions:
                 answers = []
                 for group, step in each.steps:
                     answers.append(self._step(group, step))
-                    while answers[-1] is not None and each.state != TxnState.PREPARING:
+                    while answers[-1] is not None and each.state != TransactionState.PREPARING:
                         if not answers[-1].changed:
                             break
                         answers[-1] = self._step(group, step)
                     if answers[-1] is None:
                         return False
-                if each.state == TxnState.PREPARING:
+                if each.state == TransactionState.PREPARING:
                     last = self._step(11, verdict(each.number, answers))
                 else:
                     last = self._step(11, Finish(each.number))

@@ -31,7 +31,7 @@ from querator.model.commands import (
     ProduceResult,
     Refusal,
     Retry,
-    SettleOutcome,
+    SettledLease,
 )
 from querator.model.readers import AdvanceReader, OpenReader, ReaderResult, ReleaseReader
 from querator.partition import masks, queries
@@ -196,7 +196,7 @@ class _Player:
     def _settled(self, result: Any) -> str:
         return " | ".join(self._outcome(outcome) for outcome in result.outcomes)
 
-    def _outcome(self, outcome: SettleOutcome) -> str:
+    def _outcome(self, outcome: SettledLease) -> str:
         parts = ["unknown"] if outcome.unknown else []
         for name in ("done", "repeated", "lost"):
             ranges = getattr(outcome, name)

@@ -4,7 +4,7 @@ import pytest
 
 from querator.model.commands import Complete, ItemSpecial, LeaseItems, Retry
 from querator.partition.browse import Scanned, Span, browse
-from querator.partition.rows import ItemState
+from querator.partition.rows import RowState
 from tests.unit.partition.harness import GROUP, START_MS, Log, lease_of
 
 
@@ -41,10 +41,10 @@ def test_items_of_all_states_come_by_sequence(log):
     log.one(Retry((LeaseItems(1, ((3, 1),)),), retry_at_ms=START_MS + 60_000, error="later"))
     scanned = scan(log)
     assert rows(scanned) == [
-        (1, ItemState.LEASED, 1),
-        (3, ItemState.SCHEDULED, 1),
-        (4, ItemState.LEASED, 1),
-        (5, ItemState.READY, 0),
+        (1, RowState.LEASED, 1),
+        (3, RowState.SCHEDULED, 1),
+        (4, RowState.LEASED, 1),
+        (5, RowState.READY, 0),
     ]
     [run] = scanned.runs
     assert (run.items, run.produced_at_ms) == (b"acde", START_MS)
@@ -56,11 +56,11 @@ def test_items_of_all_states_come_by_sequence(log):
 def test_states_are_chosen(log):
     log.produce(3)
     log.one(lease_of(1))
-    ready = 1 << ItemState.READY
-    assert rows(scan(log, states=ready)) == [(2, ItemState.READY, 0), (3, ItemState.READY, 0)]
-    assert rows(scan(log, states=1 << ItemState.LEASED)) == [(1, ItemState.LEASED, 1)]
-    assert rows(scan(log, states=1 << ItemState.SCHEDULED)) == []
-    assert scan(log, states=1 << ItemState.SCHEDULED).next_seq == 4
+    ready = 1 << RowState.READY
+    assert rows(scan(log, states=ready)) == [(2, RowState.READY, 0), (3, RowState.READY, 0)]
+    assert rows(scan(log, states=1 << RowState.LEASED)) == [(1, RowState.LEASED, 1)]
+    assert rows(scan(log, states=1 << RowState.SCHEDULED)) == []
+    assert scan(log, states=1 << RowState.SCHEDULED).next_seq == 4
 
 
 def test_a_scan_ends_at_the_head_of_its_first_page(log):
@@ -93,9 +93,9 @@ def test_a_page_of_unwanted_rows_says_where_to_go_on(log, monkeypatch):
     monkeypatch.setattr("querator.partition.browse.SCAN_ROWS_MAX", 2)
     for _ in range(5):
         log.produce(2)
-    first = scan(log, states=1 << ItemState.LEASED)
+    first = scan(log, states=1 << RowState.LEASED)
     assert (first.runs, first.next_seq, first.upto_seq) == ((), 5, 10)
-    assert len(pages(log, states=1 << ItemState.LEASED)) == 3
+    assert len(pages(log, states=1 << RowState.LEASED)) == 3
 
 
 def test_items_are_chosen_by_when_they_were_produced(log):
@@ -114,7 +114,7 @@ def test_scheduled_items_say_when_they_are_due(log):
     log.produce([b"a", b"b"], specials=(ItemSpecial(1, START_MS + 5_000, 0, 0),))
     [run] = scan(log).runs
     assert run.due_at_ms == [0, START_MS + 5_000]
-    assert run.states == bytes([ItemState.READY, ItemState.SCHEDULED])
+    assert run.states == bytes([RowState.READY, RowState.SCHEDULED])
 
 
 def test_an_empty_partition_has_no_page_with_items(log):

@@ -7,13 +7,13 @@ from querator.model.commands import Done, ForgetGroups, Move, Moved, MovedItem, 
 from querator.model.errors import ErrorCode
 from querator.model.limits import APPLY_SEGMENTS_MAX
 from querator.partition import departed
-from querator.partition.rows import DeadReason
+from querator.partition.rows import DeadCause
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import MOVED_UPTO, OUTBOX_TARGETS
 from tests.unit.partition.harness import GROUP, Log, dead_to, lease_of
 from tests.unit.partition.test_moves import kill
 
-LETTER = MovedItem("work", 1, 0, 1, 1, int(DeadReason.REJECTED), (), 1, 2, 0, 0)
+LETTER = MovedItem("work", 1, 0, 1, 1, int(DeadCause.REJECTED), (), 1, 2, 0, 0)
 
 
 def batch(source: int, first_move: int = 1, count: int = 2) -> tuple[Move, bytes]:

@@ -6,8 +6,8 @@ import pytest
 from querator.model.commands import Adopt, Complete, ItemSpecial, LeaseItems, Route
 from querator.model.errors import ErrorCode
 from querator.model.limits import DAY_MS, KIB, LEASE_OUTCOME_WINDOW_MS, PRODUCER_RETENTION_MS
-from querator.partition import facts
-from querator.partition.facts import ClosureQuery, FactsQuery
+from querator.partition import dedup_export
+from querator.partition.dedup_export import ClosureQuery, FactsQuery
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.partition.harness import START_MS, Log, lease_of
 
@@ -27,7 +27,7 @@ def hand_over(old: Log, new: Log) -> None:
     after = b""
     while True:
         with old.environment.snapshot() as txn:
-            page = facts.facts(txn, FactsQuery(old.group, 1, 2, after))
+            page = dedup_export.facts(txn, FactsQuery(old.group, 1, 2, after))
         for partition, found in page.facts:
             assert partition == 1
             new.one(Adopt(found))
@@ -44,9 +44,9 @@ def change(old: Log, new: Log) -> None:
         log.one(Route(1, 2, open=True))
 
 
-def closure(log: Log) -> facts.Closure:
+def closure(log: Log) -> dedup_export.Closure:
     with log.environment.snapshot() as txn:
-        return facts.closure(txn, ClosureQuery(log.group))
+        return dedup_export.closure(txn, ClosureQuery(log.group))
 
 
 def test_what_is_forgotten_is_forgotten_everywhere():
@@ -122,7 +122,7 @@ def test_a_partition_is_empty_when_nobody_can_ask_for_anything():
 
 
 def test_a_page_is_bounded_by_what_it_says_not_by_what_is_stored(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(facts, "PAGE_BYTES_MAX", 64 * KIB)
+    monkeypatch.setattr(dedup_export, "PAGE_BYTES_MAX", 64 * KIB)
     old, _ = pair()
     requests, items = 20, 1_000
     for sequence in range(1, requests + 1):
@@ -130,7 +130,7 @@ def test_a_page_is_bounded_by_what_it_says_not_by_what_is_stored(monkeypatch: py
     after, places = b"", 0
     while True:
         with old.environment.snapshot() as txn:
-            page = facts.facts(txn, FactsQuery(old.group, 1, 2, after))
+            page = dedup_export.facts(txn, FactsQuery(old.group, 1, 2, after))
         assert len(msgspec.msgpack.encode(page)) < 64 * KIB + 20 * items
         for _, found in page.facts:
             places += sum(len(one.places) for known in found.producers for one in known.outcomes)

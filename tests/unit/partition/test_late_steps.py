@@ -13,12 +13,12 @@ from querator.model.transactions import (
     Prepare,
     Publish,
     StageResult,
+    TransactionState,
     TxnResult,
-    TxnState,
 )
-from querator.partition import facts, txn_producers
-from querator.partition.facts import FactsQuery
-from querator.partition.txn_steps import OpenBatch, open_batches
+from querator.partition import dedup_export, txn_producers
+from querator.partition.dedup_export import FactsQuery
+from querator.partition.txn_steps import OpenBatchName, open_batches
 from querator.storage.tables import TXN_PRODUCERS
 from tests.unit.partition.committing import SPARK, Partitions, claim, stage_of
 from tests.unit.partition.harness import Log
@@ -156,7 +156,11 @@ def test_a_partition_without_stages_of_the_batch_is_told_of_it():
     queue.stage(1, [b"other"], producer="other")
     with queue.environment.snapshot() as txn:
         found = open_batches(txn, log.group, 10)
-        assert set(found) == {OpenBatch(SPARK, 0), OpenBatch(SPARK, 1), OpenBatch("other", 0)}
+        assert set(found) == {
+            OpenBatchName(SPARK, 0),
+            OpenBatchName(SPARK, 1),
+            OpenBatchName("other", 0),
+        }
         assert len(open_batches(txn, log.group, 2)) == 2
     assert log.one(DropStages(SPARK, 0, committed=0)) == Done(3)
     log.advance(0)
@@ -186,7 +190,7 @@ def test_a_partition_that_comes_learns_what_is_committed():
 
 
 def test_what_is_handed_over_is_read_in_pages_and_from_a_time_on(monkeypatch):
-    monkeypatch.setattr(facts, "PAGE_ROWS_MAX", 2)
+    monkeypatch.setattr(dedup_export, "PAGE_ROWS_MAX", 2)
     queue = Partitions(2)
     old, new = queue.logs
     for number in range(5):
@@ -209,7 +213,9 @@ def hand_over(old: Log, new: Log, *, before: int, partitions: int, since_ms: int
     after, count = b"", 0
     while True:
         with old.environment.snapshot() as txn:
-            page = facts.facts(txn, FactsQuery(old.group, before, partitions, after, since_ms))
+            page = dedup_export.facts(
+                txn, FactsQuery(old.group, before, partitions, after, since_ms)
+            )
         for partition, found in page.facts:
             assert partition == 1
             count += new.one(Adopt(found)).changed
@@ -226,6 +232,6 @@ def test_a_late_verdict_about_a_prepare_that_was_refused_changes_nothing():
     refused = queue.logs[1].one(Prepare(1, SPARK, 0, (claim(ITEMS),)))
     assert isinstance(refused, Refusal), "publication has begun"
     late = Decide(1, int(ErrorCode.TRANSACTION_ABORTED), refused.message)
-    assert queue.logs[0].one(late) == TxnResult(1, TxnState.COMMITTED)
+    assert queue.logs[0].one(late) == TxnResult(1, TransactionState.COMMITTED)
     assert queue.carry()
     assert queue.visible(1) == ITEMS

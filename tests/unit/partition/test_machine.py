@@ -19,7 +19,7 @@ from querator.model.limits import APPLY_SEGMENTS_MAX
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import queries
 from querator.partition.machine import PartitionMachine
-from querator.partition.rows import ItemState
+from querator.partition.rows import RowState
 from querator.partition.states import TRANSITIONS, table_markdown
 from querator.raft.machine import Machine
 from querator.storage import attachments
@@ -279,7 +279,7 @@ def test_the_table_of_states_can_be_read():
     text = table_markdown()
     assert text.count("\n") == len(TRANSITIONS) + 2
     assert "| LEASED | completed | gone |" in text
-    assert {state for state, _ in TRANSITIONS} == {None, *ItemState}
+    assert {state for state, _ in TRANSITIONS} == {None, *RowState}
 
 
 def test_a_lease_passes_over_the_blocks_that_are_set_aside():

@@ -25,7 +25,7 @@ from querator.model.commands import (
 )
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import masks, queries, reader_queries
-from querator.partition.rows import ItemState, decode_block, decode_segment
+from querator.partition.rows import RowState, decode_block, decode_segment
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import BLOCKS, READY, SEGMENTS
 from tests.unit.partition.harness import GROUP, START_MS, Log, caller, dead_to, settings
@@ -358,7 +358,7 @@ class Comparison(RuleBasedStateMachine):
             name: model.count.get(name, 0) for name in COUNTERS
         }
         assert [
-            (item.seq, ItemState(item.state).name.lower(), item.attempt, item.due_at_ms,
+            (item.seq, RowState(item.state).name.lower(), item.attempt, item.due_at_ms,
              item.lease, item.errors)
             for item in page.items
         ] == [

@@ -8,13 +8,13 @@ import pytest
 
 from querator.model.commands import Complete, Expire, Extend, LeaseItems, Retry
 from querator.model.entries import Tier
+from querator.model.item_options import ItemSpecial
 from querator.model.limits import (
     CLIENT_ID_CHARS_MAX,
     DEDUP_KEY_BYTES_MAX,
     ERROR_CHARS_MAX,
     REQUEST_ID_CHARS_MAX,
 )
-from querator.model.specials import ItemSpecial
 from querator.model.transactions import Prepare, Publish, StageClaim
 from querator.partition.needs import need
 from tests.unit.partition.committing import SPARK, attempt, stage_of

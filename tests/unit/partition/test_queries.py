@@ -5,7 +5,7 @@ import pytest
 from querator.model.commands import Complete, LeaseItems, Retry
 from querator.partition import invariants, queries
 from querator.partition.masks import full
-from querator.partition.rows import ItemState
+from querator.partition.rows import RowState
 from querator.storage import generations
 from querator.storage.environment import StorageCorrupt
 from querator.storage.keys import ALL
@@ -28,9 +28,7 @@ def load(log: Log, mask: int, first_seq: int = 1):
         return queries.load_segment(txn, GROUP, first_seq, mask)
 
 
-def peek(
-    log: Log, state: ItemState | None = None, after_seq: int = 0, limit: int = 100, size=10**6
-):
+def peek(log: Log, state: RowState | None = None, after_seq: int = 0, limit: int = 100, size=10**6):
     with log.environment.snapshot() as txn:
         return queries.peek(txn, GROUP, state, after_seq=after_seq, limit=limit, bytes_max=size)
 
@@ -126,14 +124,14 @@ def test_peek_knows_the_state_of_every_item(log):
     assert [
         (item.seq, item.state, item.attempt, item.lease, item.due_at_ms) for item in page.items
     ] == [
-        (1, ItemState.LEASED, 1, 1, 0),
-        (2, ItemState.LEASED, 1, 1, 0),
-        (3, ItemState.SCHEDULED, 1, 0, START_MS + 5000),
-        (4, ItemState.READY, 0, 0, 0),
-        (5, ItemState.READY, 0, 0, 0),
+        (1, RowState.LEASED, 1, 1, 0),
+        (2, RowState.LEASED, 1, 1, 0),
+        (3, RowState.SCHEDULED, 1, 0, START_MS + 5000),
+        (4, RowState.READY, 0, 0, 0),
+        (5, RowState.READY, 0, 0, 0),
     ]
     assert [item.item for item in page.items] == ITEMS
-    assert [item.seq for item in peek(log, ItemState.READY).items] == [4, 5]
+    assert [item.seq for item in peek(log, RowState.READY).items] == [4, 5]
 
 
 @pytest.mark.parametrize(

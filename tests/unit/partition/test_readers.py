@@ -7,7 +7,7 @@ import pytest
 from querator.model.commands import LeaseItems, Refusal, Retry
 from querator.model.errors import ErrorCode
 from querator.model.limits import READERS_MAX
-from querator.model.readers import AdvanceReader, NamedBatch, OpenReader, ReleaseReader
+from querator.model.readers import AdvanceReader, NumberedBatch, OpenReader, ReleaseReader
 from querator.partition import reader_queries
 from querator.partition.readers import oldest_batch_at
 from tests.unit.partition.harness import GROUP, START_MS, Log, lease_of
@@ -270,8 +270,8 @@ def test_scenario(name):
     run(SCENARIOS[name])
 
 
-def batched(result: Any) -> NamedBatch:
-    batch: NamedBatch = result.batch
+def batched(result: Any) -> NumberedBatch:
+    batch: NumberedBatch = result.batch
     return batch
 
 
@@ -286,7 +286,7 @@ def test_a_batch_says_what_it_is():
     log.now_ms += 500
     log.one(OpenReader("lake"))
     result = advance(log, 0)
-    assert batched(result) == NamedBatch(1, 2, 5, START_MS + 500, 0)
+    assert batched(result) == NumberedBatch(1, 2, 5, START_MS + 500, 0)
     assert (result.position, result.now_ms) == (1, START_MS + 500)
     log.now_ms += 700
     log.one(OpenReader("lake"))
@@ -295,7 +295,7 @@ def test_a_batch_says_what_it_is():
         assert oldest_batch_at(txn, GROUP) == START_MS + 500
     assert (state.reader_id, state.epoch, state.acked_seq) == ("lake", 2, 0)
     assert (state.opened_at_ms, state.advanced_at_ms) == (START_MS + 1200, START_MS + 500)
-    assert state.batch == NamedBatch(1, 2, 5, START_MS + 500, 1)
+    assert state.batch == NumberedBatch(1, 2, 5, START_MS + 500, 1)
 
 
 def test_a_batch_is_bounded_by_segments(monkeypatch):

@@ -19,8 +19,8 @@ from querator.model.limits import (
     MINUTE_MS,
     PRODUCER_RETENTION_MS,
 )
-from querator.partition import facts, queries
-from querator.partition.facts import ClosureQuery, FactsQuery
+from querator.partition import dedup_export, queries
+from querator.partition.dedup_export import ClosureQuery, FactsQuery
 from querator.partition.rows import decode_lease, decode_state
 from querator.storage.tables import LEASES, STATE
 from tests.unit.partition.harness import START_MS, Log, lease_of
@@ -59,7 +59,7 @@ def told(log: Log, since_ms: int) -> tuple[set[int], set[bytes], int]:
     after, sequences, keys = b"", set[int](), set[bytes]()
     while True:
         with log.environment.snapshot() as txn:
-            page = facts.facts(txn, FactsQuery(log.group, 1, 2, after, since_ms))
+            page = dedup_export.facts(txn, FactsQuery(log.group, 1, 2, after, since_ms))
         for _, found in page.facts:
             sequences |= {one.sequence for each in found.producers for one in each.outcomes}
             keys |= {one.key for one in found.keys}
@@ -70,7 +70,7 @@ def told(log: Log, since_ms: int) -> tuple[set[int], set[bytes], int]:
 
 def is_pinned(log: Log) -> bool:
     with log.environment.snapshot() as txn:
-        return facts.closure(txn, ClosureQuery(log.group)).pinned
+        return dedup_export.closure(txn, ClosureQuery(log.group)).pinned
 
 
 def test_leases_are_not_cut_short_and_do_not_last_for_ever():

@@ -17,8 +17,8 @@ from querator.model.commands import (
 )
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode
+from querator.model.item_options import ItemSpecial
 from querator.model.limits import STAGE_TIMEOUT_MS
-from querator.model.specials import ItemSpecial
 from querator.model.transactions import (
     Discard,
     DropStages,
@@ -26,10 +26,10 @@ from querator.model.transactions import (
     Publish,
     StageClaim,
     StageResult,
-    TxnState,
+    TransactionState,
 )
 from querator.partition import queries, staging
-from querator.partition.facts import ClosureQuery, closure
+from querator.partition.dedup_export import ClosureQuery, closure
 from querator.partition.txn_steps import StagedPage, StagedQuery, answer
 from tests.unit.partition.committing import SPARK, Partitions, attempt, claim, stage_of
 from tests.unit.partition.harness import Log, lease_of, produce, seqs, settings
@@ -500,8 +500,8 @@ def test_operators_see_what_is_staged(queue):
         SPARK, 0, 2, 6, 22,
     )  # fmt: skip
     assert (first.begun_ms, first.since_ms) == (begun, begun + 1_000)
-    assert first.state is TxnState.NONE
-    assert (second.producer, second.state) == ("q2", TxnState.PREPARING)
+    assert first.state is TransactionState.NONE
+    assert (second.producer, second.state) == ("q2", TransactionState.PREPARING)
     assert short.batches == (first,)
     assert short.more
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from querator.model.commands import Refusal, Route
-from querator.model.specials import ItemSpecial
+from querator.model.item_options import ItemSpecial
 from querator.model.transactions import (
     AbortTxn,
     Decide,
@@ -18,7 +18,7 @@ from querator.model.transactions import (
     DropStages,
     StageClaim,
     StageResult,
-    TxnState,
+    TransactionState,
 )
 from querator.partition.txn_steps import TxnQuery, answer, pinned_txns
 from tests.unit.partition.committing import Partitions, attempt, stage_of
@@ -127,7 +127,7 @@ class Transactions(RuleBasedStateMachine):
         if not comes:
             return
         result = self.queue.logs[0].one(AbortTxn(producer, batch))
-        if result.state is not TxnState.COMMITTED:
+        if result.state is not TransactionState.COMMITTED:
             for log in self.queue.logs:
                 log.one(DropStages(producer, batch))
 
@@ -160,7 +160,7 @@ class Transactions(RuleBasedStateMachine):
         assert self.queue.carry()
         committed: set[int] = set()
         for _, command, result in self.queue.sent:
-            if isinstance(command, Decide) and result.state is TxnState.COMMITTED:
+            if isinstance(command, Decide) and result.state is TransactionState.COMMITTED:
                 committed.add(command.txn)
         expected: Counter[tuple[int, bytes]] = Counter()
         seen: set[tuple[str, int]] = set()

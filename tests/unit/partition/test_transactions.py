@@ -20,8 +20,8 @@ from querator.model.transactions import (
     Publish,
     StageClaim,
     StageResult,
+    TransactionState,
     TxnResult,
-    TxnState,
 )
 from querator.partition import staging, transactions
 from querator.partition.txn_steps import (
@@ -35,7 +35,11 @@ from querator.partition.txn_steps import (
 )
 from tests.unit.partition.committing import SPARK, Partitions, attempt, claim
 
-PREPARING, COMMITTED, ABORTED = TxnState.PREPARING, TxnState.COMMITTED, TxnState.ABORTED
+PREPARING, COMMITTED, ABORTED = (
+    TransactionState.PREPARING,
+    TransactionState.COMMITTED,
+    TransactionState.ABORTED,
+)
 EVERYTHING = sorted([b"p%d task %d" % (p, task) for p in range(3) for task in range(2)])
 
 
@@ -217,19 +221,19 @@ def test_a_decision_stays():
     assert queue.logs[0].one(Decide(1, code, "no")).state is ABORTED
     assert queue.logs[0].one(Decide(1)).state is ABORTED
     queue.carry()
-    assert queue.logs[0].one(Decide(1)) == TxnResult(0, TxnState.NONE)
+    assert queue.logs[0].one(Decide(1)) == TxnResult(0, TransactionState.NONE)
     assert queue.everything() == []
 
 
 def test_abort_before_the_decision_and_after_it():
     queue, claims = staged()
     abort = AbortTxn(SPARK, 0)
-    assert queue.logs[0].one(abort) == TxnResult(0, TxnState.NONE)
+    assert queue.logs[0].one(abort) == TxnResult(0, TransactionState.NONE)
     queue.begin(claims)
     queue.carry(2)
     aborted = queue.logs[0].one(abort)
     assert (aborted.txn, aborted.state) == (1, ABORTED)
-    assert queue.logs[0].one(AbortTxn(SPARK, 1)) == TxnResult(0, TxnState.NONE)
+    assert queue.logs[0].one(AbortTxn(SPARK, 1)) == TxnResult(0, TransactionState.NONE)
     queue.carry()
     assert [log.one(DropStages(SPARK, 0)).changed for log in queue.logs] == [0, 0, 2]
     claims = stage_all(queue, attempt_number=2)
@@ -244,7 +248,7 @@ def test_abort_before_the_decision_and_after_it():
 def test_an_abort_of_another_batch_leaves_the_transaction_alone():
     queue, claims = staged(batch=2)
     queue.begin(claims, batch=2)
-    assert queue.logs[0].one(AbortTxn(SPARK, 3)) == TxnResult(0, TxnState.NONE)
+    assert queue.logs[0].one(AbortTxn(SPARK, 3)) == TxnResult(0, TransactionState.NONE)
     queue.carry()
     assert queue.everything() == EVERYTHING
 

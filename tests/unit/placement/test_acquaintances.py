@@ -1,6 +1,6 @@
 from querator.config import ClusterSettings
 from querator.model.placement_map import NodeState, PlacementMap
-from querator.placement.joining.known_peers import Acquaintances, why_no_member
+from querator.placement.joining.known_peers import KnownPeers, why_no_member
 from querator.raft.tcp.hello import KnownPeer
 from tests.unit.placement.conftest import node
 
@@ -15,14 +15,14 @@ SETTINGS = ClusterSettings(
 
 
 def test_before_anything_is_known_the_names_count():
-    assert Acquaintances(SETTINGS).peers() == {"a": KnownPeer("h:1"), "c": KnownPeer("h:3")}
+    assert KnownPeers(SETTINGS).peers() == {"a": KnownPeer("h:1"), "c": KnownPeer("h:3")}
 
 
 def test_the_newest_list_counts():
     """A node that reads the map from its beginning meets names of data that has been replaced
     since.
     """
-    known = Acquaintances(SETTINGS)
+    known = KnownPeers(SETTINGS)
     assert known.learn(0, (node("a"), node("b"), node("c")))
     assert known.peers()["a"] == KnownPeer("h:1", incarnation="1")
     assert known.learn(9, (node("a", "2"), node("b"), node("c"), node("d", "5")))

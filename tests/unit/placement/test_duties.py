@@ -12,7 +12,7 @@ from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import QueueSettings
 from querator.placement.map.commands import CreateQueue, ReplaceNode
 from querator.placement.tasks import leader_tasks
-from querator.placement.tasks.leader_tasks import CHANGING_MAX, Duties
+from querator.placement.tasks.leader_tasks import CHANGING_MAX, LeaderTasks
 from querator.raft.configuration import Change, changed
 from querator.raft.host import Host
 from querator.raft.status import GroupStatus
@@ -30,7 +30,7 @@ class LeadingHost:
         self, groups: dict[GroupId, PlacedGroup], waiting: set[GroupId], *, own: int = 0
     ) -> None:
         self._own = own
-        self.led = frozenset(groups)
+        self.led_groups = frozenset(groups)
         self.settled = asyncio.Event()
         self.declining: set[NodeKey] = set()
         self.asked: list[NodeKey] = []
@@ -39,7 +39,7 @@ class LeadingHost:
         self._replicas = {group: placed.founding for group, placed in groups.items()}
 
     def leads(self, group: GroupId) -> bool:
-        return group in self.led
+        return group in self.led_groups
 
     def status(self, group: GroupId) -> GroupStatus | None:
         replicas = self._replicas.get(group)
@@ -68,7 +68,7 @@ async def until_settled(host: LeadingHost, placement_map: PlacementMap, own: Nod
     async def propose(group: GroupId, command: object) -> None:
         raise QueratorError(ErrorCode.UNAVAILABLE, "nobody leads the placement group")
 
-    doing = Duties(
+    doing = LeaderTasks(
         cast(Host, host),
         lambda: placement_map,
         node=own,

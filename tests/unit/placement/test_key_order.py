@@ -25,9 +25,9 @@ from querator.model.commands import (
     Unhold,
 )
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
-from querator.partition import facts, holds, masks
-from querator.partition.facts import Closure, ClosureQuery
-from querator.partition.rows import ItemState, decode_segment, decode_settings
+from querator.partition import dedup_export, held_keys, masks
+from querator.partition.dedup_export import Closure, ClosureQuery
+from querator.partition.rows import RowState, decode_segment, decode_settings
 from querator.partition.segments import IN_PLACE
 from querator.placement.tasks.repartitioning import passed
 from querator.storage.memory_environment import MemoryEnvironment
@@ -112,12 +112,12 @@ class KeyOrder(RuleBasedStateMachine):
                 )
                 self.items[log.group, item.seq] = item
                 if slot == NO_SLOT:
-                    assert self.states(log).get(item.seq) is not ItemState.HELD
+                    assert self.states(log).get(item.seq) is not RowState.HELD
 
-    def states(self, log: Log) -> dict[int, ItemState]:
+    def states(self, log: Log) -> dict[int, RowState]:
         with self.environment.snapshot() as txn:
             return {
-                int.from_bytes(key[-9:-1], "big") + ordinal: ItemState(segment.state)
+                int.from_bytes(key[-9:-1], "big") + ordinal: RowState(segment.state)
                 for key, row in SEGMENTS.rows(txn, log.group)
                 for segment in [decode_segment(row)]
                 for ordinal in masks.ordinals(segment.mask)
@@ -135,7 +135,7 @@ class KeyOrder(RuleBasedStateMachine):
                 self.check_first(self.items[log.group, seq], before)
                 self.items[log.group, seq].leased = True
 
-    def check_first(self, item: Item, states: dict[int, dict[int, ItemState]]) -> None:
+    def check_first(self, item: Item, states: dict[int, dict[int, RowState]]) -> None:
         """Checks the items that became ready before this one: none is in place, except items that
         the same partition leased earlier.
         """
@@ -188,7 +188,7 @@ class KeyOrder(RuleBasedStateMachine):
         if known.batch is None:
             log.one(AdvanceReader("r", known.epoch, known.acked_seq, count, 1_000))
             for seq, state in sorted(self.states(log).items()):
-                if state is ItemState.RESERVED:
+                if state is RowState.RESERVED:
                     self.check_first(self.items[log.group, seq], before)
                     self.items[log.group, seq].leased = True
             return
@@ -196,7 +196,7 @@ class KeyOrder(RuleBasedStateMachine):
             log.one(ReleaseReader("r", known.batch.seq))
         else:
             log.one(AdvanceReader("r", known.epoch, known.batch.seq, 0, 0))
-        for seq in [seq for seq, state in own.items() if state is ItemState.RESERVED]:
+        for seq in [seq for seq, state in own.items() if state is RowState.RESERVED]:
             self.items[log.group, seq].leased = False
             if not give_back:
                 del self.items[log.group, seq]
@@ -204,16 +204,16 @@ class KeyOrder(RuleBasedStateMachine):
     @rule(milliseconds=st.sampled_from([500, 3_000, LEASE_MS]))
     def time_passes(self, milliseconds: int) -> None:
         for log in self.logs:
-            leased = [seq for seq, state in self.states(log).items() if state is ItemState.LEASED]
+            leased = [seq for seq, state in self.states(log).items() if state is RowState.LEASED]
             log.advance(milliseconds)
             states = self.states(log)
             for seq in leased:
-                if states.get(seq) is not ItemState.LEASED:
+                if states.get(seq) is not RowState.LEASED:
                     self.items[log.group, seq].in_order = False
         self.leases = [
             (log, lease, found)
             for log, lease, found in self.leases
-            if any(self.states(log).get(seq) is ItemState.LEASED for seq in found)
+            if any(self.states(log).get(seq) is RowState.LEASED for seq in found)
         ]
 
     # --- changes of the number of partitions -----------------------------------------------------
@@ -284,12 +284,12 @@ class KeyOrder(RuleBasedStateMachine):
 
     def unhold(self, log: Log, command: Unhold) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(holds, "APPLY_SEGMENTS_MAX", self.rows)
+            patch.setattr(held_keys, "APPLY_SEGMENTS_MAX", self.rows)
             log.one(command)
 
     def closure(self, log: Log) -> Closure:
         with self.environment.snapshot() as txn:
-            return facts.closure(txn, ClosureQuery(log.group))
+            return dedup_export.closure(txn, ClosureQuery(log.group))
 
     @precondition(lambda self: not self.closed)
     @rule()

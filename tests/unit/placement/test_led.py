@@ -9,7 +9,7 @@ from querator.placement.tasks.group_worklist import (
     AT_ONCE_MAX,
     QUEUE_MIN,
     QUEUE_PART,
-    Led,
+    GroupWorklist,
     some_at_once,
 )
 from tests.unit.placement.conftest import Group, node
@@ -24,41 +24,41 @@ def three(partitions: int = 3) -> Group:
 
 
 def test_a_group_is_looked_at_until_it_is_done_and_again_when_it_is_led_anew():
-    led, placed = Led(), three().map
-    led.look({G, H}, placed, 0.0)
-    led.look({G, H}, placed, 1.0)
+    led, placed = GroupWorklist(), three().map
+    led.refresh({G, H}, placed, 0.0)
+    led.refresh({G, H}, placed, 1.0)
     assert list(led.left) == [G, H]
     led.done(G)
-    led.look({G, H, K}, placed, 2.0)
+    led.refresh({G, H, K}, placed, 2.0)
     assert list(led.left) == [H, K]
     assert (led.led_s(G, 3.0), led.led_s(K, 3.0)) == (3.0, 1.0)
-    led.look({H, K}, placed, 3.0)
-    led.look({G, H, K}, placed, 4.0)
+    led.refresh({H, K}, placed, 3.0)
+    led.refresh({G, H, K}, placed, 4.0)
     assert list(led.left) == [H, K, G]
     assert led.led_s(G, 4.0) == 0.0
 
 
 def test_a_group_is_looked_at_again_when_the_map_says_something_else_of_it():
-    group, led = three(), Led()
-    led.look({G, H}, group.map, 0.0)
+    group, led = three(), GroupWorklist()
+    led.refresh({G, H}, group.map, 0.0)
     led.done(G)
     led.done(H)
     group.propose(CreateQueue("n", "other", QueueSettings(partitions=3)))
-    led.look({G, H}, group.map, 1.0)
+    led.refresh({G, H}, group.map, 1.0)
     assert not led.left
     group.propose(ReplaceNode(node("a", incarnation="2"), "1"))
-    led.look({G, H}, group.map, 2.0)
+    led.refresh({G, H}, group.map, 2.0)
     assert list(led.left) == [G, H]
 
 
 def test_all_are_looked_at_again_after_a_while():
-    led, placed = Led(), three().map
-    led.look({G, H}, placed, 0.0)
+    led, placed = GroupWorklist(), three().map
+    led.refresh({G, H}, placed, 0.0)
     led.done(G)
     led.done(H)
-    led.look({G, H}, placed, AGAIN_S - 0.1)
+    led.refresh({G, H}, placed, AGAIN_S - 0.1)
     assert not led.left
-    led.look({G, H}, placed, AGAIN_S)
+    led.refresh({G, H}, placed, AGAIN_S)
     assert list(led.left) == [G, H]
 
 
@@ -76,15 +76,15 @@ def test_few_partitions_of_a_small_queue_go_at_once_and_more_of_a_large_one():
 
 
 def test_the_placement_group_comes_first():
-    led = Led()
-    led.look({GroupId(2), GroupId(3)}, PlacementMap(), 0.0)
-    led.look({GroupId(2), GroupId(3), PLACEMENT_GROUP}, PlacementMap(), 1.0)
+    led = GroupWorklist()
+    led.refresh({GroupId(2), GroupId(3)}, PlacementMap(), 0.0)
+    led.refresh({GroupId(2), GroupId(3), PLACEMENT_GROUP}, PlacementMap(), 1.0)
     assert led.left == (PLACEMENT_GROUP, GroupId(2), GroupId(3))
 
 
 def test_what_was_tried_comes_behind_the_others():
-    led = Led()
-    led.look({PLACEMENT_GROUP, G, H, K}, PlacementMap(), 0.0)
+    led = GroupWorklist()
+    led.refresh({PLACEMENT_GROUP, G, H, K}, PlacementMap(), 0.0)
     for group in (PLACEMENT_GROUP, G):
         led.tried(group)
     assert list(led.left) == [PLACEMENT_GROUP, H, K, G]

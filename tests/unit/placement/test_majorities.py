@@ -24,7 +24,7 @@ from querator.placement.map.commands import (
     ReplicasGone,
 )
 from querator.placement.map.majorities import open_groups
-from querator.placement.waiting import not_closed
+from querator.placement.map_waiters import not_closed
 from tests.unit.placement.conftest import Group, node
 
 Q = QueueId(1)

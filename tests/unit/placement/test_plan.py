@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey, node_key
-from querator.placement.tasks.plan import Held, Home, Placing, plan
+from querator.placement.tasks.plan import CandidateNode, CurrentReplicas, Placing, plan
 
-Groups = dict[GroupId, Held]
-Homes = list[Home]
+Groups = dict[GroupId, CurrentReplicas]
+Homes = list[CandidateNode]
 
 
 def key(name: str) -> NodeKey:
@@ -24,42 +24,43 @@ def homes(names: str, *, zones: str = "", drained: str = "") -> Homes:
     """One home for each letter; `zones` has their zones in the same order."""
     named = zones or " " * len(names)
     return [
-        Home(key(name), zone.strip(), name not in drained)
+        CandidateNode(key(name), zone.strip(), name not in drained)
         for name, zone in zip(names, named, strict=True)
     ]
 
 
-def held(nodes: Iterable[str], *, replicas: int = 3) -> Held:
+def held(nodes: Iterable[str], *, replicas: int = 3) -> CurrentReplicas:
     """A group whose leader is on the first of the nodes."""
     keys = tuple(key(name) for name in nodes)
-    return Held(keys, keys[0] if keys else None, replicas)
+    return CurrentReplicas(keys, keys[0] if keys else None, replicas)
 
 
-def numbered(several: Iterable[Held]) -> Groups:
+def numbered(several: Iterable[CurrentReplicas]) -> Groups:
     return {GroupId(number): one for number, one in enumerate(several, start=1)}
 
 
 def carried_out(groups: Groups, changes: Mapping[GroupId, Placing]) -> Groups:
     return groups | {
-        group: Held(to.nodes, to.leader, groups[group].replicas) for group, to in changes.items()
+        group: CurrentReplicas(to.nodes, to.leader, groups[group].replicas)
+        for group, to in changes.items()
     }
 
 
-def planned(where: Sequence[Home], groups: Groups) -> Groups:
+def planned(where: Sequence[CandidateNode], groups: Groups) -> Groups:
     return carried_out(groups, plan(where, groups))
 
 
-def takers(where: Iterable[Home]) -> dict[NodeKey, str]:
+def takers(where: Iterable[CandidateNode]) -> dict[NodeKey, str]:
     return {home.node: home.zone for home in where if home.takes}
 
 
-def replicas_on(where: Iterable[Home], groups: Groups) -> dict[NodeKey, int]:
+def replicas_on(where: Iterable[CandidateNode], groups: Groups) -> dict[NodeKey, int]:
     """Numbers of replicas on the nodes that take replicas."""
     count = Counter(node for one in groups.values() for node in one.nodes)
     return {node: count[node] for node in takers(where)}
 
 
-def leads(where: Iterable[Home], groups: Groups) -> dict[NodeKey, int]:
+def leads(where: Iterable[CandidateNode], groups: Groups) -> dict[NodeKey, int]:
     count = Counter(one.leader for one in groups.values())
     return {node: count[node] for node in takers(where)}
 
@@ -91,7 +92,7 @@ def some_homes(draw, *, most: int = 7, zones: str = " xyz") -> Homes:
     count = draw(st.integers(1, most))
     drained = draw(st.sets(st.integers(1, most)))
     return [
-        Home(key(name), draw(st.sampled_from(zones)).strip(), number not in drained)
+        CandidateNode(key(name), draw(st.sampled_from(zones)).strip(), number not in drained)
         for number, name in enumerate("abcdefg"[:count])
     ]
 
@@ -108,7 +109,7 @@ def some_groups(
     for _ in range(draw(st.integers(1, most))):
         there = tuple(draw(st.lists(st.sampled_from(nodes), unique=True, max_size=5)))
         leader = draw(st.sampled_from([*there, None]))
-        several.append(Held(there, leader, draw(st.sampled_from(counts))))
+        several.append(CurrentReplicas(there, leader, draw(st.sampled_from(counts))))
     return numbered(several)
 
 
@@ -124,7 +125,7 @@ def large_cluster(draw) -> tuple[Homes, Groups]:
     chance = Random(draw(st.integers(0, 2**32)))
     names = "abcdefghi"[: chance.randint(3, 9)]
     zones = "wxyz"[: chance.randint(1, 4)]
-    where = [Home(key(name), chance.choice(zones)) for name in names]
+    where = [CandidateNode(key(name), chance.choice(zones)) for name in names]
     several = []
     for _ in range(chance.randint(10, 80)):
         replicas = chance.choice([1, 1, 3, 5])
@@ -171,7 +172,7 @@ def test_zones_are_used_as_far_as_they_go(cluster, settled):
     """Also zones that nodes get later."""
     where, groups = cluster
     if settled:
-        groups = planned([Home(home.node, "", home.takes) for home in where], groups)
+        groups = planned([CandidateNode(home.node, "", home.takes) for home in where], groups)
     for one in planned(where, groups).values():
         assert tuple(sorted(one.nodes)) in allowed(where, one.replicas)
 
@@ -198,7 +199,7 @@ def test_order_does_not_matter(cluster, chance):
     others = []
     for group, one in groups.items():
         nodes = tuple(chance.sample(one.nodes, len(one.nodes)))
-        others.append((group, Held(nodes, one.leader, one.replicas)))
+        others.append((group, CurrentReplicas(nodes, one.leader, one.replicas)))
     chance.shuffle(others)
     again = plan(chance.sample(where, len(where)), dict(others))
     assert list(again.items()) == list(plan(where, groups).items())
@@ -279,7 +280,8 @@ def test_hardly_an_arrangement_as_even_takes_fewer_moves(cluster, replicas):
     """
     where, groups = cluster
     groups = {
-        group: Held(one.nodes[:replicas], one.leader, replicas) for group, one in groups.items()
+        group: CurrentReplicas(one.nodes[:replicas], one.leader, replicas)
+        for group, one in groups.items()
     }
     assert placed_anew(groups, planned(where, groups)) <= best_replicas(where, groups)[1] + 2
 
@@ -301,15 +303,15 @@ class Settled:
 
     def grow(self, zone: str = "") -> tuple[int, int]:
         """Numbers of replicas placed on other nodes, and of leaderships that moved."""
-        self.where = [*self.where, Home(key(next(self._names)), zone)]
+        self.where = [*self.where, CandidateNode(key(next(self._names)), zone)]
         return self._follow(self.where)
 
-    def leave(self, leaver: Home, *, drained: bool = True) -> tuple[int, int, int, int]:
+    def leave(self, leaver: CandidateNode, *, drained: bool = True) -> tuple[int, int, int, int]:
         """Numbers of replicas and leaderships that the node had, and the numbers of `grow`."""
         had = replicas_on(self.where, self.groups)[leaver.node]
         led = leads(self.where, self.groups)[leaver.node]
         self.where = [home for home in self.where if home is not leaver]
-        leaving = [Home(leaver.node, leaver.zone, False)] if drained else []
+        leaving = [CandidateNode(leaver.node, leaver.zone, False)] if drained else []
         return had, led, *self._follow(self.where + leaving)
 
     def _follow(self, during: Homes) -> tuple[int, int]:
@@ -376,7 +378,7 @@ def test_one_node_more_or_less_moves_its_share_of_its_zone(changes, count):
 def test_more_replicas_leave_those_that_are_there(nodes, count):
     where = homes("abcdefg"[:nodes])
     ones = planned(where, numbered([held("", replicas=1)] * count))
-    raised = {group: Held(one.nodes, one.leader, 3) for group, one in ones.items()}
+    raised = {group: CurrentReplicas(one.nodes, one.leader, 3) for group, one in ones.items()}
     changes = plan(where, raised)
     assert set(changes) == set(ones)
     for group, to in changes.items():
@@ -392,7 +394,9 @@ def test_fewer_replicas_leave_the_leaders(nodes, count, replicas):
     """
     where = homes("abcdefg"[:nodes])
     fives = planned(where, numbered([held("", replicas=5)] * count))
-    lowered = {group: Held(one.nodes, one.leader, replicas) for group, one in fives.items()}
+    lowered = {
+        group: CurrentReplicas(one.nodes, one.leader, replicas) for group, one in fives.items()
+    }
     changes = plan(where, lowered)
     assert set(changes) == set(fives)
     assert placed_anew(fives, carried_out(lowered, changes)) <= 2
@@ -404,7 +408,7 @@ def test_fewer_replicas_leave_the_leaders(nodes, count, replicas):
 # --- examples --------------------------------------------------------------------
 
 
-def told(where: Homes, *several: Held) -> list[tuple[str, str, str]]:
+def told(where: Homes, *several: CurrentReplicas) -> list[tuple[str, str, str]]:
     """The node names, leader first, and the reason of each group that changes."""
     return [
         ("".join(node[0] for node in to.nodes), to.leader[0], to.reason)
@@ -440,7 +444,7 @@ def test_numbers_of_replicas():
     assert told(homes("abcd", drained="d"), held("dab", replicas=1)) == [
         ("b", "b", "node d is being drained; 2 replicas fewer: 1 instead of 3")
     ]
-    full = Held((key("a"), key("b")), None, 1)
+    full = CurrentReplicas((key("a"), key("b")), None, 1)
     assert told(homes("abc"), held("a", replicas=1), full, held("c", replicas=1)) == [
         ("b", "b", "one replica fewer: 1 instead of 2")
     ]
@@ -473,7 +477,7 @@ def test_leaderships():
         ("abc", "b", "only the leadership moves"),
         ("abc", "c", "only the leadership moves"),
     ]
-    nobody = Held(held("abc").nodes, None, 3)
+    nobody = CurrentReplicas(held("abc").nodes, None, 3)
     assert told(homes("abc"), held("abc"), held("bac"), nobody) == [
         ("abc", "c", "only the leadership moves")
     ]

@@ -12,7 +12,7 @@ from querator.model.nodes import Replica, Replicas, node_key
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.placement.bootstrap import learning
-from querator.placement.map.following import Follower
+from querator.placement.map.map_follower import MapFollower
 from querator.placement.tasks.reconcile import Reconciler
 from querator.raft.log.rows import mark_deleting, member_row, put_member
 from querator.storage.memory_environment import MemoryEnvironment
@@ -208,5 +208,5 @@ async def test_a_start_finds_what_is_half_deleted():
     mark_deleting(txn, GroupId(2))
     MEMBERS.put(txn, 3, value=b"damaged")
     txn.commit(sync=True)
-    follower = Follower(None, environment, lambda _: None)  # type: ignore[arg-type]
+    follower = MapFollower(None, environment, lambda _: None)  # type: ignore[arg-type]
     assert await follower.stored_groups() == {1: False, 2: True, 3: False}

@@ -137,7 +137,7 @@ class Replicating:
         """Runs one turn of the follower, which installs the snapshot as soon as it can."""
         for message in messages:
             self.receiver.on_message(message)
-        self.receiver.look(now_s)
+        self.receiver.check(now_s)
         txn = self.environment.begin()
         self.receiver.write(txn, now_s=now_s, space_bytes=space_bytes, applied_index=self.index)
         position = self.receiver.ready_to_install

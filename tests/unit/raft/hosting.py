@@ -14,7 +14,7 @@ from querator.model.limits import MIB
 from querator.raft.clock import Clock, RealClock
 from querator.raft.host import Host
 from querator.raft.peers import PeerLink
-from querator.storage.environment import Environment, StorageFailed
+from querator.storage.environment import Environment, EnvironmentFailed
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.register import Owner, RegisterMachine
 
@@ -61,7 +61,7 @@ class CrashAt:
         if point == self._point:
             self._left -= 1
             if self._left == 0:
-                raise StorageFailed(f"crash at {point}")
+                raise EnvironmentFailed(f"crash at {point}")
 
 
 class Gate:

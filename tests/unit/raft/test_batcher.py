@@ -15,7 +15,7 @@ def call(group: int, size: int = 1, name: str = "") -> Call:
 
 def take(batcher: Batcher) -> list[tuple[int, int]]:
     """(group, number of calls) of each entry of a turn."""
-    return [(group, len(calls)) for group, calls in batcher.take()]
+    return [(group, len(calls)) for group, calls in batcher.next_entries()]
 
 
 def names(calls: Sequence[Call]) -> list[str]:
@@ -28,7 +28,7 @@ def test_calls_of_a_group_become_one_entry_in_their_order():
         batcher.add(call(1, name=name))
     batcher.add(call(2))
     batcher.add_first([call(1, name="x"), call(1, name="y")])
-    ((group, calls), (other, _)) = batcher.take()
+    ((group, calls), (other, _)) = batcher.next_entries()
     assert (group, other) == (1, 2)
     assert names(calls) == ["x", "y", "a", "b", "c"]
     assert not batcher

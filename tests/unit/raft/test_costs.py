@@ -67,14 +67,14 @@ def test_each_call_is_passed_over_once_when_entries_are_applied():
     pending, calls = waiting(looks, *[float(number) for number in range(MANY)])
     for index, call in enumerate(calls, 1):
         assert pending.deadline_s == call.deadline_s
-        assert pending.take(index, 1) == ([call], [])
+        assert pending.pop_applied(index, 1) == ([call], [])
     assert pending.deadline_s is None
     assert looks.count <= 3 * MANY
 
 
 def test_a_call_in_the_place_of_one_that_was_replaced_has_its_own_deadline():
     pending, [old] = waiting(Looks(), 1.0)
-    assert pending.take(1, 2) == ([], [old])
+    assert pending.pop_applied(1, 2) == ([], [old])
     assert pending.deadline_s is None
     new = Watched(Looks(), 5.0, object())
     nobody = Watched(Looks(), 3.0, None)

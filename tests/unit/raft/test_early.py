@@ -187,9 +187,9 @@ def test_what_was_not_committed_is_applied_again():
 def test_a_node_stops_only_when_it_is_committed():
     world, leader = applied()
     assert leader.turns is not None
-    assert not leader.turns.answered
+    assert not leader.turns.all_answered
     world.until(world.alike)
-    assert leader.turns.answered
+    assert leader.turns.all_answered
 
 
 def test_a_removed_group_takes_what_was_applied_with_it():

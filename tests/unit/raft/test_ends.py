@@ -6,7 +6,7 @@ import pytest
 
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
-from querator.storage.environment import StorageFailed
+from querator.storage.environment import EnvironmentFailed
 from querator.storage.keys import ALL
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import Gate, code_of, hosting
@@ -41,7 +41,7 @@ async def test_a_creation_overtaken_by_a_deletion_ends_when_the_storage_fails():
             return_exceptions=True,
         )
         await asyncio.sleep(0)
-        gate.fail(StorageFailed("the disk is gone"))
+        gate.fail(EnvironmentFailed("the disk is gone"))
         await code_of(first)
         errors = await calls
     assert [type(error) for error in errors] == [QueratorError, QueratorError]

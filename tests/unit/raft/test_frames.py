@@ -5,25 +5,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from querator.model.limits import MIB, PEER_FRAME_BYTES_MAX, PEER_RECEIVE_BYTES
-from querator.raft.refusals import Code, Refused
+from querator.raft.refusals import Code, PeerRefused
 from querator.raft.tcp.frames import (
     HANDSHAKE_LIMITS,
     HEADER_BYTES,
     NONCE_BYTES,
     OPEN_LIMITS,
+    FrameKind,
     FrameReader,
-    Kind,
     Limits,
     frame,
 )
 from querator.storage.sealed import checksum
 
-Frame = tuple[Kind, bytes]
+Frame = tuple[FrameKind, bytes]
 
 FRAMES = st.lists(
     st.one_of(
-        st.tuples(st.just(Kind.MESSAGES), st.binary(max_size=300)),
-        st.tuples(st.just(Kind.PING), st.just(b"")),
+        st.tuples(st.just(FrameKind.MESSAGES), st.binary(max_size=300)),
+        st.tuples(st.just(FrameKind.PING), st.just(b"")),
     ),
     max_size=8,
 )
@@ -55,7 +55,7 @@ def feed_bytewise(reader: FrameReader, data: bytes, arrived: list[Frame]) -> Non
 
 
 def code_of(data: bytes, limits: Limits = OPEN_LIMITS) -> Code:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(PeerRefused) as caught:
         feed(FrameReader(limits), data)
     return caught.value.code
 
@@ -72,7 +72,7 @@ def test_frames_arrive_however_they_are_cut(frames, cuts):
 
 
 def test_two_frames_cut_at_every_position():
-    frames = [(Kind.MESSAGES, b"a body"), (Kind.PING, b"")]
+    frames = [(FrameKind.MESSAGES, b"a body"), (FrameKind.PING, b"")]
     data = on_the_wire(frames)
     for cut in range(len(data) + 1):
         reader = FrameReader(OPEN_LIMITS)
@@ -88,7 +88,7 @@ def test_a_flipped_bit_never_becomes_another_frame(frames, data):
     bit = data.draw(st.integers(0, 8 * len(wire) - 1))
     wire[bit // 8] ^= 1 << bit % 8
     arrived: list[Frame] = []
-    with pytest.raises(Refused):
+    with pytest.raises(PeerRefused):
         feed_bytewise(FrameReader(OPEN_LIMITS), bytes(wire), arrived)
     assert arrived == frames[: len(arrived)]
 
@@ -98,7 +98,7 @@ def test_garbage_is_refused_or_waited_for(data, limits):
     reader = FrameReader(limits)
     try:
         assert feed(reader, data) == []
-    except Refused:
+    except PeerRefused:
         return
     assert reader.partial
     assert len(data) < HEADER_BYTES
@@ -114,27 +114,31 @@ def test_garbage_behind_the_magic_is_refused(data):
 
 
 def test_a_frame_too_large_is_refused_by_its_header_and_says_what_is_allowed():
-    header = frame(Kind.OPEN, bytes(NONCE_BYTES + 1))[0][:HEADER_BYTES]
-    with pytest.raises(Refused, match=r"OPEN has 33 bytes; the most is 32") as caught:
+    header = frame(FrameKind.OPEN, bytes(NONCE_BYTES + 1))[0][:HEADER_BYTES]
+    with pytest.raises(PeerRefused, match=r"OPEN has 33 bytes; the most is 32") as caught:
         feed(FrameReader(HANDSHAKE_LIMITS), header)
     assert caught.value.code is Code.TOO_LARGE
-    with pytest.raises(Refused, match=str(PEER_FRAME_BYTES_MAX)):
-        feed(FrameReader(OPEN_LIMITS), frame(Kind.MESSAGES, bytes(PEER_FRAME_BYTES_MAX + 1))[0])
+    with pytest.raises(PeerRefused, match=str(PEER_FRAME_BYTES_MAX)):
+        feed(
+            FrameReader(OPEN_LIMITS), frame(FrameKind.MESSAGES, bytes(PEER_FRAME_BYTES_MAX + 1))[0]
+        )
 
 
 def test_who_has_proven_nothing_may_not_send_messages():
-    assert code_of(frame(Kind.MESSAGES)[0], HANDSHAKE_LIMITS) is Code.UNEXPECTED
+    assert code_of(frame(FrameKind.MESSAGES)[0], HANDSHAKE_LIMITS) is Code.UNEXPECTED
 
 
 def test_another_version_is_refused_unless_it_refuses():
-    def of_version(kind: Kind, body: bytes) -> bytes:
+    def of_version(kind: FrameKind, body: bytes) -> bytes:
         front = b"QP\x07" + frame(kind, body)[0][3:12]
         return front + checksum(b"", front).to_bytes(4, "big") + body
 
-    assert code_of(of_version(Kind.PING, b"")) is Code.VERSION
-    with pytest.raises(Refused, match="version 7 of the peer protocol, and this node 1"):
-        feed(FrameReader(), of_version(Kind.OPEN, b"n" * NONCE_BYTES))
-    assert feed(FrameReader(), of_version(Kind.REFUSED, b"why")) == [(Kind.REFUSED, b"why")]
+    assert code_of(of_version(FrameKind.PING, b"")) is Code.VERSION
+    with pytest.raises(PeerRefused, match="version 7 of the peer protocol, and this node 1"):
+        feed(FrameReader(), of_version(FrameKind.OPEN, b"n" * NONCE_BYTES))
+    assert feed(FrameReader(), of_version(FrameKind.REFUSED, b"why")) == [
+        (FrameKind.REFUSED, b"why")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -147,17 +151,17 @@ def test_another_version_is_refused_unless_it_refuses():
     ],
 )
 def test_strangers_are_named(begin, who):
-    with pytest.raises(Refused, match=who) as caught:
+    with pytest.raises(PeerRefused, match=who) as caught:
         feed(FrameReader(), begin)
     assert caught.value.code is Code.STRANGER
 
 
 def test_a_large_frame_is_moved_once_and_its_buffer_given_back():
     large = b"x" * PEER_FRAME_BYTES_MAX
-    frames = [(Kind.MESSAGES, b"small"), (Kind.MESSAGES, large), (Kind.PING, b"")]
+    frames = [(FrameKind.MESSAGES, b"small"), (FrameKind.MESSAGES, large), (FrameKind.PING, b"")]
     data = memoryview(on_the_wire(frames))
     reader = FrameReader(OPEN_LIMITS)
-    arrived: list[Kind] = []
+    arrived: list[FrameKind] = []
     buffers: list[object] = []
     lengths: list[int] = []
     while data:

@@ -5,9 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from querator.model.limits import PEER_REFUSAL_CHARS_MAX
-from querator.raft.refusals import Code, Refused
-from querator.raft.tcp.frames import NONCE_BYTES, PROOF_BYTES, Kind
-from querator.raft.tcp.handshake import _STEPS, Handshake, Reply, State, refusal_frame, told
+from querator.raft.refusals import Code, PeerRefused
+from querator.raft.tcp.frames import NONCE_BYTES, PROOF_BYTES, FrameKind
+from querator.raft.tcp.handshake import (
+    _STEPS,
+    Handshake,
+    HandshakeState,
+    Reply,
+    refusal_frame,
+    refusal_text,
+)
 
 TOKEN = b"the token of the cluster"
 D, A = b"d" * NONCE_BYTES, b"a" * NONCE_BYTES
@@ -40,7 +47,7 @@ def shaken() -> tuple[list[Reply], Handshake, Handshake]:
     challenge = sent(other.receive(*opening))
     proof = sent(one.receive(*challenge))
     assert other.receive(*proof) is None
-    assert other.state is State.PROVEN
+    assert other.state is HandshakeState.PROVEN
     answer = other.agree(ACCEPTOR)
     assert one.receive(*answer) is None
     ready = one.agree()
@@ -49,16 +56,16 @@ def shaken() -> tuple[list[Reply], Handshake, Handshake]:
 
 
 def code_of(handshake: Handshake, frame: Reply) -> Code:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(PeerRefused) as caught:
         handshake.receive(*frame)
     return caught.value.code
 
 
 def test_two_who_know_the_token_agree_on_what_both_said():
     frames, one, other = shaken()
-    assert (one.state, other.state) == (State.DONE, State.DONE)
+    assert (one.state, other.state) == (HandshakeState.DONE, HandshakeState.DONE)
     assert (one.payload, other.payload) == (ACCEPTOR, DIALER)
-    assert [kind for kind, _ in frames] == list(Kind)[1:6]
+    assert [kind for kind, _ in frames] == list(FrameKind)[1:6]
     assert not any(TOKEN in body for _, body in frames)
 
 
@@ -77,19 +84,19 @@ def test_an_acceptor_with_another_token_is_refused():
     false = Handshake.accept(b"guess", A)
     false.receive(*opening)
     # This acceptor accepts every dialer.
-    false.state, false.payload = State.PROVEN, DIALER
+    false.state, false.payload = HandshakeState.PROVEN, DIALER
     assert code_of(one, false.agree(ACCEPTOR)) is Code.TOKEN
-    assert one.state is State.PROVING
+    assert one.state is HandshakeState.PROVING
 
 
 def test_a_mirror_is_refused():
     one, opening = dialer()
-    assert code_of(one, (Kind.CHALLENGE, opening[1])) is Code.UNEXPECTED
+    assert code_of(one, (FrameKind.CHALLENGE, opening[1])) is Code.UNEXPECTED
     one, opening = dialer()
-    proof = sent(one.receive(Kind.CHALLENGE, A))
-    assert code_of(one, (Kind.ANSWER, proof[1])) is Code.TOKEN
+    proof = sent(one.receive(FrameKind.CHALLENGE, A))
+    assert code_of(one, (FrameKind.ANSWER, proof[1])) is Code.TOKEN
     other = acceptor()
-    assert code_of(other, (Kind.OPEN, A)) is Code.UNEXPECTED
+    assert code_of(other, (FrameKind.OPEN, A)) is Code.UNEXPECTED
 
 
 def test_a_dialer_between_two_nodes_cannot_use_the_proof_of_one_as_answer_to_it():
@@ -101,7 +108,7 @@ def test_a_dialer_between_two_nodes_cannot_use_the_proof_of_one_as_answer_to_it(
     third.receive(*opening)
     # The third node has the token as well, and answers a payload that differs from the first
     # node's.
-    third.state, third.payload = State.PROVEN, b"another payload"
+    third.state, third.payload = HandshakeState.PROVEN, b"another payload"
     assert code_of(one, third.agree(ACCEPTOR)) is Code.TOKEN
     assert other.receive(*proof) is None
 
@@ -112,7 +119,7 @@ def test_a_recorded_handshake_is_of_no_use_again():
     again.receive(*opening)
     assert code_of(again, proof) is Code.TOKEN
     one, _ = Handshake.dial(TOKEN, b"e" * NONCE_BYTES, DIALER)
-    one.receive(Kind.CHALLENGE, A)
+    one.receive(FrameKind.CHALLENGE, A)
     assert code_of(one, answer) is Code.TOKEN
 
 
@@ -127,7 +134,7 @@ def test_whatever_is_changed_on_the_way_nobody_believes_anything_else(data):
                 changed.append(frame[0])
         return frame[0], bytes(body)
 
-    changed: list[Kind] = []
+    changed: list[FrameKind] = []
     one, opening = dialer()
     other = acceptor()
     try:
@@ -135,9 +142,9 @@ def test_whatever_is_changed_on_the_way_nobody_believes_anything_else(data):
         other.receive(*altered(sent(proof)))
         one.receive(*altered(other.agree(ACCEPTOR)))
         other.receive(*one.agree())
-    except Refused:
+    except PeerRefused:
         assert changed
-        assert one.state is not State.DONE
+        assert one.state is not HandshakeState.DONE
         assert other.payload in (b"", DIALER)
     else:
         assert not changed
@@ -146,23 +153,23 @@ def test_whatever_is_changed_on_the_way_nobody_believes_anything_else(data):
 
 @given(
     st.booleans(),
-    st.lists(st.tuples(st.sampled_from([kind for kind in Kind if kind]), BODIES), max_size=6),
+    st.lists(st.tuples(st.sampled_from([kind for kind in FrameKind if kind]), BODIES), max_size=6),
 )
 def test_whatever_is_said_without_the_token_proves_nothing_and_raises_only_refused(dials, frames):
     handshake = dialer()[0] if dials else acceptor()
     for frame in frames:
         try:
             handshake.receive(*frame)
-        except Refused:
+        except PeerRefused:
             break
-    assert handshake.state not in (State.PROVEN, State.DONE)
+    assert handshake.state not in (HandshakeState.PROVEN, HandshakeState.DONE)
     assert handshake.payload == b""
 
 
-@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("state", list(HandshakeState))
 def test_what_is_not_in_the_table_is_refused(state):
-    for kind in Kind:
-        if (state, kind) not in _STEPS and kind is not Kind.REFUSED:
+    for kind in FrameKind:
+        if (state, kind) not in _STEPS and kind is not FrameKind.REFUSED:
             handshake = acceptor()
             handshake.state = state
             assert code_of(handshake, (kind, b"")) is Code.UNEXPECTED
@@ -170,9 +177,9 @@ def test_what_is_not_in_the_table_is_refused(state):
 
 @pytest.mark.parametrize("code", list(Code))
 def test_a_refusal_is_told_in_its_own_words(code):
-    kind, body = refusal_frame(Refused(code, "because of this\nand a second line"))
+    kind, body = refusal_frame(PeerRefused(code, "because of this\nand a second line"))
     handshake, _ = dialer()
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(PeerRefused) as caught:
         handshake.receive(kind, body)
     assert (caught.value.code, caught.value.by_peer) == (code, True)
     assert caught.value.reason == "because of this?and a second line"
@@ -180,7 +187,7 @@ def test_a_refusal_is_told_in_its_own_words(code):
 
 @given(st.binary(max_size=3000))
 def test_a_refusal_that_cannot_be_read_is_one_all_the_same(body):
-    assert told(body).by_peer
+    assert refusal_text(body).by_peer
 
 
 @pytest.mark.parametrize(
@@ -194,6 +201,6 @@ def test_a_refusal_that_cannot_be_read_is_one_all_the_same(body):
     ],
 )
 def test_odd_refusals_are_bounded(body):
-    refused = told(body)
+    refused = refusal_text(body)
     assert refused.code in (Code.UNEXPECTED, Code.TOKEN)
     assert 0 < len(refused.reason) <= PEER_REFUSAL_CHARS_MAX

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from querator.model.limits import NODE_NAME_CHARS_MAX, PEER_HELLO_BYTES_MAX, STARTS_KEPT_MAX
-from querator.model.starts import Start
-from querator.raft.refusals import Code, Refused
+from querator.model.starts import NodeStart
+from querator.raft.refusals import Code, PeerRefused
 from querator.raft.tcp.hello import (
-    Answer,
     Hello,
+    HelloResult,
     KnownPeer,
     PeerInfo,
     Query,
@@ -45,11 +45,11 @@ def judged(
     incarnation: str | None = None,
     open_: Hello | None = None,
     dialed: str | None = None,
-) -> Answer | tuple[Code, str]:
+) -> HelloResult | tuple[Code, str]:
     known = {**KNOWN, "a": KnownPeer("a:1", incarnation)}
     try:
         return judge(hello, own, known=known, open_=open_, dialed=dialed)
-    except Refused as refused:
+    except PeerRefused as refused:
         return refused.code, refused.reason
 
 
@@ -58,9 +58,9 @@ def changed(hello: Hello = A, **fields: object) -> Hello:
 
 
 def test_a_known_node_may_connect():
-    assert judged(A) is Answer.NEW
-    assert judged(A, incarnation="x") is Answer.NEW
-    assert judged(Hello(info("z"), "m", "run", 5), dialed="z") is Answer.NEW
+    assert judged(A) is HelloResult.NEW
+    assert judged(A, incarnation="x") is HelloResult.NEW
+    assert judged(Hello(info("z"), "m", "run", 5), dialed="z") is HelloResult.NEW
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_others_may_not(hello, options, code, words):
 
 
 def test_a_later_connection_of_the_same_process_replaces_the_one_before():
-    assert judged(A, open_=changed(dial=4)) is Answer.REPLACES
+    assert judged(A, open_=changed(dial=4)) is HelloResult.REPLACES
 
 
 def test_hellos_travel():
@@ -106,7 +106,7 @@ def test_hellos_travel():
             peer_address="p" * 263,
             client_address="c" * 263,
             zone="z" * 263,
-            starts=tuple(Start(1 << 63, 1 << 63, 1 << 63) for _ in range(STARTS_KEPT_MAX)),
+            starts=tuple(NodeStart(1 << 63, 1 << 63, 1 << 63) for _ in range(STARTS_KEPT_MAX)),
         ),
         name,
         "r" * 64,
@@ -124,13 +124,13 @@ def test_a_later_release_may_say_more():
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "a\n", "ä", "n" * (NODE_NAME_CHARS_MAX + 1)])
 def test_names_that_are_none_are_refused(name):
-    with pytest.raises(Refused, match="cannot be read"):
+    with pytest.raises(PeerRefused, match="cannot be read"):
         decode_hello(encode_hello(changed(info=info(name))))
 
 
 @given(st.binary(max_size=500))
 def test_garbage_is_refused(payload):
-    with pytest.raises(Refused):
+    with pytest.raises(PeerRefused):
         decode_hello(payload)
 
 
@@ -141,12 +141,12 @@ def test_a_changed_hello_is_a_hello_or_refused(data):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     try:
         decode_hello(bytes(payload))
-    except Refused:
+    except PeerRefused:
         return
 
 
 def test_nesting_is_no_way_to_break_it():
-    with pytest.raises(Refused):
+    with pytest.raises(PeerRefused):
         decode_hello(b"\x91" * 4000)
-    with pytest.raises(Refused):
+    with pytest.raises(PeerRefused):
         decode_hello(b"\x92\xa5query" + b"\x91" * 4000)

@@ -20,7 +20,7 @@ from querator.model.limits import (
 from querator.model.shares import share
 from querator.raft.clock import SimulatedClock
 from querator.raft.machine import Machine
-from querator.storage.environment import StorageFailed
+from querator.storage.environment import EnvironmentFailed
 from querator.storage.generations import stored_groups
 from querator.storage.keys import ALL
 from querator.storage.memory_environment import MemoryEnvironment
@@ -391,7 +391,7 @@ async def test_a_storage_that_fails_ends_every_call_and_tells_the_node():
         waiting = host.propose(G2, 1)
         opening = asyncio.gather(host.create_group(G3, RegisterMachine(3)), return_exceptions=True)
         await asyncio.sleep(0)
-        gate.fail(StorageFailed("the disk is gone"))
+        gate.fail(EnvironmentFailed("the disk is gone"))
         assert await code_of(appended) is ErrorCode.OUTCOME_UNKNOWN
         assert await code_of(waiting) is ErrorCode.STORAGE_FAILED
         (refused,) = await opening

@@ -91,7 +91,7 @@ class JournalAndList(RuleBasedStateMachine):
             else:
                 attached = tuple(b"%d.%d" % (index, term) + b"x" * size for size in parts)
                 entry = LogEntry(term, index, kind, b"%d in %d" % (index, term), attached)
-            self.journal.take(entry)
+            self.journal.append_as_leader(entry)
             self.memory = msgspec.structs.replace(
                 self.memory, entries=(*self.memory.entries, entry)
             )

@@ -16,7 +16,7 @@ from querator.raft.consensus.member import Member
 from querator.raft.consensus.skew import Skew
 from querator.raft.engine import library, pinned
 from querator.raft.log.journal import Journal, Stamped
-from querator.raft.peer_outbox import Mail
+from querator.raft.peer_outbox import PeerOutbox
 from querator.raft.peers import NoPeers
 from querator.storage.memory_environment import MemoryEnvironment
 
@@ -33,7 +33,7 @@ def member() -> tuple[Member, Journal]:
         chance=random.Random(1),
         skew=Skew(clock),
         loop_watch=LoopWatch(),
-        mail=Mail(NoPeers()),
+        outbox=PeerOutbox(NoPeers()),
         snapshots=MemoryEnvironment().snapshot,
     )
     return made, journal

@@ -8,7 +8,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.raft.clock import SimulatedClock
 from querator.raft.turn.liveness import HANGS_S, Liveness
-from querator.storage.environment import StorageFailed
+from querator.storage.environment import EnvironmentFailed
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.hosting import Gate, code_of, hosting
 from tests.unit.raft.register import Owner, RegisterMachine
@@ -93,7 +93,7 @@ async def test_those_who_wait_for_a_thread_that_hangs_are_told_and_it_goes_on() 
             assert reading.result() is ErrorCode.UNAVAILABLE
             assert handing.result() is ErrorCode.OUTCOME_UNKNOWN
             assert host.hangs
-            host.give_up(lambda command: command == 1)
+            host.end_calls(lambda command: command == 1)
             assert await code_of(held[0]) is ErrorCode.OUTCOME_UNKNOWN
             assert not held[1].done()
             assert host.leads(GroupId(1))
@@ -164,7 +164,7 @@ async def test_a_host_that_has_failed_owes_nothing() -> None:
         gate.close()
         held = host.propose(GroupId(1), 1)
         await gate.reached()
-        gate.fail(StorageFailed("the disk is gone"))
+        gate.fail(EnvironmentFailed("the disk is gone"))
         with pytest.raises(QueratorError):
             await held
     clock.advance(40_000)

@@ -20,8 +20,8 @@ SLACK = 8 * KIB
 def window(*sizes: int, bytes_max: int) -> LogWindow:
     made = LogWindow(bytes_max)
     for group, size in enumerate(sizes, 1):
-        made.note(GroupId(group), size)
-    made.look(0.0)
+        made.record_size(GroupId(group), size)
+    made.divide(0.0)
     return made
 
 
@@ -53,30 +53,30 @@ def test_parts_are_computed_when_the_logs_have_grown_or_time_has_passed():
     made = window(50, 50, bytes_max=80)
     assert made.part_bytes == 40
     for group in (3, 4):
-        made.note(GroupId(group), 2)
-        made.look(0.1)
+        made.record_size(GroupId(group), 2)
+        made.divide(0.1)
     assert made.part_bytes == 40, "they have hardly grown"
-    made.look(SHARE_S)
+    made.divide(SHARE_S)
     assert made.part_bytes == 38
-    made.note(GroupId(5), 40)
-    made.look(SHARE_S)
+    made.record_size(GroupId(5), 40)
+    made.divide(SHARE_S)
     assert made.part_bytes == 25
     made.forget(GroupId(1))
     made.forget(GroupId(2))
-    made.look(SHARE_S)
+    made.divide(SHARE_S)
     assert made.part_bytes == 80
-    assert made.giving_way() == []
+    assert made.groups_to_trim() == []
 
 
 def test_the_largest_give_way_first_until_they_are_within_their_parts():
     made = window(50, 10, 90, 80, 70, 60, bytes_max=100)
     assert made.part_bytes == 18
-    assert made.giving_way() == [3, 4, 5, 6]
-    made.note(GroupId(3), 18)
-    assert made.giving_way() == [4, 5, 6, 1]
+    assert made.groups_to_trim() == [3, 4, 5, 6]
+    made.record_size(GroupId(3), 18)
+    assert made.groups_to_trim() == [4, 5, 6, 1]
     for group in (1, 4, 5, 6):
-        made.note(GroupId(group), 10)
-    assert made.giving_way() == []
+        made.record_size(GroupId(group), 10)
+    assert made.groups_to_trim() == []
 
 
 def log_bytes(host: Host, *groups: int) -> int:
@@ -122,8 +122,8 @@ def test_the_books_are_right_after_any_work():
             sizes.pop(group, None)
         else:
             sizes[group] = chance.randrange(200)
-            made.note(group, sizes[group])
-        made.look(step / 10)
+            made.record_size(group, sizes[group])
+        made.divide(step / 10)
         if sum(sizes.values()) <= 1000:
             assert made.part_bytes == 1000
-        assert all(sizes[found] > made.part_bytes for found in made.giving_way())
+        assert all(sizes[found] > made.part_bytes for found in made.groups_to_trim())

@@ -35,7 +35,7 @@ class Watched:
         self.waiting = False
 
     def look(self) -> None:
-        if self.watch.look(self.now_s):
+        if self.watch.check(self.now_s):
             assert not self.waiting, "there is one beat at a time"
             self.waiting = True
         if self.waiting and not self.blocked:

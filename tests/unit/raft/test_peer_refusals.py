@@ -19,9 +19,9 @@ from querator.model.limits import (
 )
 from querator.raft.clock import SimulatedClock
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
-from querator.raft.refusals import Code, RefusalLog, Refused
-from querator.raft.tcp.frames import NONCE_BYTES, FrameReader, Kind, frame
-from querator.raft.tcp.handshake import Handshake, State, told
+from querator.raft.refusals import Code, PeerRefused, RefusalLog
+from querator.raft.tcp.frames import NONCE_BYTES, FrameKind, FrameReader, frame
+from querator.raft.tcp.handshake import Handshake, HandshakeState, refusal_text
 from querator.raft.tcp.hello import Hello, Query, encode_hello
 from querator.storage.sealed import checksum
 from tests.unit.raft.wiring import (
@@ -62,7 +62,7 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
-def other_version(kind: Kind, body: bytes) -> bytes:
+def other_version(kind: FrameKind, body: bytes) -> bytes:
     front = b"QP\x02" + joined(frame(kind, body))[3:12]
     return front + checksum(b"", front).to_bytes(4, "big") + body
 
@@ -75,15 +75,15 @@ def other_version(kind: Kind, body: bytes) -> bytes:
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "tls", True),
         (b"\xff", "stranger", False),
         (b"QP" + bytes(range(200)), "damaged", False),
-        (other_version(Kind.OPEN, NONCE), "version", True),
-        (joined(frame(Kind.MESSAGES, b"hello")), "unexpected", True),
-        (joined(frame(Kind.READY)), "unexpected", True),
-        (joined(frame(Kind.OPEN, b"short")), "unexpected", True),
-        (joined(frame(Kind.OPEN, NONCE), frame(Kind.OPEN, NONCE)), "unexpected", True),
-        (joined(frame(Kind.OPEN, NONCE), frame(Kind.PROOF, b"p" * 99)), "token", True),
-        (joined(frame(Kind.OPEN, NONCE), frame(Kind.PROOF, b"")), "token", True),
-        (joined(frame(Kind.OPEN, bytes(99))), "too_large", False),
-        (joined(frame(Kind.PROOF, bytes(99_999))), "too_large", False),
+        (other_version(FrameKind.OPEN, NONCE), "version", True),
+        (joined(frame(FrameKind.MESSAGES, b"hello")), "unexpected", True),
+        (joined(frame(FrameKind.READY)), "unexpected", True),
+        (joined(frame(FrameKind.OPEN, b"short")), "unexpected", True),
+        (joined(frame(FrameKind.OPEN, NONCE), frame(FrameKind.OPEN, NONCE)), "unexpected", True),
+        (joined(frame(FrameKind.OPEN, NONCE), frame(FrameKind.PROOF, b"p" * 99)), "token", True),
+        (joined(frame(FrameKind.OPEN, NONCE), frame(FrameKind.PROOF, b"")), "token", True),
+        (joined(frame(FrameKind.OPEN, bytes(99))), "too_large", False),
+        (joined(frame(FrameKind.PROOF, bytes(99_999))), "too_large", False),
     ],
 )
 def test_strangers_at_the_peer_port(said, code, answered, caplog):
@@ -104,8 +104,8 @@ def last_refusal(answer: bytes) -> Code | None:
     reader.received(len(answer))
     refused = None
     while (arrived := reader.next()) is not None:
-        if arrived[0] is Kind.REFUSED:
-            refused = told(bytes(arrived[1])).code
+        if arrived[0] is FrameKind.REFUSED:
+            refused = refusal_text(bytes(arrived[1])).code
     return refused
 
 
@@ -132,7 +132,7 @@ def test_a_probe_that_only_connects_is_no_news(caplog):
 
 
 def test_who_goes_away_in_the_middle_is_named(caplog):
-    opening = joined(frame(Kind.OPEN, NONCE))
+    opening = joined(frame(FrameKind.OPEN, NONCE))
     with introduced("a", "b") as (a, b):
         for said in (opening[:7], opening):
             with caller(a) as sock:
@@ -294,13 +294,19 @@ def shaken(sock: socket.socket, station: Station, hello: Hello | Query, *driven:
             reader.received(sock.recv_into(reader.space()))
         except BlockingIOError:
             return
-        while handshake.state is not State.PROVEN and (arrived := reader.next()) is not None:
+        while (
+            handshake.state is not HandshakeState.PROVEN and (arrived := reader.next()) is not None
+        ):
             reply = handshake.receive(arrived[0], bytes(arrived[1]))
             if reply is not None:
                 sock.send(joined(frame(*reply)))
 
     drive(
-        station, *driven, until=lambda: handshake.state is State.PROVEN, also=sock, after_each=step
+        station,
+        *driven,
+        until=lambda: handshake.state is HandshakeState.PROVEN,
+        also=sock,
+        after_each=step,
     )
     return joined(frame(*handshake.agree()))
 
@@ -318,20 +324,20 @@ def ends(station: Station, name: str) -> list[type[PeerEvent]]:
     "said",
     [
         b"garbage in the middle of a connection",
-        joined(frame(Kind.MESSAGES, b"no messages")),
-        joined(frame(Kind.MESSAGES, b"\x91" * 5000)),
-        joined(frame(Kind.MESSAGES, msgspec.msgpack.encode([["h", 1, 2]]))),
-        joined(frame(Kind.MESSAGES, msgspec.msgpack.encode([["h", 1, 2, "text"]]))),
-        joined(frame(Kind.MESSAGES, b"\x91\x92\xa2\xff\xfe\x01")),
+        joined(frame(FrameKind.MESSAGES, b"no messages")),
+        joined(frame(FrameKind.MESSAGES, b"\x91" * 5000)),
+        joined(frame(FrameKind.MESSAGES, msgspec.msgpack.encode([["h", 1, 2]]))),
+        joined(frame(FrameKind.MESSAGES, msgspec.msgpack.encode([["h", 1, 2, "text"]]))),
+        joined(frame(FrameKind.MESSAGES, b"\x91\x92\xa2\xff\xfe\x01")),
         joined(
             frame(
-                Kind.MESSAGES,
+                FrameKind.MESSAGES,
                 b"\x91\x95\xa1e\x01\x02\x01\x97\xa1r\x01\x01\x02\x00\x00\xa2\xff\xfe",
             )
         ),
-        joined(frame(Kind.OPEN, NONCE)),
-        joined(frame(Kind.PING, b"x")),
-        other_version(Kind.PING, b""),
+        joined(frame(FrameKind.OPEN, NONCE)),
+        joined(frame(FrameKind.PING, b"x")),
+        other_version(FrameKind.PING, b""),
     ],
 )
 def test_what_makes_no_sense_on_an_open_connection_ends_it_and_nothing_else(said, caplog):
@@ -339,7 +345,8 @@ def test_what_makes_no_sense_on_an_open_connection_ends_it_and_nothing_else(said
         c.knows(a, b="127.0.0.1:9")
         ready = shaken(sock, c, hello_of("b", "c"), a)
         good = joined(
-            frame(Kind.PING), frame(Kind.MESSAGES, msgspec.msgpack.encode([["h", 1, 0, []]]))
+            frame(FrameKind.PING),
+            frame(FrameKind.MESSAGES, msgspec.msgpack.encode([["h", 1, 0, []]])),
         )
         sock.send(ready + good + said)
         read_to_end(sock, a, c)
@@ -371,7 +378,7 @@ def test_the_one_with_the_larger_name_does_not_dial(caplog):
     a = Station(info("a"))
     with stations(a), caller(a) as sock:
         a.knows(b="127.0.0.1:9")
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(PeerRefused) as caught:
             shaken(sock, a, hello_of("b", "a"))
         assert caught.value.code is Code.DIRECTION
 
@@ -392,9 +399,9 @@ def test_who_asks_a_question_cannot_go_on_as_a_peer(caplog):
     data=st.one_of(
         st.binary(max_size=100),
         st.binary(max_size=100).map(lambda garbage: b"QP\x01" + garbage),
-        st.lists(st.tuples(st.sampled_from(list(Kind)), st.binary(max_size=80)), max_size=4).map(
-            lambda frames: joined(*(frame(*each) for each in frames))
-        ),
+        st.lists(
+            st.tuples(st.sampled_from(list(FrameKind)), st.binary(max_size=80)), max_size=4
+        ).map(lambda frames: joined(*(frame(*each) for each in frames))),
     )
 )
 def test_whatever_is_said_at_the_port_disturbs_nobody(data, pair):
@@ -413,10 +420,10 @@ def test_whatever_is_said_at_the_port_disturbs_nobody(data, pair):
 def test_a_handshake_cut_or_bent_anywhere_connects_nobody(data, pair):
     a, b = pair
     a.events.clear(), b.events.clear()
-    opening = joined(frame(Kind.OPEN, NONCE))
+    opening = joined(frame(FrameKind.OPEN, NONCE))
     hello = encode_hello(hello_of("aa", "b"))
     handshake, _ = Handshake.dial(b"guess", NONCE, hello)
-    proof = handshake.receive(Kind.CHALLENGE, b"c" * NONCE_BYTES)
+    proof = handshake.receive(FrameKind.CHALLENGE, b"c" * NONCE_BYTES)
     assert proof is not None
     said = bytearray(opening + joined(frame(*proof)))
     cut = data.draw(st.integers(0, len(said)))
@@ -448,7 +455,7 @@ def test_repeats_are_counted_and_told_later(caplog):
     log = RefusalLog()
 
     def refuse(now_s: float, address: str = "10.0.0.1:1", code: Code = Code.TOKEN) -> None:
-        log.refused(Refused(code, "because"), address=address, name="", now_s=now_s)
+        log.refused(PeerRefused(code, "because"), address=address, name="", now_s=now_s)
 
     for second in range(50):
         refuse(float(second), f"10.0.0.1:{second}")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from querator.config import PeerTlsSettings
 from querator.model.limits import MIB, PEER_SEND_BYTES_MAX, REQUEST_BYTES_CAP
 from querator.raft.peers import Connected, Disconnected
-from querator.raft.refusals import Code, Refused
+from querator.raft.refusals import Code, PeerRefused
 from querator.raft.tcp import connection
 from querator.raft.tcp.channel import Channel, PeerTls, PeerTlsError
 from querator.raft.tcp.frames import NONCE_BYTES
@@ -370,7 +370,7 @@ def test_a_proof_that_was_passed_on_from_another_connection_proves_nothing(accep
     assert challenge is not None
     proof = dialer.receive(*challenge)
     assert proof is not None
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(PeerRefused) as refused:
         acceptor.receive(*proof)
     assert refused.value.code is Code.TOKEN
 
@@ -422,7 +422,7 @@ def test_what_is_bent_on_the_way_is_never_heard_as_something_else(
                 heard = bytes(into[: target.read(into)])
                 assert heard in (b"", b"what is said")
 
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(PeerRefused):
         carry()
     assert not (dialer.done and acceptor.done) or dialer.binding == acceptor.binding
 
@@ -439,7 +439,7 @@ def test_nonsense_is_refused(tls: PeerTls, wire: list[bytes], begun: bool):
             acceptor.feed(each)
             if acceptor.done:
                 assert acceptor.read(into) == 0
-    except Refused:
+    except PeerRefused:
         pass
     assert acceptor.done is begun
 

@@ -32,12 +32,17 @@ from querator.model.nodes import NodeKey, Replica, node_key
 from querator.raft.clock import SimulatedClock
 from querator.raft.consensus.loop_watch import LoopWatch
 from querator.raft.consensus.member import Member
-from querator.raft.consensus.replication import REPLY_TIMEOUT_S, UNREAD_S, Progress, State
+from querator.raft.consensus.replication import (
+    REPLY_TIMEOUT_S,
+    UNREAD_S,
+    FollowerProgress,
+    ReplicationState,
+)
 from querator.raft.consensus.skew import Skew
 from querator.raft.engine import library
 from querator.raft.log.journal import Journal, Stamped
 from querator.raft.messages import Append, AppendReply, Envelope, PeerMessage
-from querator.raft.peer_outbox import Mail
+from querator.raft.peer_outbox import PeerOutbox
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import ATTACHMENTS
 
@@ -51,7 +56,7 @@ class Leader:
     def __init__(self, terms: list[int], *, committed: int = 0) -> None:
         self.environment = MemoryEnvironment()
         self.journal = filled(self.environment, terms)
-        self.progress = Progress(last_index=self.journal.last_index, now_s=0.0)
+        self.progress = FollowerProgress(last_index=self.journal.last_index, now_s=0.0)
         self.journal.setCurrentTerm(TERM, 1)
         self.now_s = 0.0
         self.commit_index = committed
@@ -78,7 +83,7 @@ class Leader:
 
     def beat(self) -> list[Append]:
         """The messages that a heartbeat sends to the follower."""
-        if self.progress.overdue(self.now_s) or not self.progress.beats:
+        if self.progress.overdue(self.now_s) or not self.progress.heartbeat_suffices:
             return self.send(asked=True)
         return []
 
@@ -114,7 +119,7 @@ class Follower:
     def _open(self, committed: int) -> None:
         library.bind(self._clock)
         self._peers = Outgoing()
-        self._mail = Mail(self._peers)
+        self._mail = PeerOutbox(self._peers)
         self._member = Member(
             G,
             self.journal,
@@ -123,7 +128,7 @@ class Follower:
             chance=random.Random(1),
             skew=Skew(self._clock),
             loop_watch=LoopWatch(),
-            mail=self._mail,
+            outbox=self._mail,
             snapshots=lambda: self.environment.snapshot(),
         )
 
@@ -201,7 +206,7 @@ def cut_head(leader: Leader, upto: int) -> None:
 def replicating(size: int = 10) -> tuple[Leader, Follower]:
     leader, follower = Leader([1, 1, 1]), Follower([1, 1, 1])
     exchange(leader, follower, most=10)
-    assert leader.progress.state is State.REPLICATE
+    assert leader.progress.state is ReplicationState.REPLICATE
     leader.add(size)
     return leader, follower
 
@@ -216,7 +221,7 @@ def test_a_question_when_the_log_has_let_go_of_what_comes_next():
     assert leader.progress.next <= leader.journal.last_index, "the window is full"
     cut_head(leader, leader.journal.last_index - 1)
     [question] = leader.send(asked=True, round_=7)
-    assert leader.progress.state is State.SNAPSHOT
+    assert leader.progress.state is ReplicationState.SNAPSHOT
     match = leader.progress.match
     for message in (question, *leader.beat()):
         assert message.entries == ()
@@ -225,7 +230,7 @@ def test_a_question_when_the_log_has_let_go_of_what_comes_next():
         assert not reply.success
         leader.hear(reply)
     assert (leader.progress.read_round, leader.progress.match) == (7, match)
-    assert leader.progress.state is State.SNAPSHOT
+    assert leader.progress.state is ReplicationState.SNAPSHOT
     assert leader.send() == []
 
 
@@ -255,7 +260,7 @@ def test_a_damaged_entry_that_is_not_committed_waits_until_it_is_mended():
         follower.hear(question)
         for reply in follower.sync():
             leader.hear(reply)
-    assert leader.progress.state is State.PROBE, "no state has it"
+    assert leader.progress.state is ReplicationState.PROBE, "no state has it"
     rows[row] = stored
     assert exchange(leader, follower, most=2)
     assert leader.progress.unsent == 0
@@ -314,7 +319,7 @@ def test_a_follower_that_has_something_else_in_the_place_of_what_it_acknowledged
             lost.hear(message)
         for reply in lost.sync():
             leader.hear(reply)
-    assert leader.progress.state is State.LOST
+    assert leader.progress.state is ReplicationState.LOST
     assert leader.progress.sequence <= 5
 
 
@@ -327,7 +332,7 @@ def test_a_follower_that_has_less_than_it_acknowledged_is_lost():
         lost.hear(message)
     for reply in lost.sync():
         leader.hear(reply)
-    assert leader.progress.state is State.LOST
+    assert leader.progress.state is ReplicationState.LOST
     assert leader.send(asked=True) == []
 
 
@@ -369,7 +374,7 @@ def test_of_several_refusals_in_flight_the_first_counts():
     assert [reply.conflict_term for reply in replies] == [2] * 3
     for reply in replies:
         leader.hear(reply)
-    assert (leader.progress.state, leader.progress.next) == (State.PROBE, 1)
+    assert (leader.progress.state, leader.progress.next) == (ReplicationState.PROBE, 1)
     exchange(leader, follower, most=2)
 
 
@@ -518,7 +523,7 @@ class Replication(RuleBasedStateMachine):
         assert progress.match < progress.next
         if progress.match >= mine.first_index - 1:
             assert stored.term_at(progress.match) == mine.term_at(progress.match)
-        assert progress.state is not State.LOST
+        assert progress.state is not ReplicationState.LOST
         assert progress.read_round <= self.round
 
     def teardown(self) -> None:
@@ -530,7 +535,7 @@ class Replication(RuleBasedStateMachine):
             leader, follower = self.leader, self.follower
             if same(leader, follower):
                 break
-            if leader.progress.state is State.SNAPSHOT:
+            if leader.progress.state is ReplicationState.SNAPSHOT:
                 assert leader.progress.next < leader.journal.first_index
                 break
             for message in leader.send() or leader.beat():

@@ -41,7 +41,7 @@ def test_a_follower_that_hears_its_leader_is_not_looked_at(monkeypatch: pytest.M
     monkeypatch.setattr(Group, "tick", noted)
     world.pass_s(20)
     assert world.leaders == [leader]
-    assert not [group for group in looked_at if not group.in_office]
+    assert not [group for group in looked_at if not group.is_serving]
 
 
 def test_nothing_is_acknowledged_without_a_majority():

@@ -5,7 +5,7 @@ are alone, hand over or cannot commit; followers that cannot write.
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.raft.configuration import AddLearner
-from querator.raft.consensus.replication import State
+from querator.raft.consensus.replication import ReplicationState
 from querator.raft.consensus.skew import Skew
 from querator.raft.messages import (
     Append,
@@ -208,6 +208,6 @@ def test_the_refusal_of_a_beat_of_an_earlier_leadership_says_nothing_of_the_log(
     member = turns._groups[G].member
     replica = 1 + list(world.nodes).index(follower)
     member.on_beat_refused(replica, member.term, member.term - 1)
-    assert member.progress[replica].state is State.REPLICATE
+    assert member.progress[replica].state is ReplicationState.REPLICATE
     member.on_beat_refused(replica, member.term, member.term)
-    assert member.progress[replica].state is State.LOST
+    assert member.progress[replica].state is ReplicationState.LOST

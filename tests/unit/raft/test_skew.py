@@ -19,7 +19,7 @@ def heard(*ahead_ms: int) -> Skew:
     clock = SimulatedClock()
     skew = Skew(clock)
     for number, ms in enumerate(ahead_ms):
-        skew.heard(node_key(f"n{number}", "1"), clock.wall_ms() + ms)
+        skew.record_clock(node_key(f"n{number}", "1"), clock.wall_ms() + ms)
     return skew
 
 
@@ -63,13 +63,13 @@ def test_clocks_of_which_nobody_knows_which_is_wrong(ahead_ms, differs):
 def test_the_clock_of_a_node_that_is_down_is_not_said_to_differ():
     clock = SimulatedClock()
     skew = Skew(clock)
-    skew.heard(A, clock.wall_ms() - 60_000)
+    skew.record_clock(A, clock.wall_ms() - 60_000)
     assert skew.differs is not None
     clock.advance(int(FRESH_S * 1000) + 1)
     assert skew.differs is None
-    skew.heard(A, clock.wall_ms() - 60_000)
+    skew.record_clock(A, clock.wall_ms() - 60_000)
     assert skew.differs is not None
-    skew.heard(A, clock.wall_ms())
+    skew.record_clock(A, clock.wall_ms())
     assert skew.differs is None
 
 
@@ -95,8 +95,8 @@ def test_a_message_that_was_long_on_its_way_does_not_count_beside_others():
     clock = SimulatedClock()
     skew = Skew(clock)
     for _, late_ms in itertools.product(range(3), (0, 1_000, 4_000)):
-        skew.heard(B, clock.wall_ms() - late_ms)
-        skew.heard(C, clock.wall_ms() - late_ms)
+        skew.record_clock(B, clock.wall_ms() - late_ms)
+        skew.record_clock(C, clock.wall_ms() - late_ms)
         assert not skew.beyond
 
 
@@ -105,9 +105,9 @@ def test_a_clock_that_is_set_right_is_believed_after_some_messages():
     skew = Skew(clock)
     clock.step_wall(-5_000)
     for node in (B, C):
-        skew.heard(node, clock.wall_ms() + 5_000)
+        skew.record_clock(node, clock.wall_ms() + 5_000)
     assert skew.beyond
     clock.step_wall(5_000)
     for _, node in itertools.product(range(4), (B, C)):
-        skew.heard(node, clock.wall_ms())
+        skew.record_clock(node, clock.wall_ms())
     assert skew.ms == 0

@@ -8,7 +8,7 @@ import pytest
 from querator.model.entries import Entry, Need, Tier
 from querator.model.errors import ErrorCode
 from querator.model.limits import TURN_BYTES_MAX
-from querator.raft.log.disk_budget import NoRoom, Space
+from querator.raft.log.disk_budget import BudgetExceeded, DiskBudget
 from querator.raft.messages import Append, LogEntry
 from querator.storage.environment import Usage
 from querator.storage.memory_environment import MemoryEnvironment
@@ -36,7 +36,7 @@ def entries(size: int) -> Append:
 
 def test_what_a_turn_takes_on_is_counted_together_whoever_it_comes_from():
     disk = Disk(FLOOR + 300_000)
-    space = Space(disk)
+    space = DiskBudget(disk)
     space.begin_turn()
     assert space.takes_entries(entries(100_000))
     assert not space.takes_entries(entries(100_000)), "it needs twice its bytes"
@@ -60,21 +60,23 @@ def test_what_a_turn_takes_on_is_counted_together_whoever_it_comes_from():
     ],
 )
 def test_adds_are_refused_first_and_what_frees_last(free, taken):
-    found = [tier for tier in Tier if Space(Disk(free)).takes_calls(Entry(b""), 1, Need(tier, 0))]
+    found = [
+        tier for tier in Tier if DiskBudget(Disk(free)).takes_calls(Entry(b""), 1, Need(tier, 0))
+    ]
     assert found == taken
-    refusal = Space(Disk(free)).refusal(Tier.LEASES)
+    refusal = DiskBudget(Disk(free)).refusal(Tier.LEASES)
     assert refusal.code is ErrorCode.STORAGE_FULL
 
 
 def test_the_refusal_says_what_is_kept():
-    space = Space(Disk(RESERVE))
+    space = DiskBudget(Disk(RESERVE))
     assert not space.takes_calls(Entry(b"", (b"x",)), 1, Need(Tier.ADDS, 0))
     assert "1000000 bytes are free and 1000000 are kept in reserve" in str(space.refusal(Tier.ADDS))
 
 
 def test_what_one_turn_has_no_space_for_may_be_taken_on_in_the_next_one():
     disk = Disk(2 * FLOOR + 150_000)
-    space = Space(disk)
+    space = DiskBudget(disk)
     need = Need(Tier.LEASES, 100_000)
     space.begin_turn()
     assert space.takes_calls(Entry(b""), 1, need)
@@ -89,15 +91,15 @@ def test_what_one_turn_has_no_space_for_may_be_taken_on_in_the_next_one():
 
 
 def test_a_need_beyond_all_bounds_does_not_refuse_for_ever():
-    space = Space(Disk(RESERVE))
+    space = DiskBudget(Disk(RESERVE))
     assert space.takes_calls(Entry(b""), 1, Need(Tier.LEASES, 1 << 40))
     assert not space.roomy
-    assert Space(Disk(17 * RESERVE)).roomy
+    assert DiskBudget(Disk(17 * RESERVE)).roomy
 
 
 def test_what_is_applied_stays_within_what_is_free():
     disk = Disk(RESERVE)
-    space = Space(disk)
+    space = DiskBudget(disk)
     space.begin_turn()
     txn = disk.begin()
     txn.put(b"journal", bytes(1_000))
@@ -106,10 +108,10 @@ def test_what_is_applied_stays_within_what_is_free():
     assert room.free_bytes == RESERVE - RESERVE // 16 - txn.added_bytes()
     with txn.child() as child:
         child.put(b"fits", bytes(900_000))
-        room.take(child)
-    with suppress(NoRoom), txn.child() as child:
+        room.spend(child)
+    with suppress(BudgetExceeded), txn.child() as child:
         child.put(b"does not", bytes(100_000))
-        room.take(child)
+        room.spend(child)
     assert txn.get(b"does not") is None
     assert room.refused
     assert space.was_short()
@@ -123,7 +125,7 @@ def test_what_is_applied_stays_within_what_is_free():
 
 def test_a_disk_that_is_emptied_by_others_is_seen_in_the_next_turn():
     disk = Disk(0)
-    space = Space(disk)
+    space = DiskBudget(disk)
     assert not space.takes_entries(entries(1))
     disk.free_bytes = 10 * RESERVE
     space.begin_turn()
@@ -132,7 +134,7 @@ def test_a_disk_that_is_emptied_by_others_is_seen_in_the_next_turn():
 
 @pytest.mark.parametrize(("free", "short"), [(2 * RESERVE, True), (2 * RESERVE + 100_000, False)])
 def test_it_is_said_once_that_space_is_short(free, short):
-    space = Space(Disk(free))
+    space = DiskBudget(Disk(free))
     assert not space.was_short(), "nobody has looked"
     assert space.takes_calls(Entry(b""), 1, FREES)
     assert space.was_short() == short
@@ -140,10 +142,10 @@ def test_it_is_said_once_that_space_is_short(free, short):
 
 
 def test_a_snapshot_takes_what_nothing_else_may():
-    space = Space(Disk(FLOOR))
+    space = DiskBudget(Disk(FLOOR))
     assert not space.takes_calls(Entry(b""), 1, FREES)
     assert not space.takes_entries(entries(1))
     assert space.take_staging() == FLOOR - RESERVE // 8
     assert space.take_staging() == 0
-    space = Space(Disk(1 << 40))
+    space = DiskBudget(Disk(1 << 40))
     assert space.take_staging() == TURN_BYTES_MAX

@@ -9,12 +9,12 @@ import pytest
 
 from querator.model.limits import START_MARK_MS, STARTS_MET_MAX
 from querator.model.nodes import NodeKey, node_key
-from querator.model.starts import Met, Start, Starts, marked, next_starts
+from querator.model.starts import Met, NodeStart, Starts, marked, next_starts
 from querator.raft.clock import SimulatedClock
 from querator.raft.engine import library
 from querator.raft.messages import Meetings, PeerMessage
 from querator.raft.peers import Connected, Disconnected, Received
-from querator.raft.refusals import Code, Refused
+from querator.raft.refusals import Code, PeerRefused
 from querator.raft.starts import StartMemory
 from querator.raft.tcp.hello import PeerInfo
 from querator.raft.tcp.query import QueryRefused, query
@@ -24,10 +24,10 @@ from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.wiring import TOKEN, Station, drive, info, stations
 
 A, B, C = (node_key(name, "1") for name in "abc")
-ONCE = (Start(1, 1),)
-FIRST = (Start(1, 11), Start(2, 22))
-LATER = (*FIRST, Start(3, 33))
-TWIN = (Start(1, 11), Start(2, 99))
+ONCE = (NodeStart(1, 1),)
+FIRST = (NodeStart(1, 11), NodeStart(2, 22))
+LATER = (*FIRST, NodeStart(3, 33))
+TWIN = (NodeStart(1, 11), NodeStart(2, 99))
 
 
 def memory(node: NodeKey = A, *met: Met, own: Starts = ONCE) -> StartMemory:
@@ -36,7 +36,7 @@ def memory(node: NodeKey = A, *met: Met, own: Starts = ONCE) -> StartMemory:
 
 
 def refusal(starts: StartMemory, node: NodeKey, told: Starts) -> str:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(PeerRefused) as caught:
         starts.judge(node, told)
     assert caught.value.code is Code.OLD_COPY
     return caught.value.reason
@@ -59,7 +59,7 @@ def test_an_image_that_lacks_what_was_met_is_refused():
     starts = memory(A, Met(B, LATER))
     assert "old copy: a has seen start 3 of it, and this is start 2" in refusal(starts, B, FIRST)
     assert "old copy: a has seen another start 3 of it" in refusal(
-        starts, B, (*FIRST, Start(3, 99), Start(4, 98))
+        starts, B, (*FIRST, NodeStart(3, 99), NodeStart(4, 98))
     )
     assert "no record of its starts" in refusal(starts, B, ())
     assert starts.known(B) == LATER
@@ -67,7 +67,7 @@ def test_an_image_that_lacks_what_was_met_is_refused():
 
 
 def test_an_image_that_was_made_while_the_node_ran_is_refused():
-    image = (*FIRST, Start(3, 33, 4))
+    image = (*FIRST, NodeStart(3, 33, 4))
     starts = memory(A, Met(B, marked(image)))
     told = next_starts(image, boots=4, nonce=44)
     assert "seen start 3 of it after the copy was made" in refusal(starts, B, told)
@@ -77,23 +77,23 @@ def test_an_image_that_was_made_while_the_node_ran_is_refused():
 def test_other_data_under_the_same_name_is_not_judged_by_it():
     starts = memory(A, Met(B, LATER))
     other = node_key("b", "2")
-    starts.judge(other, (Start(1, 5),))
-    starts.meet(other, (Start(1, 5),))
-    assert starts.known(other) == (Start(1, 5),)
+    starts.judge(other, (NodeStart(1, 5),))
+    starts.meet(other, (NodeStart(1, 5),))
+    assert starts.known(other) == (NodeStart(1, 5),)
     assert starts.known(B) == ()
 
 
 def test_what_others_have_met_counts_and_contradictions_end_the_same_way_everywhere():
     one, other = memory(A, Met(C, FIRST)), memory(B, Met(C, TWIN))
-    one.hear([Met(C, TWIN)])
-    other.hear([Met(C, FIRST)])
+    one.learn([Met(C, TWIN)])
+    other.learn([Met(C, FIRST)])
     assert one.known(C) == other.known(C)
     assert sorted((one.version, other.version)) == [0, 1]
 
 
 def test_nobody_is_told_by_others_what_its_own_starts_are():
     starts = memory(A, own=FIRST)
-    starts.hear([Met(A, LATER), Met(node_key("a", "2"), LATER), Met(B, ())])
+    starts.learn([Met(A, LATER), Met(node_key("a", "2"), LATER), Met(B, ())])
     assert starts.own == FIRST
     assert starts.all() == (Met(A, FIRST),)
     assert not starts.changed
@@ -110,7 +110,7 @@ def test_what_is_remembered_is_bounded():
     with environment.snapshot() as snapshot:
         kept = rows.read(snapshot)
     assert len(starts.all()) == STARTS_MET_MAX
-    assert starts.own == (Start(1, 1),)
+    assert starts.own == (NodeStart(1, 1),)
     assert f"n{STARTS_MET_MAX + 4}" in kept
     assert "n0" not in kept
 
@@ -158,7 +158,7 @@ def test_a_connection_ends_when_a_later_start_is_heard_of():
         one.knows(other)
         other.knows(one)
         drive(one, other, until=lambda: one.sees(other))
-        mine.hear([Met(B, LATER)])
+        mine.learn([Met(B, LATER)])
         drive(one, other, until=lambda: not one.sees(other))
         assert "old copy" in one.peers.old_copies()["b"]
 
@@ -261,7 +261,7 @@ def test_what_is_heard_of_others_is_kept():
 
 def test_a_start_is_marked_again_and_again_while_somebody_sees_it():
     def own(marks: int) -> Met:
-        return Met(A, (FIRST[0], Start(2, 22, marks)))
+        return Met(A, (FIRST[0], NodeStart(2, 22, marks)))
 
     running = Running(memory(A, own=FIRST))
     running.turns.turn([])

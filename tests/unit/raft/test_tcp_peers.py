@@ -24,7 +24,7 @@ from querator.model.nodes import NodeKey
 from querator.raft.clock import SimulatedClock
 from querator.raft.messages import Append, Envelope, LogEntry
 from querator.raft.peers import Connected, Disconnected, Received
-from querator.raft.tcp.connection import Connection
+from querator.raft.tcp.connection import PeerConnection
 from querator.raft.tcp.dialing import Target, numeric
 from querator.raft.tcp.hello import KnownPeer
 from tests.unit.raft.wiring import (
@@ -397,7 +397,7 @@ def test_a_socket_that_is_connected_to_itself_is_not_connected():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.connect(sock.getsockname())
-        connection = Connection(sock, "", dialed="b", now_s=0, deadline_s=1)
+        connection = PeerConnection(sock, "", dialed="b", now_s=0, deadline_s=1)
         assert connection.connect_error() == errno.ECONNREFUSED
 
 

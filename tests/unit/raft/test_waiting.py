@@ -13,7 +13,7 @@ from querator.model.entries import Proposal
 from querator.model.ids import GroupId
 from querator.model.nodes import NodeKey, node_key
 from querator.raft.group.pending import Backlog, Pending
-from querator.raft.group.read_index import Reads
+from querator.raft.group.read_index import ReadIndex
 from querator.raft.messages import (
     AppendReply,
     Envelope,
@@ -22,7 +22,7 @@ from querator.raft.messages import (
     PeerMessage,
     VoteReply,
 )
-from querator.raft.peer_outbox import Mail
+from querator.raft.peer_outbox import PeerOutbox
 from querator.raft.requests import Call
 from tests.unit.raft.trio import World, future
 
@@ -34,7 +34,7 @@ G, H = GroupId(1), GroupId(2)
 
 
 def test_a_read_waits_for_a_round_that_began_after_it_and_for_what_was_committed_when_it_came():
-    reads = Reads()
+    reads = ReadIndex()
     first, second = future(), future()
     reads.add(first, 5)
     assert reads.wants_round
@@ -54,7 +54,7 @@ def test_a_read_waits_for_a_round_that_began_after_it_and_for_what_was_committed
 
 
 def test_a_later_round_confirms_the_earlier_ones():
-    reads = Reads()
+    reads = ReadIndex()
     futures = [future() for _ in range(3)]
     for round_, one in enumerate(futures, 1):
         reads.add(one, round_)
@@ -65,7 +65,7 @@ def test_a_later_round_confirms_the_earlier_ones():
 
 
 def test_all_reads_end_with_the_office():
-    reads = Reads()
+    reads = ReadIndex()
     futures = [future() for _ in range(3)]
     reads.add(futures[0], 1)
     reads.begun(1)
@@ -81,7 +81,7 @@ def test_all_reads_end_with_the_office():
 @given(st.integers(0, 1 << 32))
 def test_reads_are_answered_once_and_never_too_early(seed):
     chance = random.Random(seed)
-    reads = Reads()
+    reads = ReadIndex()
     commit = synced = round_ = confirmed = 0
     came: dict[Any, tuple[int, int]] = {}
     """The commit index when the read came, and the first round that began after it."""
@@ -130,13 +130,13 @@ def test_the_calls_of_an_entry_are_its_own():
     mine, later = calls(2), calls(1)
     pending.add(5, 3, mine)
     pending.add(6, 3, later)
-    assert pending.of(5, 3) == mine
-    assert pending.of(5, 4) is None
-    assert pending.of(7, 3) is None
-    assert pending.take(4, 2) == ([], [])
-    assert pending.take(5, 3) == (mine, [])
-    assert pending.take(5, 3) == ([], [])
-    assert pending.take(6, 3) == (later, [])
+    assert pending.calls_of(5, 3) == mine
+    assert pending.calls_of(5, 4) is None
+    assert pending.calls_of(7, 3) is None
+    assert pending.pop_applied(4, 2) == ([], [])
+    assert pending.pop_applied(5, 3) == (mine, [])
+    assert pending.pop_applied(5, 3) == ([], [])
+    assert pending.pop_applied(6, 3) == (later, [])
 
 
 def test_an_entry_of_another_term_ends_what_it_replaces_and_all_older_terms_behind_it():
@@ -145,16 +145,16 @@ def test_an_entry_of_another_term_ends_what_it_replaces_and_all_older_terms_behi
     pending.add(5, 3, replaced)
     pending.add(6, 3, behind)
     pending.add(9, 4, kept)
-    assert pending.take(5, 4) == ([], [*replaced, *behind])
-    assert pending.take(9, 4) == (kept, [])
+    assert pending.pop_applied(5, 4) == ([], [*replaced, *behind])
+    assert pending.pop_applied(9, 4) == (kept, [])
 
 
 def test_an_entry_of_an_older_term_says_nothing_of_those_behind_it():
     pending = Pending(Backlog(bytes_max=1_000), G)
     mine = calls(1)
     pending.add(5, 3, mine)
-    assert pending.take(4, 3) == ([], [])
-    assert pending.of(5, 3) == mine
+    assert pending.pop_applied(4, 3) == ([], [])
+    assert pending.calls_of(5, 3) == mine
 
 
 def test_calls_weigh_on_the_node_until_their_entries_are_gone():
@@ -166,9 +166,9 @@ def test_calls_weigh_on_the_node_until_their_entries_are_gone():
     assert backlog.bytes == 15
     one.expired(10.0)
     assert backlog.bytes == 15, "the entries are in the log"
-    one.take(1, 3)
+    one.pop_applied(1, 3)
     assert backlog.bytes == 13
-    one.take(3, 4)
+    one.pop_applied(3, 4)
     assert backlog.bytes == 7
     assert len(one.take_all()) == 2
     assert backlog.bytes == 5
@@ -187,7 +187,7 @@ def test_calls_end_at_their_deadlines_and_keep_their_places():
     assert pending.expired(1.0) == early
     assert pending.expired(1.0) == []
     assert pending.deadline_s == 2.0
-    taken, _ = pending.take(5, 3)
+    taken, _ = pending.pop_applied(5, 3)
     assert taken == [early[0], own, early[1]]
     assert [call.ended for call in taken] == [True, False, True]
     assert pending.expired(5.0) == late
@@ -221,7 +221,7 @@ def reply(
 
 def acknowledged(*replies: tuple[GroupId, NodeKey, GroupMessage]) -> list[tuple[GroupId, Any]]:
     peers = Recorder()
-    mail = Mail(peers)
+    mail = PeerOutbox(peers)
     for group, node, message in replies:
         mail.acknowledge(node, Envelope(group, 1, 2, message))
     mail.send_now()
@@ -265,7 +265,7 @@ def test_acknowledgements_of_other_groups_and_to_other_nodes_are_their_own():
 
 def test_promises_wait_for_the_sync_and_those_of_a_group_that_stops_are_withdrawn():
     peers = Recorder()
-    mail = Mail(peers)
+    mail = PeerOutbox(peers)
     mail.acknowledge(A, Envelope(G, 1, 2, reply(1)))
     mail.later(A, Envelope(G, 1, 2, VoteReply(1, True)))
     mail.later(A, Envelope(H, 1, 2, VoteReply(1, True)))
@@ -282,7 +282,7 @@ def test_promises_wait_for_the_sync_and_those_of_a_group_that_stops_are_withdraw
 
 def test_the_groups_of_a_turn_share_the_room():
     peers = Recorder()
-    mail = Mail(peers)
+    mail = PeerOutbox(peers)
     mail.now(A, Envelope(G, 1, 2, reply(1)), bytes_=30)
     mail.later(A, Envelope(G, 1, 2, reply(2)), bytes_=90)
     assert (mail.room_bytes(A), mail.room_bytes(B)) == (-20, 100)
@@ -294,7 +294,7 @@ def test_the_groups_of_a_turn_share_the_room():
 
 def test_who_finds_no_room_is_called_when_there_is():
     peers = Recorder()
-    mail = Mail(peers)
+    mail = PeerOutbox(peers)
     assert not mail.calls
     for group, node in ((H, A), (G, A), (G, B)):
         mail.finds_no_room(node, group)
@@ -317,7 +317,7 @@ def test_a_node_without_a_majority_does_not_wait_for_one_when_it_stops():
     world.separate(leader.name)
     world.add(leader.name, 7)
     world.step()
-    assert not leader.turns.answered, "the others may answer in a moment"
+    assert not leader.turns.all_answered, "the others may answer in a moment"
     world.pass_s(3)
     assert world.errors == []
-    assert leader.turns.answered
+    assert leader.turns.all_answered

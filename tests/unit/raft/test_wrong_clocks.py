@@ -334,7 +334,7 @@ def skew_of(*ahead_ms: int) -> tuple[Skew, SimulatedClock]:
     clock = SimulatedClock()
     skew = Skew(clock)
     for node, ms in zip((B, C, D, E), ahead_ms, strict=False):
-        skew.heard(node, clock.wall_ms() + ms)
+        skew.record_clock(node, clock.wall_ms() + ms)
     return skew, clock
 
 
@@ -385,9 +385,9 @@ def test_a_clock_that_was_wrong_once_does_not_confirm_a_later_step():
     clock.step_wall(DAY_MS)
     assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == right_ms
     assert not skew.agrees((B, C)), "B may have been put right"
-    skew.heard(C, right_ms)
+    skew.record_clock(C, right_ms)
     assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == right_ms
-    skew.heard(B, clock.wall_ms())
+    skew.record_clock(B, clock.wall_ms())
     assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == clock.wall_ms()
     assert skew.agrees((B, C))
 
@@ -398,7 +398,7 @@ def test_after_several_steps_a_clock_counts_as_far_as_before_each_of_them():
     for _ in range(3):
         clock.step_wall(30_000)
         assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == right_ms
-    skew.heard(C, right_ms + 60_000)
+    skew.record_clock(C, right_ms + 60_000)
     assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == right_ms + 60_000
 
 
@@ -407,7 +407,7 @@ def test_a_step_that_puts_the_own_clock_right_is_believed_when_the_others_are_he
     wrong_ms = clock.wall_ms()
     clock.step_wall(60_000)
     assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == wrong_ms
-    skew.heard(B, clock.wall_ms())
+    skew.record_clock(B, clock.wall_ms())
     assert skew.believed_ms(clock.wall_ms(), (B, C), LONG_AGO) == clock.wall_ms()
 
 
@@ -424,7 +424,7 @@ def test_a_thread_that_stands_still_between_two_clocks_sees_no_step():
     clock = Halting()
     skew = Skew(clock)
     for node in (B, C):
-        skew.heard(node, clock.wall_ms())
+        skew.record_clock(node, clock.wall_ms())
     wall_ms = clock.wall_ms()
     clock.halt_ms = 2_000
     skew.believed_ms(wall_ms, (B, C), LONG_AGO)
@@ -449,7 +449,7 @@ def test_of_two_clocks_that_differ_a_new_group_follows_the_one_that_fits_its_nod
     reached_ms = clock.wall_ms() + DAY_MS
     skew.reached(GroupId(7), reached_ms)
     assert skew.believed_ms(clock.wall_ms(), (B, C), 0) == reached_ms, "the own clock is wrong"
-    skew.heard(C, clock.wall_ms())
+    skew.record_clock(C, clock.wall_ms())
     assert skew.believes((B, C), 0), "two of three agree"
 
 
@@ -479,13 +479,13 @@ def test_a_node_that_has_left_every_group_is_forgotten():
     skew.of_group(GroupId(1), (B, C))
     skew.of_group(GroupId(2), (B, C))
     for node in (B, C):
-        skew.heard(node, clock.wall_ms() + 60_000)
+        skew.record_clock(node, clock.wall_ms() + 60_000)
     assert skew.beyond
     skew.of_group(GroupId(1), (B, D))
     assert skew.beyond
     skew.of_group(GroupId(2), (B,))
     assert not skew.beyond, "one other is left to compare with"
-    skew.heard(C, clock.wall_ms() + 60_000)
+    skew.record_clock(C, clock.wall_ms() + 60_000)
     assert not skew.beyond, "what it said before comes late"
-    skew.heard(D, clock.wall_ms())
+    skew.record_clock(D, clock.wall_ms())
     assert skew.ms == 0

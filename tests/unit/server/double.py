@@ -15,10 +15,10 @@ import grpc
 from querator.model.calls import (
     CompleteCall,
     ExtendCall,
-    ExtendOutcome,
     ExtendReply,
     LeaseCall,
-    LeasedBatch,
+    LeasedRun,
+    LeaseExtension,
     LeaseOutcome,
     LeaseReply,
     LoadedItems,
@@ -41,7 +41,7 @@ def stored_item(payload: bytes) -> bytes:
 
 def delivery(payload: bytes) -> LeaseReply:
     loaded = LoadedItems(7, (), 1, 1_000, (), stored_item(payload))
-    return LeaseReply((LeasedBatch("a.0.1", "q", 0, 1, 2_000, 900, False, loaded),), True)
+    return LeaseReply((LeasedRun("a.0.1", "q", 0, 1, 2_000, 900, False, loaded),), True)
 
 
 class Changes:
@@ -116,7 +116,7 @@ def settled(call: CompleteCall | RetryCall) -> SettleReply:
 
 
 def extended(call: ExtendCall) -> ExtendReply:
-    return ExtendReply(tuple(ExtendOutcome(lease_id, 5_000, 400) for lease_id in call.lease_ids))
+    return ExtendReply(tuple(LeaseExtension(lease_id, 5_000, 400) for lease_id in call.lease_ids))
 
 
 class Service:

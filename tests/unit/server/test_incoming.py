@@ -53,7 +53,7 @@ class Network:
             self.ended.append(port)
 
     async def look(self, *, late: bool = False) -> int:
-        await self.incoming.look(late=late)
+        await self.incoming.check(late=late)
         return self.incoming.incomplete_bytes
 
     def got(self, port: int, size: int) -> None:
@@ -68,7 +68,7 @@ async def test_messages_that_handlers_have_got_do_not_count() -> None:
     network.open[1] = 905 * MIB, 0.0
     assert await network.look() == 6 * MIB
     network.got(1, 5 * MIB)
-    network.incoming.of("ipv6:%5B::ffff:10.0.0.1%5D:2").got(MIB)
+    network.incoming.messages_of("ipv6:%5B::ffff:10.0.0.1%5D:2").got(MIB)
     assert await network.look() == 0
     assert network.ended == []
 
@@ -119,7 +119,7 @@ async def test_streams_that_the_node_does_not_read_are_ended_last() -> None:
     network.open = {port: (BOUND // 8, 60.0) for port in range(1, 17)}
     with contextlib.ExitStack() as waiting:
         for port in range(1, 17):
-            messages = network.incoming.of(f"ipv4:10.0.0.1:{port}")
+            messages = network.incoming.messages_of(f"ipv4:10.0.0.1:{port}")
             waiting.enter_context(messages.unread())
         assert await network.look() == 2 * BOUND
         assert network.ended == []
@@ -220,10 +220,10 @@ async def test_connections_are_told_apart_by_their_whole_address(host: str) -> N
             source = sock.getsockname()[1]
             accepted = stack.enter_context(listener.accept()[0])
             sock.sendall(bytes(size + number))
-            await incoming.look()
+            await incoming.check()
             assert incoming.incomplete_bytes == number * size, "nobody has taken it"
             assert len(accepted.recv(size + number, socket.MSG_WAITALL)) == size + number
-            await incoming.look()
+            await incoming.check()
             assert incoming.incomplete_bytes == (number + 1) * size + number
         incoming.got(f"ipv4:127.0.0.1:{source}", 0)
         await incoming.stop()

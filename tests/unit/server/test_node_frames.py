@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.model.calls import DeadLetter, LoadedItems, Overlay, PartitionStats, PeekedItem
+from querator.model.calls import (
+    BrowsedItem,
+    DeadOrigin,
+    LaterAttributes,
+    LoadedItems,
+    PartitionCounts,
+)
 from querator.model.commands import (
     Complete,
     DeadTarget,
@@ -28,7 +34,7 @@ from querator.model.commands import (
     RedriveResult,
     Refusal,
     Retry,
-    SettleOutcome,
+    SettledLease,
     SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError
@@ -40,10 +46,10 @@ from querator.model.transactions import (
     ProducerTotals,
     Stage,
     StageClaim,
-    StagedBatch,
+    StagedTotals,
     StageResult,
+    TransactionState,
     TxnResult,
-    TxnState,
 )
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.txn_steps import (
@@ -69,9 +75,9 @@ GROUP = GroupId(7)
 QUEUE = Queue(
     "default", "q", QueueId(3), QueueState.ACTIVE, QueueSettings(partitions=2), 4, 5, (GROUP,)
 )
-COUNTS: dict[str, Any] = dict.fromkeys(PartitionStats.__struct_fields__, 2**63)
-STATS = PartitionStats(**{**COUNTS, "waits_for": (0, 1_023)})
-LETTER = DeadLetter("q", 1, 2**63, 3, 1, ("no",), 4, 5)
+COUNTS: dict[str, Any] = dict.fromkeys(PartitionCounts.__struct_fields__, 2**63)
+STATS = PartitionCounts(**{**COUNTS, "waits_for": (0, 1_023)})
+LETTER = DeadOrigin("q", 1, 2**63, 3, 1, ("no",), 4, 5)
 
 COMMANDS = [
     Produce(b"\1\0\0\0", b"p" * 16, 2**63, True),
@@ -95,31 +101,31 @@ RESULTS = [
     Refusal(ErrorCode.QUEUE_FULL, "full", "field", "5 items", "6 items"),
     Done(3),
     ProduceResult(2**64 - 5, 3, True, ((0, 1),)),
-    SettleResult((SettleOutcome(1, ((2, 3),), (), ((4, 5),), True),)),
+    SettleResult((SettledLease(1, ((2, 3),), (), ((4, 5),), True),)),
     ExtendResult(((1, 2),), 3),
     RedriveResult(1, 2),
     placement.QueueCreated(QUEUE, True),
     placement.QueueUpdated(QUEUE),
     placement.QueueDeleted(QUEUE, True),
     StageResult(repeated=True),
-    TxnResult(3, TxnState.ABORTED, False, ErrorCode.TRANSACTION_ABORTED, "no"),
+    TxnResult(3, TransactionState.ABORTED, False, ErrorCode.TRANSACTION_ABORTED, "no"),
 ]
 ANSWERS: list[tuple[Any, Any]] = [
     (StatsQuery(GROUP), STATS),
     (
         PeekQuery(GROUP, 2, 3, 4, 5, True),
-        ItemPage((PeekedItem(1, 2, 3, 4, 5, 6, LETTER, ("e",), b"\x7a\0"),), 9),
+        ItemPage((BrowsedItem(1, 2, 3, 4, 5, 6, LETTER, ("e",), b"\x7a\0"),), 9),
     ),
     (LettersQuery(GROUP, None, 3, 4, 5), ItemPage((), 0)),
     (StreamLeasesQuery(GROUP, "c", "me", 2, 3, 4), LeasePage((2**63, 5), 5)),
     (ReadyQuery(QueueId(3)), ((GROUP, 5),)),
     (EpochQuery(), 17),
-    (TxnQuery(GROUP, 3, "p", 2**62, 500), TxnResult(3, TxnState.COMMITTED)),
+    (TxnQuery(GROUP, 3, "p", 2**62, 500), TxnResult(3, TransactionState.COMMITTED)),
     (CommittedQuery(GROUP, ("p", "q")), (-1, 7)),
     (ProducerQuery(GROUP, "p"), ProducerTotals(3, 4, 5)),
     (
         StagedQuery(GROUP, 10),
-        StagedPage((StagedBatch("p", 1, 2, 3, 4, 5, 6, TxnState.PREPARING),), True),
+        StagedPage((StagedTotals("p", 1, 2, 3, 4, 5, 6, TransactionState.PREPARING),), True),
     ),
 ]
 
@@ -151,7 +157,7 @@ def test_results(value):
 
 def test_leases_bring_what_is_leased():
     mask = (1 << 256) - 1
-    loaded = LoadedItems(9, (0, 2), 2, 3, (Overlay(1, LETTER, ("e",)),), b"items")
+    loaded = LoadedItems(9, (0, 2), 2, 3, (LaterAttributes(1, LETTER, ("e",)),), b"items")
     lease = CarriedLease(
         (
             LeaseGrant(4, 5, (LeasedSegment(9, mask, 1, 256, 1_000),), True),
@@ -189,7 +195,7 @@ def test_failures_offers_demands_and_the_end():
     said: list[frames.Answer] = [frames.failure(5, error), frames.Offer(GROUP, 3), frames.Closing()]
     got = frames.decode_answers(frames.encode_answers(said))
     assert got == said
-    assert isinstance(got[0], frames.Failure)
+    assert isinstance(got[0], frames.ErrorFrame)
     again = frames.error_of(got[0])
     assert vars(again) == vars(error)
     demand = frames.Demand(QueueId(3), 1, 100)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from querator.model.calls import PartitionStats
+from querator.model.calls import PartitionCounts
 from querator.model.ids import GroupId
 from querator.raft.clock import SimulatedClock
 from querator.raft.status import GroupStatus
@@ -49,7 +49,7 @@ def test_every_count_of_a_partition_has_a_metric() -> None:
     others.add("damaged")
     # A metric of the node counts it, in queues: querator_conditions{kind="time_behind"}.
     others.add("behind_ms")
-    assert {*ITEM_COUNTS, *ITEM_STATES, *others} == set(PartitionStats.__struct_fields__)
+    assert {*ITEM_COUNTS, *ITEM_STATES, *others} == set(PartitionCounts.__struct_fields__)
 
 
 async def test_readings_equal_what_the_partitions_say() -> None:

@@ -8,8 +8,8 @@ import pytest
 import trustme
 
 from querator.config import TlsSettings
+from querator.server.certificates import CertificateFiles as PortFiles
 from querator.server.certificates import Dialing, server_credentials
-from querator.server.certificates import Files as PortFiles
 from querator.wire.tls import Tls, TlsError
 
 AUTHORITY = trustme.CA()

@@ -15,10 +15,10 @@ from querator.model.calls import (
     CompleteCall,
     ExtendCall,
     LeaseCall,
-    LeasedBatch,
-    LeaseRef,
+    LeasedRanges,
+    LeasedRun,
     LeaseReply,
-    PartitionStats,
+    PartitionCounts,
     ProduceCall,
     ProduceReply,
     RetryCall,
@@ -114,7 +114,7 @@ class Node:
             self._changed.clear()
             await self._changed.wait()
 
-    def counts(self, queue: str = "q") -> PartitionStats:
+    def counts(self, queue: str = "q") -> PartitionCounts:
         """The sums over a queue's partitions."""
         found = self.placement.map.find("default", queue)
         assert found is not None
@@ -138,11 +138,13 @@ class Node:
     async def lease(self, max_items: int = 100, **more: Any) -> LeaseReply:
         return await self.queues.lease(lease_call(max_items, **more))
 
-    async def complete(self, *leases: LeaseRef | LeasedBatch, queue: str = "q", **more: Any) -> Any:
+    async def complete(
+        self, *leases: LeasedRanges | LeasedRun, queue: str = "q", **more: Any
+    ) -> Any:
         refs = tuple(map(ref, leases))
         return await self.queues.complete(CompleteCall("default", queue, refs, **more))
 
-    async def retry(self, *leases: LeaseRef | LeasedBatch, queue: str = "q", **more: Any) -> Any:
+    async def retry(self, *leases: LeasedRanges | LeasedRun, queue: str = "q", **more: Any) -> Any:
         refs = tuple(map(ref, leases))
         return await self.queues.retry(RetryCall("default", queue, refs, **more))
 
@@ -155,7 +157,7 @@ class Node:
             SubscribeCall(namespace="default", max_items=max_items, **fields)
         )
 
-    async def total(self, queue: str = "q") -> PartitionStats:
+    async def total(self, queue: str = "q") -> PartitionCounts:
         return (await self.admin.queue_stats("default", queue)).total
 
 
@@ -185,15 +187,15 @@ async def serving(
                 assert invariants.check(txn, group) == []
 
 
-def ref(lease: LeaseRef | LeasedBatch) -> LeaseRef:
+def ref(lease: LeasedRanges | LeasedRun) -> LeasedRanges:
     """A reference to the lease. For a leased batch it names the items of that batch."""
-    if isinstance(lease, LeaseRef):
+    if isinstance(lease, LeasedRanges):
         return lease
-    return LeaseRef(lease.lease_id, tuple((seq, 1) for seq in seqs(lease)))
+    return LeasedRanges(lease.lease_id, tuple((seq, 1) for seq in seqs(lease)))
 
 
-def whole(batch: LeasedBatch, ranges: Ranges = ()) -> LeaseRef:
-    return LeaseRef(batch.lease_id, ranges)
+def whole(batch: LeasedRun, ranges: Ranges = ()) -> LeasedRanges:
+    return LeasedRanges(batch.lease_id, ranges)
 
 
 def wire_item(payload: bytes) -> bytes:
@@ -202,7 +204,7 @@ def wire_item(payload: bytes) -> bytes:
     return b"\x7a" + _varint(len(inner)) + inner
 
 
-def payloads(*batches: LeasedBatch) -> list[bytes]:
+def payloads(*batches: LeasedRun) -> list[bytes]:
     found = []
     for batch in batches:
         data = batch.loaded.items
@@ -214,7 +216,7 @@ def payloads(*batches: LeasedBatch) -> list[bytes]:
     return found
 
 
-def seqs(batch: LeasedBatch) -> list[int]:
+def seqs(batch: LeasedRun) -> list[int]:
     loaded = batch.loaded
     return [loaded.first_seq + ordinal for ordinal in loaded.ordinals or range(loaded.count)]
 

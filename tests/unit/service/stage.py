@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import msgspec
 
-from querator.model.calls import CompleteCall, LeasedBatch, LeaseReply, ProduceReply, RetryCall
+from querator.model.calls import CompleteCall, LeasedRun, LeaseReply, ProduceReply, RetryCall
 from querator.model.commands import Command, Lease
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
@@ -41,7 +41,7 @@ class Seat:
     def hangs(self) -> bool:
         return self._name in self._stage.hanging
 
-    def give_up(self, which: Callable[[Any], bool]) -> None:
+    def end_calls(self, which: Callable[[Any], bool]) -> None:
         """Does nothing: a test ends waiting calls by losing their answers."""
 
     def leads(self, group: GroupId) -> bool:
@@ -348,12 +348,12 @@ class Stage:
     async def lease(self, name: str, max_items: int = 100, **more: Any) -> LeaseReply:
         return await self.members[name].lease(lease_call(max_items, **more))
 
-    async def complete(self, name: str, *batches: LeasedBatch) -> Any:
+    async def complete(self, name: str, *batches: LeasedRun) -> Any:
         return await self.members[name].complete(
             CompleteCall("default", "q", tuple(map(ref, batches)))
         )
 
-    async def retry(self, name: str, *batches: LeasedBatch, **more: Any) -> Any:
+    async def retry(self, name: str, *batches: LeasedRun, **more: Any) -> Any:
         return await self.members[name].retry(
             RetryCall("default", "q", tuple(map(ref, batches)), **more)
         )

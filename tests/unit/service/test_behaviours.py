@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from querator.model.calls import LeasedBatch
+from querator.model.calls import LeasedRun
 from querator.model.errors import ErrorCode
 from querator.model.queues import QueueSettings
 from querator.raft.clock import SimulatedClock
@@ -90,7 +90,7 @@ async def reject(node: Node) -> None:
     await node.retry(batch, dead=True, error="no good")
 
 
-async def letters(node: Node, queue: str) -> list[LeasedBatch]:
+async def letters(node: Node, queue: str) -> list[LeasedRun]:
     return list((await node.lease(queue=queue, wait_ms=LONG_MS)).batches)
 
 

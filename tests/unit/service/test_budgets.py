@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.model.calls import CompleteCall, LeasedBatch, SettleReply
+from querator.model.calls import CompleteCall, LeasedRun, SettleReply
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.shares import Excess, Shares, share
@@ -125,7 +125,7 @@ async def test_a_partition_that_does_not_answer_leaves_room_for_another_queue():
         assert refused.total() < MANY, "it has what nobody else needs"
 
 
-async def complete_healthy(stage: Stage, batch: LeasedBatch) -> SettleReply:
+async def complete_healthy(stage: Stage, batch: LeasedRun) -> SettleReply:
     call = CompleteCall("default", "healthy", (ref(batch),))
     return await stage.members["a"].complete(call)
 

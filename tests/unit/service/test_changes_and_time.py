@@ -7,9 +7,9 @@ import pytest
 from querator.model.commands import RepairTime, Route
 from querator.model.ids import GroupId
 from querator.model.limits import HOUR_MS
-from querator.partition import facts
-from querator.partition.facts import ClosureQuery, FactsPage, FactsQuery
-from querator.placement.tasks.telling import here
+from querator.partition import dedup_export
+from querator.partition.dedup_export import ClosureQuery, FactsPage, FactsQuery
+from querator.placement.tasks.partition_calls import here
 from querator.raft.clock import SimulatedClock
 from tests.unit.service.serving import Node, serving
 from tests.unit.service.test_changes_undone import change, placed
@@ -60,7 +60,7 @@ class Repairing:
 async def test_what_is_remembered_is_read_anew_when_time_goes_back_while_it_is_read(
     monkeypatch: pytest.MonkeyPatch, waits: bool
 ):
-    monkeypatch.setattr(facts, "PAGE_ROWS_MAX", PAGE_ROWS)
+    monkeypatch.setattr(dedup_export, "PAGE_ROWS_MAX", PAGE_ROWS)
     clock = SimulatedClock()
     async with serving(clock=clock) as node:
         await node.create(partitions=1)

@@ -13,11 +13,11 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.queues import Queue, QueueSettings
 from querator.model.routing import partition_of_key, partition_of_producer
-from querator.partition.facts import Closure
+from querator.partition.dedup_export import Closure
 from querator.placement import placement
 from querator.placement.map.commands import QueueRouted
-from querator.placement.tasks import repartitioning, telling
-from querator.placement.tasks.telling import here
+from querator.placement.tasks import partition_calls, repartitioning
+from querator.placement.tasks.partition_calls import here
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.service.serving import Node, code, payloads, producer_id, refusal, serving
 from tests.unit.service.test_forwarding import rounds
@@ -73,7 +73,7 @@ class Road:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repartitioning, "ROUTING_CLOSED_MS_MAX", 50)
-    monkeypatch.setattr(telling, "ANSWER_S", 0.05)
+    monkeypatch.setattr(partition_calls, "ANSWER_S", 0.05)
     monkeypatch.setattr(placement, "AGAIN_AFTER_S_MAX", 0.05)
 
 

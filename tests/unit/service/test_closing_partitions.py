@@ -12,7 +12,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.queues import Queue, QueueSettings
 from querator.model.txn_calls import AbortCall, AbortReply, TxnList
 from querator.placement.tasks import closing
-from querator.placement.tasks.telling import here
+from querator.placement.tasks.partition_calls import here
 from querator.service.admin_service import AdminService
 from querator.service.queue_service import QueueService
 from tests.unit.service.serving import Node, serving

@@ -19,7 +19,7 @@ from querator.model.ids import GroupId
 from querator.model.limits import CLOCK_SKEW_MS_MAX
 from querator.model.nodes import NodeKey
 from querator.placement import placement
-from querator.placement.tasks import telling
+from querator.placement.tasks import partition_calls
 from querator.raft.clock import SimulatedClock
 from querator.raft.host import Host
 from querator.raft.status import GroupStatus, ReplicaStatus
@@ -88,7 +88,7 @@ class Watch:
         self._later_s += seconds
 
     def look(self) -> list[ClusterCondition]:
-        self.conditions.look()
+        self.conditions.check()
         return list(self.conditions.present)
 
     async def seen(self, kind: str) -> str:
@@ -302,7 +302,7 @@ async def test_moves_that_wait(caplog: pytest.LogCaptureFixture) -> None:
 async def test_a_change_that_cannot_go_on(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telling, "ANSWER_S", 0.05)
+    monkeypatch.setattr(partition_calls, "ANSWER_S", 0.05)
     monkeypatch.setattr(placement, "AGAIN_AFTER_S_MAX", 0.05)
     async with watching(caplog) as (node, watch):
         queue = await node.create(partitions=4)
@@ -349,7 +349,7 @@ async def test_the_node_looks_by_itself(caplog: pytest.LogCaptureFixture) -> Non
     async with watching(caplog) as (_, watch):
         watch.host.skew_ms = 3_000
         looked = asyncio.Event()
-        watch.conditions.look = looked.set  # type: ignore[method-assign]
+        watch.conditions.check = looked.set  # type: ignore[method-assign]
         later = asyncio.get_running_loop().call_later
         delays: list[float] = []
 

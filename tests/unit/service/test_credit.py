@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from querator.model.calls import CompleteCall, LeasedBatch
+from querator.model.calls import CompleteCall, LeasedRun
 from querator.service.lease.subscriptions import BATCHES_AHEAD_MAX, Subscription
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import BLOCKS
@@ -55,7 +55,7 @@ class Reader:
         outcomes = (await self.stream.complete(CompleteCall("", "", refs))).outcomes
         assert all(outcome.error is None for outcome in outcomes)
 
-    def _note(self, batch: LeasedBatch) -> None:
+    def _note(self, batch: LeasedRun) -> None:
         assert batch.attempt == 1
         found = seqs(batch)
         assert found == sorted(found)

@@ -12,7 +12,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import MIB
 from querator.model.queues import QueueSettings
-from querator.partition.facts import ClosureQuery
+from querator.partition.dedup_export import ClosureQuery
 from querator.raft.clock import SimulatedClock
 from querator.service.exchange import demands, node_exchange, offers
 from querator.service.routing import router

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from querator.model.calls import PartitionStats
+from querator.model.calls import PartitionCounts
 from querator.model.commands import Move
 from querator.model.errors import QueratorError
 from querator.partition.departed import sources
@@ -26,7 +26,7 @@ async def kill_all(node: Node, items: int, queue: str = "q") -> None:
         killed += sum(batch.loaded.count for batch in reply.batches)
 
 
-async def settled(node: Node, queue: str, **fields: int) -> PartitionStats:
+async def settled(node: Node, queue: str, **fields: int) -> PartitionCounts:
     """Waits until the counts of a queue have these values. Returns all its counts."""
 
     def reached() -> bool:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from querator.model.ids import GroupId
-from querator.service.exchange.pace import OWED_MAX, REST_S_MAX, RUNNING, Pace
+from querator.service.exchange.pace import OWED_MAX, REST_S_MAX, RUNNING, QueuePace
 from querator.service.lease.supply import PartitionSupply
 from tests.unit.service.serving import LONG_MS, payloads
 from tests.unit.service.stage import Stage, staged
@@ -14,16 +14,16 @@ from tests.unit.service.test_forwarding import group_of, rounds, start
 LEASE_S = 0.01
 
 
-def ahead(items: float = 3.0) -> Pace:
+def ahead(items: float = 3.0) -> QueuePace:
     """A pace whose own dispatcher is `items` ahead of node b. Node b has leased at time 0."""
-    pace = Pace()
+    pace = QueuePace()
     pace.other("b", 0, 0.0)
     pace.own(items, LEASE_S)
     return pace
 
 
 def test_the_own_desk_rests_as_long_as_its_lease_took_while_another_node_is_owed_something():
-    assert Pace().rest_s(0.0) == 0
+    assert QueuePace().rest_s(0.0) == 0
     assert ahead(1.0).rest_s(0.0) == 0, "somebody has to be the first"
     pace = ahead(3.0)
     assert pace.rest_s(0.0) == LEASE_S

@@ -10,9 +10,9 @@ from querator.model.ids import GroupId
 from querator.model.limits import KEY_CHANGES_MAX
 from querator.model.queues import Queue, QueueSettings
 from querator.model.routing import slot_of_key
-from querator.partition.rows import ItemState
+from querator.partition.rows import RowState
 from querator.placement.tasks import repartitioning
-from querator.placement.tasks.telling import here
+from querator.placement.tasks.partition_calls import here
 from querator.raft.clock import RealClock
 from querator.storage import generations
 from querator.storage.memory_environment import MemoryEnvironment
@@ -151,7 +151,7 @@ async def test_items_of_a_key_wait_for_earlier_ones_in_another_partition():
         staying = sum(slot_of_key(key) % 10 in (0, 1) for key in keys)
         assert (stats.total.ready, stats.total.held) == (39 + staying + 1, 40 - staying)
         assert stats.total.waits_for == (0, 1)
-        page = await node.admin.peek_items("default", "q", ItemState.HELD, 1_000, "")
+        page = await node.admin.peek_items("default", "q", RowState.HELD, 1_000, "")
         assert len(page.items) == stats.total.held
 
         # In the end the lease holds back only the items that wait for its partition.

@@ -10,11 +10,11 @@ from querator.model.ids import PLACEMENT_GROUP
 from querator.model.limits import BATCH_BYTES_DEFAULT, BATCH_ITEMS_DEFAULT
 from querator.model.queues import QueueSettings
 from querator.model.reader_calls import (
+    AdvanceOutcome,
     AdvanceReaderCall,
     OpenReaderCall,
     ReadBatchCall,
     ReaderAck,
-    ReaderProgress,
     ReleaseReaderCall,
 )
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
@@ -48,11 +48,11 @@ class Driver:
 
     async def advance(
         self, service: QueueService, max_items: int = BATCH_ITEMS_DEFAULT, **more: Any
-    ) -> tuple[ReaderProgress, ...]:
+    ) -> tuple[AdvanceOutcome, ...]:
         advanced = await service.readers.advance(self.call(max_items, **more))
         return advanced.partitions
 
-    def take(self, progress: tuple[ReaderProgress, ...]) -> int:
+    def take(self, progress: tuple[AdvanceOutcome, ...]) -> int:
         """Notes the received batches, to acknowledge them next. Returns their number of items."""
         for one in progress:
             if one.batch is not None:
@@ -60,7 +60,7 @@ class Driver:
         return items(progress)
 
 
-def items(progress: tuple[ReaderProgress, ...]) -> int:
+def items(progress: tuple[AdvanceOutcome, ...]) -> int:
     return sum(one.batch.count for one in progress if one.batch is not None)
 
 
@@ -164,7 +164,7 @@ async def test_acknowledging_only():
         await lake.open(node.queues)
         lake.take(await lake.advance(node.queues, 1))
         progress = await lake.advance(node.queues, acknowledge_only=True, wait_ms=LONG_MS)
-        assert progress == (ReaderProgress(0, 1),)
+        assert progress == (AdvanceOutcome(0, 1),)
         assert (await node.total()).ready == 1
 
 
@@ -221,7 +221,7 @@ async def test_unknown_readers_epochs_and_partitions():
         # A partition that the queue does not have has nothing to acknowledge.
         lake.epoch = 1
         lake.acks[9] = 4
-        assert (await lake.advance(node.queues))[-1] == ReaderProgress(9, 4, gone=True)
+        assert (await lake.advance(node.queues))[-1] == AdvanceOutcome(9, 4, gone=True)
 
 
 async def test_readers_are_listed_with_what_they_hold():
@@ -484,7 +484,7 @@ async def test_nobody_is_told_that_a_partition_is_gone_while_the_map_cannot_catc
         lake.acks = {1: 4}
         progress = await lake.advance(stage.members["b"])
         assert items(progress) == 1
-        assert progress[-1] == ReaderProgress(1, 4, error=ErrorCode.UNAVAILABLE)
+        assert progress[-1] == AdvanceOutcome(1, 4, error=ErrorCode.UNAVAILABLE)
 
 
 async def test_a_batch_is_read_through_a_node_that_has_not_heard_of_its_partition():
@@ -597,7 +597,7 @@ async def test_a_waiting_call_outlives_a_partition_that_goes(monkeypatch):
         await node.produce(b"x")
         progress = await waiting
         assert items(progress) == 1
-        assert progress[1] == ReaderProgress(1, lake.acks[1], gone=True)
+        assert progress[1] == AdvanceOutcome(1, lake.acks[1], gone=True)
 
 
 async def test_a_late_open_does_not_fence_its_own_caller():

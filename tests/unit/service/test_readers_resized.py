@@ -7,14 +7,14 @@ import pytest
 from querator.model.errors import ErrorCode
 from querator.model.ids import PLACEMENT_GROUP
 from querator.model.queues import QueueSettings
-from querator.model.reader_calls import OpenReaderCall, ReaderProgress
+from querator.model.reader_calls import AdvanceOutcome, OpenReaderCall
 from querator.service.routing import directory
 from tests.unit.service.serving import LONG_MS, refusal
 from tests.unit.service.stage import Stage, staged
 from tests.unit.service.test_forwarding import rounds, start
 from tests.unit.service.test_readers import Driver, fill, items
 
-UNKNOWN = ReaderProgress(1, 0, error=ErrorCode.UNAVAILABLE)
+UNKNOWN = AdvanceOutcome(1, 0, error=ErrorCode.UNAVAILABLE)
 
 
 async def grown(stage: Stage, *, ready: int = 0) -> Driver:
@@ -89,7 +89,7 @@ async def test_partitions_that_could_not_be_asked_are_named(monkeypatch):
         lake = await grown(stage)
         stage.lead(PLACEMENT_GROUP, None)
         progress = await lake.advance(stage.members["a"])
-        assert progress == (ReaderProgress(0, 0), UNKNOWN)
+        assert progress == (AdvanceOutcome(0, 0), UNKNOWN)
 
 
 async def test_an_advance_waits_until_the_map_has_caught_up(monkeypatch):

@@ -9,7 +9,7 @@ from querator.model.errors import ErrorCode
 from querator.model.ids import GroupId
 from querator.model.placement_map import PlacementMap
 from querator.raft.clock import RealClock
-from querator.service.produce.chooser import Spread
+from querator.service.produce.chooser import PartitionChooser
 from querator.service.produce.load import PartitionLoad
 from querator.service.routing.route import PartitionRoute
 from querator.storage.memory_environment import MemoryEnvironment
@@ -85,7 +85,7 @@ def partitions(count: int) -> tuple[tuple[PartitionRoute, ...], tuple[PartitionL
 def test_partitions_without_a_leader_are_passed_over():
     routes, loads = partitions(4)
     routes[1].is_reachable = False
-    spread = Spread(routes, loads)
+    spread = PartitionChooser(routes, loads)
     assert [spread.choose(1, 100) for _ in range(6)] == [0, 2, 3, 0, 2, 3]
     for route in routes:
         route.is_reachable = False
@@ -96,5 +96,5 @@ def test_a_busy_partition_is_passed_over():
     routes, loads = partitions(3)
     loads[1].produces = 1
     loads[1].payload_bytes = 1_000_000
-    spread = Spread(routes, loads)
+    spread = PartitionChooser(routes, loads)
     assert [spread.choose(1, 100) for _ in range(4)] == [0, 2, 0, 2]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from querator.model.calls import CompleteCall, ExtendCall, LeaseRef
+from querator.model.calls import CompleteCall, ExtendCall, LeasedRanges
 from querator.model.errors import ErrorCode
 from querator.model.ids import PLACEMENT_GROUP
 from querator.raft.clock import SimulatedClock
@@ -49,7 +49,7 @@ async def test_what_follows_a_release_is_lost(named, verb):
         await node.create()
         await node.produce(b"a", b"b")
         [batch] = (await node.lease()).batches
-        ref = whole(batch) if named else LeaseRef(batch.lease_id)
+        ref = whole(batch) if named else LeasedRanges(batch.lease_id)
         assert (await node.retry(ref, count_attempt=False)).outcomes[0].error is None
         if verb == "complete":
             [outcome] = (await node.complete(ref)).outcomes
@@ -71,8 +71,8 @@ async def test_a_precise_answer_for_each_item():
         await node.produce(b"a", b"b", b"c")
         [batch] = (await node.lease()).batches
         one, two, three = seqs(batch)
-        await node.retry(LeaseRef(batch.lease_id, ((two, 1),)))
-        [outcome] = (await node.complete(LeaseRef(batch.lease_id, ((one, 3),)))).outcomes
+        await node.retry(LeasedRanges(batch.lease_id, ((two, 1),)))
+        [outcome] = (await node.complete(LeasedRanges(batch.lease_id, ((one, 3),)))).outcomes
         assert outcome.done == ((one, 1), (three, 1))
         assert outcome.lost == ((two, 1),)
         assert outcome.error is ErrorCode.LEASE_LOST
@@ -84,9 +84,9 @@ async def test_all_or_nothing():
         await node.produce(b"a", b"b")
         [batch] = (await node.lease()).batches
         one, two = seqs(batch)
-        await node.retry(LeaseRef(batch.lease_id, ((two, 1),)))
+        await node.retry(LeasedRanges(batch.lease_id, ((two, 1),)))
         [outcome] = (
-            await node.complete(LeaseRef(batch.lease_id, ((one, 2),)), all_or_nothing=True)
+            await node.complete(LeasedRanges(batch.lease_id, ((one, 2),)), all_or_nothing=True)
         ).outcomes
         assert (outcome.done, outcome.lost) == ((), ((two, 1),))
         assert (await node.total()).completed == 0
@@ -97,7 +97,7 @@ async def test_items_of_one_lease_may_be_named_one_by_one():
         await node.create()
         await node.produce(b"a", b"b", b"c")
         [batch] = (await node.lease()).batches
-        refs = [LeaseRef(batch.lease_id, ((seq, 1),)) for seq in seqs(batch)]
+        refs = [LeasedRanges(batch.lease_id, ((seq, 1),)) for seq in seqs(batch)]
         reply = await node.complete(*refs)
         assert [outcome.done for outcome in reply.outcomes] == [r.ranges for r in refs]
 
@@ -109,7 +109,7 @@ async def test_leases_of_other_queues_are_lost():
         await node.produce(b"x", queue="other")
         [batch] = (await node.lease(queue="other")).batches
         foreign = [batch.lease_id, "ffff.0.1", f"{batch.lease_id.split('.')[0]}.3ff.1"]
-        reply = await node.complete(*map(LeaseRef, foreign))
+        reply = await node.complete(*map(LeasedRanges, foreign))
         assert [outcome.error for outcome in reply.outcomes] == [ErrorCode.LEASE_LOST] * 3
         reply = await node.extend(*foreign)
         assert [outcome.deadline_ms for outcome in reply.outcomes] == [0] * 3
@@ -120,7 +120,7 @@ async def test_leases_of_other_queues_are_lost():
 async def test_malformed_lease_ids_are_refused_by_name(lease_id):
     async with serving() as node:
         await node.create()
-        error = await refusal(node.complete(LeaseRef("1.0.1"), LeaseRef(lease_id)))
+        error = await refusal(node.complete(LeasedRanges("1.0.1"), LeasedRanges(lease_id)))
         assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, "leases[1].lease_id")
         error = await refusal(node.extend("1.0.1", lease_id))
         assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, "lease_ids[1]")
@@ -139,7 +139,7 @@ async def test_malformed_lease_ids_are_refused_by_name(lease_id):
 async def test_impossible_ranges_are_refused_by_name(ranges, field):
     async with serving() as node:
         await node.create()
-        error = await refusal(node.complete(LeaseRef("1.0.1", ranges)))
+        error = await refusal(node.complete(LeasedRanges("1.0.1", ranges)))
         assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, field)
 
 
@@ -147,7 +147,7 @@ async def test_empty_and_huge_calls():
     async with serving() as node:
         await node.create()
         assert await code(node.complete()) is ErrorCode.INVALID_ARGUMENT
-        many = [LeaseRef("1.0.1")] * 1_001
+        many = [LeasedRanges("1.0.1")] * 1_001
         assert await code(node.complete(*many)) is ErrorCode.LIMIT_EXCEEDED
         assert (await refusal(node.extend())).field == "client_id"
 
@@ -300,6 +300,6 @@ async def test_what_may_have_been_executed_in_one_partition_is_not_said_to_be_re
         stage.lead(queue.groups[0], None)
         stage.lead(queue.groups[1], "b")
         stage.loses_answers = 100
-        refs = tuple(LeaseRef(batch.lease_id) for batch in leased)
+        refs = tuple(LeasedRanges(batch.lease_id) for batch in leased)
         completing = stage.members["a"].complete(CompleteCall("default", "q", refs, timeout_ms=300))
         assert (await refusal(completing)).code is ErrorCode.OUTCOME_UNKNOWN

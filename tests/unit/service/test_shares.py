@@ -29,8 +29,8 @@ from querator.model.commands import (
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode
 from querator.model.routing import slot_of_key
-from querator.partition import facts, queries
-from querator.partition.facts import FactsQuery
+from querator.partition import dedup_export, queries
+from querator.partition.dedup_export import FactsQuery
 from querator.service.produce.split import Part, batch_of, cut, identified_partition, whole
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.partition.harness import START_MS, Log
@@ -61,7 +61,9 @@ class Shares(RuleBasedStateMachine):
         self.requests: list[Request] = []
         self.sequences: dict[bytes, int] = {}
 
-    @initialize(n=st.integers(1, PARTITIONS_MAX), rows=st.sampled_from([2, facts.PAGE_ROWS_MAX]))
+    @initialize(
+        n=st.integers(1, PARTITIONS_MAX), rows=st.sampled_from([2, dedup_export.PAGE_ROWS_MAX])
+    )
     def begin(self, n: int, rows: int) -> None:
         self.n = n
         self.rows = rows
@@ -182,7 +184,7 @@ class Shares(RuleBasedStateMachine):
 
     def hand_over(self, since: list[int]) -> list[int]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(facts, "PAGE_ROWS_MAX", self.rows)
+            patch.setattr(dedup_export, "PAGE_ROWS_MAX", self.rows)
             return self.read_and_adopt(since)
 
     def read_and_adopt(self, since: list[int]) -> list[int]:
@@ -192,7 +194,7 @@ class Shares(RuleBasedStateMachine):
             while True:
                 query = FactsQuery(log.group, self.n, self.next, after, since_ms)
                 with self.environment.snapshot() as txn:
-                    page = facts.facts(txn, query)
+                    page = dedup_export.facts(txn, query)
                 for partition, found in page.facts:
                     self.logs[partition].one(Adopt(found))
                 first = page.now_ms if first < 0 else first

@@ -8,7 +8,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.queues import QueueSettings
 from querator.model.readers import OpenReader
-from querator.partition.facts import ClosureQuery
+from querator.partition.dedup_export import ClosureQuery
 from querator.partition.machine import PartitionMachine
 from querator.raft.group.group import Group
 from querator.raft.turn import turn

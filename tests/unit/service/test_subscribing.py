@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from querator.model.calls import CompleteCall, ExtendCall, LeaseRef, RetryCall
+from querator.model.calls import CompleteCall, ExtendCall, LeasedRanges, RetryCall
 from querator.model.errors import ErrorCode, QueratorError
 from querator.raft.clock import SimulatedClock
 from querator.service.lease.subscriptions import BATCHES_AHEAD_MAX
@@ -21,7 +21,7 @@ from tests.unit.service.serving import (
 )
 
 
-def completing(*refs: LeaseRef) -> CompleteCall:
+def completing(*refs: LeasedRanges) -> CompleteCall:
     return CompleteCall("", "", refs)
 
 
@@ -154,10 +154,10 @@ async def test_settling_on_the_stream():
         [batch] = (await stream.next()).batches
         one, two, _ = seqs(batch)
         [outcome] = (
-            await stream.complete(completing(LeaseRef(batch.lease_id, ((one, 1),))))
+            await stream.complete(completing(LeasedRanges(batch.lease_id, ((one, 1),))))
         ).outcomes
         assert outcome.done == ((one, 1),)
-        retry = RetryCall("", "", (LeaseRef(batch.lease_id, ((two, 1),)),))
+        retry = RetryCall("", "", (LeasedRanges(batch.lease_id, ((two, 1),)),))
         assert (await stream.retry(retry)).outcomes[0].done == ((two, 1),)
         extended = await stream.extend(ExtendCall("", "", (), lease_timeout_ms=60_000))
         assert [outcome.lease_id for outcome in extended.outcomes] == [batch.lease_id]
@@ -174,7 +174,7 @@ async def test_a_polite_close_releases_what_is_unfinished():
         stream.grant(10, 0)
         [batch] = (await stream.next()).batches
         one, _ = seqs(batch)
-        await stream.complete(completing(LeaseRef(batch.lease_id, ((one, 1),))))
+        await stream.complete(completing(LeasedRanges(batch.lease_id, ((one, 1),))))
         await stream.close(polite=True)
         await stream.close(polite=True)
         reply = await node.lease(10, wait_ms=60_000)
@@ -343,14 +343,14 @@ async def test_a_lost_item_does_not_end_the_care_for_the_others_of_its_lease():
         stream.grant(2, 0)
         [batch] = (await stream.next()).batches
         one, two = seqs(batch)
-        first = LeaseRef(batch.lease_id, ((one, 1),))
+        first = LeasedRanges(batch.lease_id, ((one, 1),))
         await stream.retry(RetryCall("", "", (first,), dead=True))
         assert (await stream.complete(completing(first))).outcomes[0].lost == ((one, 1),)
         index = node.index()
         clock.advance(400)
         await node.until(lambda: node.index() > index)
         clock.advance(700)
-        second = completing(LeaseRef(batch.lease_id, ((two, 1),)))
+        second = completing(LeasedRanges(batch.lease_id, ((two, 1),)))
         assert (await stream.complete(second)).outcomes[0].done == ((two, 1),)
         await stream.close(polite=True)
 

@@ -22,7 +22,7 @@ from querator.model.transactions import (
     Prepare,
     Publish,
     StageClaim,
-    TxnState,
+    TransactionState,
 )
 from querator.model.txn_calls import (
     AbortCall,
@@ -207,7 +207,12 @@ async def test_abort_drops_what_is_staged_and_is_too_late_after_the_commit():
         await three_tasks(stage.members["a"])
         listed = await stage.members["b"].staged("default", "q")
         [one] = listed.batches
-        assert (one.producer, one.batch, one.items, one.state) == (SPARK, 0, 12, TxnState.NONE)
+        assert (one.producer, one.batch, one.items, one.state) == (
+            SPARK,
+            0,
+            12,
+            TransactionState.NONE,
+        )
         dropped = await stage.members["b"].abort(abort_call())
         assert not dropped.committed
         assert dropped.stages == one.stages > 3
@@ -251,7 +256,7 @@ async def test_a_participant_that_is_gone_aborts_and_is_not_waited_for():
         whole = participants(queue, commit_call(one))
         begin = Begin(SPARK, 0, (*whole, Participant(7, GroupId(999), whole[0].claims)))
         result = await stage.members["b"].router.propose(queue.groups[0], begin)
-        assert result.state is TxnState.PREPARING
+        assert result.state is TransactionState.PREPARING
         await stage.base.until(
             lambda: any(isinstance(command, Finish) for _, _, command in stage.proposed)
         )
@@ -289,7 +294,7 @@ async def test_a_commit_that_waits_too_long_says_so_and_goes_on():
         error = await refusal(stage.members["a"].commit(commit_call(*attempts, timeout_ms=50)))
         assert (error.code, error.field) == (ErrorCode.OUTCOME_UNKNOWN, "batch")
         [one] = (await with_leader(stage, queue.groups[1])).batches
-        assert one.state in (TxnState.PREPARING, TxnState.COMMITTED)
+        assert one.state in (TransactionState.PREPARING, TransactionState.COMMITTED)
         assert await everything(stage, 2) == [b"x", b"y"]
         assert (await stage.members["a"].commit(commit_call(*attempts))).repeated
 
@@ -428,7 +433,7 @@ async def test_a_node_that_starts_again_goes_on():
         begin = Begin(SPARK, 0, participants(queue, call))
         await node.queues.stop()
         result = await node.host.propose(queue.groups[0], begin)
-        assert result.state is TxnState.PREPARING
+        assert result.state is TransactionState.PREPARING
         assert node.counts().ready == 0
     async with serving(environment) as node:  # type: ignore[arg-type]
         await node.until(lambda: node.counts().ready == 2)

@@ -6,18 +6,18 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.service.lease.fair_queue import TURNS_MAX, Line
-from querator.service.lease.waiter import Account, Waiter
+from querator.service.lease.fair_queue import TURNS_MAX, FairQueue
+from querator.service.lease.waiter import Deficit, Waiter
 
 
-def waiter(account: Account | None = None, items_max: int = 10) -> Waiter:
+def waiter(account: Deficit | None = None, items_max: int = 10) -> Waiter:
     return Waiter(
         client_id="c", items_max=items_max, bytes_max=1, answer=lambda _: None, account=account
     )
 
 
 def test_who_waits_longest_comes_first_and_nobody_twice():
-    line = Line()
+    line = FairQueue()
     waiters = [waiter() for _ in range(5)]
     for one in waiters:
         line.add(one)
@@ -29,7 +29,7 @@ def test_who_waits_longest_comes_first_and_nobody_twice():
 
 
 def test_what_is_wanted_together():
-    line = Line()
+    line = FairQueue()
     one, other = waiter(items_max=3), waiter(items_max=4)
     line.add(one)
     line.add(other)
@@ -42,8 +42,8 @@ def test_what_is_wanted_together():
 @given(st.integers(2, 20), st.integers(0, 2**32))
 def test_consumers_get_as_many_items_though_leases_bring_more_and_less(number: int, seed: int):
     chance = random.Random(seed)
-    line, got = Line(), Counter[Account]()
-    waiting = [waiter(Account()) for _ in range(number)]
+    line, got = FairQueue(), Counter[Deficit]()
+    waiting = [waiter(Deficit()) for _ in range(number)]
     for one in waiting:
         line.add(one)
     while got.total() < 200 * number:
@@ -57,7 +57,7 @@ def test_consumers_get_as_many_items_though_leases_bring_more_and_less(number: i
 
 
 def test_a_waiter_that_owes_gets_what_nobody_else_wants():
-    line, account = Line(), Account()
+    line, account = FairQueue(), Deficit()
     line.got(account, 1_000)
     assert account.owes == TURNS_MAX
     one, other = waiter(account), waiter()

@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-from querator.spark.report.page import Page, Picture, Section, Table, cell_text, render
+from querator.spark.report.page import Page, PageTable, Picture, Section, cell_text, render
 
 FOREIGN = "<script src='https://a.example/x.js'>1</script>\" onload=\"x &amp; \x00\x1b[31m"
 SVG = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
@@ -25,7 +25,7 @@ class Reader(HTMLParser):
 
 
 def page(text: str, *problems: str) -> Page:
-    table = Table(text, (text, "count"), ((text, 1_234), (text, None)))
+    table = PageTable(text, (text, "count"), ((text, 1_234), (text, None)))
     picture = Picture(text, SVG, text)
     section = Section(text, text, ((text, text),), (table, picture))
     return Page(text, text, problems, (section,))

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from querator.storage.environment import Environment, ReadTransaction, StorageFull
+from querator.storage.environment import Environment, EnvironmentFull, ReadTransaction
 
 START, STOP = b"\0", b"\xff"
 
@@ -282,7 +282,7 @@ def test_a_full_quota_refuses_and_loses_nothing(disk):
         row = {b"row%d" % len(kept): bytes(10_000)}
         write(environment, row)
         kept |= row
-    with pytest.raises(StorageFull, match="quota"):
+    with pytest.raises(EnvironmentFull, match="quota"):
         write(environment, {b"small": b"1", b"row0": None, b"large": bytes(40_000)})
     assert contents(environment) == kept
     usage = environment.usage()

@@ -13,9 +13,9 @@ from querator.storage import attachments
 from querator.storage.data_file import check_pages
 from querator.storage.environment import (
     Environment,
+    EnvironmentFailed,
+    EnvironmentFull,
     StorageCorrupt,
-    StorageFailed,
-    StorageFull,
     StorageLocked,
 )
 from querator.storage.lmdb_environment import open_lmdb
@@ -48,7 +48,7 @@ sys.stdin.read()
 
 LIMITED = """
 import resource, sys
-from querator.storage.environment import StorageError, StorageFailed
+from querator.storage.environment import StorageError, EnvironmentFailed
 from querator.storage.lmdb_environment import open_lmdb
 
 environment = open_lmdb(sys.argv[1])
@@ -66,7 +66,7 @@ with environment.snapshot() as snapshot:
     print(number, len(list(snapshot.scan(b"row", b"rox"))))
 try:
     environment.begin()
-except StorageFailed:
+except EnvironmentFailed:
     print("refused")
 """
 
@@ -149,7 +149,7 @@ def test_the_same_process_is_refused_too_until_it_closes(path):
 
 def test_a_directory_that_cannot_be_made_is_a_failure(tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageFailed):
+    with pytest.raises(EnvironmentFailed):
         open_lmdb(tmp_path / "file" / "node")
 
 
@@ -321,7 +321,7 @@ def test_a_full_map_refuses_and_loses_nothing(path):
         try:
             write(environment, key, value)
             kept[key] = value
-        except StorageFull:
+        except EnvironmentFull:
             refusals += 1
             txn = environment.begin()
             assert txn.delete(min(kept))
@@ -341,7 +341,7 @@ def test_a_full_disk_stops_the_environment_and_loses_nothing(path):
         output, _ = process.communicate()
     assert process.returncode == 0
     error, counts, refused = output.split("\n")[:3]
-    assert error in ("StorageFull", "StorageFailed")
+    assert error in ("EnvironmentFull", "EnvironmentFailed")
     committed, read = map(int, counts.split())
     assert committed == read > 20
     assert refused == "refused"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from querator.storage.environment import Environment, StorageFailed, StorageFull
+from querator.storage.environment import Environment, EnvironmentFailed, EnvironmentFull
 from querator.storage.memory_environment import MemoryEnvironment
 
 
@@ -84,8 +84,8 @@ def test_a_crash_may_follow_a_crash():
 def test_a_full_disk_leaves_the_environment_usable():
     environment = MemoryEnvironment()
     write(environment, b"a")
-    environment.faults = raise_at("commit", StorageFull("the disk is full"))
-    with pytest.raises(StorageFull):
+    environment.faults = raise_at("commit", EnvironmentFull("the disk is full"))
+    with pytest.raises(EnvironmentFull):
         write(environment, b"b")
     environment.faults = None
     write(environment, b"c")
@@ -93,9 +93,9 @@ def test_a_full_disk_leaves_the_environment_usable():
 
 
 def test_a_refused_put_ends_its_transaction():
-    environment = MemoryEnvironment(faults=raise_at("put", StorageFull("the disk is full")))
+    environment = MemoryEnvironment(faults=raise_at("put", EnvironmentFull("the disk is full")))
     txn = environment.begin()
-    with pytest.raises(StorageFull):
+    with pytest.raises(EnvironmentFull):
         txn.put(b"a", b"v")
     with pytest.raises(AssertionError):
         txn.commit(sync=True)
@@ -108,11 +108,11 @@ def test_a_refused_put_ends_its_transaction():
 def test_a_failed_commit_is_never_tried_again(point):
     environment = MemoryEnvironment()
     write(environment, b"a")
-    environment.faults = raise_at(point, StorageFailed("input/output error"))
-    with pytest.raises(StorageFailed):
+    environment.faults = raise_at(point, EnvironmentFailed("input/output error"))
+    with pytest.raises(EnvironmentFailed):
         write(environment, b"b")
     environment.faults = None
-    with pytest.raises(StorageFailed, match="earlier commit failed"):
+    with pytest.raises(EnvironmentFailed, match="earlier commit failed"):
         environment.begin()
     assert keys(environment) == [b"a"]
     assert keys(environment.crash()) == [b"a"]

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from querator.v1 import items_pb2
-from querator.wire.alike import cut_alike
-from querator.wire.door import timestamp
+from querator.wire.field_checks import timestamp
 from querator.wire.fields import prefix
+from querator.wire.uniform_items import cut_alike
 
 payloads = st.lists(
     st.binary(min_size=1, max_size=300) | st.integers(16_380, 16_390).map(bytes),

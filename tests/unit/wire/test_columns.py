@@ -6,10 +6,10 @@ from struct import unpack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.model.calls import DeadLetter, ItemRun, Overlay
+from querator.model.calls import DeadOrigin, ItemRun, LaterAttributes
 from querator.v1 import items_pb2
 from querator.wire.columns import encode_columns
-from querator.wire.door import timestamp
+from querator.wire.field_checks import timestamp
 
 instants = st.integers(0, 2**42)
 texts = st.text(max_size=4)
@@ -27,7 +27,7 @@ items = st.builds(
 )
 errors = st.lists(texts, max_size=3).map(tuple)
 letters = st.builds(
-    DeadLetter,
+    DeadOrigin,
     origin_queue=st.text(min_size=1, max_size=4),
     origin_partition=st.integers(0, 1023),
     origin_seq=st.integers(1, 2**62),
@@ -69,7 +69,7 @@ def runs(draw: st.DrawFn) -> ItemRun:
         due_at_ms=[draw(instants) for _ in rows] if scheduled else (),
         produced_at_ms=draw(instants),
         overlays=tuple(
-            Overlay(index, draw(st.none() | letters), draw(errors))
+            LaterAttributes(index, draw(st.none() | letters), draw(errors))
             for index in sorted(draw(st.sets(st.sampled_from(rows))))
         ),
         items=items_pb2.LeasedBatch(items=there).SerializeToString(),
@@ -141,8 +141,8 @@ def expected(run: ItemRun) -> list[dict[str, object]]:
     by_index = {overlay.index: overlay for overlay in run.overlays}
     rows = []
     for index, item in enumerate(items_pb2.LeasedBatch.FromString(run.items).items):
-        overlay = by_index.get(index, Overlay(index, None, ()))
-        letter = overlay.dead_letter or DeadLetter("", 0, 0, 0, 0, (), 0, 0)
+        overlay = by_index.get(index, LaterAttributes(index, None, ()))
+        letter = overlay.dead_letter or DeadOrigin("", 0, 0, 0, 0, (), 0, 0)
         rows.append(
             {
                 "seq": run.seqs[index],

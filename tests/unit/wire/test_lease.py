@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 
 from querator.model import limits
 from querator.model.calls import (
-    DeadLetter,
+    DeadOrigin,
+    LaterAttributes,
     LeaseCall,
-    LeasedBatch,
+    LeasedRun,
     LeaseReply,
     LoadedItems,
-    Overlay,
     SubscribeCall,
 )
 from querator.v1 import items_pb2, queue_service_pb2
@@ -21,7 +21,7 @@ u16, u32 = st.integers(0, 2**16), st.integers(0, 2**32 - 1)
 instants = st.integers(0, 4 * make.NOW_MS)
 texts = st.tuples() | st.tuples(st.text(max_size=20), st.text(max_size=5))
 dead_letters = st.builds(
-    DeadLetter,
+    DeadOrigin,
     origin_queue=st.text(max_size=9),
     origin_partition=u16,
     origin_seq=u32,
@@ -31,17 +31,17 @@ dead_letters = st.builds(
     produced_at_ms=instants,
     died_at_ms=instants,
 )
-overlays = st.builds(Overlay, index=u16, dead_letter=st.none() | dead_letters, errors=texts)
+overlays = st.builds(LaterAttributes, index=u16, dead_letter=st.none() | dead_letters, errors=texts)
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> LeasedBatch:
+def batches(draw: st.DrawFn) -> LeasedRun:
     payloads = draw(st.lists(st.binary(max_size=300), max_size=4))
     items = queue_service_pb2.ProduceRequest(
         items=[items_pb2.Item(payload=payload, kind="k") for payload in payloads]
     )
     ordinals = draw(st.just(()) | st.just(tuple(range(0, 2 * len(payloads), 2))))
-    return LeasedBatch(
+    return LeasedRun(
         lease_id=draw(st.text(max_size=20)),
         queue=draw(st.text(max_size=20)),
         partition=draw(u16),
@@ -60,7 +60,7 @@ def batches(draw: st.DrawFn) -> LeasedBatch:
     )
 
 
-def check_batch(message: items_pb2.LeasedBatch, batch: LeasedBatch) -> None:
+def check_batch(message: items_pb2.LeasedBatch, batch: LeasedRun) -> None:
     loaded = batch.loaded
     assert message.lease_id == batch.lease_id
     assert message.queue == batch.queue

@@ -13,7 +13,7 @@ from querator.model import limits
 from querator.model.errors import ErrorCode, QueratorError
 from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
 from querator.wire import frames, lease, produce, queues, settle
-from querator.wire.door import RequestLimits
+from querator.wire.field_checks import RequestLimits
 from querator.wire.fields import prefix
 from tests.unit.wire import requests as make
 

@@ -12,7 +12,7 @@ from querator.model.errors import QueratorError
 from querator.model.routing import slot_of_key
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import fields, frames, produce
-from querator.wire.door import RequestLimits
+from querator.wire.field_checks import RequestLimits
 from tests.unit.wire import requests as make
 
 TAG = b"\x7a"

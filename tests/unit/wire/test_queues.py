@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from querator.model import limits
 from querator.model.calls import (
-    DeadLetter,
-    PartitionStats,
-    PeekedItem,
+    BrowsedItem,
+    DeadOrigin,
+    PartitionCounts,
     PeekedPage,
+    QueueCounts,
     QueuePage,
-    QueueStats,
 )
 from querator.model.ids import GroupId, QueueId
 from querator.model.queues import Queue, QueueSettings, QueueState
@@ -46,7 +46,7 @@ def test_settings_survive_the_way_there_and_back(given_settings: QueueSettings) 
     message = queues.settings_message(given_settings)
     request = admin_service_pb2.CreateQueueRequest(queue="orders", settings=message)
     parsed = queues.parse_create_queue(request.SerializeToString())
-    assert parsed == queues.CreateQueue(ORDERS, given_settings)
+    assert parsed == queues.CreateQueueCall(ORDERS, given_settings)
 
 
 def test_unset_settings_have_the_defaults_of_the_model() -> None:
@@ -61,7 +61,7 @@ def test_update_names_the_fields_of_the_model() -> None:
         update_mask=FieldMask(paths=["lease_timeout", "max_attempts", "dedup_window"]),
         expected_version=4,
     )
-    assert queues.parse_update_queue(request.SerializeToString()) == queues.UpdateQueue(
+    assert queues.parse_update_queue(request.SerializeToString()) == queues.UpdateQueueCall(
         ORDERS,
         QueueSettings(max_attempts=3, lease_timeout_ms=9_000),
         ("lease_timeout_ms", "max_attempts", "dedup_window_ms"),
@@ -95,7 +95,7 @@ def test_names_and_pages() -> None:
     )
     assert queues.parse_list_dead_letters(named) == PageCall(ORDERS, 100, "")
     redrive = admin_service_pb2.RedriveDeadLettersRequest(queue="orders", item_ids=["0-1", "1-7"])
-    assert queues.parse_redrive(redrive.SerializeToString()) == queues.Redrive(
+    assert queues.parse_redrive(redrive.SerializeToString()) == queues.RedriveCall(
         ORDERS, ("0-1", "1-7")
     )
 
@@ -133,15 +133,15 @@ def test_states_are_those_of_the_protocol() -> None:
 def test_counts_arrive_field_by_field() -> None:
     names = [
         name
-        for name in PartitionStats.__struct_fields__
+        for name in PartitionCounts.__struct_fields__
         if name not in ("waits_for", "state_ms", "behind_ms") and not name.startswith("oldest")
     ]
     values: dict[str, Any] = {name: number for number, name in enumerate(names, start=1)}
     instants = {"oldest_ready_at_ms": 5_000, "oldest_batch_at_ms": 6_000}
-    one = PartitionStats(**values, **instants, oldest_stage_at_ms=7_000, waits_for=(3, 5))
+    one = PartitionCounts(**values, **instants, oldest_stage_at_ms=7_000, waits_for=(3, 5))
     zeros: dict[str, Any] = dict.fromkeys(names, 0)
-    none = PartitionStats(**zeros, oldest_ready_at_ms=0, oldest_batch_at_ms=0)
-    stats = QueueStats(queue(QueueSettings()), none, (one, none), durable=True)
+    none = PartitionCounts(**zeros, oldest_ready_at_ms=0, oldest_batch_at_ms=0)
+    stats = QueueCounts(queue(QueueSettings()), none, (one, none), durable=True)
     message = admin_service_pb2.GetQueueStatsResponse.FromString(queues.encode_queue_stats(stats))
     assert message.durable
     assert not message.total.HasField("oldest_ready_at")
@@ -161,9 +161,9 @@ def test_counts_arrive_field_by_field() -> None:
 def test_peeked_items_arrive() -> None:
     item = items_pb2.Item(payload=b"p" * 300, kind="k", attributes={"a": "b"})
     stored = queue_service_pb2.ProduceRequest(items=[item]).SerializeToString()
-    letter = DeadLetter("origin", 1, 2, 3, 1, ("e",), 4_000, 5_000)
-    plain = PeekedItem(9, 1, 0, 1_000, 0, 0, None, (), stored)
-    leased = PeekedItem(10, 2, 4, 1_000, 2_000, 0x1F, letter, ("x", "y"), stored)
+    letter = DeadOrigin("origin", 1, 2, 3, 1, ("e",), 4_000, 5_000)
+    plain = BrowsedItem(9, 1, 0, 1_000, 0, 0, None, (), stored)
+    leased = BrowsedItem(10, 2, 4, 1_000, 2_000, 0x1F, letter, ("x", "y"), stored)
     page = PeekedPage(((0xA, 3, plain), (0xA, 3, leased)), "more")
     data = queues.encode_peeked_items(page)
     message = admin_service_pb2.PeekItemsResponse.FromString(data)

@@ -8,20 +8,20 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.limits import BATCH_BYTES_DEFAULT, BATCH_ITEMS_DEFAULT
 from querator.model.reader_calls import (
     AdvancedReader,
+    AdvanceOutcome,
     BatchPage,
     OpenedReader,
-    Reader,
     ReaderAck,
-    ReaderPosition,
-    ReaderProgress,
+    ReaderPartitions,
+    ReaderStart,
     ReaderState,
 )
-from querator.model.readers import NamedBatch
+from querator.model.readers import NumberedBatch
 from querator.v1 import errors_pb2, items_pb2
 from querator.v1 import reader_service_pb2 as pb
 from querator.wire import readers
 
-BATCH = NamedBatch(7, 50_000, 1 << 26, 5_000, 2)
+BATCH = NumberedBatch(7, 50_000, 1 << 26, 5_000, 2)
 NAMED: Any = {"queue": "orders", "reader_id": "lake"}
 
 
@@ -94,7 +94,7 @@ def test_a_release_may_name_one_batch_and_make_dead_letters():
 def test_answers_arrive():
     opened = pb.OpenReaderResponse.FromString(
         readers.encode_opened(
-            OpenedReader(4, (ReaderPosition(0, 6, BATCH, 90, 5), ReaderPosition(1, 0, None, 0)))
+            OpenedReader(4, (ReaderStart(0, 6, BATCH, 90, 5), ReaderStart(1, 0, None, 0)))
         )
     )
     assert (opened.epoch, opened.partitions[0].acked_seq) == (4, 6)
@@ -107,9 +107,9 @@ def test_answers_arrive():
         readers.encode_advanced(
             AdvancedReader(
                 (
-                    ReaderProgress(0, 6, BATCH),
-                    ReaderProgress(1, 2, error=ErrorCode.NOT_LEADER),
-                    ReaderProgress(9, 3, gone=True),
+                    AdvanceOutcome(0, 6, BATCH),
+                    AdvanceOutcome(1, 2, error=ErrorCode.NOT_LEADER),
+                    AdvanceOutcome(9, 3, gone=True),
                 )
             )
         )
@@ -121,7 +121,7 @@ def test_answers_arrive():
 
 
 def test_a_listed_reader_is_in_its_last_run():
-    reader = Reader(
+    reader = ReaderPartitions(
         "lake",
         (
             (0, ReaderState("lake", 2, 3_000, 4_000, 1, BATCH, 9, 5_000)),

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from querator.model.calls import (
     CompleteCall,
     ExtendCall,
-    ExtendOutcome,
     ExtendReply,
+    LeasedRanges,
+    LeaseExtension,
     LeaseOutcome,
-    LeaseRef,
     RetryCall,
     SettleReply,
 )
@@ -22,7 +22,7 @@ from querator.v1 import errors_pb2, queue_service_pb2
 from querator.wire import frames, settle
 from tests.unit.wire import requests as make
 
-REF = (LeaseRef(make.LEASE_ID),)
+REF = (LeasedRanges(make.LEASE_ID),)
 
 
 def frame_of(number: int = 5, **frame: Any) -> tuple[int, object]:
@@ -115,7 +115,7 @@ def test_outcomes_arrive(reply: SettleReply, number: int) -> None:
 
 
 def test_extended() -> None:
-    reply = ExtendReply((ExtendOutcome("a", 1_234, 567), ExtendOutcome("b", 0, 0)))
+    reply = ExtendReply((LeaseExtension("a", 1_234, 567), LeaseExtension("b", 0, 0)))
     message = queue_service_pb2.ExtendResponse.FromString(settle.encode_extended(reply))
     held, lost = message.outcomes
     assert (held.lease_id, held.deadline.ToMilliseconds()) == ("a", 1_234)

@@ -6,7 +6,7 @@ import pytest
 
 from querator.model import limits
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.transactions import ProducerTotals, StagedBatch, TxnState
+from querator.model.transactions import ProducerTotals, StagedTotals, TransactionState
 from querator.model.txn_calls import (
     AbortCall,
     AbortReply,
@@ -20,7 +20,7 @@ from querator.model.txn_calls import (
 from querator.v1 import items_pb2
 from querator.v1 import transaction_service_pb2 as pb
 from querator.wire import transactions
-from querator.wire.door import RequestLimits
+from querator.wire.field_checks import RequestLimits
 from tests.unit.wire import requests as make
 
 ATTEMPT = bytes(range(16))
@@ -181,8 +181,8 @@ def test_answers() -> None:
 
 def test_every_state_has_its_number() -> None:
     batches = tuple(
-        StagedBatch("query", number, 2, 3, 4, 5_000, 6_000, state)
-        for number, state in enumerate(TxnState)
+        StagedTotals("query", number, 2, 3, 4, 5_000, 6_000, state)
+        for number, state in enumerate(TransactionState)
     )
     found = pb.ListTxnsResponse.FromString(transactions.encode_list(TxnList(batches, True)))
     assert found.more

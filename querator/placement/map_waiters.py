@@ -14,7 +14,7 @@ from querator.placement.map.majorities import open_groups
 Shown = Callable[[PlacementEffects], bool]
 
 
-class Waiting:
+class MapWaiters:
     """Belongs to one event loop. The owner passes on all effects, and finally calls `end`."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Waiting:
             if (shown, future) in waiting:
                 waiting.remove((shown, future))
 
-    def look(self, effects: PlacementEffects) -> None:
+    def check(self, effects: PlacementEffects) -> None:
         for queue_id, waiting in tuple(self._waiting.items()):
             left = []
             for shown, future in waiting:

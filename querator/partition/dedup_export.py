@@ -31,15 +31,15 @@ from querator.model.commands import (
 )
 from querator.model.limits import KIB, PRODUCER_ID_BYTES
 from querator.model.routing import SLOTS, partition_of_producer, slot_of_key
-from querator.partition import places
+from querator.partition import request_places
 from querator.partition.departed import sources
-from querator.partition.holds import passed
+from querator.partition.held_keys import passed
 from querator.partition.outbox import outbox_targets
 from querator.partition.rows import (
+    PartitionState,
     ProduceMode,
     ProducerOutcome,
     ProducerRow,
-    State,
     decode_dedup,
     decode_outcome,
     decode_producer,
@@ -142,7 +142,7 @@ def closure(txn: ReadTransaction, query: ClosureQuery) -> Closure:
     group = query.group
     txn = generations.view(txn, group)
     raw, settings = STATE.get(txn, group), SETTINGS.get(txn, group)
-    state = State() if raw is None else decode_state(raw)
+    state = PartitionState() if raw is None else decode_state(raw)
     row = None if settings is None else decode_settings(settings)
     outcomes = next(iter(ENDED.rows(txn, group)), None) is not None
     closing = row is not None and row.open and row.closing
@@ -185,7 +185,7 @@ def facts(txn: ReadTransaction, query: FactsQuery) -> FactsPage:
     group = query.group
     txn = generations.view(txn, group)
     raw, settings = STATE.get(txn, group), SETTINGS.get(txn, group)
-    state = State() if raw is None else decode_state(raw)
+    state = PartitionState() if raw is None else decode_state(raw)
     if settings is None:
         return FactsPage((), b"", state.now_ms)
     if state.back_to_ms < query.since_ms <= state.back_from_ms:
@@ -326,7 +326,7 @@ def _facts_of(
 ) -> Iterable[tuple[int, OutcomeFact]]:
     if outcome.mode == ProduceMode.KEYED:
         by_target: dict[int, list[KeyedPlace]] = {}
-        for place in places.places_of(outcome, page.own):
+        for place in request_places.places_of(outcome, page.own):
             target = _owner(producer_id, sequence, place.slot, page.partitions)
             by_target.setdefault(target, []).append(place)
         for target, there in by_target.items():

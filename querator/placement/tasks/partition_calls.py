@@ -8,7 +8,7 @@ from querator import telemetry
 from querator.model.commands import Done, Refusal
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
-from querator.partition.facts import Closure, ClosureQuery, SharingQuery, answer
+from querator.partition.dedup_export import Closure, ClosureQuery, SharingQuery, answer
 from querator.placement.bootstrap import Ask, Propose
 from querator.raft.host import Host
 from querator.storage.environment import Environment
@@ -32,7 +32,7 @@ def here(host: Host, environment: Environment) -> Ask:
     return ask
 
 
-class Telling:
+class PartitionCalls:
     """Belongs to one event loop. `propose` and `ask` reach the leader of a group."""
 
     def __init__(self, *, propose: Propose, ask: Ask) -> None:

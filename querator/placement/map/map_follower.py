@@ -21,7 +21,7 @@ from querator.storage.environment import Environment, ReadTransaction, StorageCo
 LOOK_S = 1.0
 
 
-class Follower:
+class MapFollower:
     """Belongs to one event loop. `heard` receives effects that may be new, and ignores those that
     are not.
     """
@@ -37,15 +37,15 @@ class Follower:
         self._epoch = -1
         """Epoch of the newest map that was passed on here."""
 
-    def told(self, loop: asyncio.AbstractEventLoop) -> Callable[[PlacementEffects], None]:
+    def listener(self, loop: asyncio.AbstractEventLoop) -> Callable[[PlacementEffects], None]:
         """Returns the callback for the machine, which calls it on the raft thread."""
 
         def tell(effects: PlacementEffects) -> None:
-            loop.call_soon_threadsafe(self._hear, effects)
+            loop.call_soon_threadsafe(self._on_change, effects)
 
         return tell
 
-    def _hear(self, effects: PlacementEffects) -> None:
+    def _on_change(self, effects: PlacementEffects) -> None:
         if not self._host.leads(PLACEMENT_GROUP):
             self._pass_on(effects)
 
@@ -56,9 +56,9 @@ class Follower:
             status = self._host.status(PLACEMENT_GROUP)
             if status is not None and status.applied_index != self._applied_index:
                 self._applied_index = status.applied_index
-                await self.look()
+                await self.refresh()
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         effects = await asyncio.to_thread(self._stored)
         if effects is not None:
             self._pass_on(effects)

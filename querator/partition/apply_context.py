@@ -2,12 +2,12 @@
 
 from querator.model.commands import PartitionSettings, Refusal
 from querator.model.errors import ErrorCode
-from querator.partition.rows import Block, SettingsRow, State, encode
+from querator.partition.rows import Block, PartitionState, SettingsRow, encode
 from querator.storage.environment import WriteTransaction
 from querator.storage.tables import SETTINGS
 
 
-class Turn:
+class ApplyContext:
     """The transaction, the clamped time and the state row of one entry.
 
     `state` is written once, at the end of the entry.
@@ -21,7 +21,7 @@ class Turn:
         self,
         txn: WriteTransaction,
         group: int,
-        state: State,
+        state: PartitionState,
         *,
         index: int,
         log_first: int,

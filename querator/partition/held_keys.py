@@ -30,24 +30,24 @@ from querator.model.commands import Done, Route, Unhold
 from querator.model.limits import APPLY_SEGMENTS_MAX, PARTITIONS_MAX
 from querator.model.routing import SLOTS, partitions_sharing
 from querator.partition import masks
+from querator.partition.apply_context import ApplyContext
 from querator.partition.dead import become_ready
-from querator.partition.places import slot_at
-from querator.partition.rows import ItemState, KeyChange, SettingsRow, State
+from querator.partition.request_places import slot_at
+from querator.partition.rows import KeyChange, PartitionState, RowState, SettingsRow
 from querator.partition.segments import LANE, block_of, detach, load_segment
 from querator.partition.states import Event
-from querator.partition.turn import Turn
 from querator.storage.tables import HELD
 
 _PARTITION_BITS = 16
 assert PARTITIONS_MAX <= 1 << _PARTITION_BITS
 
 
-def begin(turn: Turn, row: SettingsRow, command: Route) -> tuple[KeyChange, ...]:
+def begin(context: ApplyContext, row: SettingsRow, command: Route) -> tuple[KeyChange, ...]:
     """Begins the change of an open Route, and returns the changes that are not over. The change
     begins with the open Route because items that were pinned for a transaction before are published
     by then.
     """
-    own, state = row.settings.partition, turn.state
+    own, state = row.settings.partition, context.state
     waits = partitions_sharing(own, command.partitions, command.before) - {own}
     leaves = partitions_sharing(own, command.before, command.partitions) - {own}
     if not waits and not leaves:
@@ -62,12 +62,12 @@ def begin(turn: Turn, row: SettingsRow, command: Route) -> tuple[KeyChange, ...]
     return (*row.changes, change)
 
 
-def lanes(turn: Turn, slots: bytes, alive: int) -> dict[int, int]:
+def lanes(context: ApplyContext, slots: bytes, alive: int) -> dict[int, int]:
     """The items of a set that are to be held, by lane. `slots` are as in `Produce`."""
     held: dict[int, int] = {}
-    if slots and any(change.waits for change in turn.share.changes):
+    if slots and any(change.waits for change in context.share.changes):
         for ordinal in masks.ordinals(alive):
-            lane = _lane_of(turn.share, slot_at(slots, ordinal))
+            lane = _lane_of(context.share, slot_at(slots, ordinal))
             if lane != LANE:
                 held[lane] = held.get(lane, 0) | 1 << ordinal
     return held
@@ -99,7 +99,7 @@ def waited_for(share: SettingsRow) -> tuple[int, ...]:
     return tuple(masks.ordinals(waits))
 
 
-def passed(share: SettingsRow, state: State) -> Iterator[tuple[KeyChange, bool]]:
+def passed(share: SettingsRow, state: PartitionState) -> Iterator[tuple[KeyChange, bool]]:
     """The changes that are not over, each with whether this partition has passed it."""
     waits = False
     for change, ahead in zip(share.changes, state.ahead, strict=True):
@@ -107,16 +107,18 @@ def passed(share: SettingsRow, state: State) -> Iterator[tuple[KeyChange, bool]]
         waits = waits or bool(change.waits)
 
 
-def unhold(turn: Turn, command: Unhold) -> Done:
+def unhold(context: ApplyContext, command: Unhold) -> Done:
     """`changed` counts segments. At APPLY_SEGMENTS_MAX or more, the command is to be repeated."""
-    share, state = turn.share, turn.state
+    share, state = context.share, context.state
     changed = 0
     changes: list[KeyChange] = []
     for change in share.changes:
         waits = masks.from_bytes(change.waits)
         if change.version == command.version:
             for source in masks.ordinals(waits & masks.from_bytes(command.passed)):
-                changed += _empty(turn, _lane(change.version, source), APPLY_SEGMENTS_MAX - changed)
+                changed += _empty(
+                    context, _lane(change.version, source), APPLY_SEGMENTS_MAX - changed
+                )
                 if changed >= APPLY_SEGMENTS_MAX:
                     break
                 waits &= ~(1 << source)
@@ -126,16 +128,16 @@ def unhold(turn: Turn, command: Unhold) -> Done:
     left = [change for change, done in zip(changes, over, strict=True) if not done]
     state.ahead = [ahead for ahead, done in zip(state.ahead, over, strict=True) if not done]
     share = msgspec.structs.replace(share, changes=tuple(left))
-    if share != turn.share:
-        turn.put_share(share)
+    if share != context.share:
+        context.put_share(share)
     return Done(changed)
 
 
-def _empty(turn: Turn, lane: int, segments_max: int) -> int:
+def _empty(context: ApplyContext, lane: int, segments_max: int) -> int:
     """Makes the items of a lane ready, beginning at its head. Returns the number of segments. All
     segments of one position are moved together.
     """
-    txn, group = turn.txn, turn.group
+    txn, group = context.txn, context.group
     rows: list[tuple[int, int, int]] = []
     for key, value in HELD.rows(txn, group, lane):
         _, position, slot = HELD.parts(key)
@@ -146,11 +148,11 @@ def _empty(turn: Turn, lane: int, segments_max: int) -> int:
         rows.append((position, int.from_bytes(value, "big"), slot))
     for position, first_seq, slot in rows:
         segment = load_segment(txn, group, first_seq, slot)
-        assert (segment.state, segment.locator) == (ItemState.HELD, lane)
-        detach(turn, first_seq, segment, segment.mask)
+        assert (segment.state, segment.locator) == (RowState.HELD, lane)
+        detach(context, first_seq, segment, segment.mask)
         become_ready(
-            turn, first_seq, block_of(turn, first_seq), segment.mask, Event.FOLLOW,
-            came_from=ItemState.HELD, attempt=segment.attempt, releases=segment.releases,
+            context, first_seq, block_of(context, first_seq), segment.mask, Event.FOLLOW,
+            came_from=RowState.HELD, attempt=segment.attempt, releases=segment.releases,
             position=position,
         )  # fmt: skip
     return len(rows)

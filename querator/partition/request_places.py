@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from struct import unpack
 
 from querator.model.commands import KeyedPlace, Produce, ProduceResult
+from querator.partition.apply_context import ApplyContext
 from querator.partition.rows import ProduceMode, ProducerOutcome, decode_outcome
-from querator.partition.turn import Turn
 from querator.storage.tables import PRODUCER_OUTCOMES
 
 
@@ -53,12 +53,12 @@ def repeated(outcome: ProducerOutcome, command: Produce, own: int) -> ProduceRes
     return ProduceResult(0, count, True, twins) if len(twins) == count else None
 
 
-def stored(turn: Turn, command: Produce) -> tuple[tuple[int, ...], ...]:
+def stored(context: ApplyContext, command: Produce) -> tuple[tuple[int, ...], ...]:
     """The items of a command that are already stored under its identity, as duplicates."""
-    known = PRODUCER_OUTCOMES.get(turn.txn, turn.group, command.producer_id, command.sequence)
+    known = PRODUCER_OUTCOMES.get(context.txn, context.group, command.producer_id, command.sequence)
     if known is None:
         return ()
-    return _twins(decode_outcome(known), command.slots, turn.queue.partition)
+    return _twins(decode_outcome(known), command.slots, context.queue.partition)
 
 
 def _twins(outcome: ProducerOutcome, slots: bytes, own: int) -> tuple[tuple[int, ...], ...]:
