@@ -70,7 +70,7 @@ class StartMemory:
     # --- other nodes ---------------------------------------------------------------
 
     def judge(self, node: NodeKey, starts: Starts) -> None:
-        """Raises Refused when the node runs on a copy of its data that is not the newest."""
+        """Raises PeerRefused when the node runs on a copy of its data that is not the newest."""
         known = self.known(node)
         if not known:
             return

@@ -73,7 +73,7 @@ class ApplyBudget:
         """Whether an entry had to wait."""
 
     def spend(self, txn: WriteTransaction) -> None:
-        """Subtracts what the child transaction `txn` has written. Raises NoRoom."""
+        """Subtracts what the child transaction `txn` has written. Raises BudgetExceeded."""
         need_bytes = txn.added_bytes()
         if need_bytes and need_bytes > self.free_bytes:
             self.refused = True

@@ -151,7 +151,7 @@ class PeerConnection:
 
     def receive(self, now_s: float) -> bool:
         """Receives by one system call; returns whether the reader got bytes. With TLS there may be
-        `more`, and something to send. Raises EOFError at the end, OSError and Refused.
+        `more`, and something to send. Raises EOFError at the end, OSError and PeerRefused.
         """
         if self._channel is None:
             count = self._receive(self.reader.space(), now_s)

@@ -102,7 +102,7 @@ class Handshake:
         return cls(HandshakeState.LISTENING, token, nonce, b"")
 
     def receive(self, kind: FrameKind, body: bytes) -> Reply | None:
-        """Handles a frame; returns the frame to send, or None. Raises only Refused."""
+        """Handles a frame; returns the frame to send, or None. Raises only PeerRefused."""
         if kind is FrameKind.REFUSED:
             raise refusal_text(body)
         step = _STEPS.get((self.state, kind))

@@ -92,7 +92,7 @@ def encode_hello(hello: Hello | Query) -> bytes:
 
 
 def decode_hello(payload: bytes) -> Hello | Query:
-    """Raises Refused."""
+    """Raises PeerRefused."""
     try:
         return _decoder.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -110,7 +110,7 @@ def judge(
     """Checks whether the node may connect. `open_` is the hello on the open connection to a node of
     its name. `dialed` is the name that this node meant to dial (None: it was dialed).
 
-    Raises Refused.
+    Raises PeerRefused.
     """
     info = hello.info
     name = info.name

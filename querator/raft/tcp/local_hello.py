@@ -83,7 +83,7 @@ class Greeter:
         self, connection: PeerConnection, handshake: Handshake, open_: Iterable[PeerConnection]
     ) -> tuple[FrameKind, bytes]:
         """The frame to send to a node that has proven the token. `open_` are the open connections.
-        Raises Refused.
+        Raises PeerRefused.
         """
         hello = decode_hello(handshake.payload)
         if isinstance(hello, Query):
@@ -99,7 +99,7 @@ class Greeter:
         return handshake.agree(encode_hello(self._hello(hello.info.name, hello.dial)))
 
     def _look_at(self, info: PeerInfo) -> None:
-        """Checks the description of a node that sends a query. Raises Refused for an old copy: it
+        """Checks the description of a node that sends a query. Raises PeerRefused for an old copy: it
         must not start.
         """
         if info.cluster_id is None:

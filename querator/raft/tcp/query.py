@@ -65,7 +65,7 @@ def query(
 
 
 def _ask(connection: PeerConnection, token: bytes, asked: Query, clock: Clock) -> bytes:
-    """Raises Refused and OSError."""
+    """Raises PeerRefused and OSError."""
     question = encode_hello(asked)
     handshake, reply = Handshake.dial(token, secrets.token_bytes(NONCE_BYTES), question)
     connection.reader.limits = QUERY_LIMITS

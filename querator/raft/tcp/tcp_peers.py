@@ -82,7 +82,7 @@ class TcpPeers:
         nodes' starts (None: empty). `on_old_copy` receives, on the thread that calls `receive`, the
         reason of another node that refuses this node's data as an old copy.
 
-        Raises OSError when it cannot listen, ConfigError when `listen` is not HOST:PORT, Refused
+        Raises OSError when it cannot listen, ConfigError when `listen` is not HOST:PORT, PeerRefused
         when others could not read `node`.
         """
         self._clock = clock
@@ -362,7 +362,7 @@ class TcpPeers:
     def _take_frames(
         self, connection: PeerConnection, messages: list[PeerMessage], now_s: float
     ) -> None:
-        """Raises Refused and OSError; `messages` has the messages before that."""
+        """Raises PeerRefused and OSError; `messages` has the messages before that."""
         reader = connection.reader
         # Sending the last frame of a handshake may fail and close the connection.
         while connection.phase is not Phase.CLOSED and (arrived := reader.next()) is not None:
@@ -408,7 +408,7 @@ class TcpPeers:
             self._send(connection, now_s)
 
     def _join(self, connection: PeerConnection, now_s: float) -> None:
-        """The handshake is done: the connection is open. Raises Refused."""
+        """The handshake is done: the connection is open. Raises PeerRefused."""
         hello = connection.hello
         if hello is None:
             raise PeerRefused(Code.UNEXPECTED, "a connection with a question sends nothing else")

@@ -29,7 +29,7 @@ _KINDS = {kind.value: kind for kind in FrameKind}
 Step = node_service_pb2.LinkHandshake
 Send = Callable[[Step], Awaitable[None]]
 Receive = Callable[[], Awaitable[Step]]
-"""Raises Refused when it receives something other than a step."""
+"""Raises PeerRefused when it receives something other than a step."""
 
 
 def link_key(token: bytes) -> bytes:
@@ -38,7 +38,7 @@ def link_key(token: bytes) -> bytes:
 
 
 async def dial(key: bytes, own: LinkHello, send: Send, receive: Receive) -> None:
-    """Authenticates this node and the other one to each other. Raises Refused, TimeoutError."""
+    """Authenticates this node and the other one to each other. Raises PeerRefused, TimeoutError."""
     async with asyncio.timeout(HANDSHAKE_S):
         shake, opening = Handshake.dial(key, secrets.token_bytes(NONCE_BYTES), encode_hello(own))
         await send(_step(*opening))
@@ -57,7 +57,7 @@ async def accept(
 ) -> LinkHello:
     """Authenticates the node that has opened the link and returns its hello. `judge` gets that
     hello and returns this node's hello, or raises Refused. A refused node receives the reason.
-    Raises Refused, TimeoutError.
+    Raises PeerRefused, TimeoutError.
     """
     try:
         async with asyncio.timeout(HANDSHAKE_S):
