@@ -146,7 +146,14 @@ def consume(
       querator consume images --exec './thumbnail "$QUERATOR_REFERENCE"' --concurrency 4
       querator consume mail --exec cat --limit 1
     """
-    rules = _Rules(command, queue, reject_exit_code, retry_delay, retry_delay_max, limit)
+    rules = _Rules(
+        command=command,
+        queue=queue,
+        reject_exit_code=reject_exit_code,
+        retry_delay=retry_delay,
+        retry_delay_max=retry_delay_max,
+        limit=limit,
+    )
     tally = _Tally()
 
     async def main(client: Client) -> None:

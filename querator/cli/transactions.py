@@ -107,12 +107,12 @@ def abort(queue: str, producer: str, batch: int, target: CommandTarget, as_json:
 
 def _view(one: StagedBatch) -> StagedView:
     return StagedView(
-        one.producer,
-        one.batch,
-        one.state.name.lower(),
-        one.stages,
-        one.items,
-        one.bytes,
-        one.begun_at,
-        one.changed_at,
+        producer=one.producer,
+        batch=one.batch,
+        state=one.state.name.lower(),
+        stages=one.stages,
+        items=one.items,
+        bytes=one.bytes,
+        begun_at=one.begun_at,
+        changed_at=one.changed_at,
     )

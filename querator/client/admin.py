@@ -171,12 +171,12 @@ class Admin:
         )
         return tuple(
             PartitionTime(
-                one.partition,
-                one.ahead.ToTimedelta(),
-                one.repaired,
-                one.leases,
-                one.scheduled,
-                one.expired,
+                partition=one.partition,
+                ahead=one.ahead.ToTimedelta(),
+                repaired=one.repaired,
+                leases=one.leases,
+                scheduled=one.scheduled,
+                expired=one.expired,
             )
             for one in response.partitions
         )
@@ -190,13 +190,13 @@ class Admin:
         )
         blocks = tuple(
             DamagedBlock(
-                one.partition,
-                one.first_seq,
-                one.items,
-                one.kept,
-                one.lost,
-                one.node,
-                one.reason,
+                partition=one.partition,
+                first_seq=one.first_seq,
+                items=one.items,
+                kept=one.kept,
+                lost=one.lost,
+                node=one.node,
+                reason=one.reason,
             )
             for one in response.blocks
         )

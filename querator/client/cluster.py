@@ -165,12 +165,12 @@ class ClusterAdmin:
             pending=_pending(newest, views),
             damage=tuple(
                 SeenDamage(
-                    view.node,
-                    group.namespace,
-                    group.queue,
-                    group.partition,
-                    group.damaged_blocks,
-                    group.damaged_items,
+                    node=view.node,
+                    namespace=group.namespace,
+                    queue=group.queue,
+                    partition=group.partition,
+                    blocks=group.damaged_blocks,
+                    items=group.damaged_items,
                 )
                 for view in views
                 for group in view.groups

@@ -33,12 +33,12 @@ _COUNTS = [
 def produced_runs(response: queue_service_pb2.ProduceResponse) -> tuple[ProducedRun, ...]:
     return tuple(
         ProducedRun(
-            batch.partition,
-            batch.first_seq,
-            batch.count,
-            tuple(batch.indexes),
-            batch.repeated_answer,
-            tuple((twin.index, twin.partition, twin.seq) for twin in batch.duplicates),
+            partition=batch.partition,
+            first_seq=batch.first_seq,
+            count=batch.count,
+            indexes=tuple(batch.indexes),
+            repeated=batch.repeated_answer,
+            duplicates=tuple((twin.index, twin.partition, twin.seq) for twin in batch.duplicates),
         )
         for batch in response.batches
     )

@@ -78,14 +78,14 @@ class Transactions:
 def _batches(txns: Sequence[pb.Txn]) -> tuple[StagedBatch, ...]:
     return tuple(
         StagedBatch(
-            one.producer,
-            one.batch,
-            TxnState(one.state),
-            one.stages,
-            one.items,
-            one.bytes,
-            instant(one.begun_at),
-            instant(one.changed_at),
+            producer=one.producer,
+            batch=one.batch,
+            state=TxnState(one.state),
+            stages=one.stages,
+            items=one.items,
+            bytes=one.bytes,
+            begun_at=instant(one.begun_at),
+            changed_at=instant(one.changed_at),
         )
         for one in txns
     )

@@ -190,12 +190,12 @@ class StagedTotals(msgspec.Struct, frozen=True):
     def joined(self, other: "StagedTotals") -> "StagedTotals":
         """The sum of both parts of one batch."""
         return StagedTotals(
-            self.producer,
-            self.batch,
-            self.stages + other.stages,
-            self.items + other.items,
-            self.bytes + other.bytes,
-            min(self.begun_ms, other.begun_ms),
-            max(self.since_ms, other.since_ms),
-            max(self.state, other.state),
+            producer=self.producer,
+            batch=self.batch,
+            stages=self.stages + other.stages,
+            items=self.items + other.items,
+            bytes=self.bytes + other.bytes,
+            begun_ms=min(self.begun_ms, other.begun_ms),
+            since_ms=max(self.since_ms, other.since_ms),
+            state=max(self.state, other.state),
         )

@@ -205,5 +205,16 @@ def send(
         first_seq, masks.to_bytes(mask), attempt, reason, died_at_ms or context.now_ms
     )
     OUTBOX.put(txn, group, target_group, move, value=encode(outgoing))
-    put_segment(context, first_seq, Segment(RowState.MOVING, attempt, 0, move, target_group, mask))
+    put_segment(
+        context,
+        first_seq,
+        Segment(
+            state=RowState.MOVING,
+            attempt=attempt,
+            releases=0,
+            position=move,
+            locator=target_group,
+            mask=mask,
+        ),
+    )
     context.state.moving += count

@@ -147,17 +147,17 @@ def closure(txn: ReadTransaction, query: ClosureQuery) -> Closure:
     outcomes = next(iter(ENDED.rows(txn, group)), None) is not None
     closing = row is not None and row.open and row.closing
     return Closure(
-        0 if row is None else row.routing,
-        closing,
-        state.items,
-        outcomes,
-        state.next_seq,
-        outbox_targets(txn, group),
-        state.pinned > 0 or state.redating is not None,
-        ()
+        routing=0 if row is None else row.routing,
+        closing=closing,
+        items=state.items,
+        outcomes=outcomes,
+        next_seq=state.next_seq,
+        targets=outbox_targets(txn, group),
+        pinned=state.pinned > 0 or state.redating is not None,
+        changes=()
         if row is None
         else tuple((one.version, done, one.waits) for one, done in passed(row, state)),
-        sources(txn, group) if closing else (),
+        sources=sources(txn, group) if closing else (),
     )
 
 
@@ -333,7 +333,16 @@ def _facts_of(
             if target != page.own:
                 yield (
                     target,
-                    OutcomeFact(sequence, 0, 0, outcome.at_ms, (), -1, outcome.mode, tuple(there)),
+                    OutcomeFact(
+                        sequence=sequence,
+                        first_seq=0,
+                        count=0,
+                        at_ms=outcome.at_ms,
+                        duplicates=(),
+                        partition=-1,
+                        mode=outcome.mode,
+                        places=tuple(there),
+                    ),
                 )
         return
     partition = page.own if outcome.partition < 0 else outcome.partition
@@ -342,13 +351,13 @@ def _facts_of(
             yield (
                 target,
                 OutcomeFact(
-                    sequence,
-                    outcome.first_seq,
-                    outcome.count,
-                    outcome.at_ms,
-                    tuple((*twin, page.own)[:3] for twin in outcome.duplicates),
-                    partition,
-                    outcome.mode,
+                    sequence=sequence,
+                    first_seq=outcome.first_seq,
+                    count=outcome.count,
+                    at_ms=outcome.at_ms,
+                    duplicates=tuple((*twin, page.own)[:3] for twin in outcome.duplicates),
+                    partition=partition,
+                    mode=outcome.mode,
                 ),
             )
 

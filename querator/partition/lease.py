@@ -158,7 +158,13 @@ def _still_held(context: ApplyContext, number: int, row: LeaseRow) -> Iterator[L
         if mask:
             size = block_of(context, part.first_seq).size(mask)
             yield LeasedSegment(
-                part.first_seq, mask, part.attempt, mask.bit_count(), size, number, row.deadline_ms
+                first_seq=part.first_seq,
+                mask=mask,
+                attempt=part.attempt,
+                count=mask.bit_count(),
+                bytes=size,
+                lease=number,
+                deadline_ms=row.deadline_ms,
             )
 
 
@@ -295,7 +301,12 @@ def _record(context: ApplyContext, caller: LeaseCaller, taken: list[_Taken]) -> 
                 context,
                 first_seq,
                 Segment(
-                    RowState.LEASED, attempt, segment.releases, segment.position, number, piece
+                    state=RowState.LEASED,
+                    attempt=attempt,
+                    releases=segment.releases,
+                    position=segment.position,
+                    locator=number,
+                    mask=piece,
                 ),
             )
             piece_size = size if piece == mask else block.size(piece)

@@ -78,7 +78,12 @@ def move(context: ApplyContext, command: Move, parts: Sequence[tuple[int, int]])
         if here:
             lengths = command.lengths[start * 4 : (start + length) * 4]
             _take_block(
-                context, part, base + start, lengths, here, command.items[start : start + length]
+                context=context,
+                part=part,
+                first_seq=base + start,
+                lengths=lengths,
+                alive=here,
+                items=command.items[start : start + length],
             )
         else:
             attachments.drop(txn, group, context.index, part, log_first=context.log_first)
@@ -159,7 +164,15 @@ def _take_block(
             at_ms = expire_at(context.now_ms, shorter(expire_ms, queue_timeout_ms))
             own.append(OwnTimes(ordinal, at_ms, expire_ms, lease_ms))
     expires_ms = expire_at(context.now_ms, queue_timeout_ms)
-    add_block(context, (context.index, part), first_seq, lengths, alive, expires_ms, own)
+    add_block(
+        context=context,
+        attachment=(context.index, part),
+        first_seq=first_seq,
+        lengths=lengths,
+        alive=alive,
+        expire_at_ms=expires_ms,
+        own=own,
+    )
     for ordinal, item in letters:
         OVERLAYS.put(
             context.txn, context.group, first_seq + ordinal, value=encode(Overlay(letter=item))

@@ -131,31 +131,31 @@ def _moved_item(
         letter = overlay.letter
         assert letter is not None, "only dead letters are redriven"
         return MovedItem(
-            letter.origin_queue,
-            letter.origin_partition,
-            letter.origin_group,
-            letter.origin_seq,
-            0,
-            DeadCause.NONE,
-            (),
-            letter.produced_at_ms,
-            letter.died_at_ms,
-            letter.expire_timeout_ms,
-            letter.lease_timeout_ms,
+            origin_queue=letter.origin_queue,
+            origin_partition=letter.origin_partition,
+            origin_group=letter.origin_group,
+            origin_seq=letter.origin_seq,
+            attempts=0,
+            reason=DeadCause.NONE,
+            errors=(),
+            produced_at_ms=letter.produced_at_ms,
+            died_at_ms=letter.died_at_ms,
+            expire_timeout_ms=letter.expire_timeout_ms,
+            lease_timeout_ms=letter.lease_timeout_ms,
         )
     own = block.own_times(ordinal)
     return MovedItem(
-        queue,
-        partition,
-        group,
-        row.first_seq + ordinal,
-        row.attempt,
-        row.reason,
-        overlay.errors,
-        block.produced_at_ms,
-        row.died_at_ms,
-        own.expire_timeout_ms,
-        own.lease_timeout_ms,
+        origin_queue=queue,
+        origin_partition=partition,
+        origin_group=group,
+        origin_seq=row.first_seq + ordinal,
+        attempts=row.attempt,
+        reason=row.reason,
+        errors=overlay.errors,
+        produced_at_ms=block.produced_at_ms,
+        died_at_ms=row.died_at_ms,
+        expire_timeout_ms=own.expire_timeout_ms,
+        lease_timeout_ms=own.lease_timeout_ms,
     )
 
 

@@ -78,14 +78,14 @@ def produce(
         if alive:
             own = [special for special in specials if start <= special.ordinal < start + count]
             place_block(
-                context,
-                (context.index, part),
-                base + start,
-                lengths[start * 4 : (start + count) * 4],
-                alive,
-                own,
-                held,
-                start,
+                context=context,
+                attachment=(context.index, part),
+                first_seq=base + start,
+                lengths=lengths[start * 4 : (start + count) * 4],
+                alive=alive,
+                specials=own,
+                held=held,
+                start=start,
             )
         else:
             attachments.drop(
@@ -223,7 +223,15 @@ def place_block(
             expires = expire_at(max(now_ms, special.enqueue_at_ms if due_ms else 0), timeout_ms)
             own.append(OwnTimes(ordinal, expires, expire_ms, lease_ms))
     expires_ms = expire_at(now_ms, queue_timeout_ms)
-    add_block(context, attachment, first_seq, lengths, alive, expires_ms, own)
+    add_block(
+        context=context,
+        attachment=attachment,
+        first_seq=first_seq,
+        lengths=lengths,
+        alive=alive,
+        expire_at_ms=expires_ms,
+        own=own,
+    )
     ready = alive
     for (due_ms, lane), mask in sorted(later.items()):
         ready &= ~mask

@@ -50,7 +50,7 @@ from querator.partition.rows import (
 )
 from querator.storage.tables import PRODUCER_CHECKS, PRODUCER_OUTCOMES, PRODUCERS
 
-UNKNOWN = ProducerRow(0, 0, 0, 0, 0, 0)
+UNKNOWN = ProducerRow(highest=0, forgotten=0, last_ms=0, oldest_ms=0, kept=0, check_at_ms=0)
 FORGET_AT_ONCE = 64
 """Number of outcomes above PRODUCER_OUTCOMES_MAX that are forgotten together: each time costs a
 scan.
@@ -140,12 +140,12 @@ def remember(
         check_at_ms = _check_after(now_ms + context.queue.dedup_window_ms)
         _enter(context, producer_id, check_at_ms)
     updated = ProducerRow(
-        max(producer.highest, sequence),
-        producer.forgotten,
-        now_ms,
-        producer.oldest_ms if producer.kept else now_ms,
-        producer.kept + (before is None),
-        check_at_ms,
+        highest=max(producer.highest, sequence),
+        forgotten=producer.forgotten,
+        last_ms=now_ms,
+        oldest_ms=producer.oldest_ms if producer.kept else now_ms,
+        kept=producer.kept + (before is None),
+        check_at_ms=check_at_ms,
     )
     if updated.kept >= PRODUCER_OUTCOMES_MAX + FORGET_AT_ONCE:
         updated = _forget(context, producer_id, updated, FORGET_AT_ONCE, everything=True)
@@ -197,9 +197,13 @@ def adopt_producer(context: ApplyContext, fact: ProducerFact) -> None:
         check_at_ms = _check_after(max(check_at_ms, context.now_ms))
         _enter(context, producer_id, check_at_ms)
     adopted = ProducerRow(
-        max(producer.highest, fact.highest), max(producer.forgotten, fact.forgotten),
-        last_ms, oldest_ms, kept, check_at_ms,
-    )  # fmt: skip
+        highest=max(producer.highest, fact.highest),
+        forgotten=max(producer.forgotten, fact.forgotten),
+        last_ms=last_ms,
+        oldest_ms=oldest_ms,
+        kept=kept,
+        check_at_ms=check_at_ms,
+    )
     PRODUCERS.put(txn, group, producer_id, value=encode(adopted))
 
 
@@ -214,12 +218,12 @@ def _adopted(
         more = request_places.merged(here, fact.places)[len(here) :]
         return msgspec.structs.replace(before, elsewhere=before.elsewhere + more)
     return ProducerOutcome(
-        fact.first_seq,
-        fact.count,
-        fact.at_ms,
-        fact.duplicates,
-        -1 if fact.partition == context.queue.partition else fact.partition,
-        fact.mode,
+        first_seq=fact.first_seq,
+        count=fact.count,
+        at_ms=fact.at_ms,
+        duplicates=fact.duplicates,
+        partition=-1 if fact.partition == context.queue.partition else fact.partition,
+        mode=fact.mode,
         elsewhere=fact.places,
     )
 
@@ -261,8 +265,8 @@ def forget_producers(context: ApplyContext, rows_max: int) -> int:
         next_ms = _check_after(max(next_ms, now_ms))
         PRODUCER_CHECKS.put(txn, group, next_ms, producer_id, value=b"")
         updated = ProducerRow(
-            producer.highest, producer.forgotten, producer.last_ms,
-            producer.oldest_ms, producer.kept, next_ms,
+            highest=producer.highest, forgotten=producer.forgotten, last_ms=producer.last_ms,
+            oldest_ms=producer.oldest_ms, kept=producer.kept, check_at_ms=next_ms,
         )  # fmt: skip
         PRODUCERS.put(txn, group, producer_id, value=encode(updated))
     return done
@@ -358,9 +362,13 @@ def _forget(
     for key in doomed:
         txn.delete(key)
     return ProducerRow(
-        producer.highest, max(forgotten, producer.forgotten), producer.last_ms,
-        oldest_ms, producer.kept - len(doomed), producer.check_at_ms,
-    )  # fmt: skip
+        highest=producer.highest,
+        forgotten=max(forgotten, producer.forgotten),
+        last_ms=producer.last_ms,
+        oldest_ms=oldest_ms,
+        kept=producer.kept - len(doomed),
+        check_at_ms=producer.check_at_ms,
+    )
 
 
 def _silent_since(producer_id: bytes, last_ms: int) -> int:

@@ -362,14 +362,14 @@ def _dead_letter(overlay: rows.Overlay) -> DeadOrigin | None:
     if letter is None:
         return None
     return DeadOrigin(
-        letter.origin_queue,
-        letter.origin_partition,
-        letter.origin_seq,
-        letter.attempts,
-        letter.reason,
-        letter.errors,
-        letter.produced_at_ms,
-        letter.died_at_ms,
+        origin_queue=letter.origin_queue,
+        origin_partition=letter.origin_partition,
+        origin_seq=letter.origin_seq,
+        attempts=letter.attempts,
+        reason=letter.reason,
+        errors=letter.errors,
+        produced_at_ms=letter.produced_at_ms,
+        died_at_ms=letter.died_at_ms,
     )
 
 

@@ -63,14 +63,14 @@ def readers(txn: ReadTransaction, group: int) -> tuple[ReaderState, ...]:
     state = _state(txn, group)
     found = [
         ReaderState(
-            row.reader_id,
-            row.epoch,
-            row.opened_at_ms,
-            row.advanced_at_ms,
-            row.acked_seq,
-            batch_of(row),
-            state.ready,
-            state.now_ms,
+            reader_id=row.reader_id,
+            epoch=row.epoch,
+            opened_at_ms=row.opened_at_ms,
+            advanced_at_ms=row.advanced_at_ms,
+            acked_seq=row.acked_seq,
+            batch=batch_of(row),
+            ready=state.ready,
+            now_ms=state.now_ms,
         )
         for row in reader_rows(txn, group)
     ]

@@ -91,13 +91,13 @@ def oldest_batch_at(txn: ReadTransaction, group: int) -> int:
 
 def answer_of(row: ReaderRow, state: PartitionState, share: SettingsRow) -> ReaderResult:
     return ReaderResult(
-        row.epoch,
-        row.acked_seq,
-        batch_of(row),
-        state.next_position - 1,
-        state.now_ms,
-        row.dead_seq,
-        share.routing,
+        epoch=row.epoch,
+        acked_seq=row.acked_seq,
+        batch=batch_of(row),
+        position=state.next_position - 1,
+        now_ms=state.now_ms,
+        dead_seq=row.dead_seq,
+        routing=share.routing,
     )
 
 
@@ -346,10 +346,14 @@ def _reserve(context: ApplyContext, row: ReaderRow, command: AdvanceReader) -> O
             context,
             first_seq,
             Segment(
-                RowState.RESERVED, segment.attempt, segment.releases, segment.position,
-                row.number, mask,
+                state=RowState.RESERVED,
+                attempt=segment.attempt,
+                releases=segment.releases,
+                position=segment.position,
+                locator=row.number,
+                mask=mask,
             ),
-        )  # fmt: skip
+        )
         items = ReservedItems(first_seq, masks.to_bytes(mask))
         RESERVED.put(txn, group, row.number, count, value=encode(items))
         taken = mask.bit_count()

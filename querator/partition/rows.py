@@ -345,7 +345,14 @@ def encode_segment(segment: Segment) -> bytes:
 def decode_segment(row: bytes) -> Segment:
     state, attempt, releases, position, locator = _SEGMENT.unpack_from(row)
     mask = int.from_bytes(row[_SEGMENT_SIZE:], "little")
-    return Segment(state, attempt, releases, position, locator, mask)
+    return Segment(
+        state=state,
+        attempt=attempt,
+        releases=releases,
+        position=position,
+        locator=locator,
+        mask=mask,
+    )
 
 
 class LeasedItems(msgspec.Struct, array_like=True, gc=False):

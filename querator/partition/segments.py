@@ -83,12 +83,12 @@ def put_segment(context: ApplyContext, first_seq: int, segment: Segment) -> None
 
 def without(segment: Segment, part: int) -> Segment:
     return Segment(
-        segment.state,
-        segment.attempt,
-        segment.releases,
-        segment.position,
-        segment.locator,
-        segment.mask & ~part,
+        state=segment.state,
+        attempt=segment.attempt,
+        releases=segment.releases,
+        position=segment.position,
+        locator=segment.locator,
+        mask=segment.mask & ~part,
     )
 
 
@@ -143,7 +143,18 @@ def place_ready(
 ) -> None:
     """Makes items ready at a position that no other segment has."""
     slot = masks.low(mask)
-    put_segment(context, first_seq, Segment(RowState.READY, attempt, releases, position, 0, mask))
+    put_segment(
+        context,
+        first_seq,
+        Segment(
+            state=RowState.READY,
+            attempt=attempt,
+            releases=releases,
+            position=position,
+            locator=0,
+            mask=mask,
+        ),
+    )
     READY.put(context.txn, context.group, LANE, position, slot, value=first_seq.to_bytes(8, "big"))
     context.state.ready += mask.bit_count()
     context.count_ahead(position, mask.bit_count())
@@ -160,7 +171,18 @@ def place_held(
     lane: int,
 ) -> None:
     """Keeps items in a lane from which nothing is leased. `restore` makes them ready."""
-    put_segment(context, first_seq, Segment(RowState.HELD, attempt, releases, position, lane, mask))
+    put_segment(
+        context,
+        first_seq,
+        Segment(
+            state=RowState.HELD,
+            attempt=attempt,
+            releases=releases,
+            position=position,
+            locator=lane,
+            mask=mask,
+        ),
+    )
     slot, value = masks.low(mask), first_seq.to_bytes(8, "big")
     HELD.put(context.txn, context.group, lane, position, slot, value=value)
     context.state.held += mask.bit_count()
@@ -240,7 +262,16 @@ def place_scheduled(
     """
     slot = masks.low(mask)
     put_segment(
-        context, first_seq, Segment(RowState.SCHEDULED, attempt, releases, lane, due_ms, mask)
+        context,
+        first_seq,
+        Segment(
+            state=RowState.SCHEDULED,
+            attempt=attempt,
+            releases=releases,
+            position=lane,
+            locator=due_ms,
+            mask=mask,
+        ),
     )
     SCHEDULED.put(context.txn, context.group, due_ms, first_seq, slot, value=b"")
     context.state.scheduled += mask.bit_count()

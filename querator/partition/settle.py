@@ -123,7 +123,15 @@ def retry(context: ApplyContext, command: Retry) -> SettleResult:
         block = block_of(context, items.first_seq)
         if command.error:
             _add_error(context, items.first_seq, piece.mask, command.error)
-        _give_back(context, command, items.first_seq, block, segment, piece.mask, due_ms)
+        _give_back(
+            context=context,
+            command=command,
+            first_seq=items.first_seq,
+            block=block,
+            segment=segment,
+            mask=piece.mask,
+            due_ms=due_ms,
+        )
     _write(context, leases, verb)
     return result
 

@@ -88,16 +88,16 @@ def stage(
     for piece, (part, count) in enumerate(parts):
         stop = start + count
         staged = StagedPiece(
-            context.index,
-            part,
-            command.lengths[start * 4 : stop * 4],
-            sum(unpack(f"<{count}I", command.lengths[start * 4 : stop * 4])),
-            tuple(
+            index=context.index,
+            part=part,
+            lengths=command.lengths[start * 4 : stop * 4],
+            size=sum(unpack(f"<{count}I", command.lengths[start * 4 : stop * 4])),
+            specials=tuple(
                 _at(special, special.ordinal - start)
                 for special in command.specials
                 if start <= special.ordinal < stop
             ),
-            command.slots[start * 2 : stop * 2],
+            slots=command.slots[start * 2 : stop * 2],
         )
         STAGED.put(
             context.txn, context.group, number, command.sequence, piece, value=encode(staged)
@@ -156,9 +156,15 @@ def _begun(context: ApplyContext, command: Stage, hashed: bytes) -> tuple[int, S
     state.next_stage = number + 1
     state.stages += 1
     row = StageRow(
-        command.producer, command.batch, command.task, command.attempt, command.routing,
-        now_ms, now_ms, 0,
-    )  # fmt: skip
+        producer=command.producer,
+        batch=command.batch,
+        task=command.task,
+        attempt=command.attempt,
+        routing=command.routing,
+        begun_ms=now_ms,
+        since_ms=now_ms,
+        check_at_ms=0,
+    )
     STAGE_NAMES.put(
         context.txn, context.group, hashed, command.batch, command.task, command.attempt,
         value=number.to_bytes(8, "big"),
@@ -323,7 +329,15 @@ def _show(context: ApplyContext, piece: StagedPiece, count: int) -> int:
     state.produced += alive.bit_count()
     living = [special for special in piece.specials if alive >> special.ordinal & 1]
     held = held_keys.lanes(context, piece.slots, alive)
-    place_block(context, (piece.index, piece.part), first_seq, piece.lengths, alive, living, held)
+    place_block(
+        context=context,
+        attachment=(piece.index, piece.part),
+        first_seq=first_seq,
+        lengths=piece.lengths,
+        alive=alive,
+        specials=living,
+        held=held,
+    )
     return 1 + len(piece.specials) + len(held)
 
 

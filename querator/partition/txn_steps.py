@@ -241,9 +241,15 @@ def _staged(view: ReadTransaction, query: StagedQuery) -> StagedPage:
             more = True
             continue
         one = StagedTotals(
-            row.producer, row.batch, 1, row.count, row.size, row.begun_ms, row.since_ms,
-            TransactionState.PREPARING if row.txn else TransactionState.NONE,
-        )  # fmt: skip
+            producer=row.producer,
+            batch=row.batch,
+            stages=1,
+            items=row.count,
+            bytes=row.size,
+            begun_ms=row.begun_ms,
+            since_ms=row.since_ms,
+            state=TransactionState.PREPARING if row.txn else TransactionState.NONE,
+        )
         batches[key] = one if before is None else before.joined(one)
     for _, raw in TXNS.rows(view, query.group):
         txn = decode_txn(raw)
@@ -253,14 +259,14 @@ def _staged(view: ReadTransaction, query: StagedQuery) -> StagedPage:
             more = True
             continue
         one = StagedTotals(
-            txn.producer,
-            txn.batch,
-            0,
-            0,
-            0,
-            txn.begun_ms,
-            txn.begun_ms,
-            TransactionState(txn.state),
+            producer=txn.producer,
+            batch=txn.batch,
+            stages=0,
+            items=0,
+            bytes=0,
+            begun_ms=txn.begun_ms,
+            since_ms=txn.begun_ms,
+            state=TransactionState(txn.state),
         )
         batches[key] = one if before is None else before.joined(one)
     return StagedPage(tuple(batches.values()), more)

@@ -317,7 +317,9 @@ class Host:
         Raises QueratorError: STORAGE_FULL, INTERNAL, UNAVAILABLE.
         """
         future = self._request_future(hung=ErrorCode.OUTCOME_UNKNOWN)
-        self._put(Mend(group, index, part, data, is_wanted, future))
+        self._put(
+            Mend(group=group, index=index, part=part, data=data, is_wanted=is_wanted, future=future)
+        )
         await future
 
     async def change_replicas(self, group: GroupId, change: Change) -> None:

@@ -243,12 +243,12 @@ class GrpcServer:
 
     def _produce_stream(self, context: Context, request_id: str, _: object) -> ProduceStream:
         return ProduceStream(
-            context,
-            request_id,
-            self._queue_service,
-            self._limits,
-            self._calls.counts,
-            self.incoming.messages_of(context.peer()),
+            context=context,
+            request_id=request_id,
+            service=self._queue_service,
+            request_limits=self._limits,
+            counts=self._calls.counts,
+            messages=self.incoming.messages_of(context.peer()),
         )
 
     def _lease_stream(self, context: Context, request_id: str, _: object) -> LeaseStream:

@@ -229,10 +229,25 @@ class AdminService:
             raise invalid("state", "is not a state of items", value=state)
 
         def query(group: GroupId, after_seq: int, limit: int, bytes_max: int) -> PeekQuery:
-            return PeekQuery(group, state, after_seq, limit, bytes_max, stale)
+            return PeekQuery(
+                group=group,
+                state=state,
+                after_seq=after_seq,
+                limit=limit,
+                bytes_max=bytes_max,
+                stale=stale,
+            )
 
         scope = f"items/{queue.id}/{state}"
-        return await self._page(queue, scope, limit, page_token, query, deadline, stale=stale)
+        return await self._page(
+            queue=queue,
+            scope=scope,
+            limit=limit,
+            page_token=page_token,
+            query=query,
+            deadline=deadline,
+            stale=stale,
+        )
 
     async def list_dead_letters(
         self,
@@ -256,10 +271,25 @@ class AdminService:
         dead = await self._live(namespace, queue.settings.dead_queue) if origin else queue
 
         def query(group: GroupId, after_seq: int, limit: int, bytes_max: int) -> LettersQuery:
-            return LettersQuery(group, origin, after_seq, limit, bytes_max, stale)
+            return LettersQuery(
+                group=group,
+                origin_queue=origin,
+                after_seq=after_seq,
+                limit=limit,
+                bytes_max=bytes_max,
+                stale=stale,
+            )
 
         scope = f"dead/{queue.id}/{dead.id}"
-        return await self._page(dead, scope, limit, page_token, query, deadline, stale=stale)
+        return await self._page(
+            queue=dead,
+            scope=scope,
+            limit=limit,
+            page_token=page_token,
+            query=query,
+            deadline=deadline,
+            stale=stale,
+        )
 
     async def _page(
         self,
@@ -325,7 +355,12 @@ class AdminService:
                 ahead_ms = ahead_ms if stats.behind_ms else done.changed
             found.append(
                 PartitionTimeError(
-                    partition, ahead_ms, not dry_run, stats.leases, stats.scheduled, stats.expired
+                    partition=partition,
+                    ahead_ms=ahead_ms,
+                    repaired=not dry_run,
+                    leases=stats.leases,
+                    scheduled=stats.scheduled,
+                    expired=stats.expired,
                 )
             )
         return tuple(found)

@@ -331,10 +331,24 @@ def _move(
         there_next = tuple(map(node_name, placing.nodes))
         leader, reason = node_name(placing.leader), placing.reason
         return ClusterMove(
-            queue.namespace, queue.name, partition, there, there_next, leader, reason, moving=False
+            namespace=queue.namespace,
+            queue=queue.name,
+            partition=partition,
+            origin=there,
+            to=there_next,
+            leader=leader,
+            reason=reason,
+            moving=False,
         )
     return ClusterMove(
-        queue.namespace, queue.name, partition, (), there, leader, "under way", moving=True
+        namespace=queue.namespace,
+        queue=queue.name,
+        partition=partition,
+        origin=(),
+        to=there,
+        leader=leader,
+        reason="under way",
+        moving=True,
     )
 
 

@@ -71,12 +71,12 @@ def command_of(call: CompleteCall | RetryCall) -> Settle:
     if isinstance(call, CompleteCall):
         return lambda leases: Complete(leases, call.all_or_nothing)
     return lambda leases: Retry(
-        leases,
-        call.retry_at_ms,
-        call.dead,
-        call.error,
-        call.count_attempt,
-        call.all_or_nothing,
+        leases=leases,
+        retry_at_ms=call.retry_at_ms,
+        dead=call.dead,
+        error=call.error,
+        count_attempt=call.count_attempt,
+        all_or_nothing=call.all_or_nothing,
     )
 
 
@@ -181,7 +181,14 @@ async def settle(
     queue, shares, unheard = await _shares(
         directory, queue, call.leases, field="leases[{}].lease_id", deadline=deadline
     )
-    answers = await _ask(router, queue, shares, command_of(call), budget, deadline)
+    answers = await _ask(
+        router=router,
+        queue=queue,
+        shares=shares,
+        command=command_of(call),
+        budget=budget,
+        deadline=deadline,
+    )
     outcomes: list[LeaseOutcome | None] = [None] * len(call.leases)
     errors = [answer for answer in answers if isinstance(answer, QueratorError)]
     named = sum(len(share.positions) for share in shares) + len(unheard)
@@ -236,17 +243,41 @@ async def extend(
 
     asked_s = clock.monotonic_s()
     if call.lease_ids:
-        answers = await _ask(router, queue, shares, command, budget, deadline)
+        answers = await _ask(
+            router=router,
+            queue=queue,
+            shares=shares,
+            command=command,
+            budget=budget,
+            deadline=deadline,
+        )
     else:
         # Leases in known partitions do not wait for unknown partitions.
         async with asyncio.TaskGroup() as group:
             catching_up = group.create_task(directory.whole(queue, deadline=deadline))
-            known = await _ask(router, queue, shares, command, budget, deadline)
+            known = await _ask(
+                router=router,
+                queue=queue,
+                shares=shares,
+                command=command,
+                budget=budget,
+                deadline=deadline,
+            )
         newest = catching_up.result()
         same = _in_common(queue.groups, newest.groups)
         more = _of_all(newest, same)
         queue, shares = newest, [*shares[:same], *more]
-        answers = [*known[:same], *await _ask(router, queue, more, command, budget, deadline)]
+        answers = [
+            *known[:same],
+            *await _ask(
+                router=router,
+                queue=queue,
+                shares=more,
+                command=command,
+                budget=budget,
+                deadline=deadline,
+            ),
+        ]
     elapsed_ms = int((clock.monotonic_s() - asked_s) * 1000)
     merged: list[LeaseExtension] = []
     named = [LeaseExtension(lease_id, 0, 0) for lease_id in call.lease_ids]

@@ -153,12 +153,12 @@ class _Known(msgspec.Struct, frozen=True):
 
     def of(self, wanted: Sequence[bool]) -> "_Known":
         return _Known(
-            array("q", compress(self.seq, wanted)),
-            bytes(compress(self.state, wanted)),
-            array("i", compress(self.attempts, wanted)),
-            array("q", compress(self.produced_at, wanted)),
-            array("q", compress(self.due_at, wanted)),
-            list(compress(self.overlays, wanted)),
+            seq=array("q", compress(self.seq, wanted)),
+            state=bytes(compress(self.state, wanted)),
+            attempts=array("i", compress(self.attempts, wanted)),
+            produced_at=array("q", compress(self.produced_at, wanted)),
+            due_at=array("q", compress(self.due_at, wanted)),
+            overlays=list(compress(self.overlays, wanted)),
         )
 
 
@@ -178,7 +178,14 @@ def _known(runs: Sequence[ItemRun]) -> _Known:
         if scheduled:
             due_at.extend([ms * _US_PER_MS for ms in run.due_at_ms] or [0] * count)
     states = b"".join([run.states for run in runs])
-    return _Known(seq, states, attempts, produced_at, due_at, overlays)
+    return _Known(
+        seq=seq,
+        state=states,
+        attempts=attempts,
+        produced_at=produced_at,
+        due_at=due_at,
+        overlays=overlays,
+    )
 
 
 def _head(partition: int, given: _Given, known: _Known) -> bytes:

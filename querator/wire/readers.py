@@ -133,13 +133,15 @@ def parse_release_reader(data: bytes) -> ReleaseReaderCall:
     if message.batch_seq and partition is None:
         raise invalid("batch_seq", "is of one partition: give partition, too")
     return ReleaseReaderCall(
-        field_checks.check_namespace(message.namespace),
-        field_checks.check_name(message.queue, field="queue"),
-        _reader_id(message.reader_id),
-        partition,
-        message.remove,
-        field_checks.check_range(message.batch_seq, field="batch_seq", least=0, most=_U63_MAX),
-        message.dead_letters,
+        namespace=field_checks.check_namespace(message.namespace),
+        queue=field_checks.check_name(message.queue, field="queue"),
+        reader_id=_reader_id(message.reader_id),
+        partition=partition,
+        remove=message.remove,
+        batch_seq=field_checks.check_range(
+            message.batch_seq, field="batch_seq", least=0, most=_U63_MAX
+        ),
+        dead=message.dead_letters,
     )
 
 

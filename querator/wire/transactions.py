@@ -82,7 +82,14 @@ def parse_commit(data: bytes) -> CommitCall:
                 tuple(parts),
             )
         )
-    return CommitCall(namespace, queue, producer, batch, tuple(attempts), _timeout_ms(message))
+    return CommitCall(
+        namespace=namespace,
+        queue=queue,
+        producer=producer,
+        batch=batch,
+        attempts=tuple(attempts),
+        timeout_ms=_timeout_ms(message),
+    )
 
 
 def encode_committed(reply: CommitReply) -> bytes:

@@ -180,9 +180,14 @@ def _pauses(books: Books, disk: Disk, event: Event) -> Pauses:
     produce_s, delivery_s, item_s = books.pauses(event.since_s, event.until_s)
     disk_s = disk.longest(event.since_s, event.until_s)
     return Pauses(
-        event.kind, event.node, event.partition,
-        _ms(produce_s), _ms(delivery_s), _ms(item_s), _ms(disk_s),
-    )  # fmt: skip
+        kind=event.kind,
+        node=event.node,
+        partition=event.partition,
+        produce_ms=_ms(produce_s),
+        delivery_ms=_ms(delivery_s),
+        item_ms=_ms(item_s),
+        disk_ms=_ms(disk_s),
+    )
 
 
 def _otherwise(
@@ -197,11 +202,11 @@ def _otherwise(
         if since_s < until_s
     ]
     return Pauses(
-        "between", "", 0,
-        max(pauses.produce_ms for pauses in between),
-        max(pauses.delivery_ms for pauses in between),
-        max(pauses.item_ms for pauses in between),
-        max(pauses.disk_ms for pauses in between),
+        kind="between", node="", partition=0,
+        produce_ms=max(pauses.produce_ms for pauses in between),
+        delivery_ms=max(pauses.delivery_ms for pauses in between),
+        item_ms=max(pauses.item_ms for pauses in between),
+        disk_ms=max(pauses.disk_ms for pauses in between),
     )  # fmt: skip
 
 

@@ -268,7 +268,14 @@ class User:
         if op is None:
             now_s = self.recorder.clock()
             begin_s = max(began_s, now_s - DELIVERY_S)
-            op = Operation(self.name, queue, begin_s, now_s, Lease(0), Leased(()))
+            op = Operation(
+                client=self.name,
+                queue=queue,
+                begin_s=begin_s,
+                end_s=now_s,
+                request=Lease(0),
+                outcome=Leased(()),
+            )
             self._delivering[batch.lease_id] = op
             self.recorder.history.operations.append(op)
         assert isinstance(op.request, Lease)

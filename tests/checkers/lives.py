@@ -210,7 +210,14 @@ class Lives:
             tenure.items.setdefault(seq, grant.attempt)
             place = (op.queue, grant.partition, seq)
             self.deliveries[place].append(
-                Delivery(place, reference, grant.attempt, grant.lease, op, grant.repeated)
+                Delivery(
+                    place=place,
+                    reference=reference,
+                    attempt=grant.attempt,
+                    lease=grant.lease,
+                    operation=op,
+                    repeated=grant.repeated,
+                )
             )
 
     def _gather_settles(self) -> None:
@@ -287,7 +294,16 @@ def settles_of(op: Operation) -> Iterator[Settle]:
         if isinstance(op.outcome, Settled) and op.outcome.again:
             # Its earlier tries are calls of unknown outcome.
             seqs = spread(named.ranges) if named.ranges else None
-            yield Settle(op, completes, named.lease, seqs, [], [], [], known=False)
+            yield Settle(
+                operation=op,
+                completes=completes,
+                lease=named.lease,
+                named=seqs,
+                done=[],
+                repeated=[],
+                lost=[],
+                known=False,
+            )
         yield _settle(op, completes, named, answered)
 
 
@@ -296,16 +312,25 @@ def _settle(
 ) -> Settle:
     seqs = spread(named.ranges) if named.ranges else None
     if isinstance(op.outcome, Unknown):
-        return Settle(op, completes, named.lease, seqs, [], [], [], known=False)
+        return Settle(
+            operation=op,
+            completes=completes,
+            lease=named.lease,
+            named=seqs,
+            done=[],
+            repeated=[],
+            lost=[],
+            known=False,
+        )
     outcomes = answered[named.lease]
     outcome = outcomes.pop(0) if outcomes else Outcome(named.lease)
     return Settle(
-        op,
-        completes,
-        named.lease,
-        seqs,
-        spread(outcome.done),
-        spread(outcome.repeated),
-        spread(outcome.lost),
+        operation=op,
+        completes=completes,
+        lease=named.lease,
+        named=seqs,
+        done=spread(outcome.done),
+        repeated=spread(outcome.repeated),
+        lost=spread(outcome.lost),
         known=True,
     )

@@ -125,7 +125,18 @@ class Client:
 
     async def _configure(self, node: Node) -> None:
         for group, targets in ((QUEUE, (DeadTarget("dead", 0, DEAD),)), (DEAD, ())):
-            settings = PartitionSettings("default", "q", 1, 0, 30_000, 0, 0, 3_600_000, 0, targets)
+            settings = PartitionSettings(
+                namespace="default",
+                queue="q",
+                queue_id=1,
+                partition=0,
+                lease_timeout_ms=30_000,
+                expire_timeout_ms=0,
+                max_attempts=0,
+                dedup_window_ms=3_600_000,
+                items_max=0,
+                dead_targets=targets,
+            )
             await node.ask(group, Configure(1, settings))
 
     async def _produce(self, node: Node, sequence: int) -> ProduceResult:

@@ -77,5 +77,5 @@ def _raw(path: Path) -> Iterator[Record]:
             text = file.read(size)
             if len(text) < size:
                 return
-            yield Record(position, Kind(kind), inode, a, b, text)
+            yield Record(position=position, kind=Kind(kind), inode=inode, a=a, b=b, text=text)
             position += _HEADER.size + size

@@ -284,7 +284,15 @@ class Checks:
         while first_new > base + 1 and terms.get(first_new - 1) != journal.term_at(first_new - 1):
             first_new -= 1
         if first_new <= last:
-            self._compare(who, node, group, truth, first_new, last, terms)
+            self._compare(
+                who=who,
+                node=node,
+                group=group,
+                truth=truth,
+                first=first_new,
+                last=last,
+                terms=terms,
+            )
         if terms.get(base) != journal.term_at(base):
             if base in terms and base <= view.commit:
                 self.found(f"{who}: the log begins with another term than entry {base} had")
@@ -460,8 +468,8 @@ class Checks:
                 if journal.last_index >= journal.first_index:
                     who = f"{node.name}: group {group_id}, at the end"
                     self._compare(
-                        who, node, group, self._truth(group_id),
-                        journal.first_index, journal.last_index, {},
+                        who=who, node=node, group=group, truth=self._truth(group_id),
+                        first=journal.first_index, last=journal.last_index, terms={},
                     )  # fmt: skip
 
 

@@ -88,9 +88,14 @@ class Latecomer(Asking):
         self._further += 1
         data = b"late." + str(self._further).encode() + b"\n"
         late = Stage(
-            stage.producer, stage.batch, stage.task, stage.attempt, self._further, crc32(data),
-            pack("<I", len(data)),
-        )  # fmt: skip
+            producer=stage.producer,
+            batch=stage.batch,
+            task=stage.task,
+            attempt=stage.attempt,
+            sequence=self._further,
+            checksum=crc32(data),
+            lengths=pack("<I", len(data)),
+        )
 
         def answered(result: Any, _: SimulatedNode) -> None:
             self.told += isinstance(result, StageResult) and result.committed

@@ -180,7 +180,17 @@ class Network(Generic[M]):
         if nature.jitter_us:
             arrives_us += self._chance.randrange(nature.jitter_us)
         lane.bytes += size
-        self._put(lane, _Item(arrives_us, epoch, "message", message, size, sent_us))
+        self._put(
+            lane,
+            _Item(
+                arrives_us=arrives_us,
+                epoch=epoch,
+                kind="message",
+                message=message,
+                size=size,
+                leaves_us=sent_us,
+            ),
+        )
 
     def connected(self, node: str, peer: str) -> bool:
         """Whether the node believes that it is connected."""

@@ -246,10 +246,15 @@ class Pipeline(Asking):
             sums[group] = count + len(items), (checksum + crc32(data)) % 2**32
             named.update((group, item) for item in items)
             command = Stage(
-                self.name, self.batch, task, attempt, sequence, crc32(data),
-                pack(f"<{len(encoded)}I", *map(len, encoded)),
-                (ItemSpecial(0, dedup_key=encoded[0]),),
-            )  # fmt: skip
+                producer=self.name,
+                batch=self.batch,
+                task=task,
+                attempt=attempt,
+                sequence=sequence,
+                checksum=crc32(data),
+                lengths=pack(f"<{len(encoded)}I", *map(len, encoded)),
+                specials=(ItemSpecial(0, dedup_key=encoded[0]),),
+            )
             self._sent.note(group, command, data)
             self.tell(group, command, staged, data)
 

@@ -219,7 +219,15 @@ class Driver(Actor):
             return
         items = self.chance.choice((1, 7, 50, 1_000))
         size = self.chance.choice((10, 500, _ALL_BYTES))
-        command = AdvanceReader(READER, self._epoch, self._ack, items, size, 0, self._skips)
+        command = AdvanceReader(
+            reader_id=READER,
+            epoch=self._epoch,
+            ack_seq=self._ack,
+            max_items=items,
+            max_bytes=size,
+            upto_position=0,
+            skip_released=self._skips,
+        )
         self.call(command, self._advanced)
 
     def _opened(self, result: ReaderResult, _: SimulatedNode) -> None:

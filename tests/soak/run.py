@@ -94,7 +94,15 @@ async def soak(home: Path, *, minutes: float, seed: int, say: Callable[[str], No
             number = 0
             while meters.now_s() < minutes * 60:
                 number += 1
-                await _bout(cluster, home, found, meters, clocks, ballast, number)
+                await _bout(
+                    cluster=cluster,
+                    home=home,
+                    found=found,
+                    meters=meters,
+                    clocks=clocks,
+                    ballast=ballast,
+                    number=number,
+                )
                 say(
                     f"bout {number}, {meters.now_s() / 60:.0f} min: "
                     f"{found.operations:,} operations, {found.faults.total()} faults, "

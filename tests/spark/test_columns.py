@@ -72,7 +72,16 @@ def test_an_item_with_everything_beside_one_with_nothing():
         key="k",
         enqueue_at=timestamp(AT_MS + 1),
     )
-    letter = DeadOrigin("home", 1, 2, 3, items_pb2.DEAD_REASON_EXPIRED, ("late",), AT_MS, AT_MS)
+    letter = DeadOrigin(
+        origin_queue="home",
+        origin_partition=1,
+        origin_seq=2,
+        attempts=3,
+        reason=items_pb2.DEAD_REASON_EXPIRED,
+        errors=("late",),
+        produced_at_ms=AT_MS,
+        died_at_ms=AT_MS,
+    )
     batch = batch_of(
         columns(
             items_pb2.Item(payload=b"y"),

@@ -136,7 +136,9 @@ async def chaos(home: Path, scale: Scale, seed: int, say: Callable[[str], None])
             async with Client(address) as client:
                 for queue, partitions in PARTITIONS.items():
                     await client.create_queue(queue, partitions=partitions)
-                await _under_load(client, load, kills, driver, scale, timed)
+                await _under_load(
+                    client=client, load=load, kills=kills, driver=driver, scale=scale, say=timed
+                )
                 timed("the load ends")
                 async with asyncio.timeout(CALM_S):
                     await cluster.until_well()

@@ -139,7 +139,13 @@ class Run:
         produce_s, delivery_s, _ = books.pauses(since_s, until_s)
         terms = sum(after[number][1] - leaders[number][1] for number in leaders)
         stall = Stall(
-            kind, name, partition, produce_s, delivery_s, disk.longest(since_s, until_s), terms
+            kind=kind,
+            node=name,
+            partition=partition,
+            produce_s=produce_s,
+            delivery_s=delivery_s,
+            disk_s=disk.longest(since_s, until_s),
+            terms=terms,
         )
         self._say(f"{kind}: {name}: {produce_s:.2f} s without a produce, {terms} terms")
         await asyncio.sleep(BREATH_S)

@@ -92,13 +92,13 @@ def dead_letter_view(letter: DeadLetter | None) -> DeadLetterView | None:
     if letter is None:
         return None
     return DeadLetterView(
-        letter.origin_queue,
-        str(letter.origin_id),
-        letter.attempts,
-        letter.reason.name.lower(),
-        letter.errors,
-        letter.produced_at,
-        letter.died_at,
+        origin_queue=letter.origin_queue,
+        origin_id=str(letter.origin_id),
+        attempts=letter.attempts,
+        reason=letter.reason.name.lower(),
+        errors=letter.errors,
+        produced_at=letter.produced_at,
+        died_at=letter.died_at,
     )
 
 

@@ -68,12 +68,12 @@ def archive(
     """
     with settings_of():
         settings = ArchiveSettings(
-            at.queue(queue),
-            reader_id,
-            path,
-            () if flat else partition_by,
-            checkpoint,
-            max_items,
+            source=at.queue(queue),
+            reader_id=reader_id,
+            path=path,
+            partition_by=() if flat else partition_by,
+            checkpoint=checkpoint,
+            max_items=max_items,
             min_tasks=min_tasks,
             adopt=adopt,
             continuous=continuous,

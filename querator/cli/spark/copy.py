@@ -76,13 +76,13 @@ def copy(
     """
     with settings_of():
         settings = CopySettings(
-            at.queue(source),
-            at.queue(target, address=to_address),
-            reader_id,
-            checkpoint,
-            columns,
-            where,
-            max_items,
+            source=at.queue(source),
+            target=at.queue(target, address=to_address),
+            reader_id=reader_id,
+            checkpoint=checkpoint,
+            columns=columns,
+            where=where,
+            max_items=max_items,
             min_tasks=min_tasks,
             adopt=adopt,
             continuous=continuous,

@@ -91,7 +91,14 @@ def split_flights(path: Path, rows: int, directory: Path) -> Split:
                         delay=row[delay],
                     )
             part_bytes = max(part_bytes, target.stat().st_size)
-    return Split(directory, fields, parts, part_bytes, counter.flights(), ledger)
+    return Split(
+        directory=directory,
+        fields=fields,
+        parts=parts,
+        part_bytes=part_bytes,
+        flights=counter.flights(),
+        ledger=ledger,
+    )
 
 
 def canonical(values: Sequence[str]) -> bytes:

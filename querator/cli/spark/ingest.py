@@ -99,16 +99,16 @@ def ingest(
     """
     with settings_of():
         settings = IngestSettings(
-            path,
-            kind_of_file,
-            at.queue(queue),
-            columns,
-            schema,
-            dict(options),
-            where,
-            checkpoint,
-            continuous,
-            max_bytes,
+            path=path,
+            format=kind_of_file,
+            target=at.queue(queue),
+            columns=columns,
+            schema=schema,
+            options=dict(options),
+            where=where,
+            checkpoint=checkpoint,
+            continuous=continuous,
+            max_bytes=max_bytes,
         )
 
     def run(spark: Any, control: Control) -> Summary:

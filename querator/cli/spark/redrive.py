@@ -56,7 +56,14 @@ def redrive(
       querator spark redrive orders --reason attempts --where "error LIKE '%timeout%'" --rate 100
     """
     with settings_of():
-        settings = RedriveSettings(at.queue(queue), reasons, kinds, where, dry_run, rate)
+        settings = RedriveSettings(
+            queue=at.queue(queue),
+            reasons=reasons,
+            kinds=kinds,
+            where=where,
+            dry_run=dry_run,
+            rate=rate,
+        )
 
     def run(spark: Any, control: Control) -> Summary:
         from querator.spark import pipelines

@@ -62,7 +62,14 @@ def replay(
     """
     with settings_of():
         settings = ReplaySettings(
-            path, at.queue(queue), checkpoint, since, until, columns, where, rate
+            path=path,
+            target=at.queue(queue),
+            checkpoint=checkpoint,
+            since=since,
+            until=until,
+            columns=columns,
+            where=where,
+            rate=rate,
         )
 
     def run(spark: Any, control: Control) -> Summary:

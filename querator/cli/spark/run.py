@@ -44,13 +44,13 @@ class At(msgspec.Struct, frozen=True):
         SettingsError.
         """
         return QueuePlace(
-            address or self.address,
-            name,
-            self.namespace,
-            self.tls_ca,
-            self.tls_cert,
-            self.tls_key,
-            self.retry_seconds,
+            endpoint=address or self.address,
+            queue=name,
+            namespace=self.namespace,
+            tls_ca_file=self.tls_ca,
+            tls_cert_file=self.tls_cert,
+            tls_key_file=self.tls_key,
+            retry_seconds=self.retry_seconds,
         )
 
 
@@ -212,7 +212,14 @@ def spark_options(command: _Command) -> _Command:
         **kwargs: Any,
     ) -> Any:
         seconds = max(1.0, request_timeout.total_seconds())
-        at = At(address, namespace, tls_ca, tls_cert, tls_key, seconds)
+        at = At(
+            address=address,
+            namespace=namespace,
+            tls_ca=tls_ca,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            retry_seconds=seconds,
+        )
         engine = Engine(master, dict(conf), output == "json")
         return command(*args, at=at, engine=engine, **kwargs)
 

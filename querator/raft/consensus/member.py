@@ -507,7 +507,12 @@ class Member(Voter):
             index, success = message.prev_index + len(message.entries), True
             self.commit_to(min(message.commit_index, index))
         reply = AppendReply(
-            self.term, message.sequence, message.read_round, success, index, conflict_term
+            term=self.term,
+            sequence=message.sequence,
+            read_round=message.read_round,
+            success=success,
+            index=index,
+            conflict_term=conflict_term,
         )
         self._reply(sender, node, message, reply)
 

@@ -340,7 +340,14 @@ class Journal(LogOfLibrary):
         replicas_index, replicas = next(
             found for found in reversed(self._configurations) if found[0] <= index
         )
-        return Position(index, term, now_ms, log_bytes, replicas_index, replicas)
+        return Position(
+            index=index,
+            term=term,
+            now_ms=now_ms,
+            log_bytes=log_bytes,
+            replicas_index=replicas_index,
+            replicas=replicas,
+        )
 
     def replace(self, position: Position) -> None:
         """Makes the log begin after the state of a snapshot, empty. Term, vote and replica stay;

@@ -135,7 +135,21 @@ def read_applied(txn: ReadTransaction, group: GroupId) -> tuple[int, int, int] |
 
 def mark_deleting(txn: WriteTransaction, group: GroupId) -> None:
     """Makes `Journal.open` refuse the group from here on: some of its rows may be gone."""
-    put_member(txn, group, MemberRow(_MEMBER_FORMAT, True, 0, None, 0, 0, 0, 0, ()))
+    put_member(
+        txn,
+        group,
+        MemberRow(
+            format=_MEMBER_FORMAT,
+            deleting=True,
+            term=0,
+            vote=None,
+            base_index=0,
+            base_term=0,
+            base_bytes=0,
+            base_ms=0,
+            runs=(),
+        ),
+    )
 
 
 def is_being_deleted(txn: ReadTransaction, group: GroupId) -> bool:

@@ -57,8 +57,8 @@ class Budget:
         return self._rows > 0 and self._bytes > 0
 
     def has_space(self, rows: int, size: int) -> bool:
-        """Whether rows of `size` bytes in total fit on the disk in this turn. Raises SnapshotRefused when
-        they would not fit even if they were the only ones.
+        """Whether rows of `size` bytes in total fit on the disk in this turn. Raises
+        SnapshotRefused when they would not fit even if they were the only ones.
         """
         if _SPACE_FACTOR * size + _ROW_SPACE_BYTES * rows <= self._space_bytes:
             return True

@@ -136,8 +136,8 @@ class FrameReader:
         return self._coming is not None or self._end > self._start
 
     def next(self) -> tuple[FrameKind, memoryview] | None:
-        """The next whole frame, or None. The body is valid until `space` is called. Raises PeerRefused:
-        STRANGER, DAMAGED, VERSION, TOO_LARGE, UNEXPECTED.
+        """The next whole frame, or None. The body is valid until `space` is called. Raises
+        PeerRefused: STRANGER, DAMAGED, VERSION, TOO_LARGE, UNEXPECTED.
         """
         if self._coming is None:
             self._coming = self._header()

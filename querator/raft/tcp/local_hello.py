@@ -99,8 +99,8 @@ class Greeter:
         return handshake.agree(encode_hello(self._hello(hello.info.name, hello.dial)))
 
     def _look_at(self, info: PeerInfo) -> None:
-        """Checks the description of a node that sends a query. Raises PeerRefused for an old copy: it
-        must not start.
+        """Checks the description of a node that sends a query. Raises PeerRefused for an old
+        copy: it must not start.
         """
         if info.cluster_id is None:
             if len(self._newcomers) < NEWCOMERS_MAX:

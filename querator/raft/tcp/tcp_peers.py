@@ -82,8 +82,8 @@ class TcpPeers:
         nodes' starts (None: empty). `on_old_copy` receives, on the thread that calls `receive`, the
         reason of another node that refuses this node's data as an old copy.
 
-        Raises OSError when it cannot listen, ConfigError when `listen` is not HOST:PORT, PeerRefused
-        when others could not read `node`.
+        Raises OSError when it cannot listen, ConfigError when `listen` is not HOST:PORT, and
+        PeerRefused when others could not read `node`.
         """
         self._clock = clock
         self._tls = tls

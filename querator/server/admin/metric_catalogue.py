@@ -97,9 +97,9 @@ TURN = _histogram(
     _US, 5, 24,
 )  # fmt: skip
 TURN_PARTS = _histogram(
-    "turn_part_seconds",
-    "How long each part of those turns took. Part `commit` is the synced commit: the disk.",
-    _US, 5, 24, ("part",),
+    name="turn_part_seconds",
+    help_="How long each part of those turns took. Part `commit` is the synced commit: the disk.",
+    scale=_US, first=5, last=24, labels=("part",),
 )  # fmt: skip
 TURN_COUNTS: Final[dict[str, HistogramSpec]] = {
     "entries": _histogram("turn_entries", "Log entries appended in one turn.", 1, 0, 10),
@@ -118,10 +118,16 @@ CALLS = _counter(
     ("method", "code"),
 )
 CALL = _histogram(
-    "call_seconds",
-    "How long calls took until they were answered. Lease calls are not in it: they wait for work.",
-    _US, 7, 24, ("method",),
-)  # fmt: skip
+    name="call_seconds",
+    help_=(
+        "How long calls took until they were answered. Lease calls are not in it: they wait for "
+        "work."
+    ),
+    scale=_US,
+    first=7,
+    last=24,
+    labels=("method",),
+)
 STREAMS = _gauge("open_streams", "Streams that clients have open.", ("method",))
 INCOMPLETE = _gauge(
     "incomplete_message_bytes",

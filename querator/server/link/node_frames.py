@@ -175,21 +175,32 @@ def _pack_lease(result: CarriedLease) -> _Lease:
     grants = []
     for grant, loaded in zip(result.grants, result.loaded, strict=True):
         if isinstance(grant, Refusal):
-            grants.append(_Grant(0, 0, False, (), (), grant))
+            grants.append(
+                _Grant(
+                    lease=0, deadline_ms=0, repeated=False, segments=(), loaded=(), refusal=grant
+                )
+            )
             continue
         segments = tuple(
             _Segment(
-                each.first_seq,
-                each.attempt,
-                each.count,
-                each.bytes,
-                each.lease,
-                each.deadline_ms,
+                first_seq=each.first_seq,
+                attempt=each.attempt,
+                count=each.count,
+                bytes=each.bytes,
+                lease=each.lease,
+                deadline_ms=each.deadline_ms,
             )
             for each in grant.segments
         )
         grants.append(
-            _Grant(grant.lease, grant.deadline_ms, grant.repeated, segments, loaded, None)
+            _Grant(
+                lease=grant.lease,
+                deadline_ms=grant.deadline_ms,
+                repeated=grant.repeated,
+                segments=segments,
+                loaded=loaded,
+                refusal=None,
+            )
         )
     return _Lease(result.now_ms, result.ready, tuple(grants), result.elsewhere)
 
@@ -201,13 +212,13 @@ def _unpack_lease(lease: _Lease) -> CarriedLease:
             grant.deadline_ms,
             tuple(
                 LeasedSegment(
-                    each.first_seq,
-                    0,
-                    each.attempt,
-                    each.count,
-                    each.bytes,
-                    each.lease,
-                    each.deadline_ms,
+                    first_seq=each.first_seq,
+                    mask=0,
+                    attempt=each.attempt,
+                    count=each.count,
+                    bytes=each.bytes,
+                    lease=each.lease,
+                    deadline_ms=each.deadline_ms,
                 )
                 for each in grant.segments
             ),
@@ -342,13 +353,13 @@ def reply_of(answer: Reply, query: Query) -> Any:
 
 def failure(id: int, error: QueratorError) -> ErrorFrame:
     return ErrorFrame(
-        id,
-        error.code,
-        error.message,
-        error.field,
-        error.limit,
-        error.value,
-        error.retry_delay_ms,
+        id=id,
+        code=error.code,
+        message=error.message,
+        field=error.field,
+        limit=error.limit,
+        value=error.value,
+        retry_delay_ms=error.retry_delay_ms,
     )
 
 

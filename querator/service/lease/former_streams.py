@@ -100,12 +100,12 @@ class FormerStreams:
             return None
         call = self._call
         query = StreamLeasesQuery(
-            route.group,
-            call.client_id,
-            call.consumer_id,
-            call.stream_number,
-            after_lease,
-            REQUEST_LEASES_MAX,
+            group=route.group,
+            client_id=call.client_id,
+            consumer_id=call.consumer_id,
+            before=call.stream_number,
+            after_lease=after_lease,
+            limit=REQUEST_LEASES_MAX,
         )
         async with self._room:
             try:

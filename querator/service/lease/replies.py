@@ -93,14 +93,14 @@ def load_segments(
         if items is None:
             unread.append(
                 Unread(
-                    route,
-                    segment.lease or grant.lease,
-                    segment.first_seq,
-                    segment.mask,
-                    segment.count,
-                    segment.bytes,
-                    grant.repeated,
-                    error,
+                    route=route,
+                    lease=segment.lease or grant.lease,
+                    first_seq=segment.first_seq,
+                    mask=segment.mask,
+                    items=segment.count,
+                    bytes=segment.bytes,
+                    repeated=grant.repeated,
+                    error=error,
                 )
             )
     return tuple(loaded), unread
@@ -146,14 +146,14 @@ def load(
                     places.append((len(batches), 0))
                 batches.append(
                     LeasedRun(
-                        lease_id,
-                        queue.name,
-                        partition,
-                        segment.attempt,
-                        grant.deadline_ms,
-                        max(0, int(remaining_s * 1000)),
-                        grant.repeated,
-                        loaded,
+                        lease_id=lease_id,
+                        queue=queue.name,
+                        partition=partition,
+                        attempt=segment.attempt,
+                        deadline_ms=grant.deadline_ms,
+                        remaining_ms=max(0, int(remaining_s * 1000)),
+                        repeated=grant.repeated,
+                        loaded=loaded,
                     )
                 )
     if answers:

@@ -97,10 +97,16 @@ def granted_by(
         expires_s = asked_s + length_s
         return [
             Grant(
-                route, grant.lease, grant.deadline_ms, expires_s, length_s, grant.segments,
-                repeated, loaded,
+                route=route,
+                lease=grant.lease,
+                deadline_ms=grant.deadline_ms,
+                expires_s=expires_s,
+                length_s=length_s,
+                segments=grant.segments,
+                repeated=repeated,
+                loaded=loaded,
             )
-        ]  # fmt: skip
+        ]
     by_lease: dict[int, list[int]] = {}
     for number, segment in enumerate(grant.segments):
         by_lease.setdefault(segment.lease, []).append(number)
@@ -112,8 +118,16 @@ def granted_by(
         its_items = None if loaded is None else tuple(loaded[number] for number in places)
         found.append(
             Grant(
-                route, lease, deadline_ms, asked_s + length_s, length_s, segments, repeated,
-                its_items, grant.lease, tuple(places),
+                route=route,
+                lease=lease,
+                deadline_ms=deadline_ms,
+                expires_s=asked_s + length_s,
+                length_s=length_s,
+                segments=segments,
+                repeated=repeated,
+                loaded=its_items,
+                first=grant.lease,
+                places=tuple(places),
             )
-        )  # fmt: skip
+        )
     return found

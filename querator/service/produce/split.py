@@ -53,13 +53,13 @@ def identified_partition(call: ProduceCall, partitions: int) -> int | None:
 
 def whole(call: ProduceCall, partition: int, *, routing: int) -> Part:
     command = Produce(
-        call.lengths,
-        call.producer_id,
-        call.sequence,
-        call.ordered,
-        call.specials,
-        routing,
-        call.slots,
+        lengths=call.lengths,
+        producer_id=call.producer_id,
+        sequence=call.sequence,
+        ordered=call.ordered,
+        specials=call.specials,
+        routing=routing,
+        slots=call.slots,
     )
     return Part(partition, (), command, call.items)
 
@@ -91,7 +91,14 @@ def cut(part: Part, *, home: int, partitions: int, routing: int) -> list[Part]:
     specials = {special.ordinal: special for special in command.specials}
     whole_part = _routed(part, 0, routing)
     return [
-        _part(whole_part, target, positions, lengths, stops, specials)
+        _part(
+            whole_part=whole_part,
+            partition=target,
+            positions=positions,
+            lengths=lengths,
+            stops=stops,
+            specials=specials,
+        )
         for target, positions in members.items()
     ]
 
@@ -146,7 +153,12 @@ def batch_of(part: Part, result: ProduceResult) -> ProducedBatch:
         for position, *twin in result.duplicates
     )
     return ProducedBatch(
-        partition, result.first_seq, result.count, part.indexes, result.repeated, duplicates
+        partition=partition,
+        first_seq=result.first_seq,
+        count=result.count,
+        indexes=part.indexes,
+        repeated=result.repeated,
+        duplicates=duplicates,
     )
 
 

@@ -76,7 +76,18 @@ async def advance_reader(
             queue, known = await directory.since(directory.newest(queue), told, deadline=deadline)
             continue
         waits = not (bounded or call.acknowledge_only or given)
-        if not (waits and await _until_ready(router, directory, queue, call, pieces, told, until)):
+        if not (
+            waits
+            and await _until_ready(
+                router=router,
+                directory=directory,
+                queue=queue,
+                call=call,
+                pieces=pieces,
+                told=told,
+                until=until,
+            )
+        ):
             return AdvancedReader((*progress, *_beyond(queue, acks, known=known)))
         newest = directory.newest(queue)
         if newest.groups != queue.groups:
@@ -229,13 +240,13 @@ def _command(
     if items is None:
         items, size = (0 if call.acknowledge_only else call.max_items), call.max_bytes
     return AdvanceReader(
-        call.reader_id,
-        call.epoch,
-        piece.ack.ack_seq,
-        items,
-        size,
-        piece.ack.ready_upto,
-        call.skip_released,
+        reader_id=call.reader_id,
+        epoch=call.epoch,
+        ack_seq=piece.ack.ack_seq,
+        max_items=items,
+        max_bytes=size,
+        upto_position=piece.ack.ready_upto,
+        skip_released=call.skip_released,
     )
 
 

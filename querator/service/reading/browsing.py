@@ -124,15 +124,15 @@ class Browsing:
         """
         call = self._call
         query = BrowseQuery(
-            self._route.group,
-            call.partition,
-            from_seq,
-            self._upto_seq,
-            call.states,
-            call.kinds,
-            call.produced_from_ms,
-            call.produced_before_ms,
-            call.with_value,
+            group=self._route.group,
+            partition=call.partition,
+            from_seq=from_seq,
+            upto_seq=self._upto_seq,
+            states=call.states,
+            kinds=call.kinds,
+            produced_from_ms=call.produced_from_ms,
+            produced_before_ms=call.produced_before_ms,
+            with_value=call.with_value,
         )
         group = self._route.group
         page: BrowsedPage = await self._router.read(group, query, deadline=self._deadline)

@@ -166,13 +166,13 @@ class BatchReading:
         """The page that begins at `from_index`. Raises QueratorError."""
         call = self._call
         query = BatchQuery(
-            self._route.group,
-            call.partition,
-            call.reader_id,
-            call.batch_seq,
-            from_index,
-            call.upto_index,
-            call.with_value,
+            group=self._route.group,
+            partition=call.partition,
+            reader_id=call.reader_id,
+            batch_seq=call.batch_seq,
+            from_index=from_index,
+            upto_index=call.upto_index,
+            with_value=call.with_value,
         )
         group = self._route.group
         page: BatchPage = await self._router.read(group, query, deadline=self._deadline)

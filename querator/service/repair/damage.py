@@ -170,7 +170,17 @@ class DamagedBlocks:
                 items = payloads.items_left(view, group, [first_seq])
                 kept = payloads.items_left(view, group, [first_seq], OUT_OF_PLACE)
             name = self._router.name
-            found.append(BlockDamage(0, first_seq, items, kept, lost, name, reason))
+            found.append(
+                BlockDamage(
+                    partition=0,
+                    first_seq=first_seq,
+                    items=items,
+                    kept=kept,
+                    lost=lost,
+                    node=name,
+                    reason=reason,
+                )
+            )
         return tuple(found)
 
     # --- found -------------------------------------------------------------------------------

@@ -140,16 +140,16 @@ class TransactionService:
         """None: the batch is committed."""
         checksum = crc32(part.items)
         command = Stage(
-            call.producer,
-            call.batch,
-            call.task,
-            call.attempt,
-            call.sequence,
-            checksum,
-            part.command.lengths,
-            part.command.specials,
-            part.command.routing,
-            part.command.slots,
+            producer=call.producer,
+            batch=call.batch,
+            task=call.task,
+            attempt=call.attempt,
+            sequence=call.sequence,
+            checksum=checksum,
+            lengths=part.command.lengths,
+            specials=part.command.specials,
+            routing=part.command.routing,
+            slots=part.command.slots,
         )
         route = self._router.routes(queue)[part.partition]
         try:

@@ -117,12 +117,15 @@ class Driver:
 
     def _archive(self, spark: Any, control: Control) -> Summary:
         settings = ArchiveSettings(
-            self._place(FLIGHTS),
-            "lake",
-            str(self._settings.archive),
-            ("month=cast(get_json_object(string(value), '$.month') AS int)", "carrier=kind"),
-            self._checkpoint("archive"),
-            self._settings.batch_items,
+            source=self._place(FLIGHTS),
+            reader_id="lake",
+            path=str(self._settings.archive),
+            partition_by=(
+                "month=cast(get_json_object(string(value), '$.month') AS int)",
+                "carrier=kind",
+            ),
+            checkpoint=self._checkpoint("archive"),
+            max_items=self._settings.batch_items,
         )
         return archive(spark, settings, control)
 

@@ -44,7 +44,14 @@ class Tally:
 
     def summary(self, pipeline: str, words: str, made: Count, clock: Stopwatch) -> Summary:
         taken = Count(self.taken, words)
-        return Summary(pipeline, taken, made, self.left_out, self.batches, clock.seconds)
+        return Summary(
+            pipeline=pipeline,
+            taken=taken,
+            made=made,
+            left_out=self.left_out,
+            batches=self.batches,
+            seconds=clock.seconds,
+        )
 
 
 class Metadata(msgspec.Struct):
@@ -94,12 +101,12 @@ def _batch(progress: Any) -> MicroBatch:
     observed = progress.observedMetrics.get("querator")
     source = progress.sources[0]
     return MicroBatch(
-        progress.batchId,
-        progress.numInputRows,
-        progress.batchDuration / 1000,
-        source.startOffset or "",
-        source.endOffset or "",
-        observed.asDict() if observed is not None else {},
+        number=progress.batchId,
+        rows=progress.numInputRows,
+        seconds=progress.batchDuration / 1000,
+        start=source.startOffset or "",
+        end=source.endOffset or "",
+        observed=observed.asDict() if observed is not None else {},
     )
 
 

@@ -53,7 +53,14 @@ def _all_files(spark: Any, settings: IngestSettings, control: Control) -> Summar
     read, left_out = mapping.rows(seen.get), mapping.left_out(seen.get)
     made = books.totals(place, producer).items
     control.report(BatchProgress(0, made, clock.seconds))
-    return Summary("ingest", Count(read, _READ), Count(made, _MADE), left_out, 1, clock.seconds)
+    return Summary(
+        pipeline="ingest",
+        taken=Count(read, _READ),
+        made=Count(made, _MADE),
+        left_out=left_out,
+        batches=1,
+        seconds=clock.seconds,
+    )
 
 
 def _new_files(spark: Any, files: Files, settings: IngestSettings, control: Control) -> Summary:

@@ -78,13 +78,13 @@ def redrive(
         # If a call was repeated, its lost first answer may have counted these letters.
         moved += min(doubtful, max(0, sent - moved - still))
     return RedriveSummary(
-        "redrive",
-        Count(found.num_rows, _TAKEN),
-        Count(moved, _MADE),
-        left,
-        calls,
-        clock.seconds,
-        _groups(found),
+        pipeline="redrive",
+        taken=Count(found.num_rows, _TAKEN),
+        made=Count(moved, _MADE),
+        left_out=left,
+        batches=calls,
+        seconds=clock.seconds,
+        groups=_groups(found),
     )
 
 
@@ -155,12 +155,12 @@ def _groups(found: Any) -> tuple[DeadGroup, ...]:
     )
     groups = [
         DeadGroup(
-            row["reason"],
-            row["kind"],
-            row["id_count"],
-            row["died_at_min"],
-            row["died_at_max"],
-            row["error_last"],
+            reason=row["reason"],
+            kind=row["kind"],
+            items=row["id_count"],
+            first_died_at=row["died_at_min"],
+            last_died_at=row["died_at_max"],
+            error=row["error_last"],
         )
         for row in table.to_pylist()
     ]

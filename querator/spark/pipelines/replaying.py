@@ -118,13 +118,13 @@ def _plan(files: Files, settings: ReplaySettings) -> _Plan:
     place = settings.target
     chunk = min(CHUNK_ITEMS_MAX, max(1, round(settings.rate * CHUNK_SECONDS)))
     fresh = _Plan(
-        place.endpoint,
-        place.namespace,
-        place.queue,
-        settings.since,
-        settings.until,
-        chunk if settings.rate else 0,
-        str(uuid_utils.uuid7()),
+        endpoint=place.endpoint,
+        namespace=place.namespace,
+        queue=place.queue,
+        since=settings.since,
+        until=settings.until,
+        chunk_items=chunk if settings.rate else 0,
+        producer=str(uuid_utils.uuid7()),
     )
     path = f"{settings.checkpoint.rstrip('/')}/querator-replay.json"
     written = files.read(path) if files.exists(path) else ""
@@ -191,10 +191,10 @@ class _Replayer:
     def summary(self, clock: Stopwatch) -> Summary:
         made = books.totals(self._settings.target, self._plan.producer).items - self._before.items
         return Summary(
-            "replay",
-            Count(self._rows, _TAKEN),
-            Count(made, _MADE),
-            self._left_out,
-            self._chunks,
-            clock.seconds,
+            pipeline="replay",
+            taken=Count(self._rows, _TAKEN),
+            made=Count(made, _MADE),
+            left_out=self._left_out,
+            batches=self._chunks,
+            seconds=clock.seconds,
         )

@@ -197,15 +197,15 @@ class ArchiveSettings(msgspec.Struct, frozen=True):
     def stream(self) -> StreamSettings:
         checkpoint = self.checkpoint or f"{self.path.rstrip('/')}/_checkpoint"
         return StreamSettings(
-            self.reader_id,
-            checkpoint,
-            self.max_items,
-            self.max_bytes,
-            self.min_tasks,
-            self.adopt,
-            self.continuous,
-            self.every_seconds,
-            self.skip_released,
+            reader_id=self.reader_id,
+            checkpoint=checkpoint,
+            max_items=self.max_items,
+            max_bytes=self.max_bytes,
+            min_tasks=self.min_tasks,
+            adopt=self.adopt,
+            continuous=self.continuous,
+            every_seconds=self.every_seconds,
+            skip_released=self.skip_released,
         )
 
 
@@ -235,15 +235,15 @@ class CopySettings(msgspec.Struct, frozen=True):
     @property
     def stream(self) -> StreamSettings:
         return StreamSettings(
-            self.reader_id,
-            self.checkpoint,
-            self.max_items,
-            self.max_bytes,
-            self.min_tasks,
-            self.adopt,
-            self.continuous,
-            self.every_seconds,
-            self.skip_released,
+            reader_id=self.reader_id,
+            checkpoint=self.checkpoint,
+            max_items=self.max_items,
+            max_bytes=self.max_bytes,
+            min_tasks=self.min_tasks,
+            adopt=self.adopt,
+            continuous=self.continuous,
+            every_seconds=self.every_seconds,
+            skip_released=self.skip_released,
         )
 
 

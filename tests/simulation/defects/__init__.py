@@ -70,12 +70,12 @@ def patches() -> list[Defect]:
             told[name] = value
         found.append(
             Defect(
-                path.stem,
-                told["Finding"],
-                told["Simulator"],
-                told["Mended-by"],
-                told["Test"],
-                told.get("Needs", ""),
+                name=path.stem,
+                finding=told["Finding"],
+                simulator=told["Simulator"],
+                mended_by=told["Mended-by"],
+                test=told["Test"],
+                needs=told.get("Needs", ""),
             )
         )
     return sorted(found, key=lambda one: (one.finding[0].isalpha(), one.finding, one.name))

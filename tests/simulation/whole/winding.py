@@ -339,15 +339,15 @@ class Staging(Program):
         items = [wire_item(name.encode()) for name in names]
         token = attempt.to_bytes(16, "big")
         call = StageCall(
-            NAMESPACE,
-            self.queue,
-            self.name,
-            self._batch,
-            task,
-            token,
-            1,
-            b"".join(items),
-            pack(f"<{len(items)}I", *map(len, items)),
+            namespace=NAMESPACE,
+            queue=self.queue,
+            producer=self.name,
+            batch=self._batch,
+            task=task,
+            attempt=token,
+            sequence=1,
+            items=b"".join(items),
+            lengths=pack(f"<{len(items)}I", *map(len, items)),
         )
         ended = await self.call("stage", lambda rooms: rooms.service.stage(call), again=True)
         if ended.result is None:

@@ -245,7 +245,14 @@ class Generator:
             assert isinstance(look, Looked)
             found = Looked(found.present + look.present, found.dead + look.dead)
         self.history.operations.append(
-            Operation("end", QUEUE, self.now_s, self.now_s + 0.1, Look(), found)
+            Operation(
+                client="end",
+                queue=QUEUE,
+                begin_s=self.now_s,
+                end_s=self.now_s + 0.1,
+                request=Look(),
+                outcome=found,
+            )
         )
 
     def _next(self, client: str) -> None:

@@ -47,7 +47,16 @@ class Story:
     def add(
         self, begin: float, end: float, request: Request, outcome: Result, client: str = "c"
     ) -> None:
-        self.history.operations.append(Operation(client, QUEUE, begin, end, request, outcome))
+        self.history.operations.append(
+            Operation(
+                client=client,
+                queue=QUEUE,
+                begin_s=begin,
+                end_s=end,
+                request=request,
+                outcome=outcome,
+            )
+        )
 
     def produce(
         self,
@@ -100,7 +109,17 @@ class Story:
         unknown: Seqs | None = None,
         again: bool = False,
     ) -> None:
-        self._settle(begin, end, Complete, lease, done, repeated, lost, unknown, again=again)
+        self._settle(
+            begin=begin,
+            end=end,
+            request=Complete,
+            lease=lease,
+            done=done,
+            repeated=repeated,
+            lost=lost,
+            unknown=unknown,
+            again=again,
+        )
 
     def retry(
         self,
@@ -119,7 +138,16 @@ class Story:
         def request(leases: tuple[Named, ...]) -> Retry:
             return Retry(leases, delay_s, dead, count_attempt)
 
-        self._settle(begin, end, request, lease, done, repeated, lost, unknown)
+        self._settle(
+            begin=begin,
+            end=end,
+            request=request,
+            lease=lease,
+            done=done,
+            repeated=repeated,
+            lost=lost,
+            unknown=unknown,
+        )
 
     def _settle(
         self,

@@ -335,7 +335,11 @@ def tiny(draw: st.DrawFn) -> list[Operation]:
             outcome = Unknown()
         begin = draw(st.integers(0, 7))
         end = begin + draw(st.integers(0, 3))
-        operations.append(Operation("c", "work", begin, end, request, outcome))
+        operations.append(
+            Operation(
+                client="c", queue="work", begin_s=begin, end_s=end, request=request, outcome=outcome
+            )
+        )
     last = [op for op in operations if isinstance(op.request, Produce)][-1]
     if draw(st.booleans()):
         # Only the last produce: sequences may have gaps, which this queue never makes.

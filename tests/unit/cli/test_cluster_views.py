@@ -27,13 +27,13 @@ def seen(name: str, silent: str = "", state: str = "active", **more: bool) -> Se
     flags = {"connected": not silent, "handed_off": False, **more}
     place = "abcd".index(name)
     node = ClusterNode(
-        name,
-        "1",
-        f"peer:{place}",
-        f"client:{place}",
-        "",
-        1,
-        "0.1.0",
+        name=name,
+        incarnation="1",
+        peer_address=f"peer:{place}",
+        client_address=f"client:{place}",
+        zone="",
+        boots=1,
+        version="0.1.0",
         connected=flags["connected"],
         handed_off=flags["handed_off"],
         state=state,
@@ -285,8 +285,26 @@ def test_a_map_that_a_lone_node_has_until_the_others_vote():
 def test_the_plan():
     console = Console(width=200, highlight=False, markup=False)
     moves = (
-        ClusterMove("n", "q", 0, (), ("a", "b", "d"), "a", "under way", moving=True),
-        ClusterMove("n", "q", 1, ("a", "b", "c"), ("a", "b", "d"), "d", "evens out", moving=False),
+        ClusterMove(
+            namespace="n",
+            queue="q",
+            partition=0,
+            origin=(),
+            to=("a", "b", "d"),
+            leader="a",
+            reason="under way",
+            moving=True,
+        ),
+        ClusterMove(
+            namespace="n",
+            queue="q",
+            partition=1,
+            origin=("a", "b", "c"),
+            to=("a", "b", "d"),
+            leader="d",
+            reason="evens out",
+            moving=False,
+        ),
     )
     with console.capture() as captured:
         console.print(plan_picture(ClusterPlan(7, moves)))

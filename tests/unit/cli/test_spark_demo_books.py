@@ -52,13 +52,22 @@ def good_run(home: Path) -> tuple[PipelineCounts, DemoOutcome]:
         books.completed.add(number, canonical(row))
     count = Count(len(ROWS), "items")
     for name in PIPELINES:
-        books.summaries[name] = Summary(name, count, count, 0, 1, 1.0)
+        books.summaries[name] = Summary(
+            pipeline=name, taken=count, made=count, left_out=0, batches=1, seconds=1.0
+        )
     queues = {
         "flights": told(acknowledged=len(ROWS)),
         "departures": told(acknowledged=len(ROWS)),
         "boarding": told(completed=len(ROWS)),
     }
-    return books, DemoOutcome(books.split.flights, queues, 1, 1, 1, 3)
+    return books, DemoOutcome(
+        archived=books.split.flights,
+        queues=queues,
+        drivers_killed=1,
+        workers_killed=1,
+        nodes_killed=1,
+        kills_wanted=3,
+    )
 
 
 def test_the_csv_is_split_into_numbered_rows_and_counted(

@@ -7,7 +7,14 @@ from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.spark.run import conclude
 from querator.spark.pipelines.summary import Count, Summary
 
-RIGHT = Summary("copy", Count(5_000, "items taken"), Count(4_000, "items committed"), 1_000, 3, 2.0)
+RIGHT = Summary(
+    pipeline="copy",
+    taken=Count(5_000, "items taken"),
+    made=Count(4_000, "items committed"),
+    left_out=1_000,
+    batches=3,
+    seconds=2.0,
+)
 WRONG = msgspec.structs.replace(RIGHT, made=Count(3_999, "items committed"))
 
 

@@ -45,7 +45,11 @@ class _Sink:
 def _window(count: int, *, ordered: bool = True, clock: _Clock | None = None) -> Window:
     window = Window(ordered, clock or _Clock())
     for number in range(1, count + 1):
-        window.add(PendingProduce(number, [b"x"], 1, 1, 10.0 * number, _Sink()))
+        window.add(
+            PendingProduce(
+                number=number, pieces=[b"x"], size=1, count=1, deadline=10.0 * number, sink=_Sink()
+            )
+        )
     return window
 
 
@@ -181,7 +185,7 @@ def test_an_old_identity_is_replaced_between_requests():
     (first,) = _send_all(window)
     identity = window.identity
     clock.now = IDENTITY_SECONDS_MAX + 1
-    window.add(PendingProduce(2, [b"x"], 1, 1, 1e9, _Sink()))
+    window.add(PendingProduce(number=2, pieces=[b"x"], size=1, count=1, deadline=1e9, sink=_Sink()))
     assert window.next_request() is None
     assert window.paused
     assert window.pop_answered(first.number) is first

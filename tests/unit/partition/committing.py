@@ -45,9 +45,17 @@ def stage_of(
     data = b"".join(items)
     lengths = pack(f"<{len(items)}I", *map(len, items))
     command = Stage(
-        producer, batch, task, attempt(attempt_number), sequence, crc32(data), lengths,
-        specials, routing, slots,
-    )  # fmt: skip
+        producer=producer,
+        batch=batch,
+        task=task,
+        attempt=attempt(attempt_number),
+        sequence=sequence,
+        checksum=crc32(data),
+        lengths=lengths,
+        specials=specials,
+        routing=routing,
+        slots=slots,
+    )
     return command, data
 
 

@@ -171,12 +171,12 @@ class _Player:
         return self._settled(
             self.log.one(
                 Retry(
-                    leases,
-                    self.log.now_ms + int(options["in"]) if "in" in options else 0,
-                    "dead" in flags,
-                    options.get("error", ""),
-                    "free" not in flags,
-                    "all" in flags,
+                    leases=leases,
+                    retry_at_ms=self.log.now_ms + int(options["in"]) if "in" in options else 0,
+                    dead="dead" in flags,
+                    error=options.get("error", ""),
+                    count_attempt="free" not in flags,
+                    all_or_nothing="all" in flags,
                 )
             )
         )
@@ -224,13 +224,13 @@ class _Player:
         reader, epoch, ack, items = plain[0], *map(int, plain[1:4])
         result = self.log.one(
             AdvanceReader(
-                reader,
-                epoch,
-                ack,
-                items,
-                int(options.get("bytes", 1_000_000)),
-                int(options.get("upto", 0)),
-                "skip" in plain,
+                reader_id=reader,
+                epoch=epoch,
+                ack_seq=ack,
+                max_items=items,
+                max_bytes=int(options.get("bytes", 1_000_000)),
+                upto_position=int(options.get("upto", 0)),
+                skip_released="skip" in plain,
             )
         )
         if isinstance(result, Refusal):

@@ -13,7 +13,19 @@ from querator.storage.tables import MOVED_UPTO, OUTBOX_TARGETS
 from tests.unit.partition.harness import GROUP, Log, dead_to, lease_of
 from tests.unit.partition.test_moves import kill
 
-LETTER = MovedItem("work", 1, 0, 1, 1, int(DeadCause.REJECTED), (), 1, 2, 0, 0)
+LETTER = MovedItem(
+    origin_queue="work",
+    origin_partition=1,
+    origin_group=0,
+    origin_seq=1,
+    attempts=1,
+    reason=int(DeadCause.REJECTED),
+    errors=(),
+    produced_at_ms=1,
+    died_at_ms=2,
+    expire_timeout_ms=0,
+    lease_timeout_ms=0,
+)
 
 
 def batch(source: int, first_move: int = 1, count: int = 2) -> tuple[Move, bytes]:

@@ -55,7 +55,19 @@ from querator.partition.entry import UnknownEntryVersion, pack, unpack_entry
 from tests.unit.partition.harness import START_MS, produce, settings
 
 HOME = DeadTarget("home", 3, 12)
-LETTER = MovedItem("work", 1, 7, 42, 3, 1, ("slow", "broken"), 1000, 2000, 3000, 4000)
+LETTER = MovedItem(
+    origin_queue="work",
+    origin_partition=1,
+    origin_group=7,
+    origin_seq=42,
+    attempts=3,
+    reason=1,
+    errors=("slow", "broken"),
+    produced_at_ms=1000,
+    died_at_ms=2000,
+    expire_timeout_ms=3000,
+    lease_timeout_ms=4000,
+)
 COMMANDS = {
     "produce": produce([b"a", b"bcd"]),
     "produce, everything": produce(
@@ -69,7 +81,16 @@ COMMANDS = {
     ),
     "lease": Proposal(Lease((LeaseCaller("c", "r", 100, 3_000_000, 30_000),))),
     "complete": Proposal(Complete((LeaseItems(3, ((10, 5), (20, 1))), LeaseItems(4)), True)),
-    "retry": Proposal(Retry((LeaseItems(3),), START_MS + 9000, True, "slow", False, True)),
+    "retry": Proposal(
+        Retry(
+            leases=(LeaseItems(3),),
+            retry_at_ms=START_MS + 9000,
+            dead=True,
+            error="slow",
+            count_attempt=False,
+            all_or_nothing=True,
+        )
+    ),
     "extend": Proposal(Extend((3, 4), "c", 60_000)),
     "expire": Proposal(Expire()),
     "repair time": Proposal(RepairTime(START_MS)),
@@ -93,8 +114,25 @@ COMMANDS = {
                         2,
                         1000,
                         (
-                            OutcomeFact(6, 40, 2, 900, ((1, 30, 0),), 3, 1),
-                            OutcomeFact(7, 0, 0, 1000, (), -1, 3, (KeyedPlace(263, 0, 42),)),
+                            OutcomeFact(
+                                sequence=6,
+                                first_seq=40,
+                                count=2,
+                                at_ms=900,
+                                duplicates=((1, 30, 0),),
+                                partition=3,
+                                mode=1,
+                            ),
+                            OutcomeFact(
+                                sequence=7,
+                                first_seq=0,
+                                count=0,
+                                at_ms=1000,
+                                duplicates=(),
+                                partition=-1,
+                                mode=3,
+                                places=(KeyedPlace(263, 0, 42),),
+                            ),
                         ),
                     ),
                 ),
@@ -107,20 +145,30 @@ COMMANDS = {
     "forget groups": Proposal(ForgetGroups(((3, 9), (11, 11)))),
     "unhold": Proposal(Unhold(2, b"\x09")),
     "open reader": Proposal(OpenReader("lake", 3)),
-    "advance reader": Proposal(AdvanceReader("lake", 3, 41, 50_000, 67_108_864, 900, True)),
+    "advance reader": Proposal(
+        AdvanceReader(
+            reader_id="lake",
+            epoch=3,
+            ack_seq=41,
+            max_items=50_000,
+            max_bytes=67_108_864,
+            upto_position=900,
+            skip_released=True,
+        )
+    ),
     "release reader": Proposal(ReleaseReader("lake", 42, remove=True, dead=True)),
     "stage": Proposal(
         Stage(
-            "query",
-            7,
-            3,
-            bytes(range(16)),
-            2,
-            0xDEADBEEF,
-            pack_struct("<I", 2),
-            (ItemSpecial(0, START_MS + 5000),),
-            4,
-            b"\x07\x01",
+            producer="query",
+            batch=7,
+            task=3,
+            attempt=bytes(range(16)),
+            sequence=2,
+            checksum=0xDEADBEEF,
+            lengths=pack_struct("<I", 2),
+            specials=(ItemSpecial(0, START_MS + 5000),),
+            routing=4,
+            slots=b"\x07\x01",
         ),
         b"ab",
     ),

@@ -46,7 +46,15 @@ def test_merged_ranges(ranges):
 def test_sizes_and_what_fits(lengths, data):
     chosen = data.draw(st.sets(st.integers(0, len(lengths) - 1), min_size=1))
     offsets = [sum(lengths[:n]) for n in range(len(lengths) + 1)]
-    block = Block(1, 0, len(lengths), 0, 0, 0, pack(f"<{len(offsets)}I", *offsets))
+    block = Block(
+        index=1,
+        part=0,
+        count=len(lengths),
+        produced_at_ms=0,
+        expire_at_ms=0,
+        expiry_head_ms=0,
+        offsets=pack(f"<{len(offsets)}I", *offsets),
+    )
     mask = mask_of(chosen)
     assert block.size(mask) == sum(lengths[n] for n in chosen)
     bytes_max = data.draw(st.integers(0, sum(lengths)))

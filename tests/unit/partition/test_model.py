@@ -173,7 +173,16 @@ class Comparison(RuleBasedStateMachine):
             result = self.log.one(Complete(named, all_or_nothing))
         else:
             at_ms = self.log.now_ms + delay if delay else 0
-            result = self.log.one(Retry(named, at_ms, dead, error, counted, all_or_nothing))
+            result = self.log.one(
+                Retry(
+                    leases=named,
+                    retry_at_ms=at_ms,
+                    dead=dead,
+                    error=error,
+                    count_attempt=counted,
+                    all_or_nothing=all_or_nothing,
+                )
+            )
         *_, lost, _ = self.model.settle(lease, sorted(names), verb, do=False)
         refused = all_or_nothing and (lost or lease not in self.model.leases)
         done, repeated, lost, items = self.model.settle(lease, sorted(names), verb, do=not refused)

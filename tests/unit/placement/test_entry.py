@@ -50,7 +50,16 @@ OLD_SETTINGS = msgspec.structs.replace(SETTINGS, replicas=0)
 OLD_SETTINGS_BYTES = "98 04 cdea60 07 03 a164 05 09 a2c3a9"
 """Settings without a number of replicas."""
 A, B, C = NodeKey("a/i"), NodeKey("b/i"), NodeKey("c/i")
-NODE = PlacedNode("a", "i", "p:1", "c:2", "z", 3, "v", 2)
+NODE = PlacedNode(
+    name="a",
+    incarnation="i",
+    peer_address="p:1",
+    client_address="c:2",
+    zone="z",
+    boots=3,
+    version="v",
+    handoff_boots=2,
+)
 NODE_BYTES = "99 a161 a169 a3703a31 a3633a32 a17a 03 a176 02 a6616374697665"
 OLD_NODE_BYTES = "98 a161 a169 a3703a31 a3633a32 a17a 03 a176 02"
 """A node without a state."""

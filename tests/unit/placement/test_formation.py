@@ -55,7 +55,15 @@ def formed(
     removed: tuple[PlacedNode, ...] = (),
 ) -> Description:
     return Description(
-        VERSION, node(name), NAMES, cluster_id, epoch, nodes, founders, replicas, removed
+        version=VERSION,
+        node=node(name),
+        founds_with=NAMES,
+        cluster_id=cluster_id,
+        epoch=epoch,
+        nodes=nodes,
+        founders=founders,
+        replicas=replicas,
+        removed=removed,
     )
 
 
@@ -275,7 +283,13 @@ class Machine:
     def described(self) -> Description:
         disk = self.disk
         return Description(
-            VERSION, self.me, NAMES, disk.cluster_id, 0, disk.founders, disk.founders
+            version=VERSION,
+            node=self.me,
+            founds_with=NAMES,
+            cluster_id=disk.cluster_id,
+            epoch=0,
+            nodes=disk.founders,
+            founders=disk.founders,
         )
 
 

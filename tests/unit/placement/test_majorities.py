@@ -176,7 +176,15 @@ def test_closed_means_that_no_configuration_on_the_way_has_a_majority():
                 replicas, replicas, 9, 1, moving=former != target, former=tuple(sorted(former))
             )
             queue = Queue(
-                "n", "q", Q, QueueState.DELETING, QueueSettings(), 1, 0, (GroupId(1),), closed=False
+                namespace="n",
+                name="q",
+                id=Q,
+                state=QueueState.DELETING,
+                settings=QueueSettings(),
+                settings_version=1,
+                created_at_ms=0,
+                groups=(GroupId(1),),
+                closed=False,
             )
             known = PlacementMap(1, ["n"], [queue], nodes=nodes, groups={GroupId(1): placed})
             for closed in subsets(names):

@@ -82,7 +82,14 @@ class Replicating:
 
     def position(self, view: ReadTransaction) -> Position:
         index, _ = self._applied(view)
-        return Position(index, 1, self.entries.now_ms, 1_000 * index, 0, REPLICAS)
+        return Position(
+            index=index,
+            term=1,
+            now_ms=self.entries.now_ms,
+            log_bytes=1_000 * index,
+            replicas_index=0,
+            replicas=REPLICAS,
+        )
 
     # --- turns ---------------------------------------------------------------------
 

@@ -422,7 +422,12 @@ def test_what_a_leader_cannot_send_is_told_and_sent_when_it_is_mended():
     world.until(told, within_s=60)
     assert not world.nodes[leader].status.quarantined
     data = stored[SEAL_BYTES:]
-    world.ask(leader, Mend(G, index, part, data, lambda txn: True, future()))
+    world.ask(
+        leader,
+        Mend(
+            group=G, index=index, part=part, data=data, is_wanted=lambda txn: True, future=future()
+        ),
+    )
     world.until(world.alike, within_s=60)
     with world.nodes[other].environment.snapshot() as txn:
         view = generations.view(txn, G)
@@ -463,7 +468,12 @@ def test_what_a_leader_cannot_send_of_its_log_is_told_and_sent_when_it_is_mended
     world.heal()
     world.until(lambda: (leader, Damaged(G, index, part)) in world.events, within_s=60)
     data = stored[SEAL_BYTES:]
-    world.ask(leader, Mend(G, index, part, data, lambda txn: True, future()))
+    world.ask(
+        leader,
+        Mend(
+            group=G, index=index, part=part, data=data, is_wanted=lambda txn: True, future=future()
+        ),
+    )
     world.until(lambda: world.nodes[other].status.applied_index >= last, within_s=60)
     with world.nodes[other].environment.snapshot() as txn:
         assert attachments.read(txn, G, index, part) == data
@@ -512,7 +522,9 @@ def cannot_be_sent(world: World, leader: str) -> int:
 
 
 def mended(world: World, name: str, index: int) -> None:
-    request = Mend(G, index, 0, b"x" * 100, lambda txn: True, future())
+    request = Mend(
+        group=G, index=index, part=0, data=b"x" * 100, is_wanted=lambda txn: True, future=future()
+    )
     world.ask(name, request)
 
 

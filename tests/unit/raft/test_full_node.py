@@ -35,7 +35,18 @@ PARTITIONS = [GroupId(number) for number in range(1, 21)]
 
 def settings(group: int) -> Configure:
     return Configure(
-        1, PartitionSettings("default", "mail", 1, group, 600_000, 0, 0, 3_600_000, 1_000_000)
+        1,
+        PartitionSettings(
+            namespace="default",
+            queue="mail",
+            queue_id=1,
+            partition=group,
+            lease_timeout_ms=600_000,
+            expire_timeout_ms=0,
+            max_attempts=0,
+            dedup_window_ms=3_600_000,
+            items_max=1_000_000,
+        ),
     )
 
 

@@ -25,7 +25,14 @@ from tests.unit.raft.trio import G, World, future, key
 def _contradiction(world: World, name: str) -> Append:
     """A message that no correct leader sends: it stops the replica."""
     status = world.nodes[name].status
-    return Append(status.term + 1, 1, 0, status.commit_index, status.term + 9, 0)
+    return Append(
+        term=status.term + 1,
+        sequence=1,
+        read_round=0,
+        prev_index=status.commit_index,
+        prev_term=status.term + 9,
+        commit_index=0,
+    )
 
 
 def _followers(world: World) -> list[str]:
@@ -54,7 +61,15 @@ def test_entries_of_the_turn_in_which_the_replica_stops_are_not_acknowledged():
     status = world.nodes[follower].status
     entry = LogEntry(status.term, status.now_ms, 2, b"")
     world.said(follower)
-    more = Append(status.term, 99, 0, status.log_last, status.term, 0, (entry,))
+    more = Append(
+        term=status.term,
+        sequence=99,
+        read_round=0,
+        prev_index=status.log_last,
+        prev_term=status.term,
+        commit_index=0,
+        entries=(entry,),
+    )
     world.hear(follower, leader, more, _contradiction(world, follower))
     assert world.nodes[follower].status.quarantined
     said = world.said(follower)
@@ -81,7 +96,9 @@ def test_a_heartbeat_right_behind_it_does_not_undo_the_handing_over():
     status = world.nodes[target].status
     term, last = status.term, status.log_last
     world.said(target)
-    empty = Append(term, 1_000, 0, last, term, last)
+    empty = Append(
+        term=term, sequence=1_000, read_round=0, prev_index=last, prev_term=term, commit_index=last
+    )
     world.hear(target, old, TimeoutNow(term), empty)
     assert world.nodes[target].status.term == term + 1
     votes = [one for one in world.said(target) if isinstance(one, RequestVote)]

@@ -87,7 +87,9 @@ class Leader:
             entries -= 1
 
     def position(self, _: ReadTransaction) -> Position:
-        return Position(self.index, 1, 0, 0, 0, ())
+        return Position(
+            index=self.index, term=1, now_ms=0, log_bytes=0, replicas_index=0, replicas=()
+        )
 
 
 def state(view: ReadTransaction) -> dict[bytes, bytes]:

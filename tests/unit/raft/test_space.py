@@ -51,7 +51,17 @@ async def test_what_commands_ask_for_counts_too():
     codes: set[ErrorCode | None] = set()
     async with hosting(environment, owner=owner) as host:
         await host.create_group(G1, PartitionMachine(1))
-        settings = PartitionSettings("default", "mail", 1, 0, 30_000, 0, 10, 3_600_000, 1_000_000)
+        settings = PartitionSettings(
+            namespace="default",
+            queue="mail",
+            queue_id=1,
+            partition=0,
+            lease_timeout_ms=30_000,
+            expire_timeout_ms=0,
+            max_attempts=10,
+            dedup_window_ms=3_600_000,
+            items_max=1_000_000,
+        )
         await host.propose(G1, Configure(1, settings))
         due_ms = time.time_ns() // 1_000_000 + 3_600_000
         while codes <= {None}:

@@ -31,7 +31,15 @@ class Disk(MemoryEnvironment):
 
 
 def entries(size: int) -> Append:
-    return Append(1, 1, 0, 0, 0, 0, (LogEntry(1, 0, 2, b"", (b"x" * size,)),))
+    return Append(
+        term=1,
+        sequence=1,
+        read_round=0,
+        prev_index=0,
+        prev_term=0,
+        commit_index=0,
+        entries=(LogEntry(1, 0, 2, b"", (b"x" * size,)),),
+    )
 
 
 def test_what_a_turn_takes_on_is_counted_together_whoever_it_comes_from():

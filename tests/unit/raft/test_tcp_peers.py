@@ -44,7 +44,20 @@ from tests.unit.raft.wiring import (
 
 def append(size: int, index: int = 0) -> Envelope:
     entries = (LogEntry(1, 0, 0, b"command", (bytes(size),)),)
-    return Envelope(GroupId(1), 2, 1, Append(1, 1, 0, index, 1, 0, entries))
+    return Envelope(
+        GroupId(1),
+        2,
+        1,
+        Append(
+            term=1,
+            sequence=1,
+            read_round=0,
+            prev_index=index,
+            prev_term=1,
+            commit_index=0,
+            entries=entries,
+        ),
+    )
 
 
 def targets(address: str) -> list[Target]:

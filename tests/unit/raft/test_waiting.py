@@ -216,7 +216,14 @@ class Recorder:
 def reply(
     index: int, *, term: int = 1, success: bool = True, sequence: int = 0, round_: int = 0
 ) -> AppendReply:
-    return AppendReply(term, sequence, round_, success, index, 0 if success else 1)
+    return AppendReply(
+        term=term,
+        sequence=sequence,
+        read_round=round_,
+        success=success,
+        index=index,
+        conflict_term=0 if success else 1,
+    )
 
 
 def acknowledged(*replies: tuple[GroupId, NodeKey, GroupMessage]) -> list[tuple[GroupId, Any]]:

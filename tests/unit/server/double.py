@@ -40,8 +40,29 @@ def stored_item(payload: bytes) -> bytes:
 
 
 def delivery(payload: bytes) -> LeaseReply:
-    loaded = LoadedItems(7, (), 1, 1_000, (), stored_item(payload))
-    return LeaseReply((LeasedRun("a.0.1", "q", 0, 1, 2_000, 900, False, loaded),), True)
+    loaded = LoadedItems(
+        first_seq=7,
+        ordinals=(),
+        count=1,
+        produced_at_ms=1_000,
+        overlays=(),
+        items=stored_item(payload),
+    )
+    return LeaseReply(
+        (
+            LeasedRun(
+                lease_id="a.0.1",
+                queue="q",
+                partition=0,
+                attempt=1,
+                deadline_ms=2_000,
+                remaining_ms=900,
+                repeated=False,
+                loaded=loaded,
+            ),
+        ),
+        True,
+    )
 
 
 class Changes:

@@ -124,7 +124,16 @@ def test_a_node_that_is_cut_off_is_alive_and_not_ready(
 
 def queue(number: int, *groups: int, state: QueueState = QueueState.ACTIVE) -> Queue:
     ids = tuple(map(GroupId, groups))
-    return Queue("default", f"q{number}", QueueId(number), state, QueueSettings(), 1, 0, ids)
+    return Queue(
+        namespace="default",
+        name=f"q{number}",
+        id=QueueId(number),
+        state=state,
+        settings=QueueSettings(),
+        settings_version=1,
+        created_at_ms=0,
+        groups=ids,
+    )
 
 
 def placed(*queues: Queue, node: str) -> PlacementMap:

@@ -73,23 +73,71 @@ from querator.service.routing.forwarder import (
 
 GROUP = GroupId(7)
 QUEUE = Queue(
-    "default", "q", QueueId(3), QueueState.ACTIVE, QueueSettings(partitions=2), 4, 5, (GROUP,)
+    namespace="default",
+    name="q",
+    id=QueueId(3),
+    state=QueueState.ACTIVE,
+    settings=QueueSettings(partitions=2),
+    settings_version=4,
+    created_at_ms=5,
+    groups=(GROUP,),
 )
 COUNTS: dict[str, Any] = dict.fromkeys(PartitionCounts.__struct_fields__, 2**63)
 STATS = PartitionCounts(**{**COUNTS, "waits_for": (0, 1_023)})
-LETTER = DeadOrigin("q", 1, 2**63, 3, 1, ("no",), 4, 5)
+LETTER = DeadOrigin(
+    origin_queue="q",
+    origin_partition=1,
+    origin_seq=2**63,
+    attempts=3,
+    reason=1,
+    errors=("no",),
+    produced_at_ms=4,
+    died_at_ms=5,
+)
 
 COMMANDS = [
     Produce(b"\1\0\0\0", b"p" * 16, 2**63, True),
     Lease((LeaseCaller("c", "r", 5, 6, 7),)),
     Complete((LeaseItems(1, ((2**64 - 2, 1),)),), True),
-    Retry((LeaseItems(1),), 2, True, "why", False, True),
+    Retry(
+        leases=(LeaseItems(1),),
+        retry_at_ms=2,
+        dead=True,
+        error="why",
+        count_attempt=False,
+        all_or_nothing=True,
+    ),
     Extend((1, 2), "c", 3),
-    Move(1, 2, b"\1\0\0\0", (MovedItem("q", 0, 1, 2, 3, 4, ("e",), 5, 6),)),
+    Move(
+        1,
+        2,
+        b"\1\0\0\0",
+        (
+            MovedItem(
+                origin_queue="q",
+                origin_partition=0,
+                origin_group=1,
+                origin_seq=2,
+                attempts=3,
+                reason=4,
+                errors=("e",),
+                produced_at_ms=5,
+                died_at_ms=6,
+            ),
+        ),
+    ),
     MoveDone(1, 2),
     MoveReturn(1),
     Redrive("q", (DeadTarget("q", 0, 1),), (1, 2), 3),
-    Stage("p", 2**62, 3, b"a" * 16, 4, 2**32 - 1, b"\1\0\0\0"),
+    Stage(
+        producer="p",
+        batch=2**62,
+        task=3,
+        attempt=b"a" * 16,
+        sequence=4,
+        checksum=2**32 - 1,
+        lengths=b"\1\0\0\0",
+    ),
     Begin("p", 1, (Participant(0, 11, (StageClaim(3, b"a" * 16, 5, 6),)),)),
 ]
 CHANGES = [
@@ -113,11 +161,31 @@ RESULTS = [
 ANSWERS: list[tuple[Any, Any]] = [
     (StatsQuery(GROUP), STATS),
     (
-        PeekQuery(GROUP, 2, 3, 4, 5, True),
-        ItemPage((BrowsedItem(1, 2, 3, 4, 5, 6, LETTER, ("e",), b"\x7a\0"),), 9),
+        PeekQuery(group=GROUP, state=2, after_seq=3, limit=4, bytes_max=5, stale=True),
+        ItemPage(
+            (
+                BrowsedItem(
+                    seq=1,
+                    state=2,
+                    attempt=3,
+                    produced_at_ms=4,
+                    due_at_ms=5,
+                    lease=6,
+                    dead_letter=LETTER,
+                    errors=("e",),
+                    item=b"\x7a\0",
+                ),
+            ),
+            9,
+        ),
     ),
     (LettersQuery(GROUP, None, 3, 4, 5), ItemPage((), 0)),
-    (StreamLeasesQuery(GROUP, "c", "me", 2, 3, 4), LeasePage((2**63, 5), 5)),
+    (
+        StreamLeasesQuery(
+            group=GROUP, client_id="c", consumer_id="me", before=2, after_lease=3, limit=4
+        ),
+        LeasePage((2**63, 5), 5),
+    ),
     (ReadyQuery(QueueId(3)), ((GROUP, 5),)),
     (EpochQuery(), 17),
     (TxnQuery(GROUP, 3, "p", 2**62, 500), TxnResult(3, TransactionState.COMMITTED)),
@@ -125,7 +193,21 @@ ANSWERS: list[tuple[Any, Any]] = [
     (ProducerQuery(GROUP, "p"), ProducerTotals(3, 4, 5)),
     (
         StagedQuery(GROUP, 10),
-        StagedPage((StagedTotals("p", 1, 2, 3, 4, 5, 6, TransactionState.PREPARING),), True),
+        StagedPage(
+            (
+                StagedTotals(
+                    producer="p",
+                    batch=1,
+                    stages=2,
+                    items=3,
+                    bytes=4,
+                    begun_ms=5,
+                    since_ms=6,
+                    state=TransactionState.PREPARING,
+                ),
+            ),
+            True,
+        ),
     ),
 ]
 
@@ -157,7 +239,14 @@ def test_results(value):
 
 def test_leases_bring_what_is_leased():
     mask = (1 << 256) - 1
-    loaded = LoadedItems(9, (0, 2), 2, 3, (LaterAttributes(1, LETTER, ("e",)),), b"items")
+    loaded = LoadedItems(
+        first_seq=9,
+        ordinals=(0, 2),
+        count=2,
+        produced_at_ms=3,
+        overlays=(LaterAttributes(1, LETTER, ("e",)),),
+        items=b"items",
+    )
     lease = CarriedLease(
         (
             LeaseGrant(4, 5, (LeasedSegment(9, mask, 1, 256, 1_000),), True),

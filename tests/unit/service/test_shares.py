@@ -89,14 +89,16 @@ class Shares(RuleBasedStateMachine):
         count = max(1, len(keys))
         slots = [slot_of_key(key) if key else NO_SLOT for key in keys]
         call = ProduceCall(
-            "default",
-            "q",
-            b"x" * count,
-            struct.pack(f"<{count}I", *[1] * count),
-            producer_id,
-            sequence,
-            ordered,
-            tuple(ItemSpecial(ordinal, dedup_key=key) for ordinal, key in enumerate(keys) if key)
+            namespace="default",
+            queue="q",
+            items=b"x" * count,
+            lengths=struct.pack(f"<{count}I", *[1] * count),
+            producer_id=producer_id,
+            sequence=sequence,
+            ordered=ordered,
+            specials=tuple(
+                ItemSpecial(ordinal, dedup_key=key) for ordinal, key in enumerate(keys) if key
+            )
             if dedup
             else (),
             slots=struct.pack(f"<{count}H", *slots) if keyed else b"",

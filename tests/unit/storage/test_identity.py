@@ -37,7 +37,13 @@ def test_a_new_cluster_and_its_starts():
     first = claimed(environment, empty=Empty.NEW_CLUSTER)
     alone = PlacedNode("a", "id1", "", "")
     assert first == Identity(
-        FORMAT, "id2", "id1", 1, "a", (Replica(1, NodeKey("a/id1")),), (alone,)
+        format=FORMAT,
+        cluster_id="id2",
+        incarnation="id1",
+        boots=1,
+        name="a",
+        replicas=(Replica(1, NodeKey("a/id1")),),
+        founders=(alone,),
     )
     environment = environment.crash()
     second = claimed(environment, empty=Empty.REFUSED)

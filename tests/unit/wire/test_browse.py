@@ -34,7 +34,16 @@ def test_a_request_with_all_fields():
         )
     )
     assert call == BrowseCall(
-        "n", "q", 3, 7, 9, 0b110, ("email", ""), 1_001, 2_000, with_value=False
+        namespace="n",
+        queue="q",
+        partition=3,
+        from_seq=7,
+        upto_seq=9,
+        states=0b110,
+        kinds=("email", ""),
+        produced_from_ms=1_001,
+        produced_before_ms=2_000,
+        with_value=False,
     )
 
 

@@ -20,13 +20,13 @@ from querator.v1 import cluster_service_pb2 as pb
 from querator.wire import cluster
 
 NODE = ClusterNode(
-    "a",
-    "i",
-    "p:1",
-    "c:2",
-    "z",
-    3,
-    "v",
+    name="a",
+    incarnation="i",
+    peer_address="p:1",
+    client_address="c:2",
+    zone="z",
+    boots=3,
+    version="v",
     connected=True,
     handed_off=False,
     state="draining",
@@ -65,7 +65,19 @@ STATUS = ClusterStatus(
 
 def test_a_plan_there_and_back():
     plan = ClusterPlan(
-        7, (ClusterMove("n", "q", 1, ("a", "b"), ("a", "c"), "c", "it drains", moving=True),)
+        7,
+        (
+            ClusterMove(
+                namespace="n",
+                queue="q",
+                partition=1,
+                origin=("a", "b"),
+                to=("a", "c"),
+                leader="c",
+                reason="it drains",
+                moving=True,
+            ),
+        ),
     )
     data = cluster.encode_cluster_plan(plan)
     assert cluster.cluster_plan(pb.GetClusterPlanResponse.FromString(data)) == plan

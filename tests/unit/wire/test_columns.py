@@ -142,7 +142,16 @@ def expected(run: ItemRun) -> list[dict[str, object]]:
     rows = []
     for index, item in enumerate(items_pb2.LeasedBatch.FromString(run.items).items):
         overlay = by_index.get(index, LaterAttributes(index, None, ()))
-        letter = overlay.dead_letter or DeadOrigin("", 0, 0, 0, 0, (), 0, 0)
+        letter = overlay.dead_letter or DeadOrigin(
+            origin_queue="",
+            origin_partition=0,
+            origin_seq=0,
+            attempts=0,
+            reason=0,
+            errors=(),
+            produced_at_ms=0,
+            died_at_ms=0,
+        )
         rows.append(
             {
                 "seq": run.seqs[index],
@@ -201,7 +210,16 @@ def test_a_column_that_no_row_has_takes_no_space():
     payloads = [b"x" * 100] * 200
     there = [items_pb2.Item(payload=each) for each in payloads]
     items = items_pb2.LeasedBatch(items=there).SerializeToString()
-    run = ItemRun(range(1, 201), b"\1" * 200, [0] * 200, (), 1, (), items, lengths_of(there))
+    run = ItemRun(
+        seqs=range(1, 201),
+        states=b"\1" * 200,
+        attempts=[0] * 200,
+        due_at_ms=(),
+        produced_at_ms=1,
+        overlays=(),
+        items=items,
+        lengths=lengths_of(there),
+    )
     message = items_pb2.ItemColumns.FromString(encode_columns(0, [run]).data)
     assert {field.name for field, _ in message.ListFields()} == {
         "rows",

@@ -38,7 +38,16 @@ settings = st.builds(
 
 
 def queue(of: QueueSettings) -> Queue:
-    return Queue("n", "q", QueueId(7), QueueState.ACTIVE, of, 3, 1_234, (GroupId(1), GroupId(2)))
+    return Queue(
+        namespace="n",
+        name="q",
+        id=QueueId(7),
+        state=QueueState.ACTIVE,
+        settings=of,
+        settings_version=3,
+        created_at_ms=1_234,
+        groups=(GroupId(1), GroupId(2)),
+    )
 
 
 @given(settings)
@@ -161,9 +170,38 @@ def test_counts_arrive_field_by_field() -> None:
 def test_peeked_items_arrive() -> None:
     item = items_pb2.Item(payload=b"p" * 300, kind="k", attributes={"a": "b"})
     stored = queue_service_pb2.ProduceRequest(items=[item]).SerializeToString()
-    letter = DeadOrigin("origin", 1, 2, 3, 1, ("e",), 4_000, 5_000)
-    plain = BrowsedItem(9, 1, 0, 1_000, 0, 0, None, (), stored)
-    leased = BrowsedItem(10, 2, 4, 1_000, 2_000, 0x1F, letter, ("x", "y"), stored)
+    letter = DeadOrigin(
+        origin_queue="origin",
+        origin_partition=1,
+        origin_seq=2,
+        attempts=3,
+        reason=1,
+        errors=("e",),
+        produced_at_ms=4_000,
+        died_at_ms=5_000,
+    )
+    plain = BrowsedItem(
+        seq=9,
+        state=1,
+        attempt=0,
+        produced_at_ms=1_000,
+        due_at_ms=0,
+        lease=0,
+        dead_letter=None,
+        errors=(),
+        item=stored,
+    )
+    leased = BrowsedItem(
+        seq=10,
+        state=2,
+        attempt=4,
+        produced_at_ms=1_000,
+        due_at_ms=2_000,
+        lease=0x1F,
+        dead_letter=letter,
+        errors=("x", "y"),
+        item=stored,
+    )
     page = PeekedPage(((0xA, 3, plain), (0xA, 3, leased)), "more")
     data = queues.encode_peeked_items(page)
     message = admin_service_pb2.PeekItemsResponse.FromString(data)

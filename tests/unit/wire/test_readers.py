@@ -124,8 +124,32 @@ def test_a_listed_reader_is_in_its_last_run():
     reader = ReaderPartitions(
         "lake",
         (
-            (0, ReaderState("lake", 2, 3_000, 4_000, 1, BATCH, 9, 5_000)),
-            (1, ReaderState("lake", 1, 1_000, 0, 0, None, 0, 5_000)),
+            (
+                0,
+                ReaderState(
+                    reader_id="lake",
+                    epoch=2,
+                    opened_at_ms=3_000,
+                    advanced_at_ms=4_000,
+                    acked_seq=1,
+                    batch=BATCH,
+                    ready=9,
+                    now_ms=5_000,
+                ),
+            ),
+            (
+                1,
+                ReaderState(
+                    reader_id="lake",
+                    epoch=1,
+                    opened_at_ms=1_000,
+                    advanced_at_ms=0,
+                    acked_seq=0,
+                    batch=None,
+                    ready=0,
+                    now_ms=5_000,
+                ),
+            ),
         ),
     )
     message = pb.ListReadersResponse.FromString(readers.encode_readers((reader,)))

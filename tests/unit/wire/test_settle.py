@@ -45,7 +45,17 @@ def test_complete() -> None:
     [
         ({}, RetryCall("default", "orders", REF)),
         ({"retry_at": make.instant(17)}, RetryCall("default", "orders", REF, retry_at_ms=17)),
-        ({"dead": True, "error": "no"}, RetryCall("default", "orders", REF, 0, True, "no")),
+        (
+            {"dead": True, "error": "no"},
+            RetryCall(
+                namespace="default",
+                queue="orders",
+                leases=REF,
+                retry_at_ms=0,
+                dead=True,
+                error="no",
+            ),
+        ),
         ({"count_attempt": True}, RetryCall("default", "orders", REF)),
         ({"count_attempt": False}, RetryCall("default", "orders", REF, count_attempt=False)),
     ],

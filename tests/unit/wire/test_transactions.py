@@ -181,7 +181,16 @@ def test_answers() -> None:
 
 def test_every_state_has_its_number() -> None:
     batches = tuple(
-        StagedTotals("query", number, 2, 3, 4, 5_000, 6_000, state)
+        StagedTotals(
+            producer="query",
+            batch=number,
+            stages=2,
+            items=3,
+            bytes=4,
+            begun_ms=5_000,
+            since_ms=6_000,
+            state=state,
+        )
         for number, state in enumerate(TransactionState)
     )
     found = pb.ListTxnsResponse.FromString(transactions.encode_list(TxnList(batches, True)))
