@@ -644,11 +644,18 @@ class WholeWorld:
                 return f"{queue.name} {partition} has {counts}"
         return ""
 
+    def _all_are_led(self) -> bool:
+        return all(self.leader(group) is not None for _, _, group in self._groups())
+
     def _unequal(self) -> str:
         groups = (GroupId(0), *(group for _, _, group in self._groups()))
         return unequal(groups, self.leader, self._nodes)
 
     def _look_at_the_end(self) -> None:
+        # A leadership may be on its way to the preferred node of its group.
+        if not self._until(self._all_are_led, within_us=CALM_US):
+            self.found("a partition has no leader at the end")
+            return
         damaged = self.faults.damaged
         self.checks.same_logs([node for node in self._nodes.values() if node is not damaged])
         present: dict[str, list[tuple[int, int, str]]] = {name: [] for name in self.queue_names}
