@@ -8,6 +8,7 @@ Encodings of these values are in `querator.wire` and next to the state machines.
     entries          what a Raft group replicates, as raft and machines see it
     errors           ErrorCode with the table of all errors, QueratorError
     ids              identifiers and their text forms
+    fair_shares      max-min fair shares of what is not enough for all
     item_options     attributes of an item beyond a plain item
     limits           all limits with units and reasons
     nodes            nodes, incarnations and replicas

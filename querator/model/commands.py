@@ -12,7 +12,7 @@ Longer than 500 lines: the tags are the log's format, and each is given once.
 import msgspec
 
 from querator.model.entries import TimeBack
-from querator.model.errors import ErrorCode
+from querator.model.errors import ErrorCode, QueratorError
 from querator.model.item_options import ItemSpecial as ItemSpecial
 from querator.model.readers import ReaderCommand, ReaderResult
 from querator.model.transactions import StageResult, TxnCommand, TxnResult
@@ -376,6 +376,12 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     field: str = ""
     limit: str = ""
     value: str = ""
+
+    def as_error(self) -> QueratorError:
+        """The error that the caller gets."""
+        return QueratorError(
+            self.code, self.message, field=self.field, limit=self.limit, value=self.value
+        )
 
 
 class ProduceResult(msgspec.Struct, frozen=True, gc=False):

@@ -12,7 +12,8 @@ import re
 from functools import lru_cache
 from typing import Final, NewType
 
-from querator.model.errors import ErrorCode, QueratorError
+from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
+from querator.model.limits import NAME_CHARS_MAX
 
 QueueId = NewType("QueueId", int)
 """Names one incarnation of a queue; never reused."""
@@ -31,11 +32,25 @@ PLACEMENT_GROUP = GroupId(0)
 DEFAULT_NAMESPACE = "default"
 
 _U64_MAX = 2**64 - 1
+_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _ITEM_ID = re.compile(r"(0|[1-9][0-9]{0,3})-([1-9][0-9]{0,19})", re.ASCII)
 _STREAM_REQUEST_ID = re.compile(r"(.+)/([1-9][0-9]{0,9})/[^/]*", re.ASCII | re.DOTALL)
 _LEASE_ID = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{1,4})\.([0-9a-f]{1,16})", re.ASCII)
 _LEASE_ID_LENGTH_MAX: Final = 38
 _LEASE_IDS_KEPT: Final = 4_096
+
+
+def check_name(text: str, *, field: str) -> str:
+    """Returns the name of a queue or a namespace. Raises INVALID_ARGUMENT and LIMIT_EXCEEDED that
+    name `field`.
+    """
+    if not text:
+        raise invalid(field, "must not be empty")
+    if len(text) > NAME_CHARS_MAX:
+        raise over_limit(field, value=len(text), limit=NAME_CHARS_MAX, unit="characters")
+    if _NAME.fullmatch(text) is None:
+        raise invalid(field, f"is {text[:64]!r}; a name is made of A-Z a-z 0-9 . _ -", value=text)
+    return text
 
 
 def format_item_id(partition: PartitionNumber, seq: Seq) -> str:

@@ -26,6 +26,7 @@ from querator.model.commands import (
     Refusal,
 )
 from querator.model.errors import ErrorCode
+from querator.model.fair_shares import fair_shares
 from querator.model.limits import (
     APPLY_SEGMENTS_MAX,
     ASIDE_SEGMENTS_MAX,
@@ -93,25 +94,6 @@ def lease(context: ApplyContext, command: Lease) -> LeaseResult:
     for place in repeats:
         grants[place] = _repeated(context, command.callers[place]) or NOTHING
     return LeaseResult(tuple(grants), context.now_ms)
-
-
-def fair_shares(wishes: list[int], available: int) -> list[int]:
-    """Max-min fair shares: 23 items for wishes of 20, 6 and 1 become 16, 6 and 1. Earlier callers
-    get the remainder of a division.
-    """
-    shares = [0] * len(wishes)
-    open_places = sorted(range(len(wishes)), key=lambda place: wishes[place])
-    for done, place in enumerate(open_places):
-        level = available // (len(wishes) - done)
-        if wishes[place] > level:
-            rest = sorted(open_places[done:])
-            extra = available - level * len(rest)
-            for nth, other in enumerate(rest):
-                shares[other] = level + (1 if nth < extra else 0)
-            break
-        shares[place] = wishes[place]
-        available -= wishes[place]
-    return shares
 
 
 def _repeated(context: ApplyContext, caller: LeaseCaller) -> LeaseGrant | Refusal | None:

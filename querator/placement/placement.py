@@ -354,13 +354,7 @@ class Placement:
         except TimeoutError:
             raise not_decided() from None
         if isinstance(result, Refusal):
-            raise QueratorError(
-                result.code,
-                result.message,
-                field=result.field,
-                limit=result.limit,
-                value=result.value,
-            )
+            raise result.as_error()
         return result
 
     async def _followed(self, queue: Queue, deadline: float) -> Queue:

@@ -10,7 +10,7 @@ is committed.
     AddLearner      one more, which receives everything and     the id was ever used, or the node
                     counts for no majority                      has a replica already
     Promote         the learner becomes a voter                 it is not a learner, or not caught
-                                                                up (`raft.group.group` knows)
+                                                                up (`raft.group.leadership` knows)
     RemoveReplica   one less                                    it leads, or is the last voter
 
 The component that asks for the change (the placement map) counts the ids. An id is never used again

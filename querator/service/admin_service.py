@@ -24,7 +24,7 @@ from querator.model.calls import (
 )
 from querator.model.commands import DeadTarget, Done, GiveUp, Redrive, RedriveResult, RepairTime
 from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
-from querator.model.ids import DEFAULT_NAMESPACE, GroupId, parse_item_id
+from querator.model.ids import DEFAULT_NAMESPACE, GroupId, check_name, parse_item_id
 from querator.model.limits import (
     CLOCK_SKEW_MS_MAX,
     DELETE_WAIT_MS_MAX,
@@ -45,7 +45,6 @@ from querator.service.routing.router import Router, deadline_after
 from querator.service.stopped import check_running
 from querator.service.validate import (
     check_between,
-    check_name,
     check_settings,
     check_update_mask,
     deleting,

@@ -5,16 +5,13 @@ queue. Every refusal names the field, its limit and the value.
 fields that could do harm in embedded use, where `wire` is not involved.
 """
 
-import re
-
 from querator.model import limits
 from querator.model.calls import LeasedRanges
 from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
-from querator.model.ids import DEFAULT_NAMESPACE
+from querator.model.ids import DEFAULT_NAMESPACE, check_name
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import REPLICAS_ALLOWED, Queue, QueueSettings, QueueState
 
-_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _SEQ_MAX = 2**64 - 1
 
 # Bounds of the settings that are numbers: field, unit, least, most.
@@ -76,15 +73,6 @@ def gone(queue: Queue | None) -> QueratorError:
     if queue is None:
         return QueratorError(ErrorCode.QUEUE_NOT_FOUND, "the queue has been deleted")
     return deleting(queue.name)
-
-
-def check_name(name: str, *, field: str) -> None:
-    if len(name) > limits.NAME_CHARS_MAX:
-        raise over_limit(field, value=len(name), limit=limits.NAME_CHARS_MAX, unit="characters")
-    if _NAME.fullmatch(name) is None:
-        raise invalid(
-            field, f"must be 1 to {limits.NAME_CHARS_MAX} of A-Z a-z 0-9 . _ -", value=name
-        )
 
 
 def check_settings(settings: QueueSettings, *, name: str) -> None:

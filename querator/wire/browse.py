@@ -5,6 +5,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from querator.model import limits
 from querator.model.calls import BrowseCall, BrowsedPage
 from querator.model.errors import invalid, over_limit
+from querator.model.ids import check_name
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import field_checks
 from querator.wire.fields import prefix
@@ -19,7 +20,7 @@ def parse_browse(data: bytes) -> BrowseCall:
     message = field_checks.parse_message(queue_service_pb2.BrowseRequest, data)
     return BrowseCall(
         namespace=field_checks.check_namespace(message.namespace),
-        queue=field_checks.check_name(message.queue, field="queue"),
+        queue=check_name(message.queue, field="queue"),
         partition=field_checks.check_range(
             message.partition, field="partition", least=0, most=limits.PARTITIONS_MAX - 1
         ),

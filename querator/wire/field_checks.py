@@ -5,7 +5,6 @@ the limit and the value. Durations are rounded up to ms, so that a given timeout
 instants are rounded down.
 """
 
-import re
 from typing import TypeVar
 
 import msgspec
@@ -15,9 +14,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from querator.model import limits
 from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
-from querator.model.ids import DEFAULT_NAMESPACE
+from querator.model.ids import DEFAULT_NAMESPACE, check_name
 
-_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _NANOS_PER_MS = 1_000_000
 _NANOS_PER_SECOND = 1_000_000_000
 # Limits of google/protobuf/{duration,timestamp}.proto.
@@ -68,17 +66,6 @@ def under_limit(field: str, *, value: object, limit: object, unit: str = "") -> 
         limit=f"{limit}{suffix}",
         value=f"{value}{suffix}",
     )
-
-
-def check_name(text: str, *, field: str) -> str:
-    """Checks the name of a queue or a namespace."""
-    if not text:
-        raise invalid(field, "must not be empty")
-    if len(text) > limits.NAME_CHARS_MAX:
-        raise over_limit(field, value=len(text), limit=limits.NAME_CHARS_MAX, unit="characters")
-    if _NAME.fullmatch(text) is None:
-        raise invalid(field, f"is {text[:64]!r}; a name is made of A-Z a-z 0-9 . _ -", value=text)
-    return text
 
 
 def check_namespace(text: str) -> str:

@@ -15,7 +15,7 @@ from querator.model.calls import (
     SubscribeCall,
 )
 from querator.model.errors import invalid, over_limit
-from querator.model.ids import parse_lease_id
+from querator.model.ids import check_name, parse_lease_id
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import field_checks
 from querator.wire.fields import prefix
@@ -42,7 +42,7 @@ def parse_lease(data: bytes) -> LeaseCall:
         )
     return LeaseCall(
         namespace=field_checks.check_namespace(message.namespace),
-        queue=field_checks.check_name(message.queue, field="queue"),
+        queue=check_name(message.queue, field="queue"),
         client_id=field_checks.check_client_id(message.client_id),
         request_id=field_checks.check_chars(
             message.request_id, limits.REQUEST_ID_CHARS_MAX, field="request_id"
@@ -65,7 +65,7 @@ def check_subscribe(message: queue_service_pb2.Subscribe) -> SubscribeCall:
     _check_consumer(message)
     return SubscribeCall(
         namespace=field_checks.check_namespace(message.namespace),
-        queue=field_checks.check_name(message.queue, field="queue"),
+        queue=check_name(message.queue, field="queue"),
         client_id=field_checks.check_client_id(message.client_id),
         max_items=field_checks.check_range(
             message.max_items or limits.STREAM_BATCH_ITEMS_DEFAULT,

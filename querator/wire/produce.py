@@ -18,6 +18,7 @@ from querator.model import limits
 from querator.model.calls import ProduceCall, ProduceReply
 from querator.model.commands import NO_SLOT, ItemSpecial
 from querator.model.errors import invalid, over_limit
+from querator.model.ids import check_name
 from querator.model.routing import slot_of_key
 from querator.v1 import items_pb2, queue_service_pb2, transaction_service_pb2
 from querator.wire import field_checks
@@ -69,7 +70,7 @@ def check_produce(
     check_request_bytes(sum(stop - start for start, stop in spans), request_limits)
     _check_count(len(message.items), request_limits)
     namespace = field_checks.check_namespace(message.namespace)
-    queue = field_checks.check_name(message.queue, field="queue")
+    queue = check_name(message.queue, field="queue")
     _check_producer(message)
     timeout_ms = 0
     if message.HasField("request_timeout"):

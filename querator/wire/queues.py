@@ -15,6 +15,7 @@ from querator.model.calls import (
     QueuePage,
 )
 from querator.model.errors import invalid, over_limit
+from querator.model.ids import check_name
 from querator.model.queues import Queue, QueueSettings
 from querator.v1 import admin_service_pb2, items_pb2
 from querator.wire import field_checks, lease
@@ -169,7 +170,7 @@ def parse_redrive(data: bytes) -> RedriveCall:
 
 def _queue_name(message: _Named) -> QueueName:
     namespace = field_checks.check_namespace(message.namespace)
-    return QueueName(namespace, field_checks.check_name(message.queue, field="queue"))
+    return QueueName(namespace, check_name(message.queue, field="queue"))
 
 
 def _page_call(
@@ -191,7 +192,7 @@ def check_settings(message: admin_service_pb2.QueueSettings) -> QueueSettings:
     """Checks settings; unset ones get their defaults."""
     dead_queue = message.dead_queue
     if dead_queue:
-        field_checks.check_name(dead_queue, field="settings.dead_queue")
+        check_name(dead_queue, field="settings.dead_queue")
     lease_timeout_ms = limits.LEASE_TIMEOUT_MS_DEFAULT
     if message.HasField("lease_timeout"):
         lease_timeout_ms = field_checks.lease_timeout_ms(

@@ -2,6 +2,7 @@
 
 from querator.model import limits
 from querator.model.errors import invalid, over_limit
+from querator.model.ids import check_name
 from querator.model.reader_calls import (
     AdvancedReader,
     AdvanceOutcome,
@@ -32,7 +33,7 @@ def parse_open_reader(data: bytes) -> OpenReaderCall:
     message = field_checks.parse_message(pb.OpenReaderRequest, data)
     return OpenReaderCall(
         field_checks.check_namespace(message.namespace),
-        field_checks.check_name(message.queue, field="queue"),
+        check_name(message.queue, field="queue"),
         _reader_id(message.reader_id),
         request_id=field_checks.check_chars(
             message.request_id, limits.REQUEST_ID_CHARS_MAX, field="request_id"
@@ -60,7 +61,7 @@ def parse_advance_reader(data: bytes) -> AdvanceReaderCall:
         )
     return AdvanceReaderCall(
         namespace=field_checks.check_namespace(message.namespace),
-        queue=field_checks.check_name(message.queue, field="queue"),
+        queue=check_name(message.queue, field="queue"),
         reader_id=_reader_id(message.reader_id),
         epoch=field_checks.check_range(message.epoch, field="epoch", least=1, most=_U63_MAX),
         acks=_acks(message),
@@ -97,7 +98,7 @@ def parse_read_batch(data: bytes) -> ReadBatchCall:
     message = field_checks.parse_message(pb.ReadBatchRequest, data)
     return ReadBatchCall(
         namespace=field_checks.check_namespace(message.namespace),
-        queue=field_checks.check_name(message.queue, field="queue"),
+        queue=check_name(message.queue, field="queue"),
         reader_id=_reader_id(message.reader_id),
         partition=_partition(message.partition, "partition"),
         batch_seq=field_checks.check_range(
@@ -119,9 +120,7 @@ def parse_list_readers(data: bytes) -> tuple[QueueName, bool]:
     """A `ListReadersRequest`: the queue, and whether the answer may be behind."""
     message = field_checks.parse_message(pb.ListReadersRequest, data)
     namespace = field_checks.check_namespace(message.namespace)
-    return QueueName(
-        namespace, field_checks.check_name(message.queue, field="queue")
-    ), message.stale
+    return QueueName(namespace, check_name(message.queue, field="queue")), message.stale
 
 
 def parse_release_reader(data: bytes) -> ReleaseReaderCall:
@@ -134,7 +133,7 @@ def parse_release_reader(data: bytes) -> ReleaseReaderCall:
         raise invalid("batch_seq", "is of one partition: give partition, too")
     return ReleaseReaderCall(
         namespace=field_checks.check_namespace(message.namespace),
-        queue=field_checks.check_name(message.queue, field="queue"),
+        queue=check_name(message.queue, field="queue"),
         reader_id=_reader_id(message.reader_id),
         partition=partition,
         remove=message.remove,

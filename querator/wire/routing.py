@@ -1,6 +1,7 @@
 """Requests and answers of GetRouting: the nodes of the cluster and the leaders of a queue."""
 
 from querator.model.calls import Routing
+from querator.model.ids import check_name
 from querator.v1 import queue_service_pb2
 from querator.wire import field_checks
 from querator.wire.queues import QueueName
@@ -10,7 +11,7 @@ def parse_get_routing(data: bytes) -> QueueName:
     """The queue; its name is empty when only the nodes are requested."""
     message = field_checks.parse_message(queue_service_pb2.GetRoutingRequest, data)
     namespace = field_checks.check_namespace(message.namespace)
-    name = field_checks.check_name(message.queue, field="queue") if message.queue else ""
+    name = check_name(message.queue, field="queue") if message.queue else ""
     return QueueName(namespace, name)
 
 

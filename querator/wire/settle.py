@@ -14,6 +14,7 @@ from querator.model.calls import (
 )
 from querator.model.commands import Ranges
 from querator.model.errors import ErrorCode, invalid, over_limit
+from querator.model.ids import check_name
 from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
 from querator.wire import field_checks
 
@@ -23,21 +24,21 @@ _SEQ_MAX = 2**64 - 1
 def parse_complete(data: bytes) -> CompleteCall:
     """A `CompleteRequest`."""
     message = field_checks.parse_message(queue_service_pb2.CompleteRequest, data)
-    queue = field_checks.check_name(message.queue, field="queue")
+    queue = check_name(message.queue, field="queue")
     return check_complete(message, field_checks.check_namespace(message.namespace), queue)
 
 
 def parse_retry(data: bytes, *, now_ms: int) -> RetryCall:
     """A `RetryRequest`. `now_ms` bounds how far ahead the items may be scheduled."""
     message = field_checks.parse_message(queue_service_pb2.RetryRequest, data)
-    queue = field_checks.check_name(message.queue, field="queue")
+    queue = check_name(message.queue, field="queue")
     return check_retry(message, field_checks.check_namespace(message.namespace), queue, now_ms)
 
 
 def parse_extend(data: bytes) -> ExtendCall:
     """An `ExtendRequest`."""
     message = field_checks.parse_message(queue_service_pb2.ExtendRequest, data)
-    queue = field_checks.check_name(message.queue, field="queue")
+    queue = check_name(message.queue, field="queue")
     return check_extend(message, field_checks.check_namespace(message.namespace), queue)
 
 

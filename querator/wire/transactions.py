@@ -2,6 +2,7 @@
 
 from querator.model import limits
 from querator.model.errors import invalid
+from querator.model.ids import check_name
 from querator.model.transactions import ProducerTotals, StagedTotals
 from querator.model.txn_calls import (
     AbortCall,
@@ -115,9 +116,7 @@ def encode_aborted(reply: AbortReply) -> bytes:
 def parse_list(data: bytes) -> tuple[str, str]:
     """A `ListTxnsRequest`: namespace and name of the queue."""
     message = field_checks.parse_message(pb.ListTxnsRequest, data)
-    return field_checks.check_namespace(message.namespace), field_checks.check_name(
-        message.queue, field="queue"
-    )
+    return field_checks.check_namespace(message.namespace), check_name(message.queue, field="queue")
 
 
 def encode_list(found: TxnList) -> bytes:
@@ -131,7 +130,7 @@ def parse_producer(data: bytes) -> tuple[str, str, str]:
     namespace = field_checks.check_namespace(message.namespace)
     return (
         namespace,
-        field_checks.check_name(message.queue, field="queue"),
+        check_name(message.queue, field="queue"),
         _producer(message.producer),
     )
 
@@ -163,7 +162,7 @@ def _batch(
     message: pb.StageRequest | pb.CommitTxnRequest | pb.AbortTxnRequest,
 ) -> tuple[str, str, str, int]:
     namespace = field_checks.check_namespace(message.namespace)
-    queue = field_checks.check_name(message.queue, field="queue")
+    queue = check_name(message.queue, field="queue")
     producer = _producer(message.producer)
     batch = field_checks.check_range(
         message.batch, field="batch", least=0, most=limits.TXN_NUMBER_MAX

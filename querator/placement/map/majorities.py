@@ -8,8 +8,12 @@ configuration that may be in force:
     kept    nodes that vote in all configurations from the former target to the present one
     others  nodes that vote in some of them
 
-A configuration has all of the kept nodes. If the open nodes of both kinds are no more than the
-closed kept ones, at most half of its voters are open. When a group does not move, all are kept.
+A configuration has all of the kept nodes, and some of the others. A partition is closed when the
+open nodes, kept and others together, are at most as many as the closed kept nodes: then at most
+half of the voters of any such configuration are open, and no majority is. Example: a group moves
+from nodes a, b, c to a, b, d. Kept are a and b; c and d are others. When a and b are closed, c and
+d are open: two open nodes, two closed kept ones, so no configuration has a majority. When a group
+does not move, all its nodes are kept.
 Replaced and removed nodes do not count, because no node talks to them again.
 """
 

@@ -23,7 +23,7 @@ always may. Each stops for a moment, and the others continue.
 
 
 class GroupWorklist:
-    """Call `look` first in each round."""
+    """Call `refresh` first in each round."""
 
     def __init__(self) -> None:
         self._since_s: dict[GroupId, float] = {}
@@ -72,7 +72,7 @@ class GroupWorklist:
             self._left[group] = None
 
     def done(self, group: GroupId) -> None:
-        """No work is pending for the group, by the map of the last `look`."""
+        """No work is pending for the group, by the map of the last `refresh`."""
         self._left.pop(group, None)
 
 

@@ -25,7 +25,7 @@ _log = telemetry.logger(__name__)
 
 
 class LoopWatch:
-    """The raft thread calls `look`, the event loop executes the beats, any thread reads the
+    """The raft thread calls `check`, the event loop executes the beats, any thread reads the
     rest.
     """
 

@@ -12,9 +12,9 @@
                      (`raft.consensus.loop_watch`), for some elections as well
     follows          any replica that shows that it leads, in its own term or a later one
 
-The receiver of its vote does not depend on its configuration, which may be older than the
-candidate's; the votes that count for it do. A message that promises a vote leaves after the sync
-(`raft.peer_outbox`).
+A replica also answers candidates that its own configuration does not name, because that
+configuration may be older than the candidate's. As a candidate it counts only the votes of voters
+in its own configuration. A message that promises a vote leaves after the sync (`raft.peer_outbox`).
 """
 
 import random

@@ -31,8 +31,8 @@ _NO_POLLER = NoPoller()
 
 
 class PySyncObjEngine(SyncObj):  # type: ignore[misc]
-    """Base class of `raft.consensus.member`. The library calls `request_vote` to ask one replica
-    for its vote.
+    """Base class of `raft.consensus.voter.Voter`. The library calls `request_vote` to ask one
+    replica for its vote.
     """
 
     def __init__(self, replica: int, request_vote: Callable[[int], None]) -> None:

@@ -2,8 +2,8 @@
 
 Life cycle: opened → following or leading, any number of times → closed. Opening recovers the log
 and the applied index, and applies committed entries that were not applied. A leader is ready
-(`in_office`) when the no-op of its own term is applied: from then on it accepts calls, and asks the
-machine for its due time.
+(`is_serving`) when the no-op of its own term is applied: from then on it accepts calls, and asks
+the machine for its due time.
 
 An exception from the machine, or a leader that contradicts a committed entry, ends this early. The
 entry's child transaction is aborted, the applied index stays, and the group is *quarantined* until
@@ -172,7 +172,7 @@ class Group:
 
     @property
     def unapplied(self) -> bool:
-        """Whether there are entries to apply in this turn, or a leadership to begin."""
+        """Whether there are entries to apply in this turn."""
         if self.quarantined is not None or self.application.index >= self.member.commit_index:
             return False
         if self._no_room_s is not None:
@@ -312,7 +312,7 @@ class Group:
 
     def _look_at_copies(self) -> None:
         """Begins and ends the sending of snapshots. A leader sends them before it is ready
-        (`in_office`): its no-op may wait for the acknowledgement of a follower that needs a
+        (`is_serving`): its no-op may wait for the acknowledgement of a follower that needs a
         snapshot.
         """
         member = self.member

@@ -5,7 +5,7 @@
 A leader may have been deposed without knowing it. So a read notes the commit index when it arrives,
 and all reads that wait at the next send form one round. Only when a majority answers a message sent
 after that, no other leader can have acknowledged anything since. Heartbeats between nodes do not
-count. The no-op of the own term must have been applied before (`Group.in_office`).
+count. The no-op of the own term must have been applied before (`Group.is_serving`).
 """
 
 import asyncio

@@ -44,7 +44,7 @@ class SnapshotInstaller:
 
     @property
     def wake_s(self) -> float | None:
-        """When `look` has something to do, by the monotonic clock."""
+        """When `check` has something to do, by the monotonic clock."""
         return self._receiver.expires_s
 
     def check(self, now_s: float) -> None:

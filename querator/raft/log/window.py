@@ -46,7 +46,7 @@ class LogWindow:
         self._large: list[GroupId] = []
         """Groups beyond their parts when these were computed; the largest last."""
         self.part_bytes = self._most
-        """Bytes that each group keeps of its log, as of the last `look`."""
+        """Bytes that each group keeps of its log, as of the last `divide`."""
 
     def record_size(self, group: GroupId, size: int) -> None:
         """Records the size of a group's log."""

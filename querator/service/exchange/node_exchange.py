@@ -48,7 +48,7 @@ whether they do.
 
 
 class NodeExchange:
-    """Implements `Elsewhere` for the dispatchers, and the forwarder's events. Used on the event
+    """Implements `OtherNodes` for the dispatchers, and the forwarder's events. Used on the event
     loop.
     """
 

@@ -50,7 +50,7 @@ from querator.service.lease.requests import LeaseRequest, allot, granted_by, wit
 from querator.service.lease.supply import PartitionSupply
 from querator.service.lease.waiter import Grant, Waiter
 from querator.service.routing.forwarder import CarriedLease
-from querator.service.routing.outcomes import Accepted, defect_error, refused
+from querator.service.routing.outcomes import Accepted, defect_error
 from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
 
@@ -434,7 +434,7 @@ class LeaseDispatcher:
         elif refusal.code is ErrorCode.LEASE_ENDED and waiter.rename is not None:
             waiter.request_id = waiter.rename()
         else:
-            waiter.error = refused(refusal)
+            waiter.error = refusal.as_error()
 
     def _pause(self, supply: PartitionSupply) -> None:
         """Asks nothing of the partition for OVERLOADED_RETRY_MS."""

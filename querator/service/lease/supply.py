@@ -28,7 +28,9 @@ class Dispatcher(Protocol):
         ...
 
     def served(self) -> tuple[int, int]:
-        """As `demand`, for all callers that take any items."""
+        """As `demand`, for all callers that wait until items are ready (`patient`), including
+        those that are being served.
+        """
         ...
 
 

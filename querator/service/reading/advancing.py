@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from querator.model.errors import ERRORS, ErrorCode, QueratorError
+from querator.model.fair_shares import fair_shares
 from querator.model.limits import READER_LOOK_MS_MAX, READER_PARTITION_WAIT_MS
 from querator.model.queues import Queue
 from querator.model.reader_calls import (
@@ -25,11 +26,10 @@ from querator.model.reader_calls import (
     ReaderAck,
 )
 from querator.model.readers import AdvanceReader, OpenReader, ReaderResult
-from querator.partition.lease import fair_shares
 from querator.partition.reader_queries import Outlook
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.forwarder import AdvanceQuery
-from querator.service.routing.outcomes import each, refused
+from querator.service.routing.outcomes import each
 from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
 
@@ -190,7 +190,7 @@ class _Round:
         query = AdvanceQuery(piece.route.group, _command(self._call, piece))
         outlook: Outlook = await self._router.read(piece.route.group, query, deadline=latest)
         if outlook.refusal is not None:
-            raise refused(outlook.refusal)
+            raise outlook.refusal.as_error()
         return outlook
 
     async def _introduce(self, piece: _Piece, latest: float) -> Outlook:

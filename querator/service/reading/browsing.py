@@ -19,7 +19,7 @@ from querator.partition.browse import Span, browse
 from querator.partition.reader_queries import batch_part
 from querator.service.admission import Slots
 from querator.service.routing.forwarder import BatchQuery, BrowseQuery
-from querator.service.routing.outcomes import refused, stopping_error
+from querator.service.routing.outcomes import stopping_error
 from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router, deadline_after
 from querator.storage.environment import Environment
@@ -58,7 +58,7 @@ class Scans:
         loop = asyncio.get_running_loop()
         page = await loop.run_in_executor(self._batches, self._batch, query)
         if isinstance(page, Refusal):
-            raise refused(page)
+            raise page.as_error()
         return page
 
     async def close(self) -> None:

@@ -43,7 +43,7 @@ from querator.service.reading.browsing import batch_slots
 from querator.service.reading.queries import Queries
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.forwarder import BatchQuery
-from querator.service.routing.outcomes import each, refused
+from querator.service.routing.outcomes import each
 from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router, deadline_after
 from querator.service.validate import check_partition
@@ -266,7 +266,7 @@ async def release_reader(
                 if seq or call.remove:
                     there.append((routes[partition], seq))
     if not known:
-        raise refused(unknown_reader(call.reader_id))
+        raise unknown_reader(call.reader_id).as_error()
     # Partition 0 first: a reader that it does not know is not opened in other partitions, and a
     # reader that it keeps because it still reads continues everywhere.
     items: list[int] = []

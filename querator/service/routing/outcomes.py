@@ -67,16 +67,6 @@ def is_forgotten(result: Any) -> bool:
     return isinstance(result, Refusal) and result.code in _FORGETFUL
 
 
-def refused(refusal: Refusal) -> QueratorError:
-    return QueratorError(
-        refusal.code,
-        refusal.message,
-        field=refusal.field,
-        limit=refusal.limit,
-        value=refusal.value,
-    )
-
-
 def deleting_error() -> QueratorError:
     return QueratorError(ErrorCode.QUEUE_DELETING, "the queue is being deleted; not executed")
 

@@ -48,7 +48,6 @@ from querator.service.routing.outcomes import (
     defect_error,
     deleting_error,
     is_forgotten,
-    refused,
     repeatable,
     stopping_error,
 )
@@ -360,7 +359,7 @@ class Router:
             if ticket is not None:
                 ticket.leave()
         if isinstance(result, Refusal):
-            refusal = refused(result)
+            refusal = result.as_error()
             self._count(route, refusal)
             raise refusal
         return result
@@ -620,7 +619,7 @@ class Router:
         error = future.exception()
         if error is None:
             result: Accepted | Refusal = future.result()
-            return refused(result) if isinstance(result, Refusal) else result
+            return result.as_error() if isinstance(result, Refusal) else result
         if not isinstance(error, QueratorError):
             if not isinstance(error, Exception):
                 raise error

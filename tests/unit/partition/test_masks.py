@@ -6,8 +6,8 @@ from struct import pack
 from hypothesis import given
 from hypothesis import strategies as st
 
+from querator.model.fair_shares import fair_shares
 from querator.partition import masks
-from querator.partition.lease import fair_shares
 from querator.partition.rows import Block
 
 sets = st.sets(st.integers(0, 255), max_size=256)

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.service.lease.allocation import allocate, shares
+from querator.model.fair_shares import fair_shares
+from querator.service.lease.allocation import allocate
 
 WANTED = st.lists(st.integers(1, 60), max_size=12)
 
@@ -23,12 +24,12 @@ WANTED = st.lists(st.integers(1, 60), max_size=12)
     ],
 )
 def test_shares(available, wanted, given_):
-    assert shares(available, wanted) == given_
+    assert fair_shares(wanted, available) == given_
 
 
 @given(st.integers(0, 200), WANTED)
 def test_shares_are_max_min_fair(available, wanted):
-    got = shares(available, wanted)
+    got = fair_shares(wanted, available)
     assert sum(got) == min(available, sum(wanted))
     assert all(0 <= share <= wish for share, wish in zip(got, wanted, strict=True))
     for share, wish in zip(got, wanted, strict=True):
@@ -60,6 +61,6 @@ def test_nobody_is_overfilled_and_nothing_is_left_while_someone_waits(ready, wan
         for caller, items in draw:
             assert items > 0
             got[caller] += items
-    assert [got[caller] for caller in range(len(wanted))] == shares(sum(ready), wanted)
+    assert [got[caller] for caller in range(len(wanted))] == fair_shares(wanted, sum(ready))
     pairs = sum(map(len, draws))
     assert pairs <= len(ready) + len(wanted), "a caller's share is not scattered"
