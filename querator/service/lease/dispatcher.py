@@ -48,7 +48,7 @@ from querator.model.queues import Queue
 from querator.service.lease.fair_queue import FairQueue
 from querator.service.lease.requests import LeaseRequest, allot, granted_by, within_a_frame
 from querator.service.lease.supply import PartitionSupply
-from querator.service.lease.waiter import Grant, Waiter
+from querator.service.lease.waiter import Grant, Waiter, WaiterState
 from querator.service.routing.forwarder import CarriedLease
 from querator.service.routing.outcomes import Accepted, defect_error
 from querator.service.routing.route import PartitionRoute
@@ -167,16 +167,16 @@ class LeaseDispatcher:
 
     def end_wait(self, waiter: Waiter) -> None:
         """Ends the wait: answers with nothing, or once all asked partitions have answered."""
-        if waiter.closed:
+        if waiter.state is WaiterState.CLOSED:
             return
         if waiter.asked:
-            waiter.over = True
+            waiter.state = WaiterState.ENDING
         else:
             self._finish(waiter)
 
     def abandon(self, waiter: Waiter) -> None:
         """The waiter's caller is gone: present and later grants are released."""
-        if not waiter.closed:
+        if waiter.state is not WaiterState.CLOSED:
             self._close(waiter)
         grants, waiter.grants = waiter.grants, []
         self.release(grants)
@@ -321,6 +321,8 @@ class LeaseDispatcher:
             self._unpark(waiter)
             waiter.probe = False
             waiter.asked += 1
+            if waiter.state is WaiterState.PARKED:
+                waiter.state = WaiterState.ASKING
         asked = "" if supply.route.local else supply.route.leader
         then = partial(self._on_lease_answered, supply, asked, asks, self._clock.monotonic_s())
         if self._elsewhere is not None and not supply.route.local:
@@ -403,7 +405,8 @@ class LeaseDispatcher:
                 granted = granted_by(
                     supply.route, ask.waiter, grant, result, place=place, asked_s=asked_s
                 )
-                (orphans if ask.waiter.closed else ask.waiter.grants).extend(granted)
+                closed = ask.waiter.state is WaiterState.CLOSED
+                (orphans if closed else ask.waiter.grants).extend(granted)
                 items = sum(segment.count for segment in grant.segments)
                 self._parked.got(ask.waiter.account, items)
         if orphans:
@@ -465,7 +468,7 @@ class LeaseDispatcher:
 
     def _settle(self, waiter: Waiter) -> bool:
         """Decides on a waiter after a partition has answered; False: it has to wait on."""
-        if waiter.closed:
+        if waiter.state is WaiterState.CLOSED:
             return True
         if waiter.asked:
             if waiter.grants and waiter.straggler is None:
@@ -473,7 +476,8 @@ class LeaseDispatcher:
                     STRAGGLER_WAIT_MS / 1000, self._finish, waiter
                 )
             return True
-        if waiter.grants or waiter.error is not None or waiter.over or self._stopped:
+        ending = waiter.state is WaiterState.ENDING or self._stopped
+        if waiter.grants or waiter.error is not None or ending:
             self._finish(waiter)
             return True
         if self._ended is not None:
@@ -490,8 +494,8 @@ class LeaseDispatcher:
             defect_error(error, "answering lease calls that wait for items")
 
     def _close(self, waiter: Waiter) -> None:
-        assert not waiter.closed
-        waiter.closed = True
+        assert waiter.state is not WaiterState.CLOSED
+        waiter.state = WaiterState.CLOSED
         if waiter.straggler is not None:
             waiter.straggler.cancel()
         self._members.pop(waiter, None)
@@ -501,6 +505,7 @@ class LeaseDispatcher:
     # --- parking -----------------------------------------------------------------------------
 
     def _park(self, waiter: Waiter, *, first: bool = False) -> None:
+        waiter.state = WaiterState.PARKED
         if waiter.pinned is not None:
             self._pinned.setdefault(waiter.pinned, {})[waiter] = None
             return

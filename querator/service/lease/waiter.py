@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from enum import Enum, auto
 
 import msgspec
 
@@ -54,8 +55,27 @@ class Deficit:
         return True
 
 
+class WaiterState(Enum):
+    """What a waiter waits for; see `Waiter`."""
+
+    PARKED = auto()
+    ASKING = auto()
+    ENDING = auto()
+    CLOSED = auto()
+
+
 class Waiter:
-    """One caller that waits for items."""
+    """One caller that waits for items. Only its dispatcher changes its state.
+
+    state     meaning                                    left when
+    PARKED    in a wait queue of the dispatcher          partitions are asked for items: ASKING
+    ASKING    `asked` partitions have not answered       all have, and granted nothing: PARKED;
+                                                         items came, or an error: CLOSED;
+                                                         the wait ends: ENDING
+    ENDING    as ASKING, but the wait has ended          all asked partitions have answered: CLOSED
+    CLOSED    answered, or its caller is gone; grants    never
+              that come later are released
+    """
 
     __slots__ = (
         "account",
@@ -63,7 +83,6 @@ class Waiter:
         "asked",
         "bytes_max",
         "client_id",
-        "closed",
         "error",
         "grants",
         "home",
@@ -71,12 +90,12 @@ class Waiter:
         "lease_timeout_ms",
         "named",
         "on_asked",
-        "over",
         "patient",
         "pinned",
         "probe",
         "rename",
         "request_id",
+        "state",
         "straggler",
     )
 
@@ -121,7 +140,5 @@ class Waiter:
         self.error: QueratorError | None = None
         self.asked = 0
         """Number of partitions that have not answered yet."""
-        self.over = False
-        """Whether the wait has ended while partitions were asked."""
-        self.closed = False
+        self.state = WaiterState.PARKED
         self.straggler: asyncio.TimerHandle | None = None
