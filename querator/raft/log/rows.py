@@ -1,7 +1,7 @@
 """Encoding of the rows of a group's log, term and vote (`raft.log.journal` describes them).
 
 All are sealed (`storage.sealed`): damage in them is StorageCorrupt, and stops only this group.
-`tests/unit/raft/test_damage.py` holds golden bytes.
+`tests/unit/raft/log/test_damaged_rows.py` holds golden bytes.
 """
 
 import struct

@@ -24,9 +24,9 @@ from querator.raft.tcp.frames import NONCE_BYTES
 from querator.raft.tcp.handshake import Handshake
 from querator.raft.tcp.query import QueryFailed, query
 from tests.papers import Papers
-from tests.unit.raft.test_peer_refusals import refusals, undisturbed
-from tests.unit.raft.test_query import Asker
-from tests.unit.raft.test_tcp_peers import append
+from tests.unit.raft.tcp.test_peer_refusals import refusals, undisturbed
+from tests.unit.raft.tcp.test_query import Asker
+from tests.unit.raft.tcp.test_tcp_peers import append
 from tests.unit.raft.wiring import (
     TOKEN,
     Station,
