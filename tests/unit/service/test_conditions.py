@@ -31,8 +31,8 @@ from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.server.watching import Exposition, observed
 from tests.unit.service.damaging import damaged
 from tests.unit.service.serving import LONG_MS, Node, code, serving
-from tests.unit.service.test_changes_undone import Road, change, ended
-from tests.unit.service.test_moving import drain, kill_all, settled
+from tests.unit.service.test_moves import drain, kill_all, settled
+from tests.unit.service.test_undone_partition_changes import Road, change, ended
 
 OTHER = NodeKey("n2/i2")
 

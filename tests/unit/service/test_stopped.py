@@ -16,9 +16,9 @@ from querator.service import stopped
 from querator.service.reading.queries import NOT_OPEN
 from querator.storage.environment import StorageCorrupt
 from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.service.routing.test_router import group_of
 from tests.unit.service.serving import Node, code, refusal, serving
 from tests.unit.service.stage import staged
-from tests.unit.service.test_forwarding import group_of
 
 LONGER = QueueSettings(lease_timeout_ms=77_000)
 

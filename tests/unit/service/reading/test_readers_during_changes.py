@@ -9,10 +9,10 @@ from querator.model.ids import PLACEMENT_GROUP
 from querator.model.queues import QueueSettings
 from querator.model.reader_calls import AdvanceOutcome, OpenReaderCall
 from querator.service.routing import directory
+from tests.unit.service.reading.test_readers import Driver, fill, items
+from tests.unit.service.routing.test_router import rounds, start
 from tests.unit.service.serving import LONG_MS, refusal
 from tests.unit.service.stage import Stage, staged
-from tests.unit.service.test_forwarding import rounds, start
-from tests.unit.service.test_readers import Driver, fill, items
 
 UNKNOWN = AdvanceOutcome(1, 0, error=ErrorCode.UNAVAILABLE)
 

@@ -17,9 +17,9 @@ from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.sealed import checksum
 from querator.storage.tables import ATTACHMENTS
 from tests.unit.service.damaging import damage, damaged
+from tests.unit.service.routing.test_router import group_of
 from tests.unit.service.serving import LONG_MS, Node, payloads, refusal, serving
 from tests.unit.service.stage import Joined, Stage, staged
-from tests.unit.service.test_forwarding import group_of
 
 
 def memory(environment: Any) -> MemoryEnvironment:

@@ -11,11 +11,11 @@ from querator.service.repair import damage as damages
 from querator.service.repair.damage import NOT_WHOLE
 from querator.service.routing.forwarder import Payload, PayloadQuery
 from tests.unit.service.damaging import damage
+from tests.unit.service.repair.test_damage import damaged_on_a, memory, three_blocks
+from tests.unit.service.routing.test_router import group_of
 from tests.unit.service.serving import LONG_MS, Node, code, payloads, serving, whole
 from tests.unit.service.stage import Stage, staged
-from tests.unit.service.test_damage import damaged_on_a, memory, three_blocks
-from tests.unit.service.test_forwarding import group_of
-from tests.unit.service.test_moving import settled
+from tests.unit.service.test_moves import settled
 
 
 async def give_up(node: Node, queue: str = "q", *, dry_run: bool = False) -> Any:

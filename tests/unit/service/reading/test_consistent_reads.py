@@ -22,7 +22,7 @@ from querator.service.routing import directory
 from querator.service.routing.forwarder import LettersQuery, PeekQuery
 from tests.unit.service.serving import LONG_MS, code, lease_call, refusal
 from tests.unit.service.stage import Stage, staged
-from tests.unit.service.test_transactions import commit_call, fill, stage_call
+from tests.unit.service.transactions.test_transactions import commit_call, fill, stage_call
 
 
 def group_of(stage: Stage, partition: int = 0) -> GroupId:

@@ -13,10 +13,10 @@ from querator.service.repair.scrub import Scrub
 from querator.storage import attachments, generations
 from querator.storage.tables import ATTACHMENTS
 from tests.unit.service.damaging import damage, damaged
+from tests.unit.service.repair.test_damage import Whole, memory, three_blocks
+from tests.unit.service.routing.test_router import group_of
 from tests.unit.service.serving import LONG_MS, Node, payloads, serving
 from tests.unit.service.stage import staged
-from tests.unit.service.test_damage import Whole, memory, three_blocks
-from tests.unit.service.test_forwarding import group_of
 
 
 @pytest.fixture(autouse=True)

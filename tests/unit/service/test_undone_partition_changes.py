@@ -19,9 +19,9 @@ from querator.placement.map.commands import QueueRouted
 from querator.placement.tasks import partition_calls, repartitioning
 from querator.placement.tasks.partition_calls import here
 from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.service.routing.test_router import rounds
 from tests.unit.service.serving import Node, code, payloads, producer_id, refusal, serving
-from tests.unit.service.test_forwarding import rounds
-from tests.unit.service.test_transactions import commit_call, fill
+from tests.unit.service.transactions.test_transactions import commit_call, fill
 
 WAIT_MS = 20_000
 """Longer than a change may stop requests. A failing test takes this long."""

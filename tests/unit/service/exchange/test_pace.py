@@ -7,9 +7,9 @@ import pytest
 from querator.model.ids import GroupId
 from querator.service.exchange.pace import OWED_MAX, REST_S_MAX, RUNNING, QueuePace
 from querator.service.lease.supply import PartitionSupply
+from tests.unit.service.routing.test_router import group_of, rounds, start
 from tests.unit.service.serving import LONG_MS, payloads
 from tests.unit.service.stage import Stage, staged
-from tests.unit.service.test_forwarding import group_of, rounds, start
 
 LEASE_S = 0.01
 

@@ -16,8 +16,8 @@ from querator.storage.tables import OVERLAYS
 from tests.unit.service.damaging import damage, garbage
 from tests.unit.service.serving import LONG_MS, Node, code, payloads, serving, whole
 from tests.unit.service.stage import Seat, Stage, staged
-from tests.unit.service.test_moving import settled
-from tests.unit.service.test_transactions import commit_call, fill, nodes
+from tests.unit.service.test_moves import settled
+from tests.unit.service.transactions.test_transactions import commit_call, fill, nodes
 
 
 def memory(environment: Any) -> MemoryEnvironment:

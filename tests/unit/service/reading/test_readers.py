@@ -22,9 +22,9 @@ from querator.partition import invariants
 from querator.service.queue_service import QueueService
 from querator.service.routing import directory
 from querator.v1 import items_pb2
+from tests.unit.service.routing.test_router import group_of, rounds, start
 from tests.unit.service.serving import LONG_MS, Node, code, refusal, serving
 from tests.unit.service.stage import Stage, staged
-from tests.unit.service.test_forwarding import group_of, rounds, start
 
 
 class Driver:

@@ -36,10 +36,10 @@ from querator.model.txn_calls import (
 )
 from querator.service.queue_service import QueueService
 from querator.service.transactions.calls import participants
+from tests.unit.service.routing.test_router import group_of
 from tests.unit.service.serving import LONG_MS, Node, code, payloads, produce_call, refusal, serving
 from tests.unit.service.stage import Stage
 from tests.unit.service.stage import staged as joined
-from tests.unit.service.test_forwarding import group_of
 
 SPARK = "query-1"
 

@@ -12,7 +12,7 @@ from querator.partition.dedup_export import ClosureQuery, FactsPage, FactsQuery
 from querator.placement.tasks.partition_calls import here
 from querator.raft.clock import SimulatedClock
 from tests.unit.service.serving import Node, serving
-from tests.unit.service.test_changes_undone import change, placed
+from tests.unit.service.test_undone_partition_changes import change, placed
 
 PAGE_ROWS = 4
 KEYS = [b"k%d" % number for number in range(5 * PAGE_ROWS)]

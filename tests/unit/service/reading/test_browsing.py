@@ -10,8 +10,8 @@ from querator.model.ids import PLACEMENT_GROUP
 from querator.model.limits import BATCH_READS_MAX, BROWSES_MAX, SCANS_CONNECTION_MAX
 from querator.model.reader_calls import ReadBatchCall
 from querator.v1 import items_pb2
+from tests.unit.service.routing.test_router import group_of
 from tests.unit.service.stage import staged
-from tests.unit.service.test_forwarding import group_of
 
 
 def call(partition: int = 0, **more) -> BrowseCall:
