@@ -3,7 +3,7 @@
 An entry is one version byte, then msgpack of [now_ms, [command, …]]; a command is [tag, field, …]
 with the tags of `placement.map.commands`. The meaning of released bytes never changes. Fields are
 only added at the end, with defaults; anything else takes another version.
-`tests/unit/placement/test_entry.py` holds golden bytes of every command.
+`tests/unit/placement/map/test_entry.py` holds golden bytes of every command.
 """
 
 from collections.abc import Sequence

@@ -17,7 +17,7 @@ from querator.raft.configuration import Change, changed
 from querator.raft.host import Host
 from querator.raft.status import GroupStatus
 from tests.unit.placement.conftest import Group, node
-from tests.unit.placement.test_steps import status
+from tests.unit.placement.tasks.test_steps import status
 
 
 class LeadingHost:
