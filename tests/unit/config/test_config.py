@@ -18,7 +18,7 @@ from querator.config import (
 )
 
 DATA = {"data_dir": "d"}
-DOCS = Path(__file__).parents[2] / "docs" / "configuration.md"
+DOCS = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
 def problem(
