@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from tests.checkers.history import Recorder
 from tests.clients.fault_proxy import Way
-from tests.integration.cluster import FaultyCluster
+from tests.integration.faulty_cluster import FaultyCluster
 
 LONGEST_S = 8.0
 """Longest duration of a fault, without starts of nodes and the rebuilding of one."""

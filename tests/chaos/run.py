@@ -42,8 +42,8 @@ from tests.checkers.history import (
     Recorder,
 )
 from tests.checkers.report import Report, check
-from tests.integration import load as plain
-from tests.integration.cluster import FaultyCluster, faulty_cluster
+from tests.integration import stub_load as plain
+from tests.integration.faulty_cluster import FaultyCluster, faulty_cluster
 from tests.integration.processes import verify
 
 PAUSE_S = 0.08
@@ -221,11 +221,11 @@ async def _load(
 
 def _plain_loads(
     cluster: FaultyCluster, recorder: Recorder, queues: Queues, seed: int, gone: asyncio.Event
-) -> Iterator[plain.Load]:
+) -> Iterator[plain.StubLoad]:
     """One plain load at each node."""
     for proxy in cluster.clients.values():
         address = partial(getattr, proxy, "address")
-        load = plain.Load(queues.fifo, address, seed, recorder, pause_s=PAUSE_S)
+        load = plain.StubLoad(queues.fifo, address, seed, recorder, pause_s=PAUSE_S)
         load.gone = gone
         yield load
 

@@ -39,7 +39,7 @@ from tests.checkers.history import (
     Unknown,
     ranges,
 )
-from tests.integration.load import new_references
+from tests.integration.stub_load import new_references
 
 LEASE_TIMEOUT_S = 3.0
 PREFETCH = 40

@@ -16,7 +16,7 @@ import pytest
 from querator import Client
 from querator.model import limits
 from tests.clients.programs import BUILD_S, LANGUAGES, made
-from tests.integration.members import LOOK_S, Members, is_well, members
+from tests.integration.process_cluster import LOOK_S, ProcessCluster, is_well, process_cluster
 
 QUEUE = "work"
 RUN_S = 100
@@ -86,8 +86,8 @@ async def running(
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Members]:
-    async with members(tmp_path) as cluster:
+async def cluster(tmp_path: Path) -> AsyncIterator[ProcessCluster]:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with Client(cluster["a"].address) as client:
             await client.create_queue(QUEUE, partitions=3, lease_timeout=LEASE_TIMEOUT)
@@ -108,7 +108,7 @@ def program(request: pytest.FixtureRequest) -> tuple[str, Path]:
 
 @pytest.mark.timeout(BUILD_S + RUN_S + 60)
 async def test_a_killed_leader_loses_nothing_and_repeats_nothing(
-    program: tuple[str, Path], cluster: Members, tmp_path: Path
+    program: tuple[str, Path], cluster: ProcessCluster, tmp_path: Path
 ):
     language, place = program
     first, *others = [cluster[name].address for name in "abc"]

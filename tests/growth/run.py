@@ -25,7 +25,7 @@ from querator.client.values import PartitionStats
 from scripts.bench.disk import Disk, probing
 from tests.growth.books import Books
 from tests.growth.flights import QUEUE, Flights, going_round
-from tests.integration.members import Members, members
+from tests.integration.process_cluster import ProcessCluster, process_cluster
 from tests.integration.processes import verify
 
 FIRST, MORE = "abc", "de"
@@ -98,7 +98,7 @@ class Outcome(msgspec.Struct, frozen=True):
 class Script:
     def __init__(
         self,
-        cluster: Members,
+        cluster: ProcessCluster,
         client: Client,
         books: Books,
         flights: Flights,
@@ -227,7 +227,7 @@ async def grow(home: Path, scale: Scale, say: Callable[[str], None]) -> Outcome:
         say(f"{time.monotonic() - began_s:6.1f} s  {line}")
 
     flights = await asyncio.to_thread(_read, scale.rows)
-    async with members(home, FIRST + MORE, "--initial-nodes", str(len(FIRST))) as cluster:
+    async with process_cluster(home, FIRST + MORE, "--initial-nodes", str(len(FIRST))) as cluster:
         await cluster.start(FIRST)
         address = ",".join(cluster[name].address for name in FIRST)
         async with Client(address) as client:

@@ -13,7 +13,7 @@ LEASE = timedelta(seconds=3)
 BATCH = 20
 
 
-class Load:
+class SdkLoad:
     """Producers and consumers of the SDK, and what they saw."""
 
     def __init__(self, address: str) -> None:
@@ -78,7 +78,7 @@ class Load:
         # Any exception of a user ends the group; none was raised.
 
 
-async def check(load: Load) -> None:
+async def check(load: SdkLoad) -> None:
     """Each item was stored once and completed once."""
     async with Client(load.address) as client:
         total = (await client.stats("q")).total

@@ -23,8 +23,8 @@ from querator.v1 import admin_service_pb2 as admin
 from querator.v1.admin_service_pb2_grpc import AdminServiceStub
 from tests.integration.processes import server
 from tests.integration.test_serve import serve
-from tests.unit.server.http_get import get
-from tests.unit.server.watching import Exposition
+from tests.unit.server.http_client import get
+from tests.unit.server.observed_node import Exposition
 
 QUEUE = {"namespace": "default", "queue": "q"}
 

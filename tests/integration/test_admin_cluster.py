@@ -8,9 +8,9 @@ import pytest
 
 from querator import Client
 from querator.cli.demo.local_nodes import free_ports
-from tests.integration.members import LOOK_S, Members, members
-from tests.unit.server.http_get import get
-from tests.unit.server.watching import Exposition
+from tests.integration.process_cluster import LOOK_S, ProcessCluster, process_cluster
+from tests.unit.server.http_client import get
+from tests.unit.server.observed_node import Exposition
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -20,7 +20,7 @@ QUEUE = {"namespace": "default", "queue": "q"}
 class Ports:
     """The admin ports of a cluster's nodes, by name."""
 
-    def __init__(self, cluster: Members) -> None:
+    def __init__(self, cluster: ProcessCluster) -> None:
         self._cluster = cluster
         ports = free_ports(len(cluster.by_name))
         self._addresses = {
@@ -58,7 +58,7 @@ class Ports:
 
 
 async def test_a_node_that_waits_for_its_cluster_is_alive_and_says_for_whom(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         ports = Ports(cluster)
         await ports.launch("ab")
         for name in "ab":
@@ -79,7 +79,7 @@ async def test_a_node_that_waits_for_its_cluster_is_alive_and_says_for_whom(tmp_
 
 
 async def test_three_nodes_add_up_and_tell_of_a_death(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         ports = Ports(cluster)
         await ports.launch("abc")
         for name in "abc":

@@ -15,19 +15,19 @@ from querator import Client
 from querator.client import LeasedItem
 from querator.client.errors import OutcomeUnknown, Unavailable
 from querator.v1 import queue_service_pb2, queue_service_pb2_grpc
-from tests.integration.members import Members, members
+from tests.integration.process_cluster import ProcessCluster, process_cluster
 from tests.integration.processes import run
-from tests.integration.sdk_load import Load, check
+from tests.integration.sdk_load import SdkLoad, check
 
 pytestmark = pytest.mark.timeout(180)
 
 
-def addresses(cluster: Members) -> str:
+def addresses(cluster: ProcessCluster) -> str:
     return ",".join(member.address for member in cluster.by_name.values())
 
 
 async def test_what_one_node_takes_every_node_gives(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with (
             Client(cluster["a"].address) as a,
@@ -56,9 +56,9 @@ async def test_what_one_node_takes_every_node_gives(tmp_path: Path):
 
 
 async def test_users_see_no_error_when_nodes_are_killed(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
-        load = Load(addresses(cluster))
+        load = SdkLoad(addresses(cluster))
 
         async def kill_each() -> None:
             for name in "abc":
@@ -97,7 +97,7 @@ async def streaming(address: str, first: queue_service_pb2.LeaseStreamRequest, i
 
 
 async def test_what_was_on_its_way_through_a_killed_node_comes_back(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with Client(addresses(cluster)) as client:
             await client.create_queue("q", partitions=6)
@@ -120,10 +120,10 @@ async def test_what_was_on_its_way_through_a_killed_node_comes_back(tmp_path: Pa
 
 
 async def test_users_see_no_error_when_nodes_are_restarted_one_by_one(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         # One address is enough: the client learns the others.
-        load = Load(cluster["a"].address)
+        load = SdkLoad(cluster["a"].address)
 
         async def restart_each() -> None:
             for name in "abc":
@@ -137,7 +137,7 @@ async def test_users_see_no_error_when_nodes_are_restarted_one_by_one(tmp_path: 
 
 
 async def test_a_lost_quorum_is_reported_as_that(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with Client(cluster["a"].address, request_timeout=timedelta(seconds=4)) as client:
             await client.create_queue("q", partitions=3)

@@ -10,7 +10,7 @@ import pytest
 from querator import Client
 from querator.client import Item
 from querator.v1 import items_pb2, queue_service_pb2, queue_service_pb2_grpc
-from tests.integration.members import members
+from tests.integration.process_cluster import process_cluster
 
 pytestmark = pytest.mark.timeout(180)
 ITEMS = 3_000
@@ -32,7 +32,7 @@ def items_from(number: int) -> list[Item]:
 
 
 async def test_every_node_gives_the_same_scan(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with Client(cluster["a"].address) as client:
             await client.create_queue("q", partitions=1)

@@ -27,9 +27,21 @@ from querator.v1.cluster_service_pb2_grpc import ClusterServiceStub
 from tests.chaos.users import parts_of
 from tests.checkers.history import Look, Looked, Produce, Produced, Refused, Unknown
 from tests.checkers.report import check
-from tests.integration.load import Load, acknowledged, completed, new_recorder, new_references
-from tests.integration.members import LOOK_S, START_S, Members, is_well, members
+from tests.integration.process_cluster import (
+    LOOK_S,
+    START_S,
+    ProcessCluster,
+    is_well,
+    process_cluster,
+)
 from tests.integration.processes import run
+from tests.integration.stub_load import (
+    StubLoad,
+    acknowledged,
+    completed,
+    new_recorder,
+    new_references,
+)
 from tests.integration.wall_clocks import WallClocks, built
 
 pytestmark = pytest.mark.timeout(180)
@@ -46,7 +58,7 @@ QUOTA_BYTES = 32 * MIB
 class Trial:
     """A cluster with one queue, and what the clients of its loads saw."""
 
-    def __init__(self, cluster: Members) -> None:
+    def __init__(self, cluster: ProcessCluster) -> None:
         self.cluster = cluster
         self.recorder = new_recorder(QUEUE, PARTITIONS)
 
@@ -83,8 +95,8 @@ class Trial:
             for load in loads:
                 load.gone.set()
 
-    def _load(self, at: str, number: int = 0, payload_bytes: int = 0) -> Load:
-        return Load(
+    def _load(self, at: str, number: int = 0, payload_bytes: int = 0) -> StubLoad:
+        return StubLoad(
             QUEUE,
             partial(getattr, self.cluster[at], "address"),
             SEED + number,
@@ -198,18 +210,18 @@ class Trial:
 # --- away for long -----------------------------------------------------------------------------
 
 
-async def kill(cluster: Members) -> None:
+async def kill(cluster: ProcessCluster) -> None:
     await cluster["c"].kill()
 
 
-async def freeze(cluster: Members) -> None:
+async def freeze(cluster: ProcessCluster) -> None:
     cluster["c"].freeze()
 
 
 @pytest.mark.parametrize("go", [kill, freeze], ids=lambda go: go.__name__)
 async def test_a_node_that_was_away_for_longer_than_the_log_gets_the_state(tmp_path: Path, go):
     """The node leads one partition and follows in the others when it goes."""
-    async with members(tmp_path, "abc", "--log-bytes-kept", str(WINDOW_BYTES)) as cluster:
+    async with process_cluster(tmp_path, "abc", "--log-bytes-kept", str(WINDOW_BYTES)) as cluster:
         trial = Trial(cluster)
         await trial.begin()
         async with trial.load("ab", payload_bytes=ITEM_BYTES):
@@ -236,7 +248,7 @@ async def test_a_node_that_was_away_for_longer_than_the_log_gets_the_state(tmp_p
 
 
 async def test_restarts_of_one_and_of_all_under_load(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         trial = Trial(cluster)
         await trial.begin()
         async with trial.load("abc"):
@@ -276,7 +288,7 @@ def are_led_by(names: set[str], view: dict[str, Any]) -> bool:
 async def test_a_node_whose_clock_is_wrong_leads_nothing_and_says_so(
     tmp_path: Path, offset_library: Path
 ):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         clocks = WallClocks(cluster, offset_library)
         clocks.step("a", 3_000)
         await cluster.start()
@@ -297,7 +309,7 @@ async def test_clocks_that_differ_and_are_stepped_under_load(tmp_path: Path, off
     """Within the limit, different clocks have no effect; beyond it the others lead. No lease is cut
     short, and nothing is lost.
     """
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         clocks = WallClocks(cluster, offset_library)
         for name, offset_ms in (("a", -200), ("c", 200)):
             clocks.step(name, offset_ms)
@@ -320,7 +332,7 @@ async def test_clocks_that_differ_and_are_stepped_under_load(tmp_path: Path, off
 
 async def test_a_node_whose_disk_is_full_stops_and_comes_back(tmp_path: Path):
     """The data file cannot grow: a commit fails in its middle."""
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         trial = Trial(cluster)
         await trial.begin()
         async with trial.load("ab", payload_bytes=ITEM_BYTES):
@@ -340,7 +352,7 @@ async def test_a_node_without_room_for_items_goes_on_when_they_are_completed(tmp
     """The node refuses items of the partition that it leads, and misses those that it should
     follow. The others continue.
     """
-    async with members(tmp_path, "abc", "--log-bytes-kept", str(WINDOW_BYTES)) as cluster:
+    async with process_cluster(tmp_path, "abc", "--log-bytes-kept", str(WINDOW_BYTES)) as cluster:
         cluster["c"].program = "tests.integration.small_quota"
         cluster["c"].options += ["--storage-quota-bytes", str(QUOTA_BYTES)]
         trial = Trial(cluster)

@@ -11,7 +11,7 @@ import pytest
 from querator import Client
 from querator.client.errors import QueueFull
 from tests import preload, stalls
-from tests.integration.members import members
+from tests.integration.process_cluster import process_cluster
 
 HANG = Path(stalls.__file__).with_name("hang.c")
 
@@ -31,7 +31,7 @@ async def test_a_disk_that_hangs_and_the_copies_on_it(tmp_path: Path):
         with hangs.open("r+b") as flag:
             flag.write(bytes([now]))
 
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         library = preload.build(HANG, tmp_path)
         cluster["c"].environment |= {"LD_PRELOAD": str(library), "DISK_HANGS": str(hangs)}
         await cluster.start()
@@ -54,7 +54,7 @@ async def test_a_disk_that_hangs_and_the_copies_on_it(tmp_path: Path):
 
 
 async def test_moves_that_wait_and_a_queue_that_refuses(tmp_path: Path):
-    async with members(tmp_path, "a") as cluster:
+    async with process_cluster(tmp_path, "a") as cluster:
         await cluster.start()
         await cluster.querator("queue", "create", "dead", "--partition-items-max", "1")
         await cluster.querator("queue", "create", "q", "--dead-queue", "dead")

@@ -9,7 +9,7 @@ import pytest
 
 from querator import Client
 from querator.cli.demo.local_nodes import free_ports
-from tests.integration.members import Member, Members, members
+from tests.integration.process_cluster import ClusterProcess, ProcessCluster, process_cluster
 from tests.integration.processes import run
 
 pytestmark = pytest.mark.timeout(180)
@@ -18,13 +18,13 @@ ITEMS = 200
 OLD_COPY = "the data of node b is an old copy"
 
 
-async def begin(cluster: Members) -> None:
+async def begin(cluster: ProcessCluster) -> None:
     await cluster.start()
     await cluster.querator("queue", "create", "q")
     await cluster.until_well("c")
 
 
-async def produced(cluster: Members, asked: str) -> set[bytes]:
+async def produced(cluster: ProcessCluster, asked: str) -> set[bytes]:
     """Produces items that are acknowledged; returns their payloads."""
     payloads = {b"%d" % number for number in range(ITEMS)}
     async with Client(cluster[asked].address) as client:
@@ -32,29 +32,29 @@ async def produced(cluster: Members, asked: str) -> set[bytes]:
     return payloads
 
 
-async def found(cluster: Members, asked: str) -> set[bytes | str]:
+async def found(cluster: ProcessCluster, asked: str) -> set[bytes | str]:
     async with Client(cluster[asked].address) as client:
         return {peeked.item.payload async for peeked in client.peek("q", limit=2 * ITEMS)}
 
 
-def copy_of(member: Member, home: Path) -> Path:
+def copy_of(member: ClusterProcess, home: Path) -> Path:
     copy = home / "copy"
     shutil.copytree(member.data_dir, copy)
     return copy
 
 
-def put_back(copy: Path, member: Member) -> None:
+def put_back(copy: Path, member: ClusterProcess) -> None:
     member.lose()
     copy.rename(member.data_dir)
 
 
-async def ends_as_old_copy(member: Member) -> None:
+async def ends_as_old_copy(member: ClusterProcess) -> None:
     """The node ends by itself: before it is ready, or when it meets a node that knows."""
     assert await member.end() in (1, 6)
     assert OLD_COPY in member.said().splitlines()[-1]
 
 
-async def start_without_a(cluster: Members) -> None:
+async def start_without_a(cluster: ProcessCluster) -> None:
     """Starts b, whose data is an old copy, and c. Neither can ask the other when it starts."""
     await cluster["b"].launch()
     await cluster["b"].says("peers.unreachable", "c")
@@ -62,7 +62,7 @@ async def start_without_a(cluster: Members) -> None:
 
 
 async def test_a_copy_from_before_the_last_start_is_refused_when_all_start(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await begin(cluster)
         assert await cluster["b"].stop() == 0
         copy = copy_of(cluster["b"], tmp_path)
@@ -86,7 +86,7 @@ async def test_a_copy_from_before_the_last_start_is_refused_when_all_start(tmp_p
 
 
 async def test_a_refused_copy_comes_back_as_a_new_copy_of_the_node(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await begin(cluster)
         assert await cluster["b"].stop() == 0
         copy = copy_of(cluster["b"], tmp_path)
@@ -114,7 +114,7 @@ async def test_a_refused_copy_comes_back_as_a_new_copy_of_the_node(tmp_path: Pat
 
 
 async def test_a_copy_of_a_running_node_is_refused_when_others_have_met_it_since(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await begin(cluster)
         cluster["b"].freeze()
         copy = copy_of(cluster["b"], tmp_path)
@@ -141,14 +141,14 @@ async def test_a_copy_of_a_running_node_is_refused_when_others_have_met_it_since
 
 
 async def test_a_copy_and_the_original_do_not_both_run(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await begin(cluster)
         assert await cluster["b"].stop() == 0
         home = tmp_path / "elsewhere"
         home.mkdir()
         peer_port, client_port = free_ports(2)
         options = [*cluster["b"].options, "--listen-peers", f"127.0.0.1:{peer_port}"]
-        twin = Member("b", home, client_port=client_port, options=options)
+        twin = ClusterProcess("b", home, client_port=client_port, options=options)
         shutil.copytree(cluster["b"].data_dir, twin.data_dir)
         try:
             # It reaches c alone: a connects to the original's address.

@@ -20,8 +20,8 @@ from querator.client import LeasedItem
 from querator.storage.data_file import LMDB_ENGINE
 from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.tables import ATTACHMENTS, INCOMING, PLACEMENT, STARTS
-from tests.integration.flips import flip
-from tests.integration.members import members
+from tests.integration.bit_flips import flip
+from tests.integration.process_cluster import process_cluster
 from tests.integration.processes import ServerProcess, run, server, verify
 
 FLIPS = 6
@@ -171,7 +171,7 @@ async def test_a_payload_that_is_damaged_on_the_leader_comes_from_another_replic
     tmp_path: Path, asked: str
 ) -> None:
     wanted = {payload(number) for number in range(40)}
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with Client(cluster["a"].address) as client:
             await client.create_queue("q", max_attempts=2)
@@ -240,7 +240,7 @@ async def test_a_node_alone_delivers_what_is_whole_and_says_what_is_not(tmp_path
 async def test_what_is_damaged_on_all_replicas_is_given_up_when_all_have_said_so(
     tmp_path: Path,
 ) -> None:
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with Client(cluster["a"].address) as client:
             await client.create_queue("q")

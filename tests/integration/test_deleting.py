@@ -9,7 +9,7 @@ import pytest
 
 from querator import Client
 from querator.client.errors import OutcomeUnknown, QueratorError, QueueDeleting, QueueNotFound
-from tests.integration.members import members
+from tests.integration.process_cluster import process_cluster
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -27,7 +27,7 @@ async def produced(client: Client, queue: str) -> BaseException | None:
 
 
 async def test_no_node_acknowledges_an_item_after_a_deletion_was_answered(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with contextlib.AsyncExitStack() as stack:
             clients = [
@@ -49,7 +49,7 @@ async def test_no_node_acknowledges_an_item_after_a_deletion_was_answered(tmp_pa
 
 
 async def test_a_deletion_says_that_the_only_copy_is_away_and_ends_when_it_is_back(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with Client(cluster["a"].address, request_timeout=timedelta(seconds=7)) as client:
             await client.create_queue("q", partitions=3, replicas=1)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from querator import Client
-from tests.integration.cluster import FaultyCluster, faulty_cluster
-from tests.integration.members import is_well
+from tests.integration.faulty_cluster import FaultyCluster, faulty_cluster
+from tests.integration.process_cluster import is_well
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from querator import Client
-from tests.integration.members import Members, is_well, members
-from tests.integration.sdk_load import KeyedLoad, Load, check
+from tests.integration.process_cluster import ProcessCluster, is_well, process_cluster
+from tests.integration.sdk_load import KeyedLoad, SdkLoad, check
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -27,9 +27,9 @@ def leaders(view: dict[str, Any], queue: str = "q") -> Counter[str]:
 
 
 async def test_a_cluster_grows_and_shrinks_under_load(tmp_path: Path):
-    async with members(tmp_path, "abcde", "--initial-nodes", "3") as cluster:
+    async with process_cluster(tmp_path, "abcde", "--initial-nodes", "3") as cluster:
         await cluster.start("abc")
-        load = Load(",".join(cluster[name].address for name in "abc"))
+        load = SdkLoad(",".join(cluster[name].address for name in "abc"))
 
         async def grow_and_shrink() -> None:
             await cluster.start("de")
@@ -59,9 +59,9 @@ async def test_a_cluster_grows_and_shrinks_under_load(tmp_path: Path):
 
 
 async def test_a_queue_gets_more_partitions_and_fewer_under_load_while_nodes_die(tmp_path: Path):
-    async with members(tmp_path, "abc") as cluster:
+    async with process_cluster(tmp_path, "abc") as cluster:
         await cluster.start()
-        load = Load(",".join(cluster[name].address for name in "abc"))
+        load = SdkLoad(",".join(cluster[name].address for name in "abc"))
 
         async def made(more: int) -> None:
             """Waits until `more` further items have been produced."""
@@ -100,7 +100,7 @@ async def test_a_queue_gets_more_partitions_and_fewer_under_load_while_nodes_die
 
 
 async def test_keys_keep_their_order_while_partitions_change(tmp_path: Path):
-    async with members(tmp_path, "abc") as cluster:
+    async with process_cluster(tmp_path, "abc") as cluster:
         await cluster.start()
         await cluster.querator("queue", "create", "q", "--partitions", "4")
         load = KeyedLoad(",".join(cluster[name].address for name in "abc"))
@@ -136,7 +136,7 @@ def held_items(view: dict[str, Any]) -> int:
 
 
 async def test_partitions_that_nobody_has_used_go_at_once(tmp_path: Path):
-    async with members(tmp_path, "abc") as cluster:
+    async with process_cluster(tmp_path, "abc") as cluster:
         await cluster.start()
         await cluster.querator("queue", "create", "q", "--partitions", "4")
         await cluster.querator("queue", "update", "q", "--partitions", "12")
@@ -153,7 +153,7 @@ async def test_partitions_that_nobody_has_used_go_at_once(tmp_path: Path):
 
 
 async def test_one_node_becomes_three(tmp_path: Path):
-    async with members(tmp_path, "abc", "--initial-nodes", "1") as cluster:
+    async with process_cluster(tmp_path, "abc", "--initial-nodes", "1") as cluster:
         await cluster.start("a")
         await cluster.querator("queue", "create", "q", "--partitions", "2")
         await cluster.querator("produce", "q", "before")
@@ -176,7 +176,7 @@ async def test_one_node_becomes_three(tmp_path: Path):
 
 
 async def test_a_node_that_will_not_return_is_removed_and_its_replicas_made_anew(tmp_path: Path):
-    async with members(tmp_path, "abcd", "--initial-nodes", "3") as cluster:
+    async with process_cluster(tmp_path, "abcd", "--initial-nodes", "3") as cluster:
         await cluster.start("abc")
         await cluster.querator("queue", "create", "q", "--partitions", "5")
         await cluster.querator("produce", "q", "before")
@@ -199,7 +199,7 @@ async def test_a_node_that_will_not_return_is_removed_and_its_replicas_made_anew
 
 
 async def test_a_queue_gets_more_copies_and_fewer(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start("abc")
         await cluster.querator("queue", "create", "q", "--partitions", "3", "--replicas", "1")
         await cluster.querator("produce", "q", "before")
@@ -228,21 +228,21 @@ async def test_a_queue_gets_more_copies_and_fewer(tmp_path: Path):
         assert "before" in out
 
 
-def alone(cluster: Members, *more: str) -> list[str]:
+def alone(cluster: ProcessCluster, *more: str) -> list[str]:
     """Options of node a, when it is started alone."""
     cluster["a"].options = list(more)
     return cluster["a"].options
 
 
 async def test_a_node_that_began_alone_is_joined_by_others_while_it_works(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         at = cluster.peers.split(",")[0].removeprefix("a=")
         options = alone(cluster, "--cluster-token-file", str(cluster.token), "--listen-peers", at)
         await cluster["a"].launch()
         assert "add --new" in await cluster["a"].refused()
         options.append("--new")
         await cluster.start("a")
-        load = Load(",".join(cluster[name].address for name in "abc"))
+        load = SdkLoad(",".join(cluster[name].address for name in "abc"))
 
         async def grow() -> None:
             await cluster.start("b")
@@ -263,7 +263,7 @@ async def test_a_node_that_began_alone_is_joined_by_others_while_it_works(tmp_pa
 
 
 async def test_a_lone_node_that_nobody_can_join_says_what_to_do(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         together = cluster["a"].options
         alone(cluster, "--new")
         await cluster.start("a")

@@ -12,8 +12,8 @@ from querator.v1 import admin_service_pb2 as admin_pb
 from querator.v1.admin_service_pb2_grpc import AdminServiceStub
 from tests.checkers.history import Look, Looked
 from tests.checkers.report import check
-from tests.integration.load import Load, acknowledged, completed, new_recorder
 from tests.integration.processes import ServerProcess, verify
+from tests.integration.stub_load import StubLoad, acknowledged, completed, new_recorder
 
 KILLS = int(os.environ.get("KILLS", "20"))
 SEED = 20130101
@@ -44,7 +44,7 @@ async def test_kills_lose_nothing_and_bring_nothing_back(tmp_path: Path) -> None
     process = ServerProcess(tmp_path / "data")
     await process.start()
     recorder = new_recorder(QUEUE, PARTITIONS)
-    load = Load(QUEUE, lambda: process.address, SEED, recorder)
+    load = StubLoad(QUEUE, lambda: process.address, SEED, recorder)
     try:
         await create_queue(process.address)
         async with asyncio.TaskGroup() as group:

@@ -15,7 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 from querator import Client
 from querator.client.errors import LeaseLost
 from querator.v1 import queue_service_pb2, queue_service_pb2_grpc
-from tests.integration.members import members
+from tests.integration.process_cluster import process_cluster
 from tests.integration.processes import server
 
 pytestmark = pytest.mark.timeout(180)
@@ -30,7 +30,7 @@ WRITTEN_MAX: Final = 2
 
 
 async def test_what_was_only_released_is_neither_rejected_nor_completed(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         await cluster.querator("queue", "create", "q")
         async with Client(cluster["b"].address) as client:

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 
 from querator import Client
 from querator.cli.demo.local_nodes import free_ports
-from tests.integration.members import Member, Members, members
+from tests.integration.process_cluster import ClusterProcess, ProcessCluster, process_cluster
 from tests.integration.processes import verify
 
 pytestmark = pytest.mark.timeout(180)
@@ -28,11 +28,11 @@ def state(view: dict[str, Any], name: str) -> str:
     return str(next(node["state"] for node in view["nodes"] if node["name"] == name))
 
 
-async def produced(cluster: Members, asked: str, payload: str) -> None:
+async def produced(cluster: ProcessCluster, asked: str, payload: str) -> None:
     await cluster.querator("produce", "q", payload, asked=asked)
 
 
-async def payloads(cluster: Members, asked: str) -> set[bytes | str]:
+async def payloads(cluster: ProcessCluster, asked: str) -> set[bytes | str]:
     """All items of the queue, as the node shows it."""
     async with Client(cluster[asked].address) as client:
         return {peeked.item.payload async for peeked in client.peek("q")}
@@ -40,7 +40,7 @@ async def payloads(cluster: Members, asked: str) -> set[bytes | str]:
 
 @pytest.mark.parametrize(("order", "late"), LATE, ids=[f"{late} late" for _, late in LATE])
 async def test_a_cluster_forms_when_the_last_node_comes(tmp_path: Path, order: str, late: str):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         early = [name for name in order if name != late]
         for name in early:
             await cluster[name].launch()
@@ -55,7 +55,7 @@ async def test_a_cluster_forms_when_the_last_node_comes(tmp_path: Path, order: s
 
 
 async def test_any_node_makes_queues_and_all_lead_some(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         for name in "abc":
             await cluster.querator("queue", "create", f"q-{name}", "--partitions", "3", asked=name)
@@ -74,7 +74,7 @@ async def test_any_node_makes_queues_and_all_lead_some(tmp_path: Path):
 
 
 async def test_restarts_of_one_and_of_all(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         await cluster.querator("queue", "create", "q", "--partitions", "3")
         await produced(cluster, "a", "one")
@@ -99,7 +99,7 @@ async def test_restarts_of_one_and_of_all(tmp_path: Path):
 
 
 async def test_a_killed_node_is_missed_and_comes_back(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         await cluster.querator("queue", "create", "q", "--partitions", "3")
         await cluster["b"].kill()
@@ -112,7 +112,7 @@ async def test_a_killed_node_is_missed_and_comes_back(tmp_path: Path):
 
 
 async def test_handing_a_node_off(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         await cluster.querator("queue", "create", "q", "--partitions", "6")
         _, error = await cluster.querator("node", "handoff", "a", asked="b", code=3)
@@ -141,7 +141,7 @@ async def healthy(address: str) -> bool:
 
 
 async def test_lost_data_waits_is_replaced_and_rebuilt(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         await cluster.querator("queue", "create", "q", "--partitions", "3")
         await produced(cluster, "a", "before")
@@ -178,7 +178,7 @@ async def test_lost_data_waits_is_replaced_and_rebuilt(tmp_path: Path):
 
 async def test_all_nodes_are_replaced_one_after_the_other(tmp_path: Path):
     """A new node learns the map from its beginning, when it has named other data than there is."""
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         await cluster.querator("queue", "create", "q", "--partitions", "3")
         await produced(cluster, "a", "before")
@@ -200,7 +200,7 @@ async def test_all_nodes_are_replaced_one_after_the_other(tmp_path: Path):
 
 
 async def test_a_node_that_was_replaced_does_not_come_back(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         assert await cluster["c"].stop() == 0
         kept = tmp_path / "kept"
@@ -218,7 +218,7 @@ async def test_a_node_that_was_replaced_does_not_come_back(tmp_path: Path):
 
 
 async def test_an_old_copy_of_the_data_is_refused(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         assert await cluster["c"].stop() == 0
         copy = tmp_path / "copy"
@@ -233,7 +233,7 @@ async def test_an_old_copy_of_the_data_is_refused(tmp_path: Path):
 
 
 async def test_a_wrong_token(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         wrong = tmp_path / "wrong"
         wrong.write_text("another secret of 16 bytes")
         cluster["c"].options[-1] = str(wrong)
@@ -251,13 +251,13 @@ async def test_a_wrong_token(tmp_path: Path):
 
 
 async def test_two_nodes_of_one_name(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         peer_port, client_port = free_ports(2)
         home = tmp_path / "elsewhere"
         home.mkdir()
         options = [*cluster["b"].options, "--listen-peers", f"127.0.0.1:{peer_port}"]
-        second = Member("b", home, client_port=client_port, options=options)
+        second = ClusterProcess("b", home, client_port=client_port, options=options)
         try:
             await second.launch()
             await second.waiting("node b is known with other data")
@@ -273,7 +273,7 @@ async def test_two_nodes_of_one_name(tmp_path: Path):
 async def test_data_of_another_cluster_and_of_another_node(tmp_path: Path):
     for home in ("x", "y"):
         (tmp_path / home).mkdir()
-    async with members(tmp_path / "x") as ours, members(tmp_path / "y") as other:
+    async with process_cluster(tmp_path / "x") as ours, process_cluster(tmp_path / "y") as other:
         await ours.start()
         await other.start()
         assert await ours["c"].stop() == 0
@@ -291,7 +291,7 @@ async def test_data_of_another_cluster_and_of_another_node(tmp_path: Path):
 
 
 async def test_a_member_is_not_started_alone(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         await cluster.stop()
         cluster["a"].options = []
@@ -302,7 +302,7 @@ async def test_a_member_is_not_started_alone(tmp_path: Path):
 
 
 async def test_settings_that_differ_form_nothing(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         cluster["c"].options += ["--initial-nodes", "2"]
         for name in "abc":
             await cluster[name].launch()
@@ -313,7 +313,7 @@ async def test_settings_that_differ_form_nothing(tmp_path: Path):
 
 
 async def test_one_node_with_peers_is_a_cluster_of_one(tmp_path: Path):
-    async with members(tmp_path, "a") as cluster:
+    async with process_cluster(tmp_path, "a") as cluster:
         await cluster["a"].start()
         await cluster.querator("queue", "create", "q", "--partitions", "2")
         view = await cluster.until_well()
@@ -340,7 +340,7 @@ REFUSED = (
 
 
 async def test_what_a_cluster_of_three_refuses_says_what_to_do(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         await cluster.querator("queue", "create", "q", "--partitions", "3")
         await cluster.until(lambda view: leaders(view, "q") == {"a", "b", "c"})

@@ -13,7 +13,7 @@ from querator import Client
 from querator.client.errors import BatchReleased, ReaderFenced
 from querator.v1 import items_pb2, reader_service_pb2_grpc
 from querator.v1 import reader_service_pb2 as pb
-from tests.integration.members import Members, members
+from tests.integration.process_cluster import ProcessCluster, process_cluster
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -23,7 +23,7 @@ WAIT = timedelta(seconds=2)
 UNREACHED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
-async def leader_of(cluster: Members, partition: int) -> str:
+async def leader_of(cluster: ProcessCluster, partition: int) -> str:
     """Name of the node that leads a partition of `q`."""
     view = await cluster.until_well()
     return next(
@@ -33,7 +33,7 @@ async def leader_of(cluster: Members, partition: int) -> str:
     )
 
 
-async def read(cluster: Members, partition: int, batch_seq: int) -> list[bytes]:
+async def read(cluster: ProcessCluster, partition: int, batch_seq: int) -> list[bytes]:
     """Payloads of an open batch, from any node that answers."""
     request = pb.ReadBatchRequest(
         queue="q", reader_id="lake", partition=partition, batch_seq=batch_seq
@@ -60,7 +60,7 @@ def split(column: items_pb2.ByteColumn) -> list[bytes]:
 class Lake:
     """A reader with a sink: the items read of each batch, and the acknowledgements."""
 
-    def __init__(self, cluster: Members, client: Client) -> None:
+    def __init__(self, cluster: ProcessCluster, client: Client) -> None:
         self.cluster = cluster
         self.client = client
         self.epoch = 0
@@ -94,7 +94,7 @@ class Lake:
 
 
 async def test_every_item_is_read_once_though_leaders_are_killed(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         addresses = ",".join(member.address for member in cluster.by_name.values())
         async with Client(addresses) as client:
@@ -128,7 +128,7 @@ async def test_every_item_is_read_once_though_leaders_are_killed(tmp_path: Path)
 
 
 async def test_an_operator_takes_a_batch_back(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with Client(cluster["b"].address) as client:
             await client.create_queue("q", partitions=2)

@@ -12,7 +12,7 @@ import pytest
 
 from querator import Client
 from querator.client import Consumer, LeasedItem
-from tests.integration.members import Members, members
+from tests.integration.process_cluster import ProcessCluster, process_cluster
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -81,7 +81,7 @@ async def produce(address: str, items: int, *, rate: float) -> None:
 
 
 async def shared(
-    cluster: Members,
+    cluster: ProcessCluster,
     *,
     partitions: int,
     consumers: Sequence[str],
@@ -118,7 +118,7 @@ async def shared(
 
 
 async def test_one_consumer_gets_all_of_a_hundred_partitions(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         arrivals = await shared(
             cluster, partitions=100, consumers="c", producer="b", items=5_000, prefetch_items=200
@@ -137,7 +137,7 @@ async def test_one_consumer_gets_all_of_a_hundred_partitions(tmp_path: Path):
     ids=["of what waits", "of what trickles in"],
 )
 async def test_a_hundred_consumers_share_one_partition(tmp_path: Path, pace: dict[str, float]):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         arrivals = await shared(
             cluster, partitions=1, consumers=("abc" * 34)[:100], producer="b", items=3_000,
@@ -147,7 +147,7 @@ async def test_a_hundred_consumers_share_one_partition(tmp_path: Path, pace: dic
 
 
 async def test_consumers_share_on_a_node_that_nobody_produces_to(tmp_path: Path):
-    async with members(tmp_path, "abcde") as cluster:
+    async with process_cluster(tmp_path, "abcde") as cluster:
         await cluster.start()
         arrivals = await shared(
             cluster, partitions=10, consumers="a" * 20, producer="e", items=3_000,

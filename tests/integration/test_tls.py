@@ -12,19 +12,19 @@ import pytest
 from querator import Client, Tls
 from querator.client.errors import ConnectionFailed
 from querator.config import PeerTlsSettings
-from tests.integration.members import Members, members
+from tests.certificates import Authority, shown_to_nodes
+from tests.integration.process_cluster import ProcessCluster, process_cluster
 from tests.integration.processes import ServerProcess, run, server
-from tests.integration.sdk_load import Load, check
-from tests.papers import Papers, shown_to_nodes
+from tests.integration.sdk_load import SdkLoad, check
 
 
 @pytest.fixture
-def papers(tmp_path: Path) -> Papers:
-    return Papers(tmp_path / "papers")
+def papers(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "papers")
 
 
 @asynccontextmanager
-async def lone(home: Path, papers: Papers, *, mutual: bool) -> AsyncIterator[ServerProcess]:
+async def lone(home: Path, papers: Authority, *, mutual: bool) -> AsyncIterator[ServerProcess]:
     async with server(home / "data", *papers.shown_by_nodes(mutual=mutual)) as node:
         yield node
 
@@ -49,17 +49,17 @@ async def refused(address: str, tls: Tls | None) -> str:
 
 
 async def test_a_node_shows_its_certificate_and_nothing_goes_in_the_clear(
-    tmp_path: Path, papers: Papers
+    tmp_path: Path, papers: Authority
 ):
-    stranger = Papers(tmp_path / "stranger")
+    stranger = Authority(tmp_path / "stranger")
     async with lone(tmp_path, papers, mutual=False) as node:
         await use(node.address, papers.client())
         await refused(node.address, None)
         assert "CERTIFICATE_VERIFY_FAILED" in await refused(node.address, stranger.client())
 
 
-async def test_who_shows_nothing_or_something_else_is_not_let_in(tmp_path: Path, papers: Papers):
-    stranger = Papers(tmp_path / "stranger")
+async def test_who_shows_nothing_or_something_else_is_not_let_in(tmp_path: Path, papers: Authority):
+    stranger = Authority(tmp_path / "stranger")
     async with lone(tmp_path, papers, mutual=True) as node:
         await use(node.address, papers.client(shows=True))
         await refused(node.address, papers.client())
@@ -75,16 +75,16 @@ async def use_again(address: str, tls: Tls) -> None:
 
 
 async def test_a_client_with_tls_says_what_is_wrong_at_a_node_without(
-    tmp_path: Path, papers: Papers
+    tmp_path: Path, papers: Authority
 ):
     async with server(tmp_path / "data") as node:
         assert "handshake" in (await refused(node.address, papers.client())).lower()
 
 
-async def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path, papers: Papers):
+async def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path, papers: Authority):
     async with lone(tmp_path, papers, mutual=False) as node:
         await use(node.address, papers.client())
-        newer = Papers(tmp_path / "newer")
+        newer = Authority(tmp_path / "newer")
         cert, key = newer.issue("node")
         old = tmp_path / "papers"
         os.replace(key, old / "node.key")
@@ -92,7 +92,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path, 
         await use_again(node.address, newer.client())
 
 
-async def test_the_command_line(tmp_path: Path, papers: Papers):
+async def test_the_command_line(tmp_path: Path, papers: Authority):
     cert, key = papers.issue("operator")
     shown = ["--tls-ca", str(papers.ca), "--tls-cert", str(cert), "--tls-key", str(key)]
     async with lone(tmp_path, papers, mutual=True) as node:
@@ -113,7 +113,7 @@ async def test_the_command_line(tmp_path: Path, papers: Papers):
         assert "go together" in err
 
 
-async def test_files_that_cannot_be_used_stop_the_start(tmp_path: Path, papers: Papers):
+async def test_files_that_cannot_be_used_stop_the_start(tmp_path: Path, papers: Authority):
     cert, _ = papers.issue("node")
     code, _, err = await run(
         "serve", "--data-dir", str(tmp_path / "data"), "--new", "--listen", "127.0.0.1:0",
@@ -123,9 +123,9 @@ async def test_files_that_cannot_be_used_stop_the_start(tmp_path: Path, papers: 
     assert f"cert: {cert} and key: {papers.ca} cannot be used" in err
 
 
-async def test_nodes_of_a_cluster_pass_calls_on_by_mutual_tls(tmp_path: Path, papers: Papers):
+async def test_nodes_of_a_cluster_pass_calls_on_by_mutual_tls(tmp_path: Path, papers: Authority):
     shown = papers.shown_by_nodes(mutual=True)
-    cluster = Members(tmp_path, "abc", *shown, "--tls-ca-file", str(papers.ca))
+    cluster = ProcessCluster(tmp_path, "abc", *shown, "--tls-ca-file", str(papers.ca))
     await cluster.start()
     try:
         tls = papers.client(shows=True)
@@ -143,7 +143,7 @@ async def test_nodes_of_a_cluster_pass_calls_on_by_mutual_tls(tmp_path: Path, pa
         assert "link" not in refused_links(cluster)
 
         # All get another authority, and the links of one node begin again.
-        newer = Papers(tmp_path / "newer")
+        newer = Authority(tmp_path / "newer")
         tls = newer.client(shows=True)
         cert, key = newer.issue("node")
         old = tmp_path / "papers"
@@ -164,13 +164,13 @@ async def test_nodes_of_a_cluster_pass_calls_on_by_mutual_tls(tmp_path: Path, pa
 
 
 async def test_nodes_talk_by_mutual_tls_under_load_while_one_is_killed(
-    tmp_path: Path, papers: Papers
+    tmp_path: Path, papers: Authority
 ):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         for name in "abc":
             cluster[name].options += shown_to_nodes(papers.peer(name))
         await cluster.start()
-        load = Load(",".join(cluster[name].address for name in "abc"))
+        load = SdkLoad(",".join(cluster[name].address for name in "abc"))
 
         async def kill_and_restart() -> None:
             await cluster["b"].kill()
@@ -195,9 +195,9 @@ async def test_nodes_talk_by_mutual_tls_under_load_while_one_is_killed(
 
 
 async def test_files_for_the_peer_port_that_cannot_be_used_stop_the_start(
-    tmp_path: Path, papers: Papers
+    tmp_path: Path, papers: Authority
 ):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         cert, _ = papers.issue("node")
         wrong = PeerTlsSettings(str(cert), str(papers.ca), str(papers.ca))
         cluster["a"].options += shown_to_nodes(wrong)
@@ -206,8 +206,8 @@ async def test_files_for_the_peer_port_that_cannot_be_used_stop_the_start(
         assert f"peer_tls_key_file: {papers.ca} cannot be used" in line
 
 
-async def test_one_node_of_three_without_tls_is_told_so(tmp_path: Path, papers: Papers):
-    async with members(tmp_path) as cluster:
+async def test_one_node_of_three_without_tls_is_told_so(tmp_path: Path, papers: Authority):
+    async with process_cluster(tmp_path) as cluster:
         for name in "ab":
             cluster[name].options += shown_to_nodes(papers.peer(name))
         for name in "abc":
@@ -224,7 +224,7 @@ async def test_one_node_of_three_without_tls_is_told_so(tmp_path: Path, papers: 
         await cluster.until_well()
 
 
-def refused_links(cluster: Members) -> str:
+def refused_links(cluster: ProcessCluster) -> str:
     """Refused links that the nodes have logged."""
     return " ".join(
         str(record["event"])

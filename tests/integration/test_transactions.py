@@ -11,8 +11,8 @@ import pytest
 
 from querator import Client
 from querator.client.errors import RequestError
-from tests.integration.batches import Pipeline
-from tests.integration.members import Members, members
+from tests.integration.process_cluster import ProcessCluster, process_cluster
+from tests.integration.transaction_pipeline import Pipeline
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -27,7 +27,7 @@ def tasks_of(batch: int, items: int = 40) -> list[list[bytes]]:
     ]
 
 
-async def coordinator(cluster: Members, asked: str) -> str:
+async def coordinator(cluster: ProcessCluster, asked: str) -> str:
     """The node that leads the first partition of the queue; empty: no node does at present."""
     view: dict[str, Any] = await cluster.status(asked)
     for one in view["partitions"]:
@@ -49,7 +49,7 @@ async def drain(client: Client, expected: int) -> Counter[bytes]:
 
 async def test_batches_while_the_coordinator_and_participants_are_killed(tmp_path: Path):
     chance = random.Random(7)
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         addresses = [cluster[name].address for name in "abc"]
         async with Client(",".join(addresses), request_timeout=timedelta(minutes=1)) as client:
@@ -79,7 +79,7 @@ async def test_batches_while_the_coordinator_and_participants_are_killed(tmp_pat
 
 
 async def _write(
-    cluster: Members, pipeline: Pipeline, other: Pipeline, chance: random.Random
+    cluster: ProcessCluster, pipeline: Pipeline, other: Pipeline, chance: random.Random
 ) -> None:
     """Writes some batches of each pipeline. Half of the time a process dies between the stages and
     the commit, half of the time while the commit is in flight or being published.
@@ -111,7 +111,7 @@ async def _write(
 
 
 async def test_what_operators_see_and_do(tmp_path: Path):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         addresses = [cluster[name].address for name in "abc"]
         async with Client(",".join(addresses)) as client:

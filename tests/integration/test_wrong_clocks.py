@@ -12,7 +12,13 @@ from querator.cli.demo.local_nodes import free_ports
 from querator.client import Item
 from querator.client.values import PartitionStats
 from querator.model.limits import DAY_MS
-from tests.integration.members import LOOK_S, START_S, Member, Members, members
+from tests.integration.process_cluster import (
+    LOOK_S,
+    START_S,
+    ClusterProcess,
+    ProcessCluster,
+    process_cluster,
+)
 from tests.integration.processes import run
 from tests.integration.wall_clocks import WallClocks, built, environment, step
 
@@ -45,7 +51,7 @@ def says(view: dict[str, Any], words: str) -> bool:
     return any(words in problem for problem in view["problems"])
 
 
-async def end(cluster: Members, names: str) -> None:
+async def end(cluster: ProcessCluster, names: str) -> None:
     async with asyncio.TaskGroup() as tasks:
         for name in names:
             if cluster[name].running:
@@ -54,7 +60,7 @@ async def end(cluster: Members, names: str) -> None:
 
 @pytest.mark.parametrize("up", ["ab", "abc"])
 async def test_a_node_that_starts_a_day_ahead_moves_no_time(tmp_path: Path, library: Path, up: str):
-    async with members(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster:
         clocks = WallClocks(cluster, library)
         await cluster.start()
         addresses = cluster["b"].address
@@ -92,7 +98,7 @@ async def test_a_lone_node_whose_clock_is_a_month_ahead_waits_until_it_is_set(
 ):
     offset = tmp_path / "clock"
     step(offset, 0)
-    node = Member("one", tmp_path, client_port=free_ports(1)[0], options=["--new"])
+    node = ClusterProcess("one", tmp_path, client_port=free_ports(1)[0], options=["--new"])
     node.environment = environment(library, offset)
     try:
         await node.start()

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests import preload
-from tests.integration.members import Members
+from tests.integration.process_cluster import ProcessCluster
 
 
 class WallClocks:
     """Clocks of nodes that are started after this: each can be stepped."""
 
-    def __init__(self, cluster: Members, library: Path) -> None:
+    def __init__(self, cluster: ProcessCluster, library: Path) -> None:
         self._offsets = {}
         for name, member in cluster.by_name.items():
             self._offsets[name] = cluster.home / f"clock-{name}"

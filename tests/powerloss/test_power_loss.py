@@ -18,7 +18,7 @@ import uuid_utils
 
 from tests.checkers.history import Look, Looked
 from tests.checkers.report import check
-from tests.integration.load import Load, acknowledged, completed, new_recorder
+from tests.integration.stub_load import StubLoad, acknowledged, completed, new_recorder
 from tests.integration.test_kill9 import PARTITIONS, QUEUE, counts, create_queue
 from tests.powerloss.disk import Kept
 from tests.powerloss.nodes import PoweredNode, Totals, cluster, lose_power, start, verify_all
@@ -41,7 +41,7 @@ class Run:
         self.address = address
         self.random = Random(seed)
         self.recorder = new_recorder(QUEUE, PARTITIONS)
-        self.load = Load(QUEUE, address, seed, self.recorder)
+        self.load = StubLoad(QUEUE, address, seed, self.recorder)
         self.totals = totals
 
     async def begin(self) -> None:
@@ -71,7 +71,7 @@ class Run:
         """Empties the queue. Returns the violations in what the clients have seen."""
         async with asyncio.TaskGroup() as group:
             for n in range(DRAINS):
-                drain = Load(QUEUE, self.address, n, self.recorder)
+                drain = StubLoad(QUEUE, self.address, n, self.recorder)
                 group.create_task(drain.consume(f"drain{n}", until_empty=True))
         look = self.recorder.begin("end", QUEUE, Look())
         total = await counts(self.address())

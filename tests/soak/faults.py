@@ -10,8 +10,8 @@ from querator import Client
 from querator.client.errors import QueueNotFound, RequestError, StorageFull
 from tests.chaos.faults import Faults
 from tests.checkers.history import Recorder
-from tests.integration.cluster import FaultyCluster
-from tests.integration.flips import flip
+from tests.integration.bit_flips import flip
+from tests.integration.faulty_cluster import FaultyCluster
 from tests.integration.wall_clocks import WallClocks
 
 STEADY = "c"

@@ -11,7 +11,7 @@ from contextlib import suppress
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.members import Members
+from tests.integration.process_cluster import ProcessCluster
 from tests.soak.faults import STEADY, Ballast
 
 PAUSE_S = 5.0
@@ -45,7 +45,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Meters:
-    def __init__(self, cluster: Members, admin: dict[str, str], ballast: Ballast) -> None:
+    def __init__(self, cluster: ProcessCluster, admin: dict[str, str], ballast: Ballast) -> None:
         """`admin`: addresses of the admin ports, by node."""
         self._cluster = cluster
         self._admin = admin

@@ -17,7 +17,7 @@ from querator import Client
 from querator.cli.demo.local_nodes import free_ports
 from tests.chaos.run import Queues, Run, bout
 from tests.checkers.history import History, Produce, Produced
-from tests.integration.cluster import FaultyCluster, faulty_cluster
+from tests.integration.faulty_cluster import FaultyCluster, faulty_cluster
 from tests.integration.processes import verify
 from tests.integration.wall_clocks import WallClocks, built
 from tests.soak.faults import STOCK, STOCK_ITEMS, Ballast, SoakFaults, emptied, stocked

@@ -25,7 +25,7 @@ from querator.spark.pipelines.session import (
     check_java,
     worker_python,
 )
-from tests.integration.members import Members
+from tests.integration.process_cluster import ProcessCluster
 
 T = TypeVar("T")
 WITHOUT_SESSION = (
@@ -110,7 +110,7 @@ class Nodes:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.members = Members(home, names)
+        self.members = ProcessCluster(home, names)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(120)

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tests.integration.members import Members
+from tests.integration.process_cluster import ProcessCluster
 from tests.spark_chaos.books import broken_promise
 from tests.spark_chaos.driver import QUERIES, SAYS, Said, Settings, checkpoint
 
@@ -149,7 +149,7 @@ class Kills:
     def __init__(
         self,
         driver: Driver,
-        cluster: Members,
+        cluster: ProcessCluster,
         chance: random.Random,
         *,
         pauses_s: tuple[float, float],

@@ -25,7 +25,7 @@ from querator import Client
 from querator.client import Item, Producer
 from querator.client.errors import RequestError
 from querator.client.values import PartitionStats
-from tests.integration.members import Members, members
+from tests.integration.process_cluster import ProcessCluster, process_cluster
 from tests.integration.processes import verify
 from tests.spark_chaos.books import Produced, Tally, payload, tally
 from tests.spark_chaos.driver import COPY, LAKE, QUERIES, WELL, Settings, checkpoint
@@ -125,7 +125,7 @@ async def chaos(home: Path, scale: Scale, seed: int, say: Callable[[str], None])
     def timed(line: str) -> None:
         say(f"{time.monotonic() - began_s:6.1f} s  {line}")
 
-    async with members(home) as cluster:
+    async with process_cluster(home) as cluster:
         await cluster.start()
         address = ",".join(member.address for member in cluster.by_name.values())
         driver = Driver(Settings(str(home), address, scale.items))
@@ -210,7 +210,7 @@ def _archived(home: Path) -> Iterator[tuple[str, bytes]]:
     yield from zip(table["id"].to_pylist(), table["value"].to_pylist(), strict=True)
 
 
-async def _end(cluster: Members) -> None:
+async def _end(cluster: ProcessCluster) -> None:
     await cluster.stop()
     for member in cluster.by_name.values():
         await verify(member.data_dir)

@@ -29,7 +29,7 @@ from scripts.bench.cluster import until_well
 from scripts.bench.disk import Disk, probing
 from scripts.bench.pulse import Books, pulse
 from tests import preload
-from tests.integration.cluster import FaultyCluster, faulty_cluster
+from tests.integration.faulty_cluster import FaultyCluster, faulty_cluster
 
 QUEUE = "pulse"
 NODES = 3

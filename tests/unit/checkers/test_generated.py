@@ -34,7 +34,7 @@ from tests.checkers.linearizability import linearizable
 from tests.checkers.lives import Lives
 from tests.checkers.report import broken_rules, check
 from tests.checkers.search import Verdict
-from tests.unit.checkers.generated import Queue, Shape, generate
+from tests.unit.checkers.history_generator import Queue, Shape, generate
 
 SHAPES = st.builds(
     Shape,

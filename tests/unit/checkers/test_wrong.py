@@ -5,22 +5,22 @@ history that differs only in the relevant point.
 import pytest
 
 from tests.checkers.history import Aside, Complete, DeadItem, Named, Outcome, Settled
-from tests.unit.checkers.story import QUEUE, Story
+from tests.unit.checkers.history_builder import QUEUE, HistoryBuilder
 
 
-def started(items: int = 2, **rules: int) -> Story:
-    story = Story(**rules)
+def started(items: int = 2, **rules: int) -> HistoryBuilder:
+    story = HistoryBuilder(**rules)
     story.produce(0, 1, 1, items)
     return story
 
 
-def assert_right(story: Story) -> None:
+def assert_right(story: HistoryBuilder) -> None:
     assert story.broken == set()
     assert story.linearizable
 
 
-def assert_wrong(story: Story, *rules: str) -> None:
-    """Asserts that the story is not linearizable, and breaks at least these rules."""
+def assert_wrong(story: HistoryBuilder, *rules: str) -> None:
+    """Asserts that the history is not linearizable, and breaks at least these rules."""
     assert not story.linearizable
     assert set(rules) <= story.broken
 
@@ -104,14 +104,14 @@ def test_delivered_but_never_produced() -> None:
 
 
 def test_leased_before_it_was_produced() -> None:
-    story = Story()
+    story = HistoryBuilder()
     story.lease(0, 1, "l1", [1])
     story.produce(2, 3, 1)
     assert_wrong(story, "delivered after produced")
 
 
 def test_leased_while_it_is_produced() -> None:
-    story = Story()
+    story = HistoryBuilder()
     story.lease(0, 2, "l1", [1])
     story.produce(1, 3, 1)
     assert_right(story)
@@ -130,7 +130,7 @@ def test_two_items_at_one_place() -> None:
 
 
 def test_sequences_against_real_time() -> None:
-    story = Story()
+    story = HistoryBuilder()
     story.produce(0, 1, 2)
     story.produce(2, 3, 1)
     assert_wrong(story, "produced in order")
@@ -138,7 +138,7 @@ def test_sequences_against_real_time() -> None:
 
 def test_an_ordered_producer_overtakes_itself() -> None:
     for ordered in (False, True):
-        story = Story()
+        story = HistoryBuilder()
         story.produce(0, 5, 2, identity=("p", 1), ordered=ordered)
         story.produce(1, 5, 1, identity=("p", 2), ordered=ordered)
         assert story.broken == ({"produced in order"} if ordered else set())
@@ -148,7 +148,7 @@ def test_an_ordered_producer_overtakes_itself() -> None:
 
 
 def test_a_repeat_with_two_effects() -> None:
-    story = Story()
+    story = HistoryBuilder()
     story.produce(0, 1, 1, known=False, identity=("p", 1), references=("a",))
     story.produce(2, 3, 1, identity=("p", 1), references=("a",))
     story.produce(4, 5, 2, identity=("p", 1), references=("a",))
@@ -156,21 +156,21 @@ def test_a_repeat_with_two_effects() -> None:
 
 
 def test_a_repeat_that_was_stored_twice_without_saying_so() -> None:
-    story = Story()
+    story = HistoryBuilder()
     story.produce(0, 1, 1, identity=("p", 1), references=("a",))
     story.lease(2, 3, "l1", [1, 2], references=("a", "a"))
     assert_wrong(story, "stored once")
 
 
 def test_two_first_answers_to_one_request() -> None:
-    story = Story()
+    story = HistoryBuilder()
     story.produce(0, 1, 1, identity=("p", 1))
     story.produce(2, 3, 1, identity=("p", 1))
     assert "one effect of produces" in story.broken
 
 
 def test_a_repeat_with_the_first_answer() -> None:
-    story = Story()
+    story = HistoryBuilder()
     story.produce(0, 1, 1, identity=("p", 1), known=False)
     story.produce(2, 3, 1, identity=("p", 1))
     story.produce(4, 5, 1, identity=("p", 1), repeated=True)

@@ -5,17 +5,19 @@ import pytest
 from querator.model.commands import Complete, ItemSpecial, LeaseItems, Retry
 from querator.partition.browse import Scanned, Span, browse
 from querator.partition.rows import RowState
-from tests.unit.partition.harness import GROUP, START_MS, Log, lease_of
+from tests.unit.partition.partition_log import GROUP, START_MS, PartitionLog, lease_of
 
 
 @pytest.fixture
-def log() -> Log:
-    log = Log()
+def log() -> PartitionLog:
+    log = PartitionLog()
     log.configure()
     return log
 
 
-def scan(log: Log, from_seq: int = 1, upto_seq: int = 0, *, size=10**6, count=10**6, **span):
+def scan(
+    log: PartitionLog, from_seq: int = 1, upto_seq: int = 0, *, size=10**6, count=10**6, **span
+):
     with log.environment.snapshot() as txn:
         return browse(txn, GROUP, Span(from_seq, upto_seq, **span), bytes_max=size, items_max=count)
 
@@ -27,7 +29,7 @@ def rows(scanned: Scanned) -> list[tuple[int, int, int]]:
     ]
 
 
-def pages(log: Log, **bounds) -> list[Scanned]:
+def pages(log: PartitionLog, **bounds) -> list[Scanned]:
     found = [scan(log, **bounds)]
     while found[-1].next_seq <= found[-1].upto_seq:
         found.append(scan(log, found[-1].next_seq, found[-1].upto_seq, **bounds))

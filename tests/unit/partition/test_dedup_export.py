@@ -9,21 +9,21 @@ from querator.model.limits import DAY_MS, KIB, LEASE_OUTCOME_WINDOW_MS, PRODUCER
 from querator.partition import dedup_export
 from querator.partition.dedup_export import ClosureQuery, FactsQuery
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.partition.harness import START_MS, Log, lease_of
+from tests.unit.partition.partition_log import START_MS, PartitionLog, lease_of
 
 PRODUCER = (START_MS - 1_000).to_bytes(6, "big") + bytes(10)
 
 
-def pair() -> tuple[Log, Log]:
+def pair() -> tuple[PartitionLog, PartitionLog]:
     """The only partition of a queue, and a partition that is added."""
     environment = MemoryEnvironment()
-    old, new = Log(environment), Log(environment, group=8)
+    old, new = PartitionLog(environment), PartitionLog(environment, group=8)
     old.configure(dedup_window_ms=1_000)
     new.configure(dedup_window_ms=1_000, partition=1, first_seq=500)
     return old, new
 
 
-def hand_over(old: Log, new: Log) -> None:
+def hand_over(old: PartitionLog, new: PartitionLog) -> None:
     after = b""
     while True:
         with old.environment.snapshot() as txn:
@@ -36,7 +36,7 @@ def hand_over(old: Log, new: Log) -> None:
             return
 
 
-def change(old: Log, new: Log) -> None:
+def change(old: PartitionLog, new: PartitionLog) -> None:
     for log in (old, new):
         log.one(Route(1, 2, open=False))
     hand_over(old, new)
@@ -44,7 +44,7 @@ def change(old: Log, new: Log) -> None:
         log.one(Route(1, 2, open=True))
 
 
-def closure(log: Log) -> dedup_export.Closure:
+def closure(log: PartitionLog) -> dedup_export.Closure:
     with log.environment.snapshot() as txn:
         return dedup_export.closure(txn, ClosureQuery(log.group))
 

@@ -10,7 +10,7 @@ from querator.partition import departed
 from querator.partition.rows import DeadCause
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import MOVED_UPTO, OUTBOX_TARGETS
-from tests.unit.partition.harness import GROUP, Log, dead_to, lease_of
+from tests.unit.partition.partition_log import GROUP, PartitionLog, dead_to, lease_of
 from tests.unit.partition.test_moves import kill
 
 LETTER = MovedItem(
@@ -33,7 +33,7 @@ def batch(source: int, first_move: int = 1, count: int = 2) -> tuple[Move, bytes
     return Move(source, first_move, b"\x01\0\0\0" * count, (LETTER,) * count), data
 
 
-def forget(log: Log, living: set[int]) -> int:
+def forget(log: PartitionLog, living: set[int]) -> int:
     """Forgets departed groups as the leader's node does; the number of deleted rows."""
     gone = 0
     while True:
@@ -46,13 +46,13 @@ def forget(log: Log, living: set[int]) -> int:
         gone += done.changed
 
 
-def rows(log: Log) -> int:
+def rows(log: PartitionLog) -> int:
     with log.environment.snapshot() as txn:
         return len(list(MOVED_UPTO.rows(txn, log.group)))
 
 
-def new_log() -> Log:
-    log = Log()
+def new_log() -> PartitionLog:
+    log = PartitionLog()
     log.configure()
     return log
 
@@ -113,7 +113,7 @@ def test_one_command_forgets_only_so_many(monkeypatch):
 
 def test_numbers_of_moves_go_with_their_target():
     environment = MemoryEnvironment()
-    log = Log(environment)
+    log = PartitionLog(environment)
     for target in (20, 30, 40):
         log.configure(target, dead_targets=dead_to(target))
         kill(log, 2)

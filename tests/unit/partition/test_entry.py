@@ -52,7 +52,7 @@ from querator.model.transactions import (
     StageClaim,
 )
 from querator.partition.entry import UnknownEntryVersion, pack, unpack_entry
-from tests.unit.partition.harness import START_MS, produce, settings
+from tests.unit.partition.partition_log import START_MS, produce, settings
 
 HOME = DeadTarget("home", 3, 12)
 LETTER = MovedItem(

@@ -10,11 +10,11 @@ from querator.model.commands import (
     MoveReturn,
     Retry,
 )
-from tests.unit.partition.harness import START_MS, Log, lease_of, produce
+from tests.unit.partition.partition_log import START_MS, PartitionLog, lease_of, produce
 from tests.unit.partition.test_moves import DEAD, batch_of, carry, kill, letters, pair, send, stats
 
 
-def counts(log: Log) -> tuple[int, int, int]:
+def counts(log: PartitionLog) -> tuple[int, int, int]:
     found = stats(log)
     return found.dropped, found.given_up, found.moved_out
 
@@ -89,7 +89,7 @@ def test_a_target_that_is_gone_or_closing_sends_nothing_back_of_it():
     kill(source, 2)
     kill(source, 1)
     source.one(GiveUp((1,)))
-    other = Log(source.environment, group=DEAD + 1)
+    other = PartitionLog(source.environment, group=DEAD + 1)
     other.configure(queue="dead")
     assert source.one(MoveElsewhere(DEAD, 1, other.group)) == Done(3)
     assert carry(source, other) == 1

@@ -10,13 +10,20 @@ from querator.partition.rows import decode_state, encode
 from querator.storage import tables
 from querator.storage.environment import WriteTransaction
 from querator.storage.keys import Table
-from tests.unit.partition.harness import GROUP, START_MS, Log, caller, dead_to, produce
+from tests.unit.partition.partition_log import (
+    GROUP,
+    START_MS,
+    PartitionLog,
+    caller,
+    dead_to,
+    produce,
+)
 
 
 @pytest.fixture(scope="module")
-def log() -> Log:
+def log() -> PartitionLog:
     """A partition with a row in every table."""
-    log = Log()
+    log = PartitionLog()
     log.configure(dead_targets=dead_to(9), expire_timeout_ms=3_600_000)
     producer_id = START_MS.to_bytes(6, "big") + bytes(10)
     key = ItemSpecial(0, dedup_key=b"key")
@@ -88,7 +95,7 @@ def test_every_wrong_number_is_found(log):
         assert violations_with(log, name, None) != [], name
 
 
-def violations_with(log: Log, name: str, change: int | None) -> list[str]:
+def violations_with(log: PartitionLog, name: str, change: int | None) -> list[str]:
     """The violations with one number of the state row raised by `change`. None sets it to 0."""
     txn = log.environment.begin()
     _, row = first_row(txn, tables.STATE)

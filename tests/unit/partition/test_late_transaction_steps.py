@@ -20,31 +20,31 @@ from querator.partition import dedup_export, txn_producers
 from querator.partition.dedup_export import FactsQuery
 from querator.partition.txn_steps import OpenBatchName, open_batches
 from querator.storage.tables import TXN_PRODUCERS
-from tests.unit.partition.committing import SPARK, Partitions, claim, stage_of
-from tests.unit.partition.harness import Log
+from tests.unit.partition.partition_log import PartitionLog
+from tests.unit.partition.transaction_queue import SPARK, TransactionQueue, claim, stage_of
 
 ITEMS = [b"one", b"two"]
 
 
-def participant(**settings) -> Log:
+def participant(**settings) -> PartitionLog:
     """A partition that does not coordinate."""
-    return Partitions(2, **settings).logs[1]
+    return TransactionQueue(2, **settings).logs[1]
 
 
-def stage(log: Log, items: list[bytes] = ITEMS, **changes):
+def stage(log: PartitionLog, items: list[bytes] = ITEMS, **changes):
     return log.one(*stage_of(items, **changes))
 
 
-def produced(log: Log) -> int:
+def produced(log: PartitionLog) -> int:
     ready: int = log.applied.effects.ready
     return ready
 
 
-def remembered(txn, log: Log) -> int:
+def remembered(txn, log: PartitionLog) -> int:
     return sum(1 for _ in TXN_PRODUCERS.rows(txn, log.group))
 
 
-def committed(log: Log, *, txn: int = 1, batch: int = 0, producer: str = SPARK) -> None:
+def committed(log: PartitionLog, *, txn: int = 1, batch: int = 0, producer: str = SPARK) -> None:
     assert stage(log, batch=batch, producer=producer) == StageResult()
     assert log.one(Prepare(txn, producer, batch, (claim(ITEMS),))) == Done(1)
     assert log.one(Publish(txn, producer, batch)) == Done(0)
@@ -52,7 +52,7 @@ def committed(log: Log, *, txn: int = 1, batch: int = 0, producer: str = SPARK) 
 
 @pytest.mark.parametrize("partition", [0, 1])
 def test_stage_prepare_and_publish_that_all_come_late_make_no_item_twice(partition):
-    queue = Partitions(2)
+    queue = TransactionQueue(2)
     log = queue.logs[partition]
     late = (
         stage_of(ITEMS),
@@ -145,7 +145,7 @@ def test_a_participant_forgets_who_has_been_silent_for_longest(monkeypatch):
 
 
 def test_a_partition_without_stages_of_the_batch_is_told_of_it():
-    queue = Partitions(2)
+    queue = TransactionQueue(2)
     queue.stage(0, ITEMS)
     queue.begin({0: [claim(ITEMS)]})
     queue.carry()
@@ -169,7 +169,7 @@ def test_a_partition_without_stages_of_the_batch_is_told_of_it():
 
 
 def test_a_partition_that_comes_learns_what_is_committed():
-    queue = Partitions(2)
+    queue = TransactionQueue(2)
     old, new = queue.logs
     queue.stage(0, ITEMS)
     queue.begin({0: [claim(ITEMS)]})
@@ -191,7 +191,7 @@ def test_a_partition_that_comes_learns_what_is_committed():
 
 def test_what_is_handed_over_is_read_in_pages_and_from_a_time_on(monkeypatch):
     monkeypatch.setattr(dedup_export, "PAGE_ROWS_MAX", 2)
-    queue = Partitions(2)
+    queue = TransactionQueue(2)
     old, new = queue.logs
     for number in range(5):
         queue.begin({}, producer=f"p{number}", batch=number)
@@ -208,7 +208,9 @@ def test_what_is_handed_over_is_read_in_pages_and_from_a_time_on(monkeypatch):
     assert queue.stage(1, [b"x"], producer="p0", batch=9) == StageResult(committed=True)
 
 
-def hand_over(old: Log, new: Log, *, before: int, partitions: int, since_ms: int = 0) -> int:
+def hand_over(
+    old: PartitionLog, new: PartitionLog, *, before: int, partitions: int, since_ms: int = 0
+) -> int:
     """Hands facts over, and returns how many of them changed anything."""
     after, count = b"", 0
     while True:
@@ -225,7 +227,7 @@ def hand_over(old: Log, new: Log, *, before: int, partitions: int, since_ms: int
 
 
 def test_a_late_verdict_about_a_prepare_that_was_refused_changes_nothing():
-    queue = Partitions(2)
+    queue = TransactionQueue(2)
     queue.stage(1, ITEMS)
     queue.begin({1: [claim(ITEMS)]})
     assert not queue.carry(3)

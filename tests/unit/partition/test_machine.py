@@ -25,10 +25,10 @@ from querator.raft.machine import Machine
 from querator.storage import attachments
 from querator.storage.lmdb_environment import LmdbEnvironment
 from querator.storage.tables import ATTACHMENTS, PARTITION_TABLES
-from tests.unit.partition.harness import (
+from tests.unit.partition.partition_log import (
     GROUP,
     START_MS,
-    Log,
+    PartitionLog,
     caller,
     dead_to,
     lease_of,
@@ -38,7 +38,7 @@ from tests.unit.partition.harness import (
 )
 
 
-def busy(log: Log) -> None:
+def busy(log: PartitionLog) -> None:
     """Runs commands of most kinds."""
     log.configure(max_attempts=2, dead_targets=dead_to(9), expire_timeout_ms=20_000)
     producer_id = START_MS.to_bytes(6, "big") + bytes(10)
@@ -57,17 +57,17 @@ def busy(log: Log) -> None:
         log.advance(9_000)
 
 
-def digest(log: Log) -> bytes:
+def digest(log: PartitionLog) -> bytes:
     with log.environment.snapshot() as txn:
         return log.machine.digest(txn)
 
 
 def test_replicas_that_apply_the_same_entries_agree():
     """Their logs may keep different tails, and one replica restarts before every entry."""
-    first = Log(keep=2)
+    first = PartitionLog(keep=2)
     busy(first)
-    second = Log(keep=1000)
-    third = Log(keep=5, checked=False)
+    second = PartitionLog(keep=1000)
+    third = PartitionLog(keep=5, checked=False)
     for command, parts in first.entries:
         second.replay(command, parts)
         third.machine = PartitionMachine(GROUP)
@@ -77,11 +77,11 @@ def test_replicas_that_apply_the_same_entries_agree():
 
 
 def test_both_back_ends_hold_the_same_bytes(tmp_path):
-    memory = Log()
+    memory = PartitionLog()
     busy(memory)
     environment = LmdbEnvironment(tmp_path)
     try:
-        lmdb = Log(environment)
+        lmdb = PartitionLog(environment)
         for command, parts in memory.entries:
             lmdb.replay(command, parts)
         assert digest(lmdb) == digest(memory)
@@ -96,7 +96,7 @@ def test_raft_can_replicate_it():
 
 
 def test_the_digest_sees_every_table():
-    log = Log()
+    log = PartitionLog()
     busy(log)
     before = digest(log)
     for table in PARTITION_TABLES:
@@ -114,7 +114,7 @@ def _some_key(table):
 
 
 def test_recovery_knows_what_apply_knew():
-    log = Log()
+    log = PartitionLog()
     busy(log)
     fresh = PartitionMachine(GROUP)
     with log.environment.snapshot() as txn:
@@ -126,7 +126,7 @@ def test_recovery_knows_what_apply_knew():
 
 
 def test_an_empty_partition_recovers():
-    log = Log()
+    log = PartitionLog()
     with log.environment.snapshot() as txn:
         recovered = log.machine.recover(txn)
     assert (recovered.effects.ready, recovered.due_ms) == (0, None)
@@ -134,7 +134,7 @@ def test_an_empty_partition_recovers():
 
 
 def test_due_commands_are_those_that_are_due():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     log.produce(2)
     log.one(lease_of(1))
@@ -148,7 +148,7 @@ def test_due_commands_are_those_that_are_due():
 
 
 def test_state_time_never_goes_back():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     log.produce(1)
     log.now_ms += 50_000
@@ -159,7 +159,7 @@ def test_state_time_never_goes_back():
 
 
 def test_one_bad_command_refuses_only_itself():
-    log = Log()
+    log = PartitionLog()
     log.configure(items_max=3)
     results = log.entry(
         produce([b"a", b"b"]),
@@ -180,7 +180,7 @@ def test_one_bad_command_refuses_only_itself():
 
 
 def test_settings_come_first_in_an_entry():
-    log = Log()
+    log = PartitionLog()
     results = log.entry(produce([b"a"]), Proposal(Configure(1, settings())))
     assert results[0].count == 1
     assert results[1] == Done(1)
@@ -188,7 +188,7 @@ def test_settings_come_first_in_an_entry():
 
 def test_attachments_go_with_their_blocks():
     """An attachment without living items is dropped at once, others with their last item."""
-    log = Log(keep=1)
+    log = PartitionLog(keep=1)
     log.configure(items_max=2)
     refused = log.produce(3)
     assert isinstance(refused, Refusal)
@@ -205,7 +205,7 @@ def test_attachments_go_with_their_blocks():
         assert list(ATTACHMENTS.rows(txn, GROUP)) == []
 
 
-def scattered(log: Log, count: int) -> None:
+def scattered(log: PartitionLog, count: int) -> None:
     """Leases items one by one, so that each item is a segment."""
     log.checked = False
     while count > 0:
@@ -215,7 +215,7 @@ def scattered(log: Log, count: int) -> None:
 
 
 def test_a_long_lapse_goes_on_in_further_entries():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     scattered(log, APPLY_SEGMENTS_MAX + 500)
     log.checked = True
@@ -228,7 +228,7 @@ def test_a_long_lapse_goes_on_in_further_entries():
 
 
 def test_in_the_grace_of_a_leader_only_leases_wait():
-    log = Log()
+    log = PartitionLog()
     log.configure(lease_timeout_ms=1_000)
     log.produce(1)
     log.one(lease_of())
@@ -248,7 +248,7 @@ def test_in_the_grace_of_a_leader_only_leases_wait():
 
 
 def test_a_long_activation_goes_on_in_further_entries():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     scattered(log, APPLY_SEGMENTS_MAX + 250)
     for lease in range(1, APPLY_SEGMENTS_MAX + 251):
@@ -263,7 +263,7 @@ def test_a_long_activation_goes_on_in_further_entries():
 
 
 def test_a_long_expiry_goes_on_in_further_entries():
-    log = Log()
+    log = PartitionLog()
     log.configure(expire_timeout_ms=1000)
     log.checked = False
     for _ in range(APPLY_SEGMENTS_MAX // 2 + 10):
@@ -283,7 +283,7 @@ def test_the_table_of_states_can_be_read():
 
 
 def test_a_lease_passes_over_the_blocks_that_are_set_aside():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     blocks = [log.produce(2).first_seq for _ in range(4)]
     aside = (blocks[0], blocks[2])

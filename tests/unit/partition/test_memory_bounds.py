@@ -29,7 +29,7 @@ from querator.storage.tables import (
     PRODUCERS,
     STATE,
 )
-from tests.unit.partition.harness import GROUP, START_MS, Log, lease_of
+from tests.unit.partition.partition_log import GROUP, START_MS, PartitionLog, lease_of
 
 PRODUCER = START_MS.to_bytes(6, "big") + bytes(10)
 
@@ -38,7 +38,7 @@ def request(sequence: int, producer_id: bytes = PRODUCER) -> Proposal:
     return Proposal(Produce(pack("<I", 1), producer_id, sequence), b"x")
 
 
-def pretend(log: Log, **numbers: int) -> None:
+def pretend(log: PartitionLog, **numbers: int) -> None:
     """Sets counts of the state row, as if the partition had reached them."""
     txn = log.environment.begin()
     row = STATE.get(txn, GROUP)
@@ -51,13 +51,13 @@ def pretend(log: Log, **numbers: int) -> None:
     log.checked = False
 
 
-def count(log: Log, table) -> int:
+def count(log: PartitionLog, table) -> int:
     with log.environment.snapshot() as txn:
         return len(list(table.rows(txn, GROUP)))
 
 
 def test_the_last_outcomes_of_a_producer_are_remembered():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     log.checked = False
     last = PRODUCER_OUTCOMES_MAX + FORGET_AT_ONCE
@@ -70,7 +70,7 @@ def test_the_last_outcomes_of_a_producer_are_remembered():
 
 
 def test_there_are_only_so_many_producers():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     log.entry(request(1))
     pretend(log, producers=PRODUCERS_MAX)
@@ -79,7 +79,7 @@ def test_there_are_only_so_many_producers():
     assert log.entry(request(2))[0].count == 1
 
 
-def born(log: Log, name: int) -> bytes:
+def born(log: PartitionLog, name: int) -> bytes:
     """The id of a producer that is born now."""
     return log.now_ms.to_bytes(6, "big") + bytes([name] * 10)
 
@@ -87,7 +87,7 @@ def born(log: Log, name: int) -> bytes:
 def test_producers_of_which_nothing_is_remembered_make_room(monkeypatch):
     monkeypatch.setattr("querator.partition.producers.PRODUCERS_MAX", 3)
     monkeypatch.setattr("querator.partition.producers.DISPLACED_AT_ONCE", 1)
-    log = Log()
+    log = PartitionLog()
     log.configure(dedup_window_ms=10 * MINUTE_MS)
     names = []
     for name in range(3):
@@ -116,7 +116,7 @@ def test_producers_of_which_nothing_is_remembered_make_room(monkeypatch):
     "ahead_ms", [PRODUCER_AHEAD_MS_MAX + 1, 365 * DAY_MS, 2**48 - 1 - START_MS]
 )
 def test_a_producer_that_was_born_in_the_future_is_refused(ahead_ms):
-    log = Log()
+    log = PartitionLog()
     log.configure()
     log.entry(request(1))
     ahead = (START_MS + ahead_ms).to_bytes(6, "big") + bytes(10)
@@ -128,14 +128,14 @@ def test_a_producer_that_was_born_in_the_future_is_refused(ahead_ms):
 
 
 def test_a_partition_whose_time_is_days_behind_takes_new_producers():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     born_days_later = (START_MS + 3 * DAY_MS).to_bytes(6, "big") + bytes(10)
     assert log.entry(request(1, born_days_later))[0].count == 1
 
 
 def test_producers_whose_clocks_are_ahead_are_taken_and_forgotten():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     ahead = (START_MS + PRODUCER_AHEAD_MS_MAX).to_bytes(6, "big") + bytes(10)
     assert log.entry(request(1, ahead))[0].count == 1
@@ -148,7 +148,7 @@ def test_producers_whose_clocks_are_ahead_are_taken_and_forgotten():
 
 def test_a_crowd_of_producers_is_searched_once_and_not_for_each_request(monkeypatch):
     monkeypatch.setattr("querator.partition.producers.PRODUCERS_MAX", 50)
-    log = Log()
+    log = PartitionLog()
     log.configure(dedup_window_ms=10 * MINUTE_MS)
     ahead = (START_MS + 50 * MINUTE_MS).to_bytes(6, "big")
     log.entry(*(request(1, ahead + bytes([name] * 10)) for name in range(50)))
@@ -175,13 +175,13 @@ def test_a_crowd_of_producers_is_searched_once_and_not_for_each_request(monkeypa
     assert log.entry(request(1, born(log, 200)))[0].count == 1, "there is room again"
 
 
-def keyed(log: Log, *keys: bytes):
+def keyed(log: PartitionLog, *keys: bytes):
     specials = tuple(ItemSpecial(n, dedup_key=key) for n, key in enumerate(keys))
     return log.produce(len(keys), specials=specials)
 
 
 def test_there_are_only_so_many_dedup_keys():
-    log = Log()
+    log = PartitionLog()
     log.configure(dedup_window_ms=10 * MINUTE_MS)
     assert keyed(log, b"a", b"b").count == 2
     pretend(log, dedup_keys=DEDUP_KEYS_MAX - 1)
@@ -199,7 +199,7 @@ def test_there_are_only_so_many_dedup_keys():
 
 
 def test_a_repeated_item_without_a_dedup_key_does_not_make_room_for_one():
-    log = Log()
+    log = PartitionLog()
     log.configure(dedup_window_ms=10 * MINUTE_MS)
     one, other = (1).to_bytes(2, "little"), (2).to_bytes(2, "little")
     identity = {"producer_id": PRODUCER, "sequence": 1}
@@ -212,8 +212,8 @@ def test_a_repeated_item_without_a_dedup_key_does_not_make_room_for_one():
 
 
 def test_dedup_keys_are_counted_through_their_lives():
-    """The harness compares the count with the rows after each entry."""
-    log = Log()
+    """`PartitionLog` compares the count with the rows after each entry."""
+    log = PartitionLog()
     log.configure(dedup_window_ms=MINUTE_MS)
     keyed(log, b"a", b"a", b"b")
     log.now_ms += 2 * MINUTE_MS
@@ -224,7 +224,7 @@ def test_dedup_keys_are_counted_through_their_lives():
 
 
 def test_the_oldest_ended_lease_goes_first():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     log.produce(3)
     for number in (1, 2):
@@ -240,7 +240,7 @@ def test_the_oldest_ended_lease_goes_first():
 
 
 def test_a_client_with_too_many_leases_names_them():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     log.checked = False
     log.produce(APPLY_SEGMENTS_MAX + 1)
@@ -250,7 +250,7 @@ def test_a_client_with_too_many_leases_names_them():
 
 
 def test_memories_fade_without_any_call():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     log.entry(request(1))
     log.entry(request(2))

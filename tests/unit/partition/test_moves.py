@@ -23,39 +23,46 @@ from querator.partition import queries
 from querator.partition.payloads import BlockDamaged
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import ATTACHMENTS, OUTBOX_TARGETS
-from tests.unit.partition.harness import GROUP, START_MS, Log, dead_to, lease_of, produce
+from tests.unit.partition.partition_log import (
+    GROUP,
+    START_MS,
+    PartitionLog,
+    dead_to,
+    lease_of,
+    produce,
+)
 
 DEAD = 9
 
 
-def pair() -> tuple[Log, Log]:
+def pair() -> tuple[PartitionLog, PartitionLog]:
     environment = MemoryEnvironment()
-    work = Log(environment)
+    work = PartitionLog(environment)
     work.configure(dead_targets=dead_to(DEAD), expire_timeout_ms=3_600_000)
-    dead = Log(environment, group=DEAD)
+    dead = PartitionLog(environment, group=DEAD)
     dead.configure(queue="dead")
     return work, dead
 
 
-def kill(log: Log, items: int | list[bytes]) -> None:
+def kill(log: PartitionLog, items: int | list[bytes]) -> None:
     log.produce(items)
     grant = log.one(lease_of(10_000)).grants[0]
     log.one(Retry((LeaseItems(grant.lease),), dead=True, error="broken"))
 
 
-def batch_of(log: Log, target: int | None = None):
+def batch_of(log: PartitionLog, target: int | None = None):
     with log.environment.snapshot() as txn:
         return queries.outbox_batch(txn, log.group, target)
 
 
-def send(source: Log, target: Log):
+def send(source: PartitionLog, target: PartitionLog):
     batch = batch_of(source, target.group)
     return target.one(
         Move(source.group, batch.first_move, batch.lengths, batch.items), batch.attachment
     )
 
 
-def carry(source: Log, target: Log) -> int:
+def carry(source: PartitionLog, target: PartitionLog) -> int:
     """Sends batches as the carrier does until none is left; the number of items."""
     carried = 0
     while (batch := batch_of(source, target.group)) is not None:
@@ -64,12 +71,12 @@ def carry(source: Log, target: Log) -> int:
     return carried
 
 
-def stats(log: Log):
+def stats(log: PartitionLog):
     with log.environment.snapshot() as txn:
         return queries.stats(txn, log.group)
 
 
-def letters(log: Log, origin: str | None = None):
+def letters(log: PartitionLog, origin: str | None = None):
     with log.environment.snapshot() as txn:
         return queries.dead_letters(
             txn, log.group, origin, after_seq=0, limit=1000, bytes_max=10**7
@@ -126,7 +133,7 @@ def test_a_closing_partition_takes_no_moves_and_says_what_it_has():
     assert (refusal.code, refusal.limit) == (ErrorCode.ROUTING_CHANGED, "3")
     assert dead.produce(1).count == 1, "it is open again for everything else"
 
-    other = Log(work.environment, group=DEAD + 1)
+    other = PartitionLog(work.environment, group=DEAD + 1)
     other.configure(queue="dead")
     elsewhere = MoveElsewhere(DEAD, 3, other.group)
     assert work.one(elsewhere) == Done(4)
@@ -267,7 +274,7 @@ def test_leased_letters_are_not_redriven():
 
 
 def test_letters_go_to_the_partition_of_the_same_number():
-    work = Log()
+    work = PartitionLog()
     targets = tuple(DeadTarget("dead", number, 20 + number) for number in range(3))
     work.configure(partition=1, dead_targets=targets)
     kill(work, 1)
@@ -293,18 +300,18 @@ def test_moves_to_a_group_that_is_gone_come_back():
 def test_a_partition_without_settings_takes_no_moves():
     work, _ = pair()
     kill(work, 1)
-    fresh = Log(group=11)
+    fresh = PartitionLog(group=11)
     refusal = send(work, _with_group(fresh, DEAD))
     assert refusal.code is ErrorCode.UNAVAILABLE
 
 
-def _with_group(log: Log, group: int) -> Log:
-    return Log(log.environment, group=group)
+def _with_group(log: PartitionLog, group: int) -> PartitionLog:
+    return PartitionLog(log.environment, group=group)
 
 
 def test_a_target_that_is_gone_leaves_no_row_and_finished_ones_are_not_looked_at():
     environment = MemoryEnvironment()
-    work = Log(environment)
+    work = PartitionLog(environment)
     for target in range(DEAD, DEAD + 5):
         work.configure(target, dead_targets=dead_to(target))
         kill(work, 2)

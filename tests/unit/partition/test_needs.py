@@ -1,5 +1,5 @@
-"""The bytes that a command may need on disk are known before it is applied. The harness checks this
-for every entry of every test; the tests here have the commands that write most.
+"""The bytes that a command may need on disk are known before it is applied. `PartitionLog` checks
+this for every entry of every test; the tests here have the commands that write most.
 """
 
 from typing import Any
@@ -17,21 +17,21 @@ from querator.model.limits import (
 )
 from querator.model.transactions import Prepare, Publish, StageClaim
 from querator.partition.needs import need
-from tests.unit.partition.committing import SPARK, attempt, stage_of
-from tests.unit.partition.harness import Log, dead_to, lease_of, produce
+from tests.unit.partition.partition_log import PartitionLog, dead_to, lease_of, produce
+from tests.unit.partition.transaction_queue import SPARK, attempt, stage_of
 
 ITEMS = 256
 WIDE = "\N{ROLLING ON THE FLOOR LAUGHING}"
 CLIENT = {"client_id": WIDE * CLIENT_ID_CHARS_MAX, "request_id": WIDE * REQUEST_ID_CHARS_MAX}
 
 
-def new_log(**settings: Any) -> Log:
-    log = Log(checked=False)
+def new_log(**settings: Any) -> PartitionLog:
+    log = PartitionLog(checked=False)
     log.configure(**settings)
     return log
 
 
-def scatter(log: Log, **changes: Any) -> None:
+def scatter(log: PartitionLog, **changes: Any) -> None:
     """Produces items, and makes each of them ready in a segment of its own."""
     log.produce(ITEMS, **changes)
     lease = log.one(lease_of(ITEMS)).grants[0].lease

@@ -10,25 +10,38 @@ from querator.storage import generations
 from querator.storage.environment import StorageCorrupt
 from querator.storage.keys import ALL
 from querator.storage.tables import ATTACHMENTS
-from tests.unit.partition.harness import GROUP, START_MS, Log, dead_to, lease_of, produce
+from tests.unit.partition.partition_log import (
+    GROUP,
+    START_MS,
+    PartitionLog,
+    dead_to,
+    lease_of,
+    produce,
+)
 
 ITEMS = [b"aa", b"b", b"cccc", b"dd", b"e"]
 
 
 @pytest.fixture
-def log() -> Log:
-    log = Log()
+def log() -> PartitionLog:
+    log = PartitionLog()
     log.configure()
     log.produce(ITEMS)
     return log
 
 
-def load(log: Log, mask: int, first_seq: int = 1):
+def load(log: PartitionLog, mask: int, first_seq: int = 1):
     with log.environment.snapshot() as txn:
         return queries.load_segment(txn, GROUP, first_seq, mask)
 
 
-def peek(log: Log, state: RowState | None = None, after_seq: int = 0, limit: int = 100, size=10**6):
+def peek(
+    log: PartitionLog,
+    state: RowState | None = None,
+    after_seq: int = 0,
+    limit: int = 100,
+    size=10**6,
+):
     with log.environment.snapshot() as txn:
         return queries.peek(txn, GROUP, state, after_seq=after_seq, limit=limit, bytes_max=size)
 
@@ -75,7 +88,9 @@ def test_damaged_payload_is_not_served(log):
         load(log, full(5))
 
 
-def stream_leases(log: Log, before: int = 2, after: int = 0, limit: int = 100, consumer="me"):
+def stream_leases(
+    log: PartitionLog, before: int = 2, after: int = 0, limit: int = 100, consumer="me"
+):
     with log.environment.snapshot() as txn:
         return queries.stream_leases(
             txn, GROUP, "c", consumer, before=before, after_lease=after, limit=limit
@@ -156,7 +171,7 @@ def test_pages_are_stable_while_items_come_and_go(log, limit, size):
 
 
 def test_peek_of_an_empty_partition():
-    page = peek(Log())
+    page = peek(PartitionLog())
     assert (page.items, page.after_seq) == ((), 0)
 
 
@@ -173,21 +188,21 @@ def test_stats_name_the_oldest_ready_item(log):
 
 
 def test_stats_before_anything():
-    with Log().environment.snapshot() as txn:
+    with PartitionLog().environment.snapshot() as txn:
         stats = queries.stats(txn, GROUP)
         assert queries.settings_version(txn, GROUP) == 0
     assert (stats.ready, stats.oldest_ready_at_ms) == (0, 0)
 
 
 def test_joined_produces_are_loaded_apart():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     log.entry(produce([b"a", b"b"]), produce([b"c"]))
     log.one(lease_of(2))
     assert load(log, 0b100).items == b"c"
 
 
-def in_generation(log: Log, generation: int) -> None:
+def in_generation(log: PartitionLog, generation: int) -> None:
     """Moves all rows to another generation, as the switch to a snapshot does."""
     txn = log.environment.begin()
     view = generations.write_view(txn, GROUP, generation)
@@ -205,7 +220,7 @@ def in_generation(log: Log, generation: int) -> None:
 
 
 def test_everything_is_read_in_the_generation_in_use():
-    log = Log()
+    log = PartitionLog()
     log.configure(max_attempts=1, dead_targets=dead_to(9))
     log.produce(ITEMS)
     log.one(lease_of(2))

@@ -10,8 +10,8 @@ from querator.model.limits import READERS_MAX
 from querator.model.readers import AdvanceReader, NumberedBatch, OpenReader, ReleaseReader
 from querator.partition import reader_queries
 from querator.partition.readers import oldest_batch_at
-from tests.unit.partition.harness import GROUP, START_MS, Log, lease_of
-from tests.unit.partition.scenario import run
+from tests.unit.partition.partition_log import GROUP, START_MS, PartitionLog, lease_of
+from tests.unit.partition.scenario_language import run
 
 SCENARIOS = {
     "a batch is the same until it is acknowledged; then its items are gone": """
@@ -275,12 +275,12 @@ def batched(result: Any) -> NumberedBatch:
     return batch
 
 
-def advance(log: Log, ack: int, items: int = 1_000_000, size: int = 1 << 30) -> Any:
+def advance(log: PartitionLog, ack: int, items: int = 1_000_000, size: int = 1 << 30) -> Any:
     return log.one(AdvanceReader("lake", 1, ack, items, size))
 
 
 def test_a_batch_says_what_it_is():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     log.produce([b"abc", b"de"])
     log.now_ms += 500
@@ -300,7 +300,7 @@ def test_a_batch_says_what_it_is():
 
 def test_a_batch_is_bounded_by_segments(monkeypatch):
     monkeypatch.setattr("querator.partition.readers.BATCH_SEGMENTS_MAX", 3)
-    log = Log()
+    log = PartitionLog()
     log.configure()
     for _ in range(4):
         log.produce(2)
@@ -310,7 +310,7 @@ def test_a_batch_is_bounded_by_segments(monkeypatch):
 
 
 def test_there_are_only_so_many_readers():
-    log = Log(checked=False)
+    log = PartitionLog(checked=False)
     log.configure()
     for number in range(READERS_MAX):
         assert not isinstance(log.one(OpenReader(f"r{number}")), Refusal)
@@ -323,7 +323,7 @@ def test_there_are_only_so_many_readers():
 
 
 def test_a_mismatch_names_the_ways_out():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     log.produce(2)
     log.one(OpenReader("lake"))
@@ -341,7 +341,7 @@ def test_a_mismatch_names_the_ways_out():
     [(0, 9, False), (1, 9, True), (1, 0, True)],
 )
 def test_what_would_change_nothing_is_known_before(ack, items, changes):
-    log = Log()
+    log = PartitionLog()
     log.configure()
     log.produce(5)
     log.one(OpenReader("lake"))
@@ -359,7 +359,7 @@ def test_what_would_change_nothing_is_known_before(ack, items, changes):
 
 
 def test_an_empty_queue_needs_no_entry():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     log.one(OpenReader("lake"))
     for command in (
@@ -381,7 +381,7 @@ def test_an_empty_queue_needs_no_entry():
 
 
 def test_a_refusal_is_known_before():
-    log = Log()
+    log = PartitionLog()
     log.configure()
     with log.environment.snapshot() as txn:
         refusal = reader_queries.outlook(txn, GROUP, AdvanceReader("x", 1, 0, 1, 1)).refusal
@@ -389,17 +389,17 @@ def test_a_refusal_is_known_before():
     assert refusal.code is ErrorCode.READER_NOT_FOUND
 
 
-def part(log: Log, seq: int, **window: Any) -> Any:
+def part(log: PartitionLog, seq: int, **window: Any) -> Any:
     window = {"from_index": 0, "upto_index": 0, **window}
     with log.environment.snapshot() as txn:
         return reader_queries.batch_part(txn, GROUP, "lake", seq, **window)
 
 
-def mixed() -> Log:
+def mixed() -> PartitionLog:
     """A partition whose batch 1 is 2 4 of one block, then 7-9 of another, then 1 3 of the first
     block.
     """
-    log = Log()
+    log = PartitionLog()
     log.configure()
     log.produce([b"1", b"2", b"3", b"4", b"5", b"6"])
     log.produce([b"7", b"8", b"9"])

@@ -23,18 +23,18 @@ from querator.partition import dedup_export, queries
 from querator.partition.dedup_export import ClosureQuery, FactsQuery
 from querator.partition.rows import decode_lease, decode_state
 from querator.storage.tables import LEASES, STATE
-from tests.unit.partition.harness import START_MS, Log, lease_of
+from tests.unit.partition.partition_log import START_MS, PartitionLog, lease_of
 
 AHEAD_MS = 30 * DAY_MS
 
 
-def log_of(**changes: int) -> Log:
-    log = Log()
+def log_of(**changes: int) -> PartitionLog:
+    log = PartitionLog()
     log.configure(**changes)
     return log
 
 
-def repair(log: Log, to_ms: int) -> Done:
+def repair(log: PartitionLog, to_ms: int) -> Done:
     """Puts time back, and processes all that is due then."""
     log.now_ms = to_ms
     done = log.one(RepairTime(to_ms))
@@ -43,7 +43,7 @@ def repair(log: Log, to_ms: int) -> Done:
     return done
 
 
-def deadlines(log: Log) -> list[int]:
+def deadlines(log: PartitionLog) -> list[int]:
     with log.environment.snapshot() as snapshot:
         return [decode_lease(row).deadline_ms for _, row in LEASES.rows(snapshot, log.group)]
 
@@ -52,7 +52,7 @@ def born(at_ms: int, number: int = 1) -> bytes:
     return at_ms.to_bytes(6, "big") + number.to_bytes(10, "big")
 
 
-def told(log: Log, since_ms: int) -> tuple[set[int], set[bytes], int]:
+def told(log: PartitionLog, since_ms: int) -> tuple[set[int], set[bytes], int]:
     """The facts since `since_ms` that the partition gives to an added one: sequences of requests,
     keys, and the state time at which they were read.
     """
@@ -68,7 +68,7 @@ def told(log: Log, since_ms: int) -> tuple[set[int], set[bytes], int]:
             return sequences, keys, page.now_ms
 
 
-def is_pinned(log: Log) -> bool:
+def is_pinned(log: PartitionLog) -> bool:
     with log.environment.snapshot() as txn:
         return dedup_export.closure(txn, ClosureQuery(log.group)).pinned
 

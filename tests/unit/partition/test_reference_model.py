@@ -28,8 +28,15 @@ from querator.partition import masks, queries, reader_queries
 from querator.partition.rows import RowState, decode_block, decode_segment
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import BLOCKS, READY, SEGMENTS
-from tests.unit.partition.harness import GROUP, START_MS, Log, caller, dead_to, settings
-from tests.unit.partition.model import VOID, Model, Reader
+from tests.unit.partition.partition_log import (
+    GROUP,
+    START_MS,
+    PartitionLog,
+    caller,
+    dead_to,
+    settings,
+)
+from tests.unit.partition.reference_model import VOID, Reader, ReferenceModel
 
 DEAD_GROUP = 9
 LEASE_MS = 10_000
@@ -78,11 +85,11 @@ class Comparison(RuleBasedStateMachine):
     )
     def start(self, max_attempts: int, expire: int, dead: bool, dead_room: int) -> None:
         environment = MemoryEnvironment()
-        self.log = Log(environment, group=GROUP, checked=True)
-        self.dead_log = Log(environment, group=DEAD_GROUP)
+        self.log = PartitionLog(environment, group=GROUP, checked=True)
+        self.dead_log = PartitionLog(environment, group=DEAD_GROUP)
         self.dead_log.configure(queue="dead", items_max=dead_room)
         self.dead_room = dead_room
-        self.model = Model(START_MS)
+        self.model = ReferenceModel(START_MS)
         self.next_lease = 1
         self.version = 0
         self.arrived: list[int] = []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.partition.scenario import run
+from tests.unit.partition.scenario_language import run
 
 SCENARIOS = {
     "produce, lease, complete": """

@@ -31,15 +31,15 @@ from querator.model.transactions import (
 from querator.partition import queries, staging
 from querator.partition.dedup_export import ClosureQuery, closure
 from querator.partition.txn_steps import StagedPage, StagedQuery, answer
-from tests.unit.partition.committing import SPARK, Partitions, attempt, claim, stage_of
-from tests.unit.partition.harness import Log, lease_of, produce, seqs, settings
+from tests.unit.partition.partition_log import PartitionLog, lease_of, produce, seqs, settings
+from tests.unit.partition.transaction_queue import SPARK, TransactionQueue, attempt, claim, stage_of
 
 ITEMS = [b"one", b"two", b"three"]
 
 
 @pytest.fixture
 def queue():
-    return Partitions(1)
+    return TransactionQueue(1)
 
 
 def stats(log):
@@ -80,7 +80,7 @@ def test_what_is_published_is_as_if_produced_then(queue):
 
 
 def test_times_and_keys_count_from_the_publication():
-    log = Partitions(1, expire_timeout_ms=600_000).logs[0]
+    log = TransactionQueue(1, expire_timeout_ms=600_000).logs[0]
     later = log.now_ms + 300_000
     command, data = stage_of(
         [b"plain", b"late", b"brief", b"twin", b"twin again"],
@@ -154,7 +154,7 @@ def test_malformed_requests_are_refused_and_leave_nothing(queue, change, field):
 
 
 def test_a_partition_without_settings_stages_nothing():
-    log = Log()
+    log = PartitionLog()
     command, data = stage_of(ITEMS)
     assert log.one(command, data).code is ErrorCode.UNAVAILABLE
     assert log.one(Prepare(1, SPARK, 0, ())).code is ErrorCode.UNAVAILABLE
@@ -252,7 +252,7 @@ def test_prepare_again_changes_nothing_and_two_transactions_do_not_share(queue):
 
 
 def test_what_is_pinned_counts_for_the_limit_of_the_queue():
-    queue = Partitions(1, items_max=5)
+    queue = TransactionQueue(1, items_max=5)
     log = queue.logs[0]
     log.produce(1)
     queue.stage(0, ITEMS)
@@ -266,7 +266,7 @@ def test_what_is_pinned_counts_for_the_limit_of_the_queue():
     assert stats(log).ready == 5
 
 
-def stage_keys(log: Log, *keys: bytes, task: int) -> StageClaim:
+def stage_keys(log: PartitionLog, *keys: bytes, task: int) -> StageClaim:
     """Stages an item without a key and one for each key. Returns the claim of the stage."""
     specials = tuple(ItemSpecial(ordinal, dedup_key=key) for ordinal, key in enumerate(keys, 1))
     items = [b"%d" % ordinal for ordinal in range(len(keys) + 1)]
@@ -277,7 +277,7 @@ def stage_keys(log: Log, *keys: bytes, task: int) -> StageClaim:
 
 def test_keys_of_what_is_pinned_are_reserved(monkeypatch):
     monkeypatch.setattr("querator.partition.dedup.DEDUP_KEYS_MAX", 5)
-    log = Partitions(1).logs[0]
+    log = TransactionQueue(1).logs[0]
     log.produce(1, specials=(ItemSpecial(0, dedup_key=b"here"),))
     three, two = stage_keys(log, b"a", b"b", b"c", task=0), stage_keys(log, b"d", b"e", task=1)
     refused = prepare(log, three, two)
@@ -297,7 +297,7 @@ def test_keys_of_what_is_pinned_are_reserved(monkeypatch):
 @pytest.mark.parametrize("keep", [True, False])
 def test_keys_are_free_again_when_a_transaction_is_aborted(monkeypatch, keep):
     monkeypatch.setattr("querator.partition.dedup.DEDUP_KEYS_MAX", 3)
-    log = Partitions(1).logs[0]
+    log = TransactionQueue(1).logs[0]
     stage = stage_keys(log, b"a", b"b", b"c", task=0)
     assert prepare(log, stage) == Done(1)
     key = (ItemSpecial(0, dedup_key=b"other"),)
@@ -310,7 +310,7 @@ def test_keys_are_free_again_when_a_transaction_is_aborted(monkeypatch, keep):
 
 def test_keys_are_not_reserved_where_the_queue_remembers_none(monkeypatch):
     monkeypatch.setattr("querator.partition.dedup.DEDUP_KEYS_MAX", 1)
-    log = Partitions(1, dedup_window_ms=0).logs[0]
+    log = TransactionQueue(1, dedup_window_ms=0).logs[0]
     assert prepare(log, stage_keys(log, b"a", b"b", task=0)) == Done(1)
     assert log.one(Publish(1)) == Done(0)
 
@@ -318,7 +318,7 @@ def test_keys_are_not_reserved_where_the_queue_remembers_none(monkeypatch):
 def test_a_publication_in_steps_frees_its_keys_in_steps(monkeypatch):
     monkeypatch.setattr(staging, "APPLY_SEGMENTS_MAX", 1)
     monkeypatch.setattr("querator.partition.dedup.DEDUP_KEYS_MAX", 4)
-    log = Partitions(1).logs[0]
+    log = TransactionQueue(1).logs[0]
     claims = [stage_keys(log, b"a", b"b", task=0), stage_keys(log, b"b", b"c", task=1)]
     assert prepare(log, *claims) == Done(2)
     while log.one(Publish(1)).changed:
@@ -405,7 +405,7 @@ def test_a_stage_belongs_to_one_number_of_partitions(queue):
 
 
 def test_a_closing_partition_publishes_what_was_pinned_before():
-    log = Log()
+    log = PartitionLog()
     log.configure(partition=1)
     log.one(Route(1, 2, open=True))
     command, data = stage_of(ITEMS, routing=1)
@@ -419,7 +419,7 @@ def test_a_closing_partition_publishes_what_was_pinned_before():
 
 
 def test_keys_wait_for_what_was_published_before_a_change():
-    queue = Partitions(2)
+    queue = TransactionQueue(2)
     old, new = queue.logs
     # Slot 1 belongs to partition 0 of one, and to partition 1 of two.
     moved, plain = b"\x01\x00", b"\xff\xff"
@@ -452,7 +452,7 @@ def changes(log):
 
 
 def test_a_partition_with_something_pinned_does_not_go():
-    log = Log()
+    log = PartitionLog()
     log.configure(partition=1)
     log.one(Route(1, 2, open=True))
     command, data = stage_of(ITEMS, routing=1)

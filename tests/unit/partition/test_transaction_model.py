@@ -21,7 +21,7 @@ from querator.model.transactions import (
     TransactionState,
 )
 from querator.partition.txn_steps import TxnQuery, answer, pinned_txns
-from tests.unit.partition.committing import Partitions, attempt, stage_of
+from tests.unit.partition.transaction_queue import TransactionQueue, attempt, stage_of
 
 PARTITIONS = 2
 COORDINATOR = 11
@@ -46,7 +46,7 @@ class Attempt:
 class Transactions(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.queue = Partitions(PARTITIONS)
+        self.queue = TransactionQueue(PARTITIONS)
         self.attempts: list[Attempt] = []
         self.named: dict[int, tuple[str, int, Named]] = {}
         """The batch and the items that a commit named, by transaction."""

@@ -33,7 +33,7 @@ from querator.partition.txn_steps import (
     open_txns,
     pinned_txns,
 )
-from tests.unit.partition.committing import SPARK, Partitions, attempt, claim
+from tests.unit.partition.transaction_queue import SPARK, TransactionQueue, attempt, claim
 
 PREPARING, COMMITTED, ABORTED = (
     TransactionState.PREPARING,
@@ -46,12 +46,12 @@ EVERYTHING = sorted([b"p%d task %d" % (p, task) for p in range(3) for task in ra
 Claims = dict[int, list[StageClaim]]
 
 
-def staged(batch: int = 0) -> tuple[Partitions, Claims]:
-    queue = Partitions(3)
+def staged(batch: int = 0) -> tuple[TransactionQueue, Claims]:
+    queue = TransactionQueue(3)
     return queue, stage_all(queue, batch)
 
 
-def stage_all(queue: Partitions, batch: int = 0, attempt_number: int = 1) -> Claims:
+def stage_all(queue: TransactionQueue, batch: int = 0, attempt_number: int = 1) -> Claims:
     claims: Claims = {}
     for partition in range(3):
         for task in range(2):
@@ -62,7 +62,7 @@ def stage_all(queue: Partitions, batch: int = 0, attempt_number: int = 1) -> Cla
     return claims
 
 
-def ask(queue: Partitions, query):
+def ask(queue: TransactionQueue, query):
     with queue.environment.snapshot() as txn:
         return answer(txn, query)
 
@@ -172,7 +172,7 @@ def test_stage_of_a_committed_batch_is_not_taken_by_the_coordinator():
 
 
 def test_an_empty_batch_is_committed_too():
-    queue = Partitions(1)
+    queue = TransactionQueue(1)
     assert queue.begin({}, batch=3) == TxnResult(1, PREPARING)
     assert queue.carry()
     assert ask(queue, CommittedQuery(11, (SPARK,))) == (3,)
@@ -299,7 +299,7 @@ def test_what_is_pinned_for_a_transaction_that_is_over_is_found_and_let_go():
 
 
 def test_only_the_first_partition_coordinates():
-    queue = Partitions(2)
+    queue = TransactionQueue(2)
     refused = queue.logs[1].one(Begin(SPARK, 0, ()))
     assert (refused.code, refused.field) == (ErrorCode.INVALID_ARGUMENT, "partition")
 
@@ -318,14 +318,14 @@ def test_only_the_first_partition_coordinates():
     ],
 )
 def test_malformed_commits_open_nothing(command, field):
-    queue = Partitions(1)
+    queue = TransactionQueue(1)
     refused = queue.logs[0].one(command)
     assert (refused.code, refused.field) == (ErrorCode.INVALID_ARGUMENT, field)
     assert queue.carry()
 
 
 def test_transactions_and_producers_are_bounded(monkeypatch):
-    queue = Partitions(1)
+    queue = TransactionQueue(1)
     monkeypatch.setattr(transactions, "TXNS_OPEN_MAX", 2)
     monkeypatch.setattr(transactions, "TXN_PRODUCERS_MAX", 2)
     queue.begin({}, producer="a")
@@ -339,7 +339,7 @@ def test_transactions_and_producers_are_bounded(monkeypatch):
 
 
 def test_producers_are_forgotten_when_they_have_been_silent_for_long():
-    queue = Partitions(1)
+    queue = TransactionQueue(1)
     queue.begin({}, batch=4)
     queue.carry()
     queue.logs[0].advance(TXN_PRODUCER_RETENTION_MS - 1)

@@ -9,7 +9,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.queues import QueueSettings
 from querator.placement.placement import Placement
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.placement.running import Running, assert_groups_follow, running
+from tests.unit.placement.placement_node import PlacementNode, assert_groups_follow, placement_node
 
 POINTS = ("commit", "synced")
 """Before a commit is durable, and after it is durable but before any caller knows."""
@@ -47,7 +47,7 @@ LIFE: list[Step] = [
 ]
 
 
-async def _live(node: Running, done: int) -> int:
+async def _live(node: PlacementNode, done: int) -> int:
     """Runs the steps of the life after step `done`, until its end or a power loss; the steps
     answered.
     """
@@ -66,7 +66,7 @@ async def _live(node: Running, done: int) -> int:
 
 async def _until_loss(environment: MemoryEnvironment, done: int) -> tuple[int, bool]:
     """The steps answered, and whether the power was lost on the way."""
-    node = Running(environment)
+    node = PlacementNode(environment)
     try:
         await node.start()
     except QueratorError:
@@ -90,7 +90,7 @@ async def _check_after(environment: MemoryEnvironment, done: int) -> None:
     """Checks that every answered step has happened, that the others can be asked again, and that
     nothing is left over.
     """
-    async with running(environment) as node:
+    async with placement_node(environment) as node:
         placed = await node.until_settled()
         assert_groups_follow(environment, placed)
         dead, queue = placed.find("n", "dead"), placed.find("n", "q")

@@ -32,7 +32,7 @@ from querator.partition.segments import IN_PLACE
 from querator.placement.tasks.repartitioning import passed
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import SEGMENTS, SETTINGS
-from tests.unit.partition.harness import Log, lease_of, seqs
+from tests.unit.partition.partition_log import PartitionLog, lease_of, seqs
 
 PARTITIONS_MAX = 6
 SLOTS = (*range(12), NO_SLOT)
@@ -42,7 +42,9 @@ LEASE_MS = 30_000
 class Item:
     """`in_order` holds until the item is retried or lapses; false for an item with a delay."""
 
-    def __init__(self, number: int, slot: int, log: Log, seq: int, *, in_order: bool) -> None:
+    def __init__(
+        self, number: int, slot: int, log: PartitionLog, seq: int, *, in_order: bool
+    ) -> None:
         self.number = number
         self.slot = slot
         self.log = log
@@ -57,7 +59,7 @@ class KeyOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.environment = MemoryEnvironment()
-        self.logs: list[Log] = []
+        self.logs: list[PartitionLog] = []
         self.groups = self.version = self.n = self.next = self.numbers = 0
         self.rows = 0
         """Approximate number of rows that one command makes ready."""
@@ -66,7 +68,7 @@ class KeyOrder(RuleBasedStateMachine):
         """Groups that were away when a change was undone, and have not learned of it."""
         self.items: dict[tuple[int, int], Item] = {}
         """The items that are not completed, by group and sequence."""
-        self.leases: list[tuple[Log, int, list[int]]] = []
+        self.leases: list[tuple[PartitionLog, int, list[int]]] = []
 
     @initialize(n=st.integers(1, PARTITIONS_MAX), rows=st.sampled_from([1, 2_000]))
     def begin(self, n: int, rows: int) -> None:
@@ -76,7 +78,7 @@ class KeyOrder(RuleBasedStateMachine):
     def add(self, upto: int) -> None:
         while len(self.logs) < upto:
             self.groups += 1
-            log = Log(self.environment, group=self.groups)
+            log = PartitionLog(self.environment, group=self.groups)
             log.now_ms += max((other.now_ms - log.now_ms for other in self.logs), default=0)
             log.configure(partition=len(self.logs), lease_timeout_ms=LEASE_MS)
             self.logs.append(log)
@@ -114,7 +116,7 @@ class KeyOrder(RuleBasedStateMachine):
                 if slot == NO_SLOT:
                     assert self.states(log).get(item.seq) is not RowState.HELD
 
-    def states(self, log: Log) -> dict[int, RowState]:
+    def states(self, log: PartitionLog) -> dict[int, RowState]:
         with self.environment.snapshot() as txn:
             return {
                 int.from_bytes(key[-9:-1], "big") + ordinal: RowState(segment.state)
@@ -282,12 +284,12 @@ class KeyOrder(RuleBasedStateMachine):
                 if version <= self.version:
                     self.unhold(log, Unhold(version, masks.to_bytes(passed(seen, version))))
 
-    def unhold(self, log: Log, command: Unhold) -> None:
+    def unhold(self, log: PartitionLog, command: Unhold) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(held_keys, "APPLY_SEGMENTS_MAX", self.rows)
             log.one(command)
 
-    def closure(self, log: Log) -> Closure:
+    def closure(self, log: PartitionLog) -> Closure:
         with self.environment.snapshot() as txn:
             return dedup_export.closure(txn, ClosureQuery(log.group))
 

@@ -7,9 +7,9 @@ from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.placement.placement import Placement
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.placement.running import (
+from tests.unit.placement.placement_node import (
     assert_groups_follow,
-    running,
+    placement_node,
     stored_settings,
 )
 
@@ -20,7 +20,7 @@ def environment() -> MemoryEnvironment:
 
 
 async def test_create_update_delete(environment: MemoryEnvironment):
-    async with running(environment) as node:
+    async with placement_node(environment) as node:
         placement = node.placement
         settings = QueueSettings(partitions=3, max_attempts=2)
         queue, created = await placement.create_queue("n", "q", settings)
@@ -48,7 +48,7 @@ async def test_create_update_delete(environment: MemoryEnvironment):
 
 
 async def test_a_dead_queue_reaches_the_partitions(environment: MemoryEnvironment):
-    async with running(environment) as node:
+    async with placement_node(environment) as node:
         placement = node.placement
         dead, _ = await placement.create_queue("n", "dead", QueueSettings(partitions=2))
         queue, _ = await placement.create_queue("n", "q", QueueSettings(dead_queue="dead"))
@@ -69,7 +69,7 @@ async def test_a_dead_queue_reaches_the_partitions(environment: MemoryEnvironmen
 
 
 async def test_refusals_come_with_their_field(environment: MemoryEnvironment):
-    async with running(environment) as node:
+    async with placement_node(environment) as node:
         with pytest.raises(QueratorError) as caught:
             await node.placement.create_queue("n", "q", QueueSettings(partitions=2_000))
         error = caught.value
@@ -82,7 +82,7 @@ async def test_refusals_come_with_their_field(environment: MemoryEnvironment):
 
 
 async def test_many_at_once(environment: MemoryEnvironment):
-    async with running(environment) as node:
+    async with placement_node(environment) as node:
         created = await asyncio.gather(
             *(node.placement.create_queue("n", f"q{i % 20}", QueueSettings()) for i in range(40))
         )
@@ -94,7 +94,7 @@ async def test_many_at_once(environment: MemoryEnvironment):
 
 
 async def test_watchers_see_every_state_of_a_queue(environment: MemoryEnvironment):
-    async with running(environment) as node:
+    async with placement_node(environment) as node:
         seen: list[QueueState | None] = []
 
         def look(placed: PlacementMap) -> None:
@@ -113,11 +113,11 @@ async def test_watchers_see_every_state_of_a_queue(environment: MemoryEnvironmen
 
 
 async def test_a_restart_brings_everything_back(environment: MemoryEnvironment):
-    async with running(environment) as node:
+    async with placement_node(environment) as node:
         await node.placement.create_queue("n", "dead", QueueSettings(partitions=2))
         queue, _ = await node.placement.create_queue("n", "q", QueueSettings(dead_queue="dead"))
         before = node.placement.map
-    async with running(environment) as node:
+    async with placement_node(environment) as node:
         after = node.placement.map
         assert after.epoch == before.epoch
         assert after.queues("n") == before.queues("n")
@@ -128,19 +128,19 @@ async def test_a_restart_brings_everything_back(environment: MemoryEnvironment):
 async def test_a_deletion_is_answered_when_nobody_can_lead_a_group_of_it(
     environment: MemoryEnvironment,
 ):
-    async with running(environment) as node:
+    async with placement_node(environment) as node:
         queue, _ = await node.placement.create_queue("n", "q", QueueSettings(partitions=3))
         await node.placement.delete_queue("n", "q")
         assert [node.host.status(group) for group in queue.groups] == [None, None, None]
         after = environment.crash()
-    async with running(after) as node:
+    async with placement_node(after) as node:
         await node.until_settled()
         assert_groups_follow(after, node.placement.map)
         assert node.placement.map.find("n", "q") is None
 
 
 async def test_a_deletion_that_overtakes_a_creation_ends_it(environment: MemoryEnvironment):
-    async with running(environment) as node:
+    async with placement_node(environment) as node:
         placement = node.placement
         async with asyncio.TaskGroup() as tasks:
             creating = tasks.create_task(_code_of_create(node.placement, partitions=5))
@@ -163,7 +163,7 @@ async def _code_of_create(placement: Placement, *, partitions: int) -> ErrorCode
 
 
 async def test_stop_ends_those_who_wait(environment: MemoryEnvironment):
-    async with running(environment) as node:
+    async with placement_node(environment) as node:
         async with asyncio.TaskGroup() as tasks:
             creating = tasks.create_task(_code_of_create(node.placement, partitions=50))
             placed = asyncio.Event()
@@ -171,7 +171,7 @@ async def test_stop_ends_those_who_wait(environment: MemoryEnvironment):
             await placed.wait()
             await node.placement.stop()
         assert creating.result() is ErrorCode.OUTCOME_UNKNOWN
-    async with running(environment) as node:
+    async with placement_node(environment) as node:
         placed_map = await node.until_settled()
         assert placed_map.partitions == 50
 
@@ -180,7 +180,7 @@ async def test_what_comes_here_is_opened_while_a_change_waits_for_others(
     environment: MemoryEnvironment, monkeypatch: pytest.MonkeyPatch
 ):
     """Seed 40077 of whole nodes: a replica that came back was not opened during the change."""
-    async with running(environment) as node, asyncio.timeout(20):
+    async with placement_node(environment) as node, asyncio.timeout(20):
         placement = node.placement
         queue, _ = await placement.create_queue("n", "q", QueueSettings(partitions=2))
         (group, _other), reconciler = queue.groups, placement._reconciler

@@ -9,8 +9,8 @@ from querator.model.ids import GroupId
 from querator.storage.environment import EnvironmentFailed
 from querator.storage.keys import ALL
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.hosting import Gate, code_of, hosting
-from tests.unit.raft.register import Owner, RegisterMachine
+from tests.unit.raft.fake_machine import EventRecorder, RegisterMachine
+from tests.unit.raft.running_host import CommitGate, code_of, running_host
 
 G1, G2 = GroupId(1), GroupId(2)
 
@@ -21,8 +21,8 @@ class QuittingMachine(RegisterMachine):
 
 
 async def test_a_thread_that_quits_is_a_failure():
-    owner = Owner()
-    async with hosting(MemoryEnvironment(), QuittingMachine(1), owner=owner) as host:
+    owner = EventRecorder()
+    async with running_host(MemoryEnvironment(), QuittingMachine(1), owner=owner) as host:
         assert await code_of(host.propose(G1, "raise")) is ErrorCode.OUTCOME_UNKNOWN
         assert await code_of(host.propose(G1, 1)) is ErrorCode.INTERNAL
     assert [type(error) for error in owner.failures] == [SystemExit]
@@ -30,8 +30,8 @@ async def test_a_thread_that_quits_is_a_failure():
 
 async def test_a_creation_overtaken_by_a_deletion_ends_when_the_storage_fails():
     environment = MemoryEnvironment()
-    gate = Gate(environment)
-    async with hosting(environment, RegisterMachine(1)) as host:
+    gate = CommitGate(environment)
+    async with running_host(environment, RegisterMachine(1)) as host:
         gate.close()
         first = host.propose(G1, 1)
         await gate.reached()
@@ -49,7 +49,7 @@ async def test_a_creation_overtaken_by_a_deletion_ends_when_the_storage_fails():
 
 async def test_a_deletion_that_nobody_waited_for_does_not_answer_the_next():
     environment = MemoryEnvironment()
-    async with hosting(environment, RegisterMachine(1), RegisterMachine(2)) as host:
+    async with running_host(environment, RegisterMachine(1), RegisterMachine(2)) as host:
         impatient = asyncio.gather(host.delete_group(G1))
         await asyncio.sleep(0)
         impatient.cancel()
@@ -68,7 +68,7 @@ async def test_a_deletion_that_nobody_waited_for_does_not_answer_the_next():
 async def test_stop_leaves_a_long_deletion_to_the_next_start(monkeypatch):
     monkeypatch.setattr("querator.raft.turn.deletions.DELETE_ROWS_TURN_MAX", 5)
     environment = MemoryEnvironment()
-    async with hosting(environment, RegisterMachine(1)) as host:
+    async with running_host(environment, RegisterMachine(1)) as host:
         for _ in range(50):
             await host.propose(G1, 1, b"attached")
         before = environment.commit_points
@@ -80,7 +80,7 @@ async def test_stop_leaves_a_long_deletion_to_the_next_start(monkeypatch):
             await deletion
         assert caught.value.code is ErrorCode.UNAVAILABLE
     environment = environment.crash()
-    async with hosting(environment) as host:
+    async with running_host(environment) as host:
         await host.delete_group(G1)
         with environment.snapshot() as snapshot:
             rows = [key for table in ALL.values() for key, _ in table.rows(snapshot, G1)]

@@ -25,8 +25,8 @@ from querator.raft.status import GroupStatus
 from querator.storage.environment import ReadTransaction, StorageCorrupt, WriteTransaction
 from querator.storage.keys import Table
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.hosting import Gate, code_of, hosting
-from tests.unit.raft.register import Owner, RegisterMachine
+from tests.unit.raft.fake_machine import EventRecorder, RegisterMachine
+from tests.unit.raft.running_host import CommitGate, code_of, running_host
 
 ITEMS = 500
 QUOTA = 6 * MIB
@@ -99,9 +99,9 @@ async def fill(host: Host, group: GroupId) -> None:
 
 
 async def test_many_partitions_lease_scattered_items_at_once_from_a_full_node():
-    environment, owner = MemoryEnvironment(quota_bytes=QUOTA), Owner()
-    gate = Gate(environment)
-    async with hosting(environment, owner=owner, log_bytes_kept=MIB) as host:
+    environment, owner = MemoryEnvironment(quota_bytes=QUOTA), EventRecorder()
+    gate = CommitGate(environment)
+    async with running_host(environment, owner=owner, log_bytes_kept=MIB) as host:
         filler = PARTITIONS[-1]
         await scatter(host, PARTITIONS)
         await fill(host, filler)
@@ -144,8 +144,8 @@ class Puzzled(RegisterMachine):
 
 
 async def test_a_group_whose_needs_cannot_be_told_does_not_stop_the_node():
-    environment, owner = MemoryEnvironment(quota_bytes=QUOTA), Owner()
-    async with hosting(environment, Puzzled(1), RegisterMachine(2), owner=owner) as host:
+    environment, owner = MemoryEnvironment(quota_bytes=QUOTA), EventRecorder()
+    async with running_host(environment, Puzzled(1), RegisterMachine(2), owner=owner) as host:
         assert (await host.propose(GroupId(1), 1))[0] == 1
         assert (await host.propose(GroupId(2), 2))[0] == 2
         assert owner.failures == []
@@ -173,8 +173,8 @@ class Heavy(RegisterMachine):
 
 
 async def test_what_there_is_no_room_for_waits_and_the_other_groups_go_on():
-    environment, owner = MemoryEnvironment(quota_bytes=QUOTA), Owner()
-    async with hosting(environment, Heavy(1), RegisterMachine(2), owner=owner) as host:
+    environment, owner = MemoryEnvironment(quota_bytes=QUOTA), EventRecorder()
+    async with running_host(environment, Heavy(1), RegisterMachine(2), owner=owner) as host:
         assert (await host.propose(GroupId(1), 2))[0] == 2
         heavy = host.propose(GroupId(1), 30)
         await host.propose(GroupId(2), 0)

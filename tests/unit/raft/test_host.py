@@ -25,15 +25,21 @@ from querator.storage.generations import stored_groups
 from querator.storage.keys import ALL
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import APPLIED, ATTACHMENTS
-from tests.unit.raft.hosting import CountingClock, CrashAt, Gate, code_of, hosting
-from tests.unit.raft.register import REGISTER, MendedMachine, Owner, RegisterMachine, read
+from tests.unit.raft.fake_machine import (
+    REGISTER,
+    EventRecorder,
+    MendedMachine,
+    RegisterMachine,
+    read,
+)
+from tests.unit.raft.running_host import CommitGate, CountingClock, CrashAt, code_of, running_host
 
 G1, G2, G3 = GroupId(1), GroupId(2), GroupId(3)
 
 
 async def test_a_command_is_applied_and_answered():
-    owner = Owner()
-    async with hosting(MemoryEnvironment(), RegisterMachine(1), owner=owner) as host:
+    owner = EventRecorder()
+    async with running_host(MemoryEnvironment(), RegisterMachine(1), owner=owner) as host:
         value, index = await host.propose(G1, 5)
         assert value == 5
         assert await host.propose(G1, 2, b"attached") == (7, index + 1)
@@ -49,8 +55,8 @@ async def test_a_command_is_applied_and_answered():
 
 
 async def test_effects_are_told_after_the_futures_of_their_turn_are_set():
-    owner = Owner()
-    async with hosting(MemoryEnvironment(), RegisterMachine(1), owner=owner) as host:
+    owner = EventRecorder()
+    async with running_host(MemoryEnvironment(), RegisterMachine(1), owner=owner) as host:
         future = host.propose(G1, 5)
         done: list[bool] = []
         owner.on_effects = lambda group, effects: done.append(future.done())  # type: ignore[method-assign]
@@ -59,7 +65,7 @@ async def test_effects_are_told_after_the_futures_of_their_turn_are_set():
 
 
 async def test_an_owner_that_fails_at_one_event_hears_of_the_others():
-    class Failing(Owner):
+    class Failing(EventRecorder):
         def on_effects(self, group: GroupId, effects: Any) -> None:
             super().on_effects(group, effects)
             if group == G1:
@@ -67,8 +73,10 @@ async def test_an_owner_that_fails_at_one_event_hears_of_the_others():
 
     owner = Failing()
     environment = MemoryEnvironment()
-    gate = Gate(environment)
-    async with hosting(environment, RegisterMachine(1), RegisterMachine(2), owner=owner) as host:
+    gate = CommitGate(environment)
+    async with running_host(
+        environment, RegisterMachine(1), RegisterMachine(2), owner=owner
+    ) as host:
         gate.close()
         first = host.propose(G2, 1)
         await gate.reached()
@@ -83,8 +91,8 @@ async def test_an_owner_that_fails_at_one_event_hears_of_the_others():
 async def test_commands_that_wait_together_share_entries_and_one_synced_commit():
     environment = MemoryEnvironment()
     machines = [RegisterMachine(group) for group in range(1, 21)]
-    gate = Gate(environment)
-    async with hosting(environment, *machines) as host:
+    gate = CommitGate(environment)
+    async with running_host(environment, *machines) as host:
         before = environment.commit_points
         gate.close()
         first = host.propose(G1, 1)
@@ -101,7 +109,7 @@ async def test_commands_that_wait_together_share_entries_and_one_synced_commit()
 
 
 async def test_results_come_back_one_per_command_in_order():
-    async with hosting(MemoryEnvironment(), RegisterMachine(1)) as host:
+    async with running_host(MemoryEnvironment(), RegisterMachine(1)) as host:
         results = await asyncio.gather(*[host.propose(G1, n) for n in range(1, 200)])
     values = [value for value, _ in results]
     assert values == [sum(range(1, n + 1)) for n in range(1, 200)]
@@ -111,7 +119,7 @@ async def test_an_idle_host_neither_commits_nor_wakes():
     environment = MemoryEnvironment()
     clock = CountingClock()
     machines = [RegisterMachine(group) for group in range(1, 101)]
-    async with hosting(environment, *machines, clock=clock) as host:
+    async with running_host(environment, *machines, clock=clock) as host:
         await host.propose(G1, 1)
         commits, reads = environment.commit_points, clock.reads
         assert await host.propose(G2, 1) == (1, 2)
@@ -122,12 +130,12 @@ async def test_an_idle_host_neither_commits_nor_wakes():
 
 async def test_a_restart_recovers_and_applies_nothing_twice():
     environment = MemoryEnvironment()
-    async with hosting(environment, RegisterMachine(1)) as host:
+    async with running_host(environment, RegisterMachine(1)) as host:
         for _ in range(10):
             await host.propose(G1, 1, b"x" * 100)
     after = environment.crash()
-    machine, owner = RegisterMachine(1), Owner()
-    async with hosting(after, machine, owner=owner) as host:
+    machine, owner = RegisterMachine(1), EventRecorder()
+    async with running_host(after, machine, owner=owner) as host:
         assert machine.applied == []
         assert machine.recovered == 1
         assert owner.effects == [(G1, 10)]
@@ -148,7 +156,7 @@ async def test_a_crash_at_any_commit_keeps_what_was_acknowledged_once(point):
             break
         crashes += 1
         after = environment.crash()
-        async with hosting(after, RegisterMachine(1), RegisterMachine(2)) as host:
+        async with running_host(after, RegisterMachine(1), RegisterMachine(2)) as host:
             for group in (G1, G2):
                 value, _ = await host.propose(group, 0)
                 # The command in flight may have been applied; acknowledged commands have been.
@@ -160,8 +168,10 @@ async def test_a_crash_at_any_commit_keeps_what_was_acknowledged_once(point):
 
 
 async def test_a_machine_that_raises_stops_only_its_group():
-    environment, owner = MemoryEnvironment(), Owner()
-    async with hosting(environment, RegisterMachine(1), RegisterMachine(2), owner=owner) as host:
+    environment, owner = MemoryEnvironment(), EventRecorder()
+    async with running_host(
+        environment, RegisterMachine(1), RegisterMachine(2), owner=owner
+    ) as host:
         await host.propose(G1, 1)
         assert await code_of(host.propose(G1, "raise")) is ErrorCode.OUTCOME_UNKNOWN
         assert await code_of(host.propose(G1, 1)) is ErrorCode.INTERNAL
@@ -184,19 +194,19 @@ async def test_a_machine_that_raises_stops_only_its_group():
 async def test_what_is_on_disk_is_opened_without_a_first_configuration():
     """The map no longer names the replica: it is moving away."""
     environment = MemoryEnvironment()
-    async with hosting(environment, RegisterMachine(1)) as host:
+    async with running_host(environment, RegisterMachine(1)) as host:
         await host.propose(G1, 3)
-    async with hosting(environment.crash()) as host:
+    async with running_host(environment.crash()) as host:
         await host.create_group(G1, RegisterMachine(1), ())
         assert (await host.propose(G1, 4))[0] == 7
 
 
 async def test_a_poisoned_entry_stops_the_group_again_after_a_restart():
     environment = MemoryEnvironment()
-    async with hosting(environment, RegisterMachine(1)) as host:
+    async with running_host(environment, RegisterMachine(1)) as host:
         await code_of(host.propose(G1, "raise"))
-    owner, machine = Owner(), RegisterMachine(1)
-    async with hosting(environment.crash(), RegisterMachine(2), owner=owner) as host:
+    owner, machine = EventRecorder(), RegisterMachine(1)
+    async with running_host(environment.crash(), RegisterMachine(2), owner=owner) as host:
         with pytest.raises(QueratorError) as caught:
             await host.create_group(G1, machine)
         assert caught.value.code is ErrorCode.INTERNAL
@@ -207,11 +217,11 @@ async def test_a_poisoned_entry_stops_the_group_again_after_a_restart():
 
 async def test_a_mended_machine_applies_what_the_broken_one_left():
     environment = MemoryEnvironment()
-    async with hosting(environment, RegisterMachine(1)) as host:
+    async with running_host(environment, RegisterMachine(1)) as host:
         await host.propose(G1, 1)
         await code_of(host.propose(G1, "raise"))
-    machine, owner = MendedMachine(1), Owner()
-    async with hosting(environment.crash(), machine, owner=owner) as host:
+    machine, owner = MendedMachine(1), EventRecorder()
+    async with running_host(environment.crash(), machine, owner=owner) as host:
         assert machine.applied == [3]
         assert owner.effects == [(G1, 101)], "only what holds at the office, once"
         assert (await host.propose(G1, 1))[0] == 102
@@ -219,7 +229,7 @@ async def test_a_mended_machine_applies_what_the_broken_one_left():
 
 async def test_a_long_unapplied_tail_is_applied_over_several_turns():
     environment = MemoryEnvironment()
-    async with hosting(environment, RegisterMachine(1)) as host:
+    async with running_host(environment, RegisterMachine(1)) as host:
         for _ in range(2 * APPLY_ENTRIES_TURN_MAX + 10):
             await host.propose(G1, 1)
     txn = environment.begin()
@@ -227,7 +237,7 @@ async def test_a_long_unapplied_tail_is_applied_over_several_turns():
     REGISTER.delete(txn, 1)
     txn.commit(sync=True)
     before, machine = environment.commit_points, RegisterMachine(1)
-    async with hosting(environment, machine) as host:
+    async with running_host(environment, machine) as host:
         assert environment.commit_points == before + 3
         assert machine.applied == list(range(2, 2 * APPLY_ENTRIES_TURN_MAX + 12))
         assert (await host.propose(G1, 1))[0] == 2 * APPLY_ENTRIES_TURN_MAX + 11
@@ -235,8 +245,8 @@ async def test_a_long_unapplied_tail_is_applied_over_several_turns():
 
 async def test_a_command_that_does_not_pack_is_refused_alone():
     environment = MemoryEnvironment()
-    gate = Gate(environment)
-    async with hosting(environment, RegisterMachine(1)) as host:
+    gate = CommitGate(environment)
+    async with running_host(environment, RegisterMachine(1)) as host:
         gate.close()
         first = host.propose(G1, 1)
         await gate.reached()
@@ -249,15 +259,15 @@ async def test_a_command_that_does_not_pack_is_refused_alone():
 
 async def test_damage_in_what_a_group_stores_stops_only_that_group():
     environment = MemoryEnvironment()
-    async with hosting(environment, RegisterMachine(1), RegisterMachine(2)) as host:
+    async with running_host(environment, RegisterMachine(1), RegisterMachine(2)) as host:
         await host.propose(G1, 1)
     txn = environment.begin()
     log = next(table for table in ALL.values() if table.name == "log")
     for key, value in list(log.rows(txn, 1)):
         txn.put(key, value[:-1] + bytes([value[-1] ^ 1]))
     txn.commit(sync=True)
-    owner = Owner()
-    async with hosting(environment, RegisterMachine(2), owner=owner) as host:
+    owner = EventRecorder()
+    async with running_host(environment, RegisterMachine(2), owner=owner) as host:
         with pytest.raises(QueratorError) as caught:
             await host.create_group(G1, RegisterMachine(1))
         assert caught.value.code is ErrorCode.INTERNAL
@@ -271,7 +281,7 @@ async def test_damage_in_what_a_group_stores_stops_only_that_group():
 
 async def test_a_cancelled_future_does_not_cancel_its_command():
     environment = MemoryEnvironment()
-    async with hosting(environment, RegisterMachine(1)) as host:
+    async with running_host(environment, RegisterMachine(1)) as host:
         cancelled = host.propose(G1, 5)
         cancelled.cancel()
         assert (await host.propose(G1, 1))[0] == 6
@@ -280,7 +290,7 @@ async def test_a_cancelled_future_does_not_cancel_its_command():
 
 async def test_stop_answers_everything_it_has_taken_on_and_takes_nothing_more():
     environment = MemoryEnvironment()
-    async with hosting(environment, RegisterMachine(1)) as host:
+    async with running_host(environment, RegisterMachine(1)) as host:
         futures = [host.propose(G1, 1) for _ in range(5000)]
         await host.stop()
         assert all(future.done() for future in futures)
@@ -294,14 +304,14 @@ async def test_stop_answers_everything_it_has_taken_on_and_takes_nothing_more():
 
 
 async def test_a_group_that_is_not_here_is_not_led():
-    async with hosting(MemoryEnvironment()) as host:
+    async with running_host(MemoryEnvironment()) as host:
         assert await code_of(host.propose(G1, 1)) is ErrorCode.NOT_LEADER
         assert host.status(G1) is None
 
 
 async def test_create_group_again_waits_for_the_same_group():
     machine = RegisterMachine(1)
-    async with hosting(MemoryEnvironment()) as host:
+    async with running_host(MemoryEnvironment()) as host:
         await asyncio.gather(*[host.create_group(G1, machine) for _ in range(3)])
         await host.create_group(G1, machine)
         assert machine.recovered == 1
@@ -309,8 +319,8 @@ async def test_create_group_again_waits_for_the_same_group():
 
 async def test_more_commands_than_may_wait_are_refused():
     environment = MemoryEnvironment()
-    gate = Gate(environment)
-    async with hosting(environment, RegisterMachine(1)) as host:
+    gate = CommitGate(environment)
+    async with running_host(environment, RegisterMachine(1)) as host:
         gate.close()
         futures = [host.propose(G1, 1)]
         await gate.reached()
@@ -324,10 +334,10 @@ async def test_more_commands_than_may_wait_are_refused():
 
 async def test_more_bytes_than_may_wait_are_refused():
     environment = MemoryEnvironment()
-    gate = Gate(environment)
+    gate = CommitGate(environment)
     megabyte = b"m" * MIB
     machines = RegisterMachine(1), RegisterMachine(2)
-    async with hosting(environment, *machines, log_bytes_kept=MIB) as host:
+    async with running_host(environment, *machines, log_bytes_kept=MIB) as host:
         gate.close()
         futures = [host.propose(G1, 1)]
         await gate.reached()
@@ -346,8 +356,8 @@ async def test_more_bytes_than_may_wait_are_refused():
 async def test_a_new_group_of_a_lone_node_goes_by_the_time_of_the_others_while_its_clock_is_wrong(
     wrong_days: int,
 ):
-    environment, owner, clock = MemoryEnvironment(), Owner(), SimulatedClock()
-    async with hosting(environment, RegisterMachine(1), owner=owner, clock=clock) as host:
+    environment, owner, clock = MemoryEnvironment(), EventRecorder(), SimulatedClock()
+    async with running_host(environment, RegisterMachine(1), owner=owner, clock=clock) as host:
         await host.propose(G1, 1)
         right_ms = clock.wall_ms()
         clock.step_wall(wrong_days * DAY_MS)
@@ -365,7 +375,7 @@ async def test_a_new_group_of_a_lone_node_goes_by_the_time_of_the_others_while_i
 async def test_a_full_storage_refuses_attachments_but_not_what_frees_space():
     environment = MemoryEnvironment(quota_bytes=4 * MIB)
     payload = b"p" * (64 * KIB)
-    async with hosting(environment, RegisterMachine(1), log_bytes_kept=256 * KIB) as host:
+    async with running_host(environment, RegisterMachine(1), log_bytes_kept=256 * KIB) as host:
         group, future = 1, host.propose(G1, 0)
         await future
         while future.exception() is None:
@@ -382,9 +392,11 @@ async def test_a_full_storage_refuses_attachments_but_not_what_frees_space():
 
 
 async def test_a_storage_that_fails_ends_every_call_and_tells_the_node():
-    environment, owner = MemoryEnvironment(), Owner()
-    gate = Gate(environment)
-    async with hosting(environment, RegisterMachine(1), RegisterMachine(2), owner=owner) as host:
+    environment, owner = MemoryEnvironment(), EventRecorder()
+    gate = CommitGate(environment)
+    async with running_host(
+        environment, RegisterMachine(1), RegisterMachine(2), owner=owner
+    ) as host:
         gate.close()
         appended = host.propose(G1, 1)
         await gate.reached()
@@ -405,7 +417,7 @@ async def test_a_storage_that_fails_ends_every_call_and_tells_the_node():
 async def test_the_log_keeps_a_window_of_bytes_and_its_attachments():
     environment = MemoryEnvironment()
     kept = 64 * KIB
-    async with hosting(environment, RegisterMachine(1), log_bytes_kept=kept) as host:
+    async with running_host(environment, RegisterMachine(1), log_bytes_kept=kept) as host:
         for _ in range(100):
             await host.propose(G1, 1, b"a" * 4 * KIB)
         status = host.status(G1)
@@ -416,7 +428,7 @@ async def test_the_log_keeps_a_window_of_bytes_and_its_attachments():
         with environment.snapshot() as snapshot:
             rows = [ATTACHMENTS.parts(key)[0] for key, _ in ATTACHMENTS.rows(snapshot, 1)]
         assert rows == list(range(status.log_first, status.log_last + 1))
-    async with hosting(environment.crash(), RegisterMachine(1), log_bytes_kept=kept) as host:
+    async with running_host(environment.crash(), RegisterMachine(1), log_bytes_kept=kept) as host:
         again = host.status(G1)
         assert again is not None
         # The new term's no-op is one more entry, and may displace an old one.
@@ -428,8 +440,10 @@ async def test_the_log_keeps_a_window_of_bytes_and_its_attachments():
 
 async def test_deleting_a_group_leaves_none_of_its_rows():
     environment = MemoryEnvironment()
-    owner = Owner()
-    async with hosting(environment, RegisterMachine(1), RegisterMachine(2), owner=owner) as host:
+    owner = EventRecorder()
+    async with running_host(
+        environment, RegisterMachine(1), RegisterMachine(2), owner=owner
+    ) as host:
         for _ in range(10):
             await host.propose(G1, 1, b"attached")
             await host.propose(G2, 1, b"attached")
@@ -444,8 +458,8 @@ async def test_deleting_a_group_leaves_none_of_its_rows():
 
 
 async def test_a_group_that_was_closed_is_never_opened_again():
-    environment, owner = MemoryEnvironment(), Owner()
-    async with hosting(environment, RegisterMachine(1), owner=owner) as host:
+    environment, owner = MemoryEnvironment(), EventRecorder()
+    async with running_host(environment, RegisterMachine(1), owner=owner) as host:
         await host.propose(G1, 1, b"attached")
         await host.close_group(G1)
         assert await code_of(host.propose(G1, 1)) is ErrorCode.NOT_LEADER
@@ -455,7 +469,7 @@ async def test_a_group_that_was_closed_is_never_opened_again():
         environment = environment.crash()
     with environment.snapshot() as snapshot:
         assert stored_groups(snapshot) == {G1}, "nothing is written of one that is not there"
-    async with hosting(environment) as host:
+    async with running_host(environment) as host:
         with pytest.raises(QueratorError) as caught:
             await host.create_group(G1, RegisterMachine(1))
         assert caught.value.code is ErrorCode.UNAVAILABLE
@@ -467,15 +481,15 @@ async def test_a_group_that_was_closed_is_never_opened_again():
 async def test_deleting_a_group_goes_on_after_a_crash(monkeypatch):
     monkeypatch.setattr("querator.raft.turn.deletions.DELETE_ROWS_TURN_MAX", 5)
     environment = MemoryEnvironment()
-    async with hosting(environment, RegisterMachine(1)) as host:
+    async with running_host(environment, RegisterMachine(1)) as host:
         for _ in range(10):
             await host.propose(G1, 1, b"attached")
     steps = 0
     while True:
-        owner = Owner()
+        owner = EventRecorder()
         environment = environment.crash()
         environment.faults = CrashAt("synced", 1)
-        async with hosting(environment, owner=owner) as host:
+        async with running_host(environment, owner=owner) as host:
             with pytest.raises(QueratorError):
                 await host.delete_group(G1)
         steps += 1
@@ -484,18 +498,18 @@ async def test_deleting_a_group_goes_on_after_a_crash(monkeypatch):
             rows = [key for table in ALL.values() for key, _ in table.rows(snapshot, 1)]
         if not rows:
             break
-        async with hosting(environment) as host:
+        async with running_host(environment) as host:
             with pytest.raises(QueratorError) as caught:
                 await host.create_group(G1, RegisterMachine(1))
             assert caught.value.code is ErrorCode.UNAVAILABLE
     assert steps > 3
-    async with hosting(environment) as host:
+    async with running_host(environment) as host:
         await host.delete_group(G1)
 
 
 async def test_what_is_due_is_proposed_when_its_time_comes():
-    environment, owner, clock = MemoryEnvironment(), Owner(), SimulatedClock()
-    async with hosting(environment, RegisterMachine(1), owner=owner, clock=clock) as host:
+    environment, owner, clock = MemoryEnvironment(), EventRecorder(), SimulatedClock()
+    async with running_host(environment, RegisterMachine(1), owner=owner, clock=clock) as host:
         clock.advance(LEASE_GRACE_MS)
         due_ms = clock.wall_ms() + 3_600_000
         await host.propose(G1, f"at {due_ms}")
@@ -507,9 +521,9 @@ async def test_what_is_due_is_proposed_when_its_time_comes():
 
 
 async def test_nothing_due_is_proposed_in_the_first_moments_of_an_office():
-    environment, owner, clock = MemoryEnvironment(), Owner(), SimulatedClock()
+    environment, owner, clock = MemoryEnvironment(), EventRecorder(), SimulatedClock()
     machine = RegisterMachine(1)
-    async with hosting(environment, machine, owner=owner, clock=clock) as host:
+    async with running_host(environment, machine, owner=owner, clock=clock) as host:
         await host.propose(G1, f"at {clock.wall_ms()}")
         clock.advance(LEASE_GRACE_MS - 1)
         assert (await host.propose(G1, 1))[0] == 1
@@ -518,8 +532,8 @@ async def test_nothing_due_is_proposed_in_the_first_moments_of_an_office():
 
 
 async def test_what_need_not_wait_is_proposed_in_the_first_moments_of_an_office():
-    environment, owner, clock = MemoryEnvironment(), Owner(), SimulatedClock()
-    async with hosting(environment, RegisterMachine(1), owner=owner, clock=clock) as host:
+    environment, owner, clock = MemoryEnvironment(), EventRecorder(), SimulatedClock()
+    async with running_host(environment, RegisterMachine(1), owner=owner, clock=clock) as host:
         await host.propose(G1, f"promptly at {clock.wall_ms() + 300}")
         clock.advance(299)
         assert (await host.propose(G1, 1))[0] == 1
@@ -533,7 +547,7 @@ async def test_state_time_goes_on_over_restarts_and_steps_of_the_wall_clock():
     for step_ms in (0, -3_600_000, 0):
         clock.step_wall(step_ms)
         machine = RegisterMachine(1)
-        async with hosting(environment, machine, clock=clock) as host:
+        async with running_host(environment, machine, clock=clock) as host:
             await host.propose(G1, 1)
             clock.step_wall(-500_000)
             clock.advance(1_000)
@@ -555,9 +569,9 @@ async def test_nothing_is_ever_pickled(monkeypatch):
                 monkeypatch.setattr(f"{home}.{name}", refuse)
             else:
                 monkeypatch.setattr(home, name, refuse)
-    environment, owner = MemoryEnvironment(), Owner()
+    environment, owner = MemoryEnvironment(), EventRecorder()
     for value in (1, 2, 3):
-        async with hosting(environment, RegisterMachine(1), owner=owner) as host:
+        async with running_host(environment, RegisterMachine(1), owner=owner) as host:
             assert (await host.propose(G1, 1, b"attached"))[0] == value
         environment = environment.crash()
     assert owner.quarantined == []
@@ -570,7 +584,7 @@ async def work_until_crash(environment: MemoryEnvironment) -> list[GroupId]:
     """The groups whose add of 1 was acknowledged, in order."""
     acknowledged: list[GroupId] = []
     machines: list[Machine] = [RegisterMachine(1), RegisterMachine(2)]
-    async with hosting(environment) as host:
+    async with running_host(environment) as host:
         try:
             for group, machine in zip((G1, G2), machines, strict=True):
                 await host.create_group(group, machine)

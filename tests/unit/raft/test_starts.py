@@ -21,7 +21,7 @@ from querator.raft.tcp.query import QueryRefused, query
 from querator.raft.turn.turn import Turns
 from querator.storage import starts as rows
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.wiring import TOKEN, Station, drive, info, stations
+from tests.unit.raft.tcp_cluster import TOKEN, TcpNode, drive, info, tcp_nodes
 
 A, B, C = (node_key(name, "1") for name in "abc")
 ONCE = (NodeStart(1, 1),)
@@ -118,17 +118,17 @@ def test_what_is_remembered_is_bounded():
 # --- the handshake -----------------------------------------------------------------------------
 
 
-def station(node: NodeKey, starts: StartMemory, told: list[str] | None = None) -> Station:
-    return Station(info(node[0]), starts=starts, on_old_copy=None if told is None else told.append)
+def tcp_node(node: NodeKey, starts: StartMemory, told: list[str] | None = None) -> TcpNode:
+    return TcpNode(info(node[0]), starts=starts, on_old_copy=None if told is None else told.append)
 
 
 @pytest.mark.parametrize("names", ["ab", "ba"], ids=["it is dialed", "it dials"])
 def test_an_old_copy_is_not_connected_and_is_told_why(names: str, caplog):
     knows, comes = (node_key(name, "1") for name in names)
     told: list[str] = []
-    one = station(knows, memory(knows, Met(comes, LATER)))
-    other = station(comes, memory(comes, own=FIRST), told)
-    with stations(one, other):
+    one = tcp_node(knows, memory(knows, Met(comes, LATER)))
+    other = tcp_node(comes, memory(comes, own=FIRST), told)
+    with tcp_nodes(one, other):
         one.knows(other)
         other.knows(one)
         drive(one, other, until=lambda: bool(told))
@@ -142,8 +142,8 @@ def test_an_old_copy_is_not_connected_and_is_told_why(names: str, caplog):
 
 def test_whoever_is_let_in_is_remembered_and_says_its_own_starts():
     mine, theirs = memory(A, own=LATER), memory(B, own=FIRST)
-    one, other = station(A, mine), station(B, theirs)
-    with stations(one, other):
+    one, other = tcp_node(A, mine), tcp_node(B, theirs)
+    with tcp_nodes(one, other):
         one.knows(other)
         other.knows(one)
         drive(one, other, until=lambda: one.sees(other) and other.sees(one))
@@ -153,8 +153,8 @@ def test_whoever_is_let_in_is_remembered_and_says_its_own_starts():
 
 def test_a_connection_ends_when_a_later_start_is_heard_of():
     mine, theirs = memory(A), memory(B, own=FIRST)
-    one, other = station(A, mine), station(B, theirs)
-    with stations(one, other):
+    one, other = tcp_node(A, mine), tcp_node(B, theirs)
+    with tcp_nodes(one, other):
         one.knows(other)
         other.knows(one)
         drive(one, other, until=lambda: one.sees(other))
@@ -165,10 +165,10 @@ def test_a_connection_ends_when_a_later_start_is_heard_of():
 
 def test_one_that_asks_before_it_starts_is_told_as_well():
     starts = memory(A, Met(B, LATER))
-    one = station(A, starts)
+    one = tcp_node(A, starts)
     asks = msgspec.structs.replace(info("b"), starts=FIRST)
     failures: list[QueryRefused] = []
-    with stations(one):
+    with tcp_nodes(one):
         thread = Asking(one.peers.address, asks, failures)
         thread.start()
         drive(one, until=lambda: not thread.is_alive())

@@ -19,232 +19,235 @@ from querator.model.nodes import node_key
 from querator.raft.clock import SimulatedClock
 from querator.raft.consensus.skew import TRUST_S, Skew
 from querator.raft.requests import Call
-from tests.unit.raft.trio import G, World
+from tests.unit.raft.raft_cluster import G, RaftCluster
 
 A, B, C, D, E = (node_key(name, "1") for name in "abcde")
 
 
-def stamped_ms(world: World) -> int:
+def stamped_ms(cluster: RaftCluster) -> int:
     """State time of the last entry, by the replica that is furthest."""
-    up = [node for node in world.nodes.values() if node.turns is not None]
+    up = [node for node in cluster.nodes.values() if node.turns is not None]
     return max(node.status.now_ms for node in up)
 
 
-def add(world: World, amount: int) -> None:
+def add(cluster: RaftCluster, amount: int) -> None:
     """Adds as a client does: it tries again when the leadership was moving to another node."""
-    known = len(world.results)
-    while len(world.results) == known:
-        ended = len(world.results) + len(world.errors)
-        world.add(world.leader(), amount)
-        world.until(partial(has_ended_more, world, ended))
+    known = len(cluster.results)
+    while len(cluster.results) == known:
+        ended = len(cluster.results) + len(cluster.errors)
+        cluster.add(cluster.leader(), amount)
+        cluster.until(partial(has_ended_more, cluster, ended))
 
 
-def has_ended_more(world: World, ended: int) -> bool:
-    return len(world.results) + len(world.errors) > ended
+def has_ended_more(cluster: RaftCluster, ended: int) -> bool:
+    return len(cluster.results) + len(cluster.errors) > ended
 
 
-def restart(world: World, *names: str) -> None:
+def restart(cluster: RaftCluster, *names: str) -> None:
     for name in names:
-        if world.nodes[name].turns is not None:
-            world.stop(name)
+        if cluster.nodes[name].turns is not None:
+            cluster.stop(name)
     for name in names:
-        world.start(name)
+        cluster.start(name)
 
 
-def ahead_and_alone_with_the_log(days: int) -> tuple[World, str, str]:
+def ahead_and_alone_with_the_log(days: int) -> tuple[RaftCluster, str, str]:
     """One of three nodes is down, and one lacks an entry. The third has the entry, so that it alone
     can be elected, and starts with a clock that is ahead. Returned with the names of the third and
     the second node.
     """
-    world = World("a", "b", "c")
-    ahead = world.leader()
+    cluster = RaftCluster("a", "b", "c")
+    ahead = cluster.leader()
     right, gone = (name for name in "abc" if name != ahead)
-    add(world, 1)
-    world.until(world.alike)
-    world.separate(right)
-    add(world, 2)
-    world.stop(gone)
-    world.nodes[ahead].clock.step_wall(days * DAY_MS)
-    restart(world, ahead, right)
-    world.heal()
-    return world, ahead, right
+    add(cluster, 1)
+    cluster.until(cluster.alike)
+    cluster.separate(right)
+    add(cluster, 2)
+    cluster.stop(gone)
+    cluster.nodes[ahead].clock.step_wall(days * DAY_MS)
+    restart(cluster, ahead, right)
+    cluster.heal()
+    return cluster, ahead, right
 
 
 @pytest.mark.parametrize("days", [1, 30, 4_000])
 def test_a_leader_whose_clock_is_ahead_goes_by_the_other_when_one_of_three_is_down(days: int):
-    world, ahead, _ = ahead_and_alone_with_the_log(days)
-    add(world, 3)
-    add(world, 4)
-    assert ahead not in world.leaders or world.nodes[ahead].status.now_ms <= world.clock.wall_ms()
-    assert stamped_ms(world) <= world.clock.wall_ms()
+    cluster, ahead, _ = ahead_and_alone_with_the_log(days)
+    add(cluster, 3)
+    add(cluster, 4)
+    assert (
+        ahead not in cluster.leaders
+        or cluster.nodes[ahead].status.now_ms <= cluster.clock.wall_ms()
+    )
+    assert stamped_ms(cluster) <= cluster.clock.wall_ms()
 
 
 def test_after_the_clock_is_mended_everything_goes_on_without_a_restart():
-    world, ahead, _ = ahead_and_alone_with_the_log(30)
-    add(world, 3)
-    world.nodes[ahead].clock.step_wall(-30 * DAY_MS)
-    for name in world.nodes:
-        if world.nodes[name].turns is None:
-            world.start(name)
-    world.pass_s(20)
-    add(world, 4)
-    world.until(world.alike)
-    assert abs(stamped_ms(world) - world.clock.wall_ms()) < 1_000
+    cluster, ahead, _ = ahead_and_alone_with_the_log(30)
+    add(cluster, 3)
+    cluster.nodes[ahead].clock.step_wall(-30 * DAY_MS)
+    for name in cluster.nodes:
+        if cluster.nodes[name].turns is None:
+            cluster.start(name)
+    cluster.pass_s(20)
+    add(cluster, 4)
+    cluster.until(cluster.alike)
+    assert abs(stamped_ms(cluster) - cluster.clock.wall_ms()) < 1_000
 
 
 def test_two_of_three_that_disagree_elect_the_one_that_need_not_jump():
-    world = World("a", "b", "c")
-    add(world, 1)
-    leader = world.leader()
+    cluster = RaftCluster("a", "b", "c")
+    add(cluster, 1)
+    leader = cluster.leader()
     ahead, gone = (name for name in "abc" if name != leader)
-    world.until(world.alike)
-    world.stop(gone)
-    world.nodes[ahead].clock.step_wall(30 * DAY_MS)
-    restart(world, leader, ahead)
-    add(world, 2)
-    world.pass_s(20)
-    assert stamped_ms(world) <= world.clock.wall_ms()
+    cluster.until(cluster.alike)
+    cluster.stop(gone)
+    cluster.nodes[ahead].clock.step_wall(30 * DAY_MS)
+    restart(cluster, leader, ahead)
+    add(cluster, 2)
+    cluster.pass_s(20)
+    assert stamped_ms(cluster) <= cluster.clock.wall_ms()
 
 
 def test_a_clock_that_is_stepped_in_office_does_not_steer_state_time():
-    world = World("a", "b", "c")
-    leader = world.leader()
+    cluster = RaftCluster("a", "b", "c")
+    leader = cluster.leader()
     _, gone = (name for name in "abc" if name != leader)
-    world.stop(gone)
-    add(world, 1)
-    world.nodes[leader].clock.step_wall(30 * DAY_MS)
+    cluster.stop(gone)
+    add(cluster, 1)
+    cluster.nodes[leader].clock.step_wall(30 * DAY_MS)
     for amount in range(2, 12):
-        world.pass_s(60)
-        add(world, amount)
-    assert stamped_ms(world) <= world.clock.wall_ms() + 100
+        cluster.pass_s(60)
+        add(cluster, amount)
+    assert stamped_ms(cluster) <= cluster.clock.wall_ms() + 100
 
 
 def test_a_cluster_that_was_off_for_a_weekend_comes_up_by_itself():
-    world = World("a", "b", "c")
-    add(world, 1)
-    world.until(world.alike)
+    cluster = RaftCluster("a", "b", "c")
+    add(cluster, 1)
+    cluster.until(cluster.alike)
     for name in "abc":
-        world.stop(name)
-        world.nodes[name].clock.advance(3 * DAY_MS)
-    world.clock.advance(3 * DAY_MS)
+        cluster.stop(name)
+        cluster.nodes[name].clock.advance(3 * DAY_MS)
+    cluster.clock.advance(3 * DAY_MS)
     for name in "abc":
-        world.start(name)
-    world.until(lambda: world.leaders, within_s=5)
-    add(world, 2)
-    assert abs(stamped_ms(world) - world.clock.wall_ms()) < 1_000
+        cluster.start(name)
+    cluster.until(lambda: cluster.leaders, within_s=5)
+    add(cluster, 2)
+    assert abs(stamped_ms(cluster) - cluster.clock.wall_ms()) < 1_000
 
 
 def test_two_of_three_that_agree_come_up_after_a_weekend():
-    world = World("a", "b", "c")
-    add(world, 1)
-    world.until(world.alike)
+    cluster = RaftCluster("a", "b", "c")
+    add(cluster, 1)
+    cluster.until(cluster.alike)
     for name in "abc":
-        world.stop(name)
-        world.nodes[name].clock.advance(3 * DAY_MS)
-    world.clock.advance(3 * DAY_MS)
+        cluster.stop(name)
+        cluster.nodes[name].clock.advance(3 * DAY_MS)
+    cluster.clock.advance(3 * DAY_MS)
     for name in "ab":
-        world.start(name)
-    world.until(lambda: world.leaders, within_s=5)
-    add(world, 2)
-    assert abs(stamped_ms(world) - world.clock.wall_ms()) < 1_000
+        cluster.start(name)
+    cluster.until(lambda: cluster.leaders, within_s=5)
+    add(cluster, 2)
+    assert abs(stamped_ms(cluster) - cluster.clock.wall_ms()) < 1_000
 
 
 def test_who_led_without_a_clock_to_believe_catches_up_when_there_is_one():
     """The second clock is years behind: no node can determine which of the two is right."""
-    world, ahead, behind = ahead_and_alone_with_the_log(0)
-    for node in world.nodes.values():
+    cluster, ahead, behind = ahead_and_alone_with_the_log(0)
+    for node in cluster.nodes.values():
         node.clock.step_wall(3 * DAY_MS)
-    world.clock.step_wall(3 * DAY_MS)
-    world.stop(behind)
-    world.nodes[behind].clock.step_wall(-4_000 * DAY_MS)
-    restart(world, ahead)
-    world.start(behind)
-    add(world, 3)
-    assert stamped_ms(world) < world.clock.wall_ms() - 2 * DAY_MS
-    world.nodes[behind].clock.step_wall(4_000 * DAY_MS)
-    world.pass_s(20)
-    add(world, 4)
-    assert abs(stamped_ms(world) - world.clock.wall_ms()) < 1_000
+    cluster.clock.step_wall(3 * DAY_MS)
+    cluster.stop(behind)
+    cluster.nodes[behind].clock.step_wall(-4_000 * DAY_MS)
+    restart(cluster, ahead)
+    cluster.start(behind)
+    add(cluster, 3)
+    assert stamped_ms(cluster) < cluster.clock.wall_ms() - 2 * DAY_MS
+    cluster.nodes[behind].clock.step_wall(4_000 * DAY_MS)
+    cluster.pass_s(20)
+    add(cluster, 4)
+    assert abs(stamped_ms(cluster) - cluster.clock.wall_ms()) < 1_000
 
 
 # --- a node that is alone ---------------------------------------------------------------
 
 
-def lone(off_ms: int) -> World:
+def lone(off_ms: int) -> RaftCluster:
     """A node that was off for this time, by its clock."""
-    world = World("a")
-    add(world, 1)
-    world.stop("a")
-    world.nodes["a"].clock.step_wall(off_ms)
-    world.start("a")
-    return world
+    cluster = RaftCluster("a")
+    add(cluster, 1)
+    cluster.stop("a")
+    cluster.nodes["a"].clock.step_wall(off_ms)
+    cluster.start("a")
+    return cluster
 
 
 def test_a_lone_node_that_slept_for_a_week_leads():
-    world = lone(8 * DAY_MS)
-    world.until(lambda: world.leaders, within_s=1)
-    add(world, 2)
-    assert stamped_ms(world) == world.nodes["a"].clock.wall_ms()
+    cluster = lone(8 * DAY_MS)
+    cluster.until(lambda: cluster.leaders, within_s=1)
+    add(cluster, 2)
+    assert stamped_ms(cluster) == cluster.nodes["a"].clock.wall_ms()
 
 
 def test_a_lone_node_with_a_clock_that_is_far_ahead_waits_until_it_is_mended():
-    world = lone(30 * DAY_MS)
-    world.pass_s(100)
-    assert world.leaders == []
-    assert world.nodes["a"].status.waits_for_clock
-    turns = world.turns
-    world.pass_s(100)
-    assert world.turns - turns < 250, "it looks again now and then"
-    world.nodes["a"].clock.step_wall(-30 * DAY_MS)
-    world.until(lambda: world.leaders, within_s=3)
-    assert not world.nodes["a"].status.waits_for_clock
-    add(world, 2)
-    assert abs(stamped_ms(world) - world.clock.wall_ms()) < 1_000
+    cluster = lone(30 * DAY_MS)
+    cluster.pass_s(100)
+    assert cluster.leaders == []
+    assert cluster.nodes["a"].status.waits_for_clock
+    turns = cluster.turns
+    cluster.pass_s(100)
+    assert cluster.turns - turns < 250, "it looks again now and then"
+    cluster.nodes["a"].clock.step_wall(-30 * DAY_MS)
+    cluster.until(lambda: cluster.leaders, within_s=3)
+    assert not cluster.nodes["a"].status.waits_for_clock
+    add(cluster, 2)
+    assert abs(stamped_ms(cluster) - cluster.clock.wall_ms()) < 1_000
 
 
 def test_a_lone_node_leads_when_an_operator_says_that_its_clock_is_right():
-    world = lone(300 * DAY_MS)
-    world.pass_s(10)
-    turns = world.nodes["a"].turns
+    cluster = lone(300 * DAY_MS)
+    cluster.pass_s(10)
+    turns = cluster.nodes["a"].turns
     assert turns is not None
     turns.skew.trust()
-    world.until(lambda: world.leaders, within_s=3)
-    add(world, 2)
-    assert stamped_ms(world) == world.nodes["a"].clock.wall_ms()
+    cluster.until(lambda: cluster.leaders, within_s=3)
+    add(cluster, 2)
+    assert stamped_ms(cluster) == cluster.nodes["a"].clock.wall_ms()
 
 
 def test_a_lone_node_in_which_nothing_happened_for_a_year_starts_again():
-    world = World("a")
-    add(world, 1)
+    cluster = RaftCluster("a")
+    add(cluster, 1)
     for _ in range(365):
-        world.nodes["a"].clock.advance(DAY_MS)
-        world.step()
+        cluster.nodes["a"].clock.advance(DAY_MS)
+        cluster.step()
     # The state time of its first entry alone would be too far behind the clock.
-    assert stamped_ms(world) > world.nodes["a"].clock.wall_ms() - 2 * LONE_TIME_NOTED_MS
-    restart(world, "a")
-    world.until(lambda: world.leaders, within_s=1)
+    assert stamped_ms(cluster) > cluster.nodes["a"].clock.wall_ms() - 2 * LONE_TIME_NOTED_MS
+    restart(cluster, "a")
+    cluster.until(lambda: cluster.leaders, within_s=1)
 
 
 def test_a_clock_that_jumps_by_a_month_does_not_steer_a_lone_leader():
-    world = World("a")
-    add(world, 1)
-    world.nodes["a"].clock.step_wall(30 * DAY_MS)
+    cluster = RaftCluster("a")
+    add(cluster, 1)
+    cluster.nodes["a"].clock.step_wall(30 * DAY_MS)
     for amount in range(2, 12):
-        world.pass_s(60)
-        add(world, amount)
-    assert stamped_ms(world) <= world.clock.wall_ms() + 100
+        cluster.pass_s(60)
+        add(cluster, amount)
+    assert stamped_ms(cluster) <= cluster.clock.wall_ms() + 100
 
 
 def test_a_follower_knows_the_time_for_groups_that_are_made_on_its_node_alone():
     """After quiet weeks the state time that the follower has applied itself is too old."""
-    world = World("a", "b", "c")
-    world.added(1)
-    for clock in (world.clock, *(node.clock for node in world.nodes.values())):
+    cluster = RaftCluster("a", "b", "c")
+    cluster.added(1)
+    for clock in (cluster.clock, *(node.clock for node in cluster.nodes.values())):
         clock.advance(LONE_TIME_JUMP_MS_MAX + DAY_MS)
-    world.pass_s(5)
-    world.added(1)
-    world.until(world.alike)
-    for node in world.nodes.values():
+    cluster.pass_s(5)
+    cluster.added(1)
+    cluster.until(cluster.alike)
+    for node in cluster.nodes.values():
         assert node.turns is not None
         assert node.turns.skew.believes((), 0)
 
@@ -253,77 +256,77 @@ def test_a_follower_knows_the_time_for_groups_that_are_made_on_its_node_alone():
 
 
 def test_time_is_put_back_only_to_a_clock_that_a_majority_confirms():
-    world = World("a", "b", "c")
-    add(world, 1)
-    leader = world.leader()
+    cluster = RaftCluster("a", "b", "c")
+    add(cluster, 1)
+    leader = cluster.leader()
     for name in "abc":
         if name != leader:
-            world.nodes[name].clock.step_wall(-60_000 if name == "a" else 60_000)
-    world.pass_s(2)
+            cluster.nodes[name].clock.step_wall(-60_000 if name == "a" else 60_000)
+    cluster.pass_s(2)
     future: Any = object()
-    world.ask(world.leader(), Call(G, Proposal(RepairTime()), future, 100))
-    assert isinstance(world.errors[-1], QueratorError)
-    assert world.errors[-1].code is ErrorCode.UNAVAILABLE
-    assert "clocks of a majority do not agree" in world.errors[-1].message
+    cluster.ask(cluster.leader(), Call(G, Proposal(RepairTime()), future, 100))
+    assert isinstance(cluster.errors[-1], QueratorError)
+    assert cluster.errors[-1].code is ErrorCode.UNAVAILABLE
+    assert "clocks of a majority do not agree" in cluster.errors[-1].message
 
 
 # --- set forward -------------------------------------------------------------------------
 
 
-def put_to_the_clock(world: World) -> None:
+def put_to_the_clock(cluster: RaftCluster) -> None:
     future: Any = object()
-    known = len(world.results) + len(world.errors)
-    world.ask(world.leader(), Call(G, Proposal(RepairTime()), future, 100))
-    world.until(partial(has_ended_more, world, known))
+    known = len(cluster.results) + len(cluster.errors)
+    cluster.ask(cluster.leader(), Call(G, Proposal(RepairTime()), future, 100))
+    cluster.until(partial(has_ended_more, cluster, known))
 
 
-def set_forward(world: World, step_ms: int) -> None:
-    add(world, 1)
-    for node in world.nodes.values():
+def set_forward(cluster: RaftCluster, step_ms: int) -> None:
+    add(cluster, 1)
+    for node in cluster.nodes.values():
         node.clock.step_wall(step_ms)
-    world.pass_s(3)
+    cluster.pass_s(3)
 
 
 @pytest.mark.parametrize("names", ["a", "abc"])
 @pytest.mark.parametrize("step_ms", [60_000, 3_600_000, 30 * DAY_MS])
 def test_time_that_is_behind_clocks_that_were_set_forward_is_put_to_them(names: str, step_ms: int):
-    world = World(*names)
-    set_forward(world, step_ms)
-    leader = world.nodes[world.leader()]
-    add(world, 2)
-    assert stamped_ms(world) < world.clock.wall_ms() + 1_000, "it is only steered"
+    cluster = RaftCluster(*names)
+    set_forward(cluster, step_ms)
+    leader = cluster.nodes[cluster.leader()]
+    add(cluster, 2)
+    assert stamped_ms(cluster) < cluster.clock.wall_ms() + 1_000, "it is only steered"
     assert leader.status.behind_ms > step_ms - 10_000
-    put_to_the_clock(world)
-    assert world.errors == []
-    add(world, 3)
-    assert abs(stamped_ms(world) - leader.clock.wall_ms()) < 1_000
-    world.until(world.alike)
+    put_to_the_clock(cluster)
+    assert cluster.errors == []
+    add(cluster, 3)
+    assert abs(stamped_ms(cluster) - leader.clock.wall_ms()) < 1_000
+    cluster.until(cluster.alike)
     assert leader.status.behind_ms == 0
 
 
 def test_time_is_not_put_to_a_clock_that_no_majority_confirms():
-    world = World("a", "b", "c")
-    add(world, 1)
-    leader = world.leader()
-    world.nodes[leader].clock.step_wall(3_600_000)
-    put_to_the_clock(world)
-    assert isinstance(world.errors[-1], QueratorError)
-    assert "clocks of a majority do not agree" in world.errors[-1].message
-    assert world.nodes[leader].status.behind_ms == 0
-    add(world, 2)
-    assert stamped_ms(world) < world.clock.wall_ms() + 10_000
+    cluster = RaftCluster("a", "b", "c")
+    add(cluster, 1)
+    leader = cluster.leader()
+    cluster.nodes[leader].clock.step_wall(3_600_000)
+    put_to_the_clock(cluster)
+    assert isinstance(cluster.errors[-1], QueratorError)
+    assert "clocks of a majority do not agree" in cluster.errors[-1].message
+    assert cluster.nodes[leader].status.behind_ms == 0
+    add(cluster, 2)
+    assert stamped_ms(cluster) < cluster.clock.wall_ms() + 10_000
 
 
 def test_a_lone_node_in_which_nothing_happens_notes_that_its_clock_was_set_and_set_back():
-    world = World("a")
-    node = world.nodes["a"]
-    world.add("a", f"at {world.clock.wall_ms() + 3_600_000}")
+    cluster = RaftCluster("a")
+    node = cluster.nodes["a"]
+    cluster.add("a", f"at {cluster.clock.wall_ms() + 3_600_000}")
     for _ in range(3):
         node.clock.step_wall(1_800_000)
-        world.pass_s(61)
+        cluster.pass_s(61)
         assert node.status.behind_ms > 1_700_000
         node.clock.step_wall(-1_800_000)
-        world.pass_s(61)
+        cluster.pass_s(61)
         assert node.status.behind_ms == 0
 
 

@@ -21,7 +21,7 @@ from querator.server.incoming import (
 )
 from querator.v1 import queue_service_pb2
 from scripts.bench.half_messages import Half
-from tests.unit.server.double import running
+from tests.unit.server.fake_service import running_server
 
 BOUND = INCOMPLETE_BYTES_MAX
 
@@ -235,7 +235,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def test_a_server_ends_connections_with_halves_of_messages_and_serves_the_others() -> None:
-    async with running() as there, asyncio.TaskGroup() as group:
+    async with running_server() as there, asyncio.TaskGroup() as group:
         incoming = there.server.incoming
         big = queue_service_pb2.ProduceRequest(queue="q")
         for _ in range(3):

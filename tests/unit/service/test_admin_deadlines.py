@@ -10,13 +10,13 @@ from querator.model.ids import PLACEMENT_GROUP
 from querator.model.queues import QueueSettings
 from querator.service.admin_service import AdminService
 from querator.service.routing import directory
-from tests.unit.service.serving import LONG_MS, code, refusal, serving
-from tests.unit.service.stage import staged
+from tests.unit.service.service_cluster import service_cluster
+from tests.unit.service.service_node import LONG_MS, code, refusal, service_node
 
 
 @pytest.mark.parametrize("call", ["create_queue", "update_queue", "delete_queue"])
 async def test_a_placement_group_that_does_not_answer_ends_the_call_at_its_deadline(call):
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         propose = node.placement._propose
 
@@ -38,16 +38,16 @@ async def test_a_placement_group_that_does_not_answer_ends_the_call_at_its_deadl
 
 async def test_a_map_that_cannot_catch_up_ends_a_deletion_at_its_deadline(monkeypatch):
     monkeypatch.setattr(directory, "CATCH_UP_S", LONG_MS / 1000)
-    async with staged("a", "b") as stage:
-        stage.lead(PLACEMENT_GROUP, None)
-        service = stage.members["a"]
+    async with service_cluster("a", "b") as cluster:
+        cluster.lead(PLACEMENT_GROUP, None)
+        service = cluster.members["a"]
         admin = AdminService(
-            placement=cast(Any, stage.maps["a"]),
+            placement=cast(Any, cluster.maps["a"]),
             router=service.router,
             directory=service.directory,
             reads=service.reads,
             durable=False,
-            clock=stage.base.clock,
+            clock=cluster.base.clock,
         )
         deleting = admin.delete_queue("default", "nowhere", timeout_ms=50)
         assert await code(deleting) is ErrorCode.UNAVAILABLE

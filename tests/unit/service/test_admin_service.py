@@ -7,14 +7,16 @@ from querator.model.limits import DAY_MS
 from querator.model.queues import QueueSettings
 from querator.raft.clock import SimulatedClock
 from querator.service.admin_service import AdminService
-from tests.unit.service.serving import Node, code, refusal, serving, whole
+from tests.unit.service.service_node import ServiceNode, code, refusal, service_node, whole
 
 
 def text_of(item: bytes) -> bytes:
     return item[4:]
 
 
-async def peek_all(node: Node, page_size: int, state: int = 0, name: str = "q") -> list[bytes]:
+async def peek_all(
+    node: ServiceNode, page_size: int, state: int = 0, name: str = "q"
+) -> list[bytes]:
     found: list[bytes] = []
     token = ""
     while True:
@@ -27,7 +29,7 @@ async def peek_all(node: Node, page_size: int, state: int = 0, name: str = "q") 
 
 
 async def test_create_get_update_delete():
-    async with serving() as node:
+    async with service_node() as node:
         admin = node.admin
         queue, created = await admin.create_queue("default", "q", QueueSettings(partitions=2))
         assert created
@@ -64,7 +66,7 @@ async def test_create_get_update_delete():
     ],
 )
 async def test_settings_are_refused_by_name(settings, field):
-    async with serving() as node:
+    async with service_node() as node:
         error = await refusal(node.admin.create_queue("default", "q", settings))
         assert error.field == field
         assert len(node.placement.map) == 0
@@ -72,7 +74,7 @@ async def test_settings_are_refused_by_name(settings, field):
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", "a b", "ü", "a\n", "x" * 256])
 async def test_names_are_refused(name):
-    async with serving() as node:
+    async with service_node() as node:
         for call in (
             node.admin.create_queue("default", name, QueueSettings()),
             node.admin.get_queue("default", name),
@@ -85,14 +87,14 @@ async def test_names_are_refused(name):
 
 @pytest.mark.parametrize("mask", [(), ("nonsense",)])
 async def test_update_masks(mask):
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         call = node.admin.update_queue("default", "q", QueueSettings(), mask, 0)
         assert await code(call) is ErrorCode.INVALID_ARGUMENT
 
 
 async def test_no_chains_of_dead_queues_and_none_deleted_in_use():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead")
         await node.create(dead_queue="dead")
         chain = node.admin.create_queue("default", "third", QueueSettings(dead_queue="q"))
@@ -108,7 +110,7 @@ async def test_no_chains_of_dead_queues_and_none_deleted_in_use():
 
 
 async def test_lowering_max_attempts_applies_to_items_already_there():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"x")
         for _ in range(2):
@@ -122,7 +124,7 @@ async def test_lowering_max_attempts_applies_to_items_already_there():
 
 
 async def test_pages_of_queues():
-    async with serving() as node:
+    async with service_node() as node:
         for name in "dbace":
             await node.create(name)
         names: list[str] = []
@@ -141,14 +143,14 @@ async def test_pages_of_queues():
 
 
 async def test_an_empty_node_has_the_default_namespace():
-    async with serving() as node:
+    async with service_node() as node:
         assert (await node.admin.list_queues("default", 0, "")).queues == ()
         unknown = node.admin.list_queues("nowhere", 0, "")
         assert await code(unknown) is ErrorCode.NAMESPACE_NOT_FOUND
 
 
 async def test_stats_are_sums_over_partitions():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=3)
         for _ in range(5):
             await node.produce(b"x", b"y")
@@ -167,7 +169,7 @@ async def test_stats_are_sums_over_partitions():
 
 
 async def test_peeking_pages_through_all_partitions_and_leases_nothing():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=3)
         sent = [b"%02d" % number for number in range(20)]
         for text in sent:
@@ -178,7 +180,7 @@ async def test_peeking_pages_through_all_partitions_and_leases_nothing():
 
 
 async def test_peeking_is_stable_while_items_come_and_go():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         for number in range(10):
             await node.produce(b"%02d" % number)
@@ -196,7 +198,7 @@ async def test_peeking_is_stable_while_items_come_and_go():
 
 
 async def test_peeking_by_state():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"a", b"b", b"c")
         [batch] = (await node.lease(1)).batches
@@ -211,7 +213,7 @@ async def test_peeking_by_state():
 
 @pytest.mark.parametrize("size", [-1, 1_001])
 async def test_page_sizes(size):
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         for call in (
             node.admin.peek_items("default", "q", 0, size, ""),
@@ -222,7 +224,7 @@ async def test_page_sizes(size):
 
 
 async def test_tokens_of_other_lists_are_refused():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.create("r")
         await node.produce(b"a", b"b")
@@ -247,7 +249,7 @@ async def dead_letters(admin: AdminService, name: str) -> list[tuple[int, int]]:
 
 
 async def test_dead_letters_by_origin_and_redrive_by_id():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead", partitions=2)
         await node.create("q", dead_queue="dead")
         await node.create("r", dead_queue="dead")
@@ -273,7 +275,7 @@ async def test_dead_letters_by_origin_and_redrive_by_id():
 
 async def test_time_that_is_ahead_is_told_and_put_back():
     clock = SimulatedClock()
-    async with serving(clock=clock) as node:
+    async with service_node(clock=clock) as node:
         await node.admin.create_queue("default", "q", QueueSettings(partitions=2))
         assert await node.admin.repair_time("default", "q", dry_run=False) == ()
         clock.advance(DAY_MS)

@@ -16,9 +16,9 @@ from querator.raft import host
 from querator.service import admission, assembly
 from querator.service.admission import CONNECTION
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.hosting import Gate
-from tests.unit.service.serving import LONG_MS, produce_call, ref, refusal, serving
-from tests.unit.service.stage import Stage, staged
+from tests.unit.raft.running_host import CommitGate
+from tests.unit.service.service_cluster import ServiceCluster, service_cluster
+from tests.unit.service.service_node import LONG_MS, produce_call, ref, refusal, service_node
 
 MANY = 30
 ITEM = b"x" * 1_000
@@ -53,22 +53,22 @@ async def stop(tasks: "list[asyncio.Task[Any]]") -> Counter[str]:
     return found
 
 
-async def with_healthy(stage: Stage, leader: str) -> GroupId:
+async def with_healthy(cluster: ServiceCluster, leader: str) -> GroupId:
     """Creates a queue `healthy`. Returns the group of the queue `q`."""
-    healthy = await stage.base.create("healthy")
-    stage.lead(healthy.groups[0], leader)
-    queue = stage.base.placement.map.find("default", "q")
+    healthy = await cluster.base.create("healthy")
+    cluster.lead(healthy.groups[0], leader)
+    queue = cluster.base.placement.map.find("default", "q")
     assert queue is not None
     return queue.groups[0]
 
 
 async def test_a_partition_without_a_leader_leaves_room_for_another_queue():
-    async with staged("a", "b") as stage:
-        stage.lead(await with_healthy(stage, "a"), None)
-        waiting = [start(stage.produce("a", ITEM, timeout_ms=LONG_MS)) for _ in range(MANY)]
+    async with service_cluster("a", "b") as cluster:
+        cluster.lead(await with_healthy(cluster, "a"), None)
+        waiting = [start(cluster.produce("a", ITEM, timeout_ms=LONG_MS)) for _ in range(MANY)]
         await rounds()
         for _ in range(MANY):
-            await stage.produce("a", *[ITEM] * 5, queue="healthy")
+            await cluster.produce("a", *[ITEM] * 5, queue="healthy")
         errors = [task.exception() for task in waiting if task.done()]
         assert set(await stop(waiting)) == {"OVERLOADED partition"}
         first = errors[0]
@@ -76,33 +76,33 @@ async def test_a_partition_without_a_leader_leaves_room_for_another_queue():
         assert "produces that wait for a leader of partition 0 of queue q would be" in str(first)
         assert first.retry_delay_ms
         # The calls that have ended do not count.
-        stage.lead(await_group(stage), "a")
-        await stage.produce("a", *[ITEM] * 30)
+        cluster.lead(await_group(cluster), "a")
+        await cluster.produce("a", *[ITEM] * 30)
 
 
-def await_group(stage: Stage) -> GroupId:
-    queue = stage.base.placement.map.find("default", "q")
+def await_group(cluster: ServiceCluster) -> GroupId:
+    queue = cluster.base.placement.map.find("default", "q")
     assert queue is not None
     return queue.groups[0]
 
 
 async def test_what_waits_for_a_leader_goes_when_there_is_one():
-    async with staged("a", "b") as stage:
-        group = await with_healthy(stage, "a")
-        stage.lead(group, None)
-        waiting = [start(stage.produce("a", ITEM, timeout_ms=LONG_MS)) for _ in range(5)]
+    async with service_cluster("a", "b") as cluster:
+        group = await with_healthy(cluster, "a")
+        cluster.lead(group, None)
+        waiting = [start(cluster.produce("a", ITEM, timeout_ms=LONG_MS)) for _ in range(5)]
         await rounds()
-        stage.lead(group, "b")
+        cluster.lead(group, "b")
         await asyncio.gather(*waiting)
-        held, _, _ = stage.members["a"].admissions
+        held, _, _ = cluster.members["a"].admissions
         assert (held.calls, held.bytes) == (0, 0)
 
 
 async def test_a_partition_that_does_not_answer_leaves_room_for_another_queue():
-    async with staged("a", "b") as stage:
-        stuck = await with_healthy(stage, "b")
-        stage.lead(stuck, "b")
-        there = stage.members["b"].exchange
+    async with service_cluster("a", "b") as cluster:
+        stuck = await with_healthy(cluster, "b")
+        cluster.lead(stuck, "b")
+        there = cluster.members["b"].exchange
         assert there is not None
         propose = there.propose
 
@@ -114,34 +114,34 @@ async def test_a_partition_that_does_not_answer_leaves_room_for_another_queue():
             return propose(node, group, command, attachment)
 
         there.propose = hanging  # type: ignore[method-assign]
-        budget = stage.members["a"]._producing.budget
+        budget = cluster.members["a"]._producing.budget
         budget.sent = admission.Admission("produces", "partition", calls_max=99, bytes_max=20_000)
-        waiting = [start(stage.produce("a", ITEM, timeout_ms=LONG_MS)) for _ in range(MANY)]
+        waiting = [start(cluster.produce("a", ITEM, timeout_ms=LONG_MS)) for _ in range(MANY)]
         await rounds()
         for _ in range(MANY):
-            await asyncio.gather(*(stage.produce("a", ITEM, queue="healthy") for _ in range(3)))
+            await asyncio.gather(*(cluster.produce("a", ITEM, queue="healthy") for _ in range(3)))
         refused = await stop(waiting)
         assert set(refused) == {"OVERLOADED partition"}
         assert refused.total() < MANY, "it has what nobody else needs"
 
 
-async def complete_healthy(stage: Stage, batch: LeasedRun) -> SettleReply:
+async def complete_healthy(cluster: ServiceCluster, batch: LeasedRun) -> SettleReply:
     call = CompleteCall("default", "healthy", (ref(batch),))
-    return await stage.members["a"].complete(call)
+    return await cluster.members["a"].complete(call)
 
 
 async def test_settles_of_a_partition_without_a_leader_leave_room_for_others():
-    async with staged("a", "b") as stage:
-        group = await with_healthy(stage, "a")
-        await stage.produce("a", *[b"x"] * MANY)
-        await stage.produce("a", *[b"x"] * MANY, queue="healthy")
-        stuck = [(await stage.lease("a", 1)).batches[0] for _ in range(MANY)]
-        healthy = [(await stage.lease("a", 1, queue="healthy")).batches[0] for _ in range(MANY)]
-        stage.lead(group, None)
-        waiting = [start(stage.complete("a", batch)) for batch in stuck]
+    async with service_cluster("a", "b") as cluster:
+        group = await with_healthy(cluster, "a")
+        await cluster.produce("a", *[b"x"] * MANY)
+        await cluster.produce("a", *[b"x"] * MANY, queue="healthy")
+        stuck = [(await cluster.lease("a", 1)).batches[0] for _ in range(MANY)]
+        healthy = [(await cluster.lease("a", 1, queue="healthy")).batches[0] for _ in range(MANY)]
+        cluster.lead(group, None)
+        waiting = [start(cluster.complete("a", batch)) for batch in stuck]
         await rounds()
         for batch in healthy:
-            [outcome] = (await complete_healthy(stage, batch)).outcomes
+            [outcome] = (await complete_healthy(cluster, batch)).outcomes
             assert outcome.error is None
         assert set(await stop(waiting)) == {"OVERLOADED partition"}
 
@@ -151,14 +151,14 @@ async def test_a_client_that_fills_its_share_leaves_room_for_another_one(
 ):
     monkeypatch.setattr(admission, "LEADERLESS_BYTES_MAX", 1_000_000)
     monkeypatch.setattr(admission, "LEADERLESS_CALLS_MAX", 1_000)
-    async with staged("a", "b") as stage:
+    async with service_cluster("a", "b") as cluster:
 
         async def produce(client: str, queue: str, count: int = 1) -> None:
             CONNECTION.set(client)
             call = produce_call(*[ITEM] * count, queue=queue, timeout_ms=LONG_MS)
-            await stage.members["a"].produce(call)
+            await cluster.members["a"].produce(call)
 
-        stage.lead(await with_healthy(stage, "a"), None)
+        cluster.lead(await with_healthy(cluster, "a"), None)
         waiting = [start(produce("greedy", "q")) for _ in range(2 * MANY)]
         await rounds()
         error = await refusal(produce("greedy", "healthy"))
@@ -174,10 +174,10 @@ async def test_commands_of_one_group_leave_room_for_those_of_another(
 ):
     monkeypatch.setattr(host, "PROPOSAL_BYTES_WAITING_MAX", 40_000)
     environment = MemoryEnvironment()
-    async with serving(environment) as node:
+    async with service_node(environment) as node:
         await node.create()
         await node.create("healthy")
-        gate = Gate(environment)
+        gate = CommitGate(environment)
         gate.close()
         tasks = [start(node.produce(ITEM)) for _ in range(2 * MANY)]
         await gate.reached()

@@ -15,14 +15,14 @@ from querator.placement.tasks import closing
 from querator.placement.tasks.partition_calls import here
 from querator.service.admin_service import AdminService
 from querator.service.queue_service import QueueService
-from tests.unit.service.serving import Node, serving
-from tests.unit.service.stage import staged
+from tests.unit.service.service_cluster import service_cluster
+from tests.unit.service.service_node import ServiceNode, service_node
 
 
 class Asked:
     """Counts the queries of the leader of group 0 by partition. Those in `away` do not answer."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ServiceNode) -> None:
         self.away: set[GroupId] = set()
         self.counts: Counter[GroupId] = Counter()
         self._ask = here(node.host, node.environment)
@@ -40,13 +40,13 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closing, "CLOSING_S", 0.001)
 
 
-def placed(node: Node, queue: str = "q") -> Queue:
+def placed(node: ServiceNode, queue: str = "q") -> Queue:
     found = node.placement.map.find("default", queue)
     assert found is not None
     return found
 
 
-async def change(node: Node, partitions: int, queue: str = "q") -> None:
+async def change(node: ServiceNode, partitions: int, queue: str = "q") -> None:
     settings = QueueSettings(partitions=partitions)
     await node.admin.update_queue("default", queue, settings, ("partitions",), 0)
 
@@ -64,7 +64,7 @@ async def letters_sent_home(admin: AdminService) -> int:
 
 
 async def test_they_go_while_a_partition_of_another_queue_has_no_leader():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=3)
         other = await node.create("other", partitions=2)
         Asked(node).away = {other.groups[1]}
@@ -73,7 +73,7 @@ async def test_they_go_while_a_partition_of_another_queue_has_no_leader():
 
 
 async def test_they_wait_for_those_that_have_moved_something_to_them():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead", partitions=2)
         queue = await node.create(partitions=2, dead_queue="dead", max_attempts=1)
         for _ in range(4):
@@ -96,7 +96,7 @@ async def test_they_wait_for_those_that_have_moved_something_to_them():
 
 
 async def test_nobody_is_asked_all_the_time_while_nothing_changes():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=4)
         other = await node.create("other", partitions=4)
         for _ in range(4):
@@ -128,24 +128,24 @@ Asks = Callable[[AdminService], Awaitable[object]]
 async def test_who_asks_all_partitions_is_not_refused_for_one_that_has_gone(
     ask: Asks, answer: object
 ):
-    async with staged("a", "b", partitions=2) as stage:
-        stage.lead(PLACEMENT_GROUP, "b")
-        stage.lead(placed(stage.base).groups[1], None)
-        source = await stage.base.create("source", dead_queue="q")
-        stage.lead(source.groups[0], "a")
-        service = stage.members["a"]
+    async with service_cluster("a", "b", partitions=2) as cluster:
+        cluster.lead(PLACEMENT_GROUP, "b")
+        cluster.lead(placed(cluster.base).groups[1], None)
+        source = await cluster.base.create("source", dead_queue="q")
+        cluster.lead(source.groups[0], "a")
+        service = cluster.members["a"]
         admin = AdminService(
-            placement=cast(Any, stage.maps["a"]),
+            placement=cast(Any, cluster.maps["a"]),
             router=service.router,
             directory=service.directory,
             reads=service.reads,
             durable=False,
-            clock=stage.base.clock,
+            clock=cluster.base.clock,
         )
         asking = asyncio.get_running_loop().create_task(cast(Any, ask(admin)))
-        await stage.confirming.wait()
-        await change(stage.base, 1)
-        await stage.base.until(lambda: len(placed(stage.base).groups) == 1)
+        await cluster.confirming.wait()
+        await change(cluster.base, 1)
+        await cluster.base.until(lambda: len(placed(cluster.base).groups) == 1)
         assert await asking == answer
 
 
@@ -161,11 +161,11 @@ async def test_a_batch_needs_nothing_of_a_partition_that_has_gone(
     ask: Callable[[QueueService], Awaitable[object]], answer: object
 ):
     """Seed 122574 of whole nodes: the queue had lost a partition, and was reported as deleted."""
-    async with staged("a", "b", partitions=2) as stage:
-        stage.lead(PLACEMENT_GROUP, "b")
-        stage.lead(placed(stage.base).groups[1], None)
-        asking = asyncio.get_running_loop().create_task(cast(Any, ask(stage.members["a"])))
+    async with service_cluster("a", "b", partitions=2) as cluster:
+        cluster.lead(PLACEMENT_GROUP, "b")
+        cluster.lead(placed(cluster.base).groups[1], None)
+        asking = asyncio.get_running_loop().create_task(cast(Any, ask(cluster.members["a"])))
         await asyncio.sleep(0.01)
-        await change(stage.base, 1)
-        await stage.base.until(lambda: len(placed(stage.base).groups) == 1)
+        await change(cluster.base, 1)
+        await cluster.base.until(lambda: len(placed(cluster.base).groups) == 1)
         assert await asking == answer

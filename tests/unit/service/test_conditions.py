@@ -28,9 +28,9 @@ from querator.server.admin.metrics import Metrics
 from querator.service.admission import Sending
 from querator.service.conditions import KINDS, LOOK_S, MEMORY_S, PATIENCE_S, Conditions
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.server.watching import Exposition, observed
-from tests.unit.service.damaging import damaged
-from tests.unit.service.serving import LONG_MS, Node, code, serving
+from tests.unit.server.observed_node import Exposition, observed
+from tests.unit.service.service_node import LONG_MS, ServiceNode, code, service_node
+from tests.unit.service.storage_damage import damaged
 from tests.unit.service.test_moves import drain, kill_all, settled
 from tests.unit.service.test_undone_partition_changes import Road, change, ended
 
@@ -69,7 +69,7 @@ class Faulty:
 class Watch:
     """Checks the conditions of a node in the places where operators see them."""
 
-    def __init__(self, node: Node, logged: pytest.LogCaptureFixture) -> None:
+    def __init__(self, node: ServiceNode, logged: pytest.LogCaptureFixture) -> None:
         self.host = Faulty(node.host)
         self._later_s = 0.0
         loop = asyncio.get_running_loop()
@@ -118,9 +118,9 @@ class Watch:
 @asynccontextmanager
 async def watching(
     caplog: pytest.LogCaptureFixture, clock: SimulatedClock | None = None
-) -> AsyncIterator[tuple[Node, Watch]]:
+) -> AsyncIterator[tuple[ServiceNode, Watch]]:
     with caplog.at_level(logging.INFO, "querator"):
-        async with serving(clock=clock) as node:
+        async with service_node(clock=clock) as node:
             watch = Watch(node, caplog)
             assert watch.look() == []
             yield node, watch
@@ -275,7 +275,7 @@ async def test_an_event_loop_that_has_hung(caplog: pytest.LogCaptureFixture) -> 
         await watch.gone("event_loop_hung")
 
 
-async def moves(node: Node, *, wait: bool) -> None:
+async def moves(node: ServiceNode, *, wait: bool) -> None:
     while bool(node.queues.mover.waiting()) is not wait:  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0)
 
@@ -334,7 +334,7 @@ async def test_a_queue_that_refuses(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_what_is_refused_on_the_way_counts_as_well() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         group = (await node.create()).groups[0]
         router = node.queues.router
         full = Sending("produces", calls_max=1)

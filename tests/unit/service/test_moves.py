@@ -13,11 +13,11 @@ from querator.partition.departed import sources
 from querator.service import departed, moves
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import OUTBOX_TARGETS
-from tests.unit.raft.hosting import CrashAt
-from tests.unit.service.serving import Node, payloads, serving, whole
+from tests.unit.raft.running_host import CrashAt
+from tests.unit.service.service_node import ServiceNode, payloads, service_node, whole
 
 
-async def kill_all(node: Node, items: int, queue: str = "q") -> None:
+async def kill_all(node: ServiceNode, items: int, queue: str = "q") -> None:
     """Rejects this number of items of a queue."""
     killed = 0
     while killed < items:
@@ -26,7 +26,7 @@ async def kill_all(node: Node, items: int, queue: str = "q") -> None:
         killed += sum(batch.loaded.count for batch in reply.batches)
 
 
-async def settled(node: Node, queue: str, **fields: int) -> PartitionCounts:
+async def settled(node: ServiceNode, queue: str, **fields: int) -> PartitionCounts:
     """Waits until the counts of a queue have these values. Returns all its counts."""
 
     def reached() -> bool:
@@ -38,7 +38,7 @@ async def settled(node: Node, queue: str, **fields: int) -> PartitionCounts:
 
 
 async def test_dead_letters_arrive_and_leave_the_source():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead", partitions=3)
         await node.create(partitions=2, dead_queue="dead")
         for number in range(10):
@@ -51,7 +51,7 @@ async def test_dead_letters_arrive_and_leave_the_source():
 
 
 async def test_more_than_a_batch():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead")
         await node.create(dead_queue="dead")
         for _ in range(3):
@@ -61,7 +61,7 @@ async def test_more_than_a_batch():
 
 
 async def test_redriven_letters_come_home_once():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead", partitions=2)
         await node.create(partitions=2, dead_queue="dead")
         for number in range(6):
@@ -78,7 +78,7 @@ async def test_redriven_letters_come_home_once():
 
 
 async def test_a_full_target_gets_the_rest_when_there_is_room():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead", partition_items_max=2)
         await node.create(dead_queue="dead")
         await node.produce(b"1", b"2")
@@ -95,7 +95,7 @@ async def test_a_full_target_gets_the_rest_when_there_is_room():
 
 async def test_what_is_remembered_of_deleted_queues_goes(monkeypatch):
     monkeypatch.setattr(departed, "LOOK_S", 0.01)
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead")
         for name in ("a", "b", "c"):
             await node.create(name, dead_queue="dead")
@@ -127,7 +127,7 @@ async def test_what_is_remembered_of_deleted_queues_goes(monkeypatch):
         await node.until(lambda: not sent_to())
 
 
-async def drain(node: Node, queue: str, items: int) -> int:
+async def drain(node: ServiceNode, queue: str, items: int) -> int:
     """Completes up to this number of items of a queue. Returns how many it completed."""
     reply = await node.lease(items, queue=queue)
     await node.complete(*map(whole, reply.batches), queue=queue)
@@ -136,7 +136,7 @@ async def drain(node: Node, queue: str, items: int) -> int:
 
 async def test_more_die_at_once_than_the_dead_queue_has_room_for():
     """A batch of moves is larger than the target's whole limit. All items arrive in the end."""
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead", partition_items_max=100)
         await node.create(dead_queue="dead")
         await node.produce(*[b"x"] * 300)
@@ -153,7 +153,7 @@ async def test_more_die_at_once_than_the_dead_queue_has_room_for():
 
 
 async def test_items_that_die_one_by_one_into_a_full_dead_queue():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead", partition_items_max=2)
         await node.create(dead_queue="dead")
         for number in range(6):
@@ -171,7 +171,7 @@ async def test_items_that_die_one_by_one_into_a_full_dead_queue():
 
 
 async def test_a_redrive_into_a_queue_with_little_room():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead")
         await node.create(dead_queue="dead", partition_items_max=3)
         for _ in range(2):
@@ -191,7 +191,7 @@ async def test_a_full_target_that_has_room_again_in_the_same_turn(monkeypatch):
     """The refusal arrives after the target has reported free space: no pause follows."""
     monkeypatch.setattr(moves, "PAUSE_S_MIN", 1_000.0)
     monkeypatch.setattr(moves, "PAUSE_S_MAX", 1_000.0)
-    async with serving() as node:
+    async with service_node() as node:
         [full] = (await node.create("dead", partition_items_max=2)).groups
         await node.create(dead_queue="dead")
         await node.produce(b"1", b"2")
@@ -217,7 +217,7 @@ async def test_a_full_target_that_has_room_again_in_the_same_turn(monkeypatch):
 
 async def test_a_full_target_is_not_asked_all_the_time():
     """While nothing leaves the target, its log grows by one entry per pause. Pauses double."""
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead", partition_items_max=1)
         await node.create(dead_queue="dead")
         await node.produce(*[b"x"] * 50)
@@ -230,7 +230,7 @@ async def test_a_full_target_is_not_asked_all_the_time():
 
 
 async def test_what_waits_for_a_deleted_target_comes_back():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead", partition_items_max=1)
         await node.create(dead_queue="dead")
         await node.produce(b"1", b"2")
@@ -258,7 +258,7 @@ async def test_a_crash_at_any_commit_on_the_way_loses_and_doubles_nothing(point,
     durable or just after. Then the node starts again.
     """
     environment = MemoryEnvironment()
-    async with serving(environment, may_fail=True) as node:
+    async with service_node(environment, may_fail=True) as node:
         await node.create("dead", partitions=2)
         await node.create(partitions=2, dead_queue="dead")
         for number in range(4):
@@ -269,7 +269,7 @@ async def test_a_crash_at_any_commit_on_the_way_loses_and_doubles_nothing(point,
             await node.retry(*refs, dead=True)
         await node.until(lambda: bool(node.failures) or node.counts("dead").ready == 4)
         assert node.failures or nth > 1
-    async with serving(environment.crash()) as node:
+    async with service_node(environment.crash()) as node:
         source = await settled(node, "q", moving=0)
         await node.until(lambda: node.counts("dead").ready + source.leased == 4)
         dead = node.counts("dead")

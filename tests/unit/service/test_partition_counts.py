@@ -16,35 +16,35 @@ from querator.placement.tasks.partition_calls import here
 from querator.raft.clock import RealClock
 from querator.storage import generations
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.service.serving import (
+from tests.unit.service.service_node import (
     LONG_MS,
-    Node,
+    ServiceNode,
     payloads,
     places_of,
     producer_id,
     refusal,
-    serving,
+    service_node,
 )
 
 
-async def change(node: Node, partitions: int, queue: str = "q") -> Queue:
+async def change(node: ServiceNode, partitions: int, queue: str = "q") -> Queue:
     settings = QueueSettings(partitions=partitions)
     return await node.admin.update_queue("default", queue, settings, ("partitions",), 0)
 
 
-def placed(node: Node, queue: str = "q") -> Queue:
+def placed(node: ServiceNode, queue: str = "q") -> Queue:
     found = node.placement.map.find("default", queue)
     assert found is not None
     return found
 
 
-def stored_groups(node: Node) -> list[int]:
+def stored_groups(node: ServiceNode) -> list[int]:
     with node.environment.snapshot() as txn:
         return list(generations.stored_groups(txn))
 
 
 async def test_new_partitions_take_items_at_once():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         queue = await change(node, 5)
         assert (len(queue.groups), queue.shares, queue.opening, queue.closing) == (5, 5, 0, 0)
@@ -58,7 +58,7 @@ async def test_new_partitions_take_items_at_once():
 @pytest.mark.parametrize("after", [1, 2, 5, 12])
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_a_repeat_after_the_change_gets_the_first_answer(after: int, ordered: bool):
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=4)
         calls: list[dict[str, Any]] = [
             {"producer_id": producer, "sequence": sequence, "ordered": ordered}
@@ -78,7 +78,7 @@ async def test_a_repeat_after_the_change_gets_the_first_answer(after: int, order
 
 
 async def test_keys_are_known_after_the_change():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=3)
         keys = [b"k%d" % number for number in range(20)]
         first = await node.produce(*keys, keys=keys)
@@ -95,7 +95,7 @@ async def test_keys_are_known_after_the_change():
 
 
 async def test_closing_partitions_are_leased_from_and_go_when_they_are_empty():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=4)
         for number in range(8):
             await node.produce(b"%d" % number)
@@ -121,7 +121,7 @@ async def test_closing_partitions_are_leased_from_and_go_when_they_are_empty():
 
 
 async def test_empty_partitions_go_and_their_successors_go_on_with_other_ids():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=3)
         before = placed(node).groups
         await change(node, 1)
@@ -139,7 +139,7 @@ async def test_empty_partitions_go_and_their_successors_go_on_with_other_ids():
 
 
 async def test_items_of_a_key_wait_for_earlier_ones_in_another_partition():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         keys = [b"k%d" % number for number in range(40)]
         await node.produce(*keys, keyed=keys)
@@ -181,7 +181,7 @@ async def test_keys_go_on_as_soon_as_nothing_is_ahead_of_them(monkeypatch: pytes
     # Polling comes too late: the test makes its pauses long.
     for pause in ("FOLLOWING_S_MIN", "FOLLOWING_S_MAX"):
         monkeypatch.setattr(repartitioning, pause, LONG_MS / 1000)
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         keys = [b"k%d" % number for number in range(10)]
         await node.produce(*keys, keyed=keys)
@@ -198,7 +198,7 @@ async def test_keys_go_on_as_soon_as_nothing_is_ahead_of_them(monkeypatch: pytes
 
 
 async def test_changes_follow_one_another_while_keys_wait_and_not_for_ever():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=1)
         keys = [b"k%d" % number for number in range(8)]
         for number in range(KEY_CHANGES_MAX):
@@ -218,7 +218,7 @@ async def test_changes_follow_one_another_while_keys_wait_and_not_for_ever():
 
 
 async def test_a_waiting_consumer_gets_what_comes_to_a_new_partition():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         stream = await node.subscribe(max_items=1)
         stream.grant(10, 0)
@@ -235,7 +235,7 @@ async def test_a_waiting_consumer_gets_what_comes_to_a_new_partition():
 
 
 async def test_a_second_change_waits_for_the_first():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         results = await asyncio.gather(
             change(node, 3), change(node, 4), change(node, 5), return_exceptions=True
@@ -262,7 +262,7 @@ async def test_a_second_change_waits_for_the_first():
 
 @pytest.mark.parametrize("partitions", [0, -1, 1_025, 10_000])
 async def test_numbers_that_are_refused(partitions: int):
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         error = await refusal(change(node, partitions))
         assert (error.code, error.field) == (ErrorCode.LIMIT_EXCEEDED, "settings.partitions")
@@ -270,7 +270,7 @@ async def test_numbers_that_are_refused(partitions: int):
 
 
 async def test_dead_letters_follow_the_partitions_of_their_queue():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead", partitions=4)
         await node.create(partitions=4, dead_queue="dead", max_attempts=1)
         for number in range(8):
@@ -288,7 +288,7 @@ async def test_dead_letters_follow_the_partitions_of_their_queue():
 class Broken:
     """Lets this number of commands and queries of a change through, and then none."""
 
-    def __init__(self, node: Node, commands: int) -> None:
+    def __init__(self, node: ServiceNode, commands: int) -> None:
         self.left = commands
         self.reached = asyncio.Event()
         self._propose = node.host.propose
@@ -323,7 +323,7 @@ async def test_a_crash_at_any_step_loses_and_doubles_nothing(commands: int, afte
         for producer in (producer_id(), producer_id())
         for sequence in (1, 2, 3, 4)
     ]
-    async with serving(environment, clock) as node:
+    async with service_node(environment, clock) as node:
         await node.create(partitions=3)
         first = [await node.produce(b"x", **call) for call in calls]
         keys = [b"k%d" % number for number in range(9)]
@@ -336,7 +336,7 @@ async def test_a_crash_at_any_step_loses_and_doubles_nothing(commands: int, afte
         for waiting in (task, reached):
             waiting.cancel()
         await asyncio.wait([task, reached])
-    async with serving(environment, clock) as node:
+    async with service_node(environment, clock) as node:
         await node.until(lambda: not placed(node).is_changing)
         again = [await node.produce(b"x", **call) for call in calls]
         assert [(b.partition, b.first_seq) for reply in first for b in reply.batches] == [
@@ -360,14 +360,14 @@ async def test_a_change_goes_on_after_a_restart():
     environment = MemoryEnvironment()
     clock = RealClock()
     producer = producer_id()
-    async with serving(environment, clock) as node:
+    async with service_node(environment, clock) as node:
         await node.create(partitions=2)
         first = await node.produce(b"x", producer_id=producer, sequence=1)
         task = asyncio.get_running_loop().create_task(change(node, 7))
         await node.until(lambda: len(placed(node).groups) == 7)
         task.cancel()
         await asyncio.wait([task])
-    async with serving(environment, clock) as node:
+    async with service_node(environment, clock) as node:
         await node.until(lambda: not placed(node).is_changing)
         again = await node.produce(b"x", producer_id=producer, sequence=1)
         assert [b.first_seq for b in again.batches] == [b.first_seq for b in first.batches]

@@ -10,13 +10,21 @@ from querator.model.ids import PLACEMENT_GROUP
 from querator.raft.clock import SimulatedClock
 from querator.service.routing import directory
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.hosting import Gate
-from tests.unit.service.serving import LONG_MS, code, payloads, refusal, seqs, serving, whole
-from tests.unit.service.stage import staged
+from tests.unit.raft.running_host import CommitGate
+from tests.unit.service.service_cluster import service_cluster
+from tests.unit.service.service_node import (
+    LONG_MS,
+    code,
+    payloads,
+    refusal,
+    seqs,
+    service_node,
+    whole,
+)
 
 
 async def test_leases_of_all_partitions_are_completed_in_one_call_and_order():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=4)
         for _ in range(4):
             await node.produce(*[b"x"] * 5)
@@ -31,7 +39,7 @@ async def test_leases_of_all_partitions_are_completed_in_one_call_and_order():
 
 
 async def test_completing_twice_gives_the_same_answer():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"a", b"b")
         [batch] = (await node.lease()).batches
@@ -45,7 +53,7 @@ async def test_completing_twice_gives_the_same_answer():
 @pytest.mark.parametrize("verb", ["reject", "later", "now", "complete"])
 async def test_what_follows_a_release_is_lost(named, verb):
     clock = SimulatedClock()
-    async with serving(clock=clock) as node:
+    async with service_node(clock=clock) as node:
         await node.create()
         await node.produce(b"a", b"b")
         [batch] = (await node.lease()).batches
@@ -66,7 +74,7 @@ async def test_what_follows_a_release_is_lost(named, verb):
 
 
 async def test_a_precise_answer_for_each_item():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"a", b"b", b"c")
         [batch] = (await node.lease()).batches
@@ -79,7 +87,7 @@ async def test_a_precise_answer_for_each_item():
 
 
 async def test_all_or_nothing():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"a", b"b")
         [batch] = (await node.lease()).batches
@@ -93,7 +101,7 @@ async def test_all_or_nothing():
 
 
 async def test_items_of_one_lease_may_be_named_one_by_one():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"a", b"b", b"c")
         [batch] = (await node.lease()).batches
@@ -103,7 +111,7 @@ async def test_items_of_one_lease_may_be_named_one_by_one():
 
 
 async def test_leases_of_other_queues_are_lost():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("q")
         await node.create("other")
         await node.produce(b"x", queue="other")
@@ -118,7 +126,7 @@ async def test_leases_of_other_queues_are_lost():
 
 @pytest.mark.parametrize("lease_id", ["", "x", "1.0", "1.0.g", "1.0.1 ", "1." + "0" * 5 + ".1"])
 async def test_malformed_lease_ids_are_refused_by_name(lease_id):
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         error = await refusal(node.complete(LeasedRanges("1.0.1"), LeasedRanges(lease_id)))
         assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, "leases[1].lease_id")
@@ -137,14 +145,14 @@ async def test_malformed_lease_ids_are_refused_by_name(lease_id):
     ],
 )
 async def test_impossible_ranges_are_refused_by_name(ranges, field):
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         error = await refusal(node.complete(LeasedRanges("1.0.1", ranges)))
         assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, field)
 
 
 async def test_empty_and_huge_calls():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         assert await code(node.complete()) is ErrorCode.INVALID_ARGUMENT
         many = [LeasedRanges("1.0.1")] * 1_001
@@ -154,7 +162,7 @@ async def test_empty_and_huge_calls():
 
 async def test_retry_later_and_redelivery_order():
     clock = SimulatedClock()
-    async with serving(clock=clock) as node:
+    async with service_node(clock=clock) as node:
         await node.create()
         await node.produce(b"A", b"B", b"C")
         [batch] = (await node.lease(1)).batches
@@ -167,7 +175,7 @@ async def test_retry_later_and_redelivery_order():
 
 async def test_extend_by_lease_and_by_client():
     clock = SimulatedClock()
-    async with serving(clock=clock) as node:
+    async with service_node(clock=clock) as node:
         await node.create(partitions=2, lease_timeout_ms=10_000)
         for _ in range(2):
             await node.produce(b"x")
@@ -186,11 +194,11 @@ async def test_extend_by_lease_and_by_client():
 
 async def test_a_deadline_leaves_the_outcome_unknown():
     environment = MemoryEnvironment()
-    async with serving(environment) as node:
+    async with service_node(environment) as node:
         await node.create()
         await node.produce(b"x")
         [batch] = (await node.lease()).batches
-        gate = Gate(environment)
+        gate = CommitGate(environment)
         gate.close()
         error = await refusal(node.complete(batch, timeout_ms=20))
         gate.open()
@@ -201,7 +209,7 @@ async def test_a_deadline_leaves_the_outcome_unknown():
 
 
 async def test_a_settled_lease_does_not_wake_others_for_nothing():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"x")
         [batch] = (await node.lease()).batches
@@ -216,19 +224,19 @@ async def test_a_settled_lease_does_not_wake_others_for_nothing():
 
 @pytest.mark.parametrize("extends", [True, False])
 async def test_leases_of_a_partition_that_a_node_has_not_heard_of_are_not_lost(extends):
-    async with staged("a", "b") as stage:
-        await stage.grow(2, behind="a", leader="b")
+    async with service_cluster("a", "b") as cluster:
+        await cluster.grow(2, behind="a", leader="b")
         for number in range(2):
-            await stage.base.produce(b"%d" % number)
+            await cluster.base.produce(b"%d" % number)
         first, second = [
-            batch for _ in range(2) for batch in (await stage.lease("b", wait_ms=LONG_MS)).batches
+            batch for _ in range(2) for batch in (await cluster.lease("b", wait_ms=LONG_MS)).batches
         ]
         assert {first.partition, second.partition} == {0, 1}
         if extends:
             call = ExtendCall("default", "q", (first.lease_id, second.lease_id))
-            outcomes = (await stage.members["a"].extend(call)).outcomes
+            outcomes = (await cluster.members["a"].extend(call)).outcomes
             assert all(outcome.deadline_ms for outcome in outcomes)
-        reply = await stage.complete("a", first, second)
+        reply = await cluster.complete("a", first, second)
         assert [outcome.error for outcome in reply.outcomes] == [None, None]
 
 
@@ -237,38 +245,38 @@ async def test_leases_that_a_node_cannot_have_heard_of_are_not_said_to_be_lost(
 ):
     """The queue has a second partition, and the node does not receive the current map."""
     monkeypatch.setattr(directory, "CATCH_UP_S", 0.1)
-    async with staged("a", "b") as stage:
-        await stage.grow(2, behind="a", leader="b")
+    async with service_cluster("a", "b") as cluster:
+        await cluster.grow(2, behind="a", leader="b")
         for number in range(2):
-            await stage.base.produce(b"%d" % number)
+            await cluster.base.produce(b"%d" % number)
         leased = [
-            batch for _ in range(2) for batch in (await stage.lease("b", wait_ms=LONG_MS)).batches
+            batch for _ in range(2) for batch in (await cluster.lease("b", wait_ms=LONG_MS)).batches
         ]
         first, second = sorted(leased, key=lambda batch: batch.partition)
-        stage.lead(PLACEMENT_GROUP, None)
-        extending = stage.members["a"].extend(ExtendCall("default", "q", (second.lease_id,)))
+        cluster.lead(PLACEMENT_GROUP, None)
+        extending = cluster.members["a"].extend(ExtendCall("default", "q", (second.lease_id,)))
         assert (await refusal(extending)).code is ErrorCode.UNAVAILABLE
-        reply = await stage.complete("a", first, second)
+        reply = await cluster.complete("a", first, second)
         assert [outcome.error for outcome in reply.outcomes] == [None, ErrorCode.UNAVAILABLE]
         assert not reply.outcomes[1].lost
-        assert (await refusal(stage.complete("a", second))).code is ErrorCode.UNAVAILABLE
-        stage.lead(PLACEMENT_GROUP, "b")
-        stage.hear("a")
-        [outcome] = (await stage.complete("a", second)).outcomes
+        assert (await refusal(cluster.complete("a", second))).code is ErrorCode.UNAVAILABLE
+        cluster.lead(PLACEMENT_GROUP, "b")
+        cluster.hear("a")
+        [outcome] = (await cluster.complete("a", second)).outcomes
         assert outcome.error is None
 
 
 async def test_all_leases_of_a_client_are_extended_through_an_old_map():
-    async with staged("a", "b") as stage:
-        await stage.grow(2, behind="a", leader="b")
+    async with service_cluster("a", "b") as cluster:
+        await cluster.grow(2, behind="a", leader="b")
         for number in range(2):
-            await stage.base.produce(b"%d" % number)
+            await cluster.base.produce(b"%d" % number)
         leased = [
             batch
             for _ in range(2)
-            for batch in (await stage.lease("b", wait_ms=LONG_MS, client_id="me")).batches
+            for batch in (await cluster.lease("b", wait_ms=LONG_MS, client_id="me")).batches
         ]
-        reply = await stage.members["a"].extend(ExtendCall("default", "q", (), client_id="me"))
+        reply = await cluster.members["a"].extend(ExtendCall("default", "q", (), client_id="me"))
         assert {outcome.lease_id for outcome in reply.outcomes} == {
             batch.lease_id for batch in leased
         }
@@ -278,28 +286,30 @@ async def test_leases_of_a_client_are_extended_while_the_map_cannot_catch_up(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(directory, "CATCH_UP_S", 0.1)
-    async with staged("a", "b") as stage:
-        await stage.produce("a", b"x")
-        [batch] = (await stage.lease("a", client_id="me")).batches
-        stage.lead(PLACEMENT_GROUP, None)
-        reply = await stage.members["a"].extend(ExtendCall("default", "q", (), client_id="me"))
+    async with service_cluster("a", "b") as cluster:
+        await cluster.produce("a", b"x")
+        [batch] = (await cluster.lease("a", client_id="me")).batches
+        cluster.lead(PLACEMENT_GROUP, None)
+        reply = await cluster.members["a"].extend(ExtendCall("default", "q", (), client_id="me"))
         assert [outcome.lease_id for outcome in reply.outcomes] == [batch.lease_id]
 
 
 async def test_what_may_have_been_executed_in_one_partition_is_not_said_to_be_refused():
     """Partition 0 has no leader, and partition 1 executes without an answer."""
-    async with staged("a", "b", partitions=2) as stage:
+    async with service_cluster("a", "b", partitions=2) as cluster:
         for number in range(2):
-            await stage.base.produce(b"%d" % number)
+            await cluster.base.produce(b"%d" % number)
         leased = [
-            batch for _ in range(2) for batch in (await stage.lease("a", wait_ms=LONG_MS)).batches
+            batch for _ in range(2) for batch in (await cluster.lease("a", wait_ms=LONG_MS)).batches
         ]
         assert sorted(batch.partition for batch in leased) == [0, 1]
-        queue = stage.base.placement.map.find("default", "q")
+        queue = cluster.base.placement.map.find("default", "q")
         assert queue is not None
-        stage.lead(queue.groups[0], None)
-        stage.lead(queue.groups[1], "b")
-        stage.loses_answers = 100
+        cluster.lead(queue.groups[0], None)
+        cluster.lead(queue.groups[1], "b")
+        cluster.loses_answers = 100
         refs = tuple(LeasedRanges(batch.lease_id) for batch in leased)
-        completing = stage.members["a"].complete(CompleteCall("default", "q", refs, timeout_ms=300))
+        completing = cluster.members["a"].complete(
+            CompleteCall("default", "q", refs, timeout_ms=300)
+        )
         assert (await refusal(completing)).code is ErrorCode.OUTCOME_UNKNOWN

@@ -17,8 +17,8 @@ from querator.service.reading.queries import NOT_OPEN
 from querator.storage.environment import StorageCorrupt
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.service.routing.test_router import group_of
-from tests.unit.service.serving import Node, code, refusal, serving
-from tests.unit.service.stage import staged
+from tests.unit.service.service_cluster import service_cluster
+from tests.unit.service.service_node import ServiceNode, code, refusal, service_node
 
 LONGER = QueueSettings(lease_timeout_ms=77_000)
 
@@ -50,7 +50,7 @@ def damage(monkeypatch: pytest.MonkeyPatch, broken: GroupId) -> None:
     monkeypatch.setattr(turn, "Group", opened)
 
 
-async def update(node: Node, settings: QueueSettings, *mask: str) -> Any:
+async def update(node: ServiceNode, settings: QueueSettings, *mask: str) -> Any:
     return await node.admin.update_queue("default", "q", settings, mask, 0)
 
 
@@ -60,7 +60,7 @@ async def update(node: Node, settings: QueueSettings, *mask: str) -> Any:
 )
 async def test_a_change_is_refused_while_a_partition_is_stopped(monkeypatch, settings, mask):
     broken = Broken(monkeypatch)
-    async with serving(may_fail=True) as node:
+    async with service_node(may_fail=True) as node:
         before = await node.create(partitions=3)
         broken.groups = {before.groups[1]}
         broken_by = node.host.propose(before.groups[1], OpenReader("lake"))
@@ -79,10 +79,10 @@ async def test_a_change_is_refused_while_a_partition_is_stopped(monkeypatch, set
 
 async def test_a_partition_that_cannot_be_opened_is_named(monkeypatch):
     environment = MemoryEnvironment()
-    async with serving(environment) as node:
+    async with service_node(environment) as node:
         before = await node.create(partitions=3)
     damage(monkeypatch, before.groups[2])
-    async with serving(environment, may_fail=True) as node:
+    async with service_node(environment, may_fail=True) as node:
         error = await refusal(update(node, LONGER, "lease_timeout_ms"))
         assert (error.code, error.value) == (ErrorCode.STORAGE_FAILED, "2")
         assert "could not be read" in error.message
@@ -91,34 +91,34 @@ async def test_a_partition_that_cannot_be_opened_is_named(monkeypatch):
 
 async def test_a_partition_without_a_leader_is_waited_for_unless_a_replica_says_why(monkeypatch):
     Broken(monkeypatch)
-    async with staged("a", "b", partitions=2) as stage:
-        stage.lead(group_of(stage, 1), None)
-        queue = stage.base.placement.map.find("default", "q")
+    async with service_cluster("a", "b", partitions=2) as cluster:
+        cluster.lead(group_of(cluster, 1), None)
+        queue = cluster.base.placement.map.find("default", "q")
         assert queue is not None
-        await stopped.check_running(stage.members["a"].router, queue, deadline=None)
+        await stopped.check_running(cluster.members["a"].router, queue, deadline=None)
 
         async def fails(_: object) -> None:
             raise QueratorError(ErrorCode.INTERNAL, "it is stopped")
 
-        monkeypatch.setattr(stage.members["b"].router._answers, "answer", fails)
+        monkeypatch.setattr(cluster.members["b"].router._answers, "answer", fails)
         error = await refusal(
-            stopped.check_running(stage.members["a"].router, queue, deadline=None)
+            stopped.check_running(cluster.members["a"].router, queue, deadline=None)
         )
         assert (error.value, "partition 1 (node b: it is stopped)" in error.message) == ("1", True)
 
 
 async def test_a_node_whose_replica_is_not_open_says_that_it_does_not_lead(monkeypatch):
-    async with staged("a", "b") as stage:
-        group = group_of(stage)
-        host = stage.base.host
+    async with service_cluster("a", "b") as cluster:
+        group = group_of(cluster)
+        host = cluster.base.host
         monkeypatch.setattr(host, "status", lambda _: None)
-        error = await refusal(stage.members["b"].reads.answer(ClosureQuery(group)))
+        error = await refusal(cluster.members["b"].reads.answer(ClosureQuery(group)))
         # The caller continues with another node. A new replica opens soon: it does not count as
         # stopped.
         assert (error.code, error.field) == (ErrorCode.NOT_LEADER, "")
         assert "not open yet" in error.message
         broken = QueratorError(ErrorCode.INTERNAL, "a row is damaged")
         monkeypatch.setattr(host, "unreadable", lambda: {group: broken})
-        error = await refusal(stage.members["b"].reads.answer(ClosureQuery(group)))
+        error = await refusal(cluster.members["b"].reads.answer(ClosureQuery(group)))
         assert (error.code, error.field) == (ErrorCode.NOT_LEADER, NOT_OPEN)
         assert "a row is damaged" in error.message

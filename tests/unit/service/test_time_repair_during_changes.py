@@ -11,7 +11,7 @@ from querator.partition import dedup_export
 from querator.partition.dedup_export import ClosureQuery, FactsPage, FactsQuery
 from querator.placement.tasks.partition_calls import here
 from querator.raft.clock import SimulatedClock
-from tests.unit.service.serving import Node, serving
+from tests.unit.service.service_node import ServiceNode, service_node
 from tests.unit.service.test_undone_partition_changes import change, placed
 
 PAGE_ROWS = 4
@@ -25,7 +25,7 @@ class Repairing:
     set back during the second read, after its first page.
     """
 
-    def __init__(self, node: Node, clock: SimulatedClock, *, waits: bool) -> None:
+    def __init__(self, node: ServiceNode, clock: SimulatedClock, *, waits: bool) -> None:
         """`waits`: whether the second read waits until all rows have been dated again."""
         self._node = node
         self._clock = clock
@@ -62,7 +62,7 @@ async def test_what_is_remembered_is_read_anew_when_time_goes_back_while_it_is_r
 ):
     monkeypatch.setattr(dedup_export, "PAGE_ROWS_MAX", PAGE_ROWS)
     clock = SimulatedClock()
-    async with serving(clock=clock) as node:
+    async with service_node(clock=clock) as node:
         await node.create(partitions=1)
         await node.produce(b"x", keys=[b"first"])
         clock.advance(HOUR_MS)

@@ -20,7 +20,14 @@ from querator.placement.tasks import partition_calls, repartitioning
 from querator.placement.tasks.partition_calls import here
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.service.routing.test_router import rounds
-from tests.unit.service.serving import Node, code, payloads, producer_id, refusal, serving
+from tests.unit.service.service_node import (
+    ServiceNode,
+    code,
+    payloads,
+    producer_id,
+    refusal,
+    service_node,
+)
 from tests.unit.service.transactions.test_transactions import commit_call, fill
 
 WAIT_MS = 20_000
@@ -33,7 +40,7 @@ STAGED = tuple((b"%d" % number,) for number in range(12))
 class Road:
     """The path from the leader of group 0 to the partitions. It does not reach those in `away`."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ServiceNode) -> None:
         self.away: set[GroupId] = set()
         self.lost: tuple[type[Any], ...] = ()
         """Kinds of commands that are lost on the way to partitions in `away`. Empty: all commands
@@ -77,13 +84,13 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "AGAIN_AFTER_S_MAX", 0.05)
 
 
-def placed(node: Node) -> Queue:
+def placed(node: ServiceNode) -> Queue:
     found = node.placement.map.find("default", "q")
     assert found is not None
     return found
 
 
-def change(node: Node, partitions: int, **more: Any) -> "asyncio.Task[Queue]":
+def change(node: ServiceNode, partitions: int, **more: Any) -> "asyncio.Task[Queue]":
     settings = QueueSettings(partitions=partitions)
     return asyncio.get_running_loop().create_task(
         node.admin.update_queue("default", "q", settings, ("partitions",), 0, **more)
@@ -95,7 +102,7 @@ async def ended(task: "asyncio.Task[Any]") -> None:
     await asyncio.wait([task])
 
 
-async def assert_taken(node: Node, *partitions: int) -> None:
+async def assert_taken(node: ServiceNode, *partitions: int) -> None:
     """Produces with identities and with keys to these of four partitions, and without either."""
     for number in range(48):
         if partition_of_key(key := b"k%d" % number, 4) in partitions:
@@ -107,8 +114,8 @@ async def assert_taken(node: Node, *partitions: int) -> None:
 
 
 @asynccontextmanager
-async def with_four(environment: MemoryEnvironment | None = None) -> AsyncIterator[Node]:
-    async with serving(environment) as node:
+async def with_four(environment: MemoryEnvironment | None = None) -> AsyncIterator[ServiceNode]:
+    async with service_node(environment) as node:
         await node.create(partitions=4)
         yield node
 
@@ -215,7 +222,7 @@ async def test_partitions_that_a_lost_leader_left_closed_are_reopened():
         while not any(isinstance(one, Route) and one.open for one in road.told):
             await node.produce(b"x")
         await ended(changing)
-    async with serving(environment) as node:
+    async with service_node(environment) as node:
         road = Road(node)
         road.away, road.hangs = {placed(node).groups[3]}, True
         await node.until(lambda: placed(node).routing >= 1)

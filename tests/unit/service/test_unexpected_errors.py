@@ -13,9 +13,16 @@ from querator.model.transactions import Prepare
 from querator.service import moves
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import OVERLAYS
-from tests.unit.service.damaging import damage, garbage
-from tests.unit.service.serving import LONG_MS, Node, code, payloads, serving, whole
-from tests.unit.service.stage import Seat, Stage, staged
+from tests.unit.service.service_cluster import FakeHost, ServiceCluster, service_cluster
+from tests.unit.service.service_node import (
+    LONG_MS,
+    ServiceNode,
+    code,
+    payloads,
+    service_node,
+    whole,
+)
+from tests.unit.service.storage_damage import damage, garbage
 from tests.unit.service.test_moves import settled
 from tests.unit.service.transactions.test_transactions import commit_call, fill, nodes
 
@@ -25,7 +32,7 @@ def memory(environment: Any) -> MemoryEnvironment:
     return environment
 
 
-async def one_with_an_error(node: Node) -> GroupId:
+async def one_with_an_error(node: ServiceNode) -> GroupId:
     """Produces an item and retries it once. A separate row keeps the error of the retry."""
     queue = await node.create()
     await node.produce(b"one")
@@ -35,7 +42,7 @@ async def one_with_an_error(node: Node) -> GroupId:
 
 
 async def test_a_lease_that_cannot_be_loaded_goes_back():
-    async with serving() as node:
+    async with service_node() as node:
         group = await one_with_an_error(node)
         with (
             garbage(memory(node.environment), OVERLAYS, group),
@@ -48,7 +55,7 @@ async def test_a_lease_that_cannot_be_loaded_goes_back():
 
 
 async def test_a_delivery_that_cannot_be_loaded_goes_back():
-    async with serving() as node:
+    async with service_node() as node:
         group = await one_with_an_error(node)
         stream = await node.subscribe()
         with garbage(memory(node.environment), OVERLAYS, group):
@@ -60,11 +67,11 @@ async def test_a_delivery_that_cannot_be_loaded_goes_back():
         await stream.close(polite=True)
 
 
-class Failing(Seat):
+class Failing(FakeHost):
     """A host with a defect: the first `times` commands of a kind raise an unexpected error."""
 
-    def __init__(self, stage: Stage, name: str, kind: type, times: int = 1) -> None:
-        super().__init__(stage, name)
+    def __init__(self, cluster: ServiceCluster, name: str, kind: type, times: int = 1) -> None:
+        super().__init__(cluster, name)
         self._kind = kind
         self.times = times
         self.failed = asyncio.Event()
@@ -82,26 +89,26 @@ class Failing(Seat):
 
 
 async def test_a_lease_that_fails_as_none_should_is_answered():
-    async with staged("a", "b") as stage:
-        stage.members["a"].router._host = Failing(stage, "a", Lease)  # type: ignore[assignment]
-        await stage.produce("a", b"one")
-        assert await code(stage.lease("a", wait_ms=LONG_MS)) is ErrorCode.INTERNAL
-        reply = await stage.lease("a", wait_ms=LONG_MS)
+    async with service_cluster("a", "b") as cluster:
+        cluster.members["a"].router._host = Failing(cluster, "a", Lease)  # type: ignore[assignment]
+        await cluster.produce("a", b"one")
+        assert await code(cluster.lease("a", wait_ms=LONG_MS)) is ErrorCode.INTERNAL
+        reply = await cluster.lease("a", wait_ms=LONG_MS)
         assert payloads(*reply.batches) == [b"one"]
 
 
 async def test_a_transaction_goes_on_after_a_step_that_fails_as_none_should():
-    async with nodes("a", "b") as stage:
-        seat = Failing(stage, "a", Prepare)
-        stage.members["a"].router._host = seat  # type: ignore[assignment]
-        attempts = await fill(stage.members["a"], (b"one",))
-        await stage.members["a"].commit(commit_call(attempts))
+    async with nodes("a", "b") as cluster:
+        seat = Failing(cluster, "a", Prepare)
+        cluster.members["a"].router._host = seat  # type: ignore[assignment]
+        attempts = await fill(cluster.members["a"], (b"one",))
+        await cluster.members["a"].commit(commit_call(attempts))
         assert seat.failed.is_set()
-        assert payloads(*(await stage.lease("a", wait_ms=LONG_MS)).batches) == [b"one"]
+        assert payloads(*(await cluster.lease("a", wait_ms=LONG_MS)).batches) == [b"one"]
 
 
 async def test_moves_go_on_when_what_is_to_be_moved_can_be_read_again():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead")
         queue = await node.create(dead_queue="dead")
         await node.produce(b"one")

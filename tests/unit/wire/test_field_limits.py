@@ -15,7 +15,7 @@ from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
 from querator.wire import frames, lease, produce, queues, settle
 from querator.wire.field_checks import RequestLimits
 from querator.wire.fields import prefix
-from tests.unit.wire import requests as make
+from tests.unit.wire import valid_requests as make
 
 SMALL = RequestLimits(payload_bytes_max=100, request_bytes_max=2_000, request_items_max=3)
 # For limits that the limit of a request's bytes would hide.

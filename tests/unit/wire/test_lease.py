@@ -15,7 +15,7 @@ from querator.model.calls import (
 )
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import frames, lease
-from tests.unit.wire import requests as make
+from tests.unit.wire import valid_requests as make
 
 u16, u32 = st.integers(0, 2**16), st.integers(0, 2**32 - 1)
 instants = st.integers(0, 4 * make.NOW_MS)

@@ -13,7 +13,7 @@ from querator.model.routing import slot_of_key
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import fields, frames, produce
 from querator.wire.field_checks import RequestLimits
-from tests.unit.wire import requests as make
+from tests.unit.wire import valid_requests as make
 
 TAG = b"\x7a"
 

@@ -20,7 +20,7 @@ from querator.model.queues import Queue, QueueSettings, QueueState
 from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
 from querator.wire import queues
 from querator.wire.queues import PageCall, QueueName
-from tests.unit.wire import requests as make
+from tests.unit.wire import valid_requests as make
 
 ORDERS = QueueName("default", "orders")
 settings = st.builds(

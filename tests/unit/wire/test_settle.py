@@ -20,7 +20,7 @@ from querator.model.commands import Ranges
 from querator.model.errors import ErrorCode
 from querator.v1 import errors_pb2, queue_service_pb2
 from querator.wire import frames, settle
-from tests.unit.wire import requests as make
+from tests.unit.wire import valid_requests as make
 
 REF = (LeasedRanges(make.LEASE_ID),)
 

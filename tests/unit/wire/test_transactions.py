@@ -21,7 +21,7 @@ from querator.v1 import items_pb2
 from querator.v1 import transaction_service_pb2 as pb
 from querator.wire import transactions
 from querator.wire.field_checks import RequestLimits
-from tests.unit.wire import requests as make
+from tests.unit.wire import valid_requests as make
 
 ATTEMPT = bytes(range(16))
 

@@ -1,4 +1,4 @@
-"""The consumer against a scripted node."""
+"""The consumer against `FakeNode`."""
 
 import asyncio
 from datetime import timedelta
@@ -11,7 +11,7 @@ from querator.client.consuming.subscribing import Subscribing
 from querator.client.errors import LeaseLost, Unavailable
 from querator.model import limits
 from querator.v1 import queue_service_pb2
-from tests.unit.client.scripted_node import ScriptedNode, until
+from tests.unit.client.fake_node import FakeNode, until
 
 IDLE = timedelta(milliseconds=200)
 WAIT_SECONDS = 20
@@ -22,7 +22,7 @@ def _batch(start: int, count: int) -> list[bytes]:
 
 
 async def test_items_come_in_order_and_are_completed():
-    async with ScriptedNode.running() as node, Client(node.address, client_id="me") as client:
+    async with FakeNode.running() as node, Client(node.address, client_id="me") as client:
         await node.make_ready(_batch(0, 3), _batch(3, 2))
         got = []
         async with client.consumer("q", idle_timeout=IDLE) as consumer:
@@ -36,7 +36,7 @@ async def test_items_come_in_order_and_are_completed():
 
 
 async def test_what_is_held_never_exceeds_the_prefetch():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready(*(_batch(n, 1) for n in range(50)))
         async with client.consumer("q", prefetch_items=4, idle_timeout=IDLE) as consumer:
             held: list[LeasedItem] = []
@@ -52,7 +52,7 @@ async def test_what_is_held_never_exceeds_the_prefetch():
 
 
 async def test_settles_of_one_moment_share_a_frame():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready(_batch(0, 10), _batch(10, 10))
         async with client.consumer("q") as consumer:
             items = [await anext(consumer) for _ in range(20)]
@@ -76,7 +76,7 @@ async def test_settles_of_one_moment_share_a_frame():
 
 
 async def test_whole_batches_take_one_settle_each():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready(*(_batch(n, 100) for n in range(0, 1000, 100)))
         payloads = []
         async with client.consumer("q", idle_timeout=IDLE) as consumer:
@@ -88,7 +88,7 @@ async def test_whole_batches_take_one_settle_each():
 
 
 async def test_a_batch_completes_what_is_left_of_it():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready(_batch(0, 5))
         async with client.consumer("q") as consumer:
             async for batch in consumer.batches():
@@ -105,7 +105,7 @@ async def test_a_batch_completes_what_is_left_of_it():
 
 
 async def test_a_lost_lease_is_told_to_the_items_that_are_lost():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready(_batch(0, 3))
         node.lost = {2}
         async with client.consumer("q") as consumer:
@@ -120,7 +120,7 @@ async def test_a_lost_lease_is_told_to_the_items_that_are_lost():
 
 
 async def test_settles_survive_their_connection():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready(_batch(0, 4))
         async with client.consumer("q") as consumer:
             items = [await anext(consumer) for _ in range(4)]
@@ -135,7 +135,7 @@ async def test_settles_survive_their_connection():
 
 
 async def test_the_next_stream_says_which_leases_are_held():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready(*(_batch(n, 1) for n in range(5)))
         async with client.consumer("q") as consumer:
             items = [await anext(consumer) for _ in range(5)]
@@ -158,7 +158,7 @@ async def test_the_next_stream_says_which_leases_are_held():
 
 async def test_settles_that_are_still_gathered_hold_their_leases(monkeypatch):
     monkeypatch.setattr(settling, "LINGER_SECONDS", 60.0)
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready(*(_batch(n, 1) for n in range(3)))
         async with client.consumer("q") as consumer:
             first, second, _ = [await anext(consumer) for _ in range(3)]
@@ -174,7 +174,7 @@ async def test_settles_that_are_still_gathered_hold_their_leases(monkeypatch):
 
 
 async def test_two_consumers_of_one_client_have_different_names():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         for _ in range(2):
             async with client.consumer("q") as consumer:
                 await node.make_ready(_batch(0, 1))
@@ -200,7 +200,7 @@ def test_leases_beyond_what_can_be_said_are_left_alone(monkeypatch):
 
 
 async def test_a_broken_stream_that_releases_takes_its_items_with_it():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready(_batch(0, 2), _batch(2, 2))
         async with client.consumer("q", release_on_disconnect=True, prefetch_items=4) as consumer:
             first = await anext(consumer)
@@ -216,7 +216,7 @@ async def test_a_broken_stream_that_releases_takes_its_items_with_it():
 
 
 async def test_run_completes_retries_and_releases():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready(_batch(0, 6))
         told = []
 
@@ -247,7 +247,7 @@ async def test_run_completes_retries_and_releases():
 
 
 async def test_the_items_of_one_delivery_are_handled_side_by_side():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready(_batch(0, 5))
         everybody = asyncio.Barrier(5)
 
@@ -264,7 +264,7 @@ async def test_one_reader_is_not_idle_while_others_are_served(monkeypatch):
     loop, passed = asyncio.get_running_loop(), 0.0
     clock = loop.time
     monkeypatch.setattr(loop, "time", lambda: clock() + passed)
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         handled: asyncio.Queue[bytes] = asyncio.Queue()
         everybody = asyncio.Barrier(3)
 
@@ -291,7 +291,7 @@ async def test_one_reader_is_not_idle_while_others_are_served(monkeypatch):
 
 async def test_a_cancelled_run_gives_its_items_back_and_leaves_nothing_behind():
     before = asyncio.all_tasks()
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready(_batch(0, 3))
         started = asyncio.Event()
 
@@ -315,7 +315,7 @@ async def test_a_cancelled_run_gives_its_items_back_and_leaves_nothing_behind():
 
 
 async def test_stop_ends_all_iterations():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         async with client.consumer("q") as consumer:
             await node.make_ready(_batch(0, 1))
             await anext(consumer)
@@ -331,7 +331,7 @@ async def test_stop_ends_all_iterations():
 
 
 async def test_closing_the_client_ends_its_consumers():
-    async with ScriptedNode.running() as node:
+    async with FakeNode.running() as node:
         client = Client(node.address)
         async with client.consumer("q") as consumer:
             await node.make_ready(_batch(0, 1))
@@ -344,7 +344,7 @@ async def test_closing_the_client_ends_its_consumers():
 
 
 async def test_what_comes_too_late_is_given_back_instead_of_handed_out():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         node.lease_timeout_seconds = 0
         await node.make_ready(_batch(0, 3))
         async with client.consumer("q", auto_extend=False, idle_timeout=IDLE) as consumer:
@@ -356,7 +356,7 @@ async def test_what_comes_too_late_is_given_back_instead_of_handed_out():
 
 
 async def test_a_batch_is_not_handed_out_in_both_ways():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready(_batch(0, 2))
         async with client.consumer("q") as consumer:
             await anext(consumer)

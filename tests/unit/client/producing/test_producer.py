@@ -1,4 +1,4 @@
-"""The producer against a scripted node."""
+"""The producer against `FakeNode`."""
 
 import asyncio
 from datetime import timedelta
@@ -18,13 +18,13 @@ from querator.client.errors import (
     Unavailable,
 )
 from querator.v1 import queue_service_pb2
-from tests.unit.client.scripted_node import ScriptedNode, refusal
+from tests.unit.client.fake_node import FakeNode, refusal
 
 SHORT = timedelta(milliseconds=200)
 
 
 async def test_calls_at_the_same_time_share_requests_and_keep_their_order():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         async with client.producer("q", batch_items=50) as producer:
             stored = await asyncio.gather(*(producer.produce(b"%d" % n) for n in range(200)))
     assert node.stored == [b"%d" % n for n in range(200)]
@@ -34,7 +34,7 @@ async def test_calls_at_the_same_time_share_requests_and_keep_their_order():
 
 
 async def test_bulk_submits_and_single_calls_of_one_task_stay_in_order():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         async with client.producer("q", batch_items=10, max_in_flight=3) as producer:
             await producer.submit(b"0")
             stored = await producer.produce_many(b"%d" % n for n in range(1, 95))
@@ -47,7 +47,7 @@ async def test_bulk_submits_and_single_calls_of_one_task_stay_in_order():
 
 
 async def test_large_items_are_cut_into_requests_by_bytes():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         async with client.producer("q", batch_bytes=1000) as producer:
             await producer.produce_many([b"x" * 400] * 5 + [b"y" * 3000])
     assert [len(request.items) for request in node.requests] == [1, 2, 1, 1, 1]
@@ -55,7 +55,7 @@ async def test_large_items_are_cut_into_requests_by_bytes():
 
 
 async def test_an_answer_lost_with_its_connection_is_asked_for_again():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         node.cut_answers = 3
         async with client.producer("q", batch_items=5) as producer:
             stored = await producer.produce_many(b"%d" % n for n in range(50))
@@ -65,7 +65,7 @@ async def test_an_answer_lost_with_its_connection_is_asked_for_again():
 
 
 async def test_a_single_call_is_idempotent_as_well():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         node.cut_answers = 2
         stored = await client.produce("q", b"a", b"b")
     assert node.stored == [b"a", b"b"]
@@ -74,7 +74,7 @@ async def test_a_single_call_is_idempotent_as_well():
 
 
 async def test_after_single_calls_were_forgotten_the_next_one_has_a_new_identity():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         await client.produce("q", b"a")
         forgotten = node.requests[-1].producer_id
 
@@ -89,7 +89,7 @@ async def test_after_single_calls_were_forgotten_the_next_one_has_a_new_identity
 
 
 async def test_a_refusal_for_the_time_being_keeps_the_order():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         refused: list[int] = []
 
         def decide(request):
@@ -106,7 +106,7 @@ async def test_a_refusal_for_the_time_being_keeps_the_order():
 
 
 async def test_a_bad_item_among_gathered_ones_fails_alone():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
 
         def decide(request):
             for index, item in enumerate(request.items):
@@ -129,7 +129,7 @@ async def test_a_bad_item_among_gathered_ones_fails_alone():
 
 
 async def test_bulk_names_the_item_by_its_place_in_the_call_and_sees_the_rest_through():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
 
         def decide(request):
             payloads = [item.payload for item in request.items]
@@ -149,7 +149,7 @@ async def test_bulk_names_the_item_by_its_place_in_the_call_and_sees_the_rest_th
 
 
 async def test_flush_and_the_end_of_the_block_raise_what_nobody_asked_for():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         node.decide = lambda request: refusal("QUEUE_NOT_FOUND")
         with pytest.raises(QueueNotFound):
             async with client.producer("q") as producer:
@@ -163,7 +163,7 @@ async def test_flush_and_the_end_of_the_block_raise_what_nobody_asked_for():
 
 
 async def test_full_for_too_long_says_full():
-    async with ScriptedNode.running() as node, Client(node.address, request_timeout=SHORT) as c:
+    async with FakeNode.running() as node, Client(node.address, request_timeout=SHORT) as c:
         node.decide = lambda request: refusal("QUEUE_FULL")
         async with c.producer("q") as producer:
             with pytest.raises(QueueFull):
@@ -173,7 +173,7 @@ async def test_full_for_too_long_says_full():
 
 
 async def test_a_repeat_that_is_refused_leaves_the_outcome_of_the_first_attempt_unknown():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         node.cut_answers = 1
         forgotten: list[bytes] = []
 
@@ -192,7 +192,7 @@ async def test_a_repeat_that_is_refused_leaves_the_outcome_of_the_first_attempt_
 
 @pytest.mark.parametrize("ordered", [True, False])
 async def test_a_stream_that_breaks_leaves_the_outcome_unknown_when_the_repeat_is_refused(ordered):
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         asked: list[int] = []
 
         def decide(request: queue_service_pb2.ProduceRequest) -> Any:
@@ -208,7 +208,7 @@ async def test_a_stream_that_breaks_leaves_the_outcome_unknown_when_the_repeat_i
 
 
 async def test_no_answer_in_time_leaves_the_outcome_unknown():
-    async with ScriptedNode.running() as node, Client(node.address, request_timeout=SHORT) as c:
+    async with FakeNode.running() as node, Client(node.address, request_timeout=SHORT) as c:
         node.silent = True
         async with c.producer("q") as producer:
             with pytest.raises(OutcomeUnknown):
@@ -218,7 +218,7 @@ async def test_no_answer_in_time_leaves_the_outcome_unknown():
 
 
 async def test_a_full_window_holds_callers_back():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         node.silent = True
         producer = client.producer("q", batch_items=2, max_in_flight=3)
         given: list[int] = []
@@ -244,7 +244,7 @@ async def test_a_full_window_holds_callers_back():
 
 async def test_leaving_by_an_exception_does_not_wait_and_leaves_nothing_behind():
     before = asyncio.all_tasks()
-    async with ScriptedNode.running() as node:
+    async with FakeNode.running() as node:
         node.silent = True
         async with Client(node.address) as client:
             producer = client.producer("q")
@@ -266,7 +266,7 @@ async def test_leaving_by_an_exception_does_not_wait_and_leaves_nothing_behind()
 
 
 async def test_a_cancelled_caller_disturbs_nobody():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         async with client.producer("q", batch_items=4, max_in_flight=1) as producer:
             async with asyncio.TaskGroup() as tasks:
                 calls = [tasks.create_task(producer.produce(b"%d" % n)) for n in range(40)]
@@ -290,7 +290,7 @@ async def test_nobody_listening_is_an_error_that_says_so():
 
 
 async def test_a_closed_client_says_so():
-    async with ScriptedNode.running() as node:
+    async with FakeNode.running() as node:
         client = Client(node.address)
         await client.produce("q", b"x")
         producer = client.producer("q")

@@ -24,7 +24,7 @@ from querator.client.transport.channel import Connection
 from querator.client.transport.nodes import Nodes
 from querator.client.values import split_addresses
 from querator.v1 import errors_pb2, queue_service_pb2
-from tests.unit.client.scripted_node import ScriptedNode, refusal, until
+from tests.unit.client.fake_node import FakeNode, refusal, until
 
 SOON = timedelta(milliseconds=300)
 WHILE = timedelta(seconds=2)
@@ -35,7 +35,7 @@ NOBODY = "127.0.0.1:1"
 async def cluster(*names: str, leaders: tuple[str, ...] = ("a",)) -> AsyncIterator[Any]:
     """Nodes that know each other and share one store."""
     async with AsyncExitStack() as stack:
-        nodes = [await stack.enter_async_context(ScriptedNode.running()) for _ in names]
+        nodes = [await stack.enter_async_context(FakeNode.running()) for _ in names]
         routing = queue_service_pb2.GetRoutingResponse(leaders=leaders)
         for name, node in zip(names, nodes, strict=True):
             routing.nodes.add(name=name, client_address=node.address)
@@ -67,7 +67,7 @@ def test_addresses() -> None:
 
 
 async def test_a_call_goes_to_whoever_answers():
-    async with ScriptedNode.running() as node:
+    async with FakeNode.running() as node:
         for _ in range(4):
             async with Client(f"{NOBODY},{node.address}") as client:
                 await client.produce("q", b"x")
@@ -241,7 +241,7 @@ async def test_an_ordered_producer_follows_the_leader():
 
 @pytest.mark.parametrize("unary", [True, False])
 async def test_a_node_to_which_no_connection_comes_about_is_left(unary: bool):
-    async with nobody_at_home() as silent, ScriptedNode.running() as node:
+    async with nobody_at_home() as silent, FakeNode.running() as node:
         for _ in range(5):
             # gRPC alone would wait for 3 s.
             async with Client([silent, node.address], request_timeout=WHILE) as client:
@@ -254,7 +254,7 @@ async def test_a_node_to_which_no_connection_comes_about_is_left(unary: bool):
 
 
 async def test_an_ordered_producer_does_not_wait_for_a_leader_that_is_not_reached():
-    async with nobody_at_home() as silent, ScriptedNode.running() as node:
+    async with nobody_at_home() as silent, FakeNode.running() as node:
         node.routing = queue_service_pb2.GetRoutingResponse(node="a", leaders=["b"])
         node.routing.nodes.add(name="a", client_address=node.address)
         node.routing.nodes.add(name="b", client_address=silent)
@@ -335,7 +335,7 @@ UNSETTLED = (
 
 
 async def test_a_partition_that_cannot_settle_is_asked_again_by_a_consumer():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready([b"x"])
         async with client.consumer("q") as consumer:
             item = await anext(consumer)
@@ -345,7 +345,7 @@ async def test_a_partition_that_cannot_settle_is_asked_again_by_a_consumer():
 
 
 async def test_a_partition_that_cannot_settle_is_asked_again_by_a_call():
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         node.unsettled.extend(UNSETTLED)
         ref = LeaseRef("1.0.1", (1,))
         [outcome] = await client.complete("q", ref)
@@ -355,7 +355,7 @@ async def test_a_partition_that_cannot_settle_is_asked_again_by_a_call():
 
 async def test_what_a_partition_never_settles_is_an_error():
     async with (
-        ScriptedNode.running() as node,
+        FakeNode.running() as node,
         Client(node.address, request_timeout=SOON) as client,
     ):
         node.unsettled.extend([errors_pb2.ERROR_CODE_NOT_LEADER] * 100)
@@ -406,7 +406,7 @@ async def test_a_producer_stays_with_a_slow_node_where_there_is_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(produce_stream, "PATIENCE_SECONDS_MIN", 0.01)
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         async with client.producer("q", batch_items=1) as producer:
             await producer.produce(b"0")
             node.silent = True
@@ -436,7 +436,7 @@ async def test_a_consumer_leaves_a_node_that_is_cut_off():
 
 
 async def test_what_a_node_says_is_told_rather_than_that_another_one_is_silent():
-    async with ScriptedNode.running() as node:
+    async with FakeNode.running() as node:
         node.decide = lambda _: refusal("UNAVAILABLE")
         async with Client([node.address, NOBODY, "127.0.0.1:2"], request_timeout=SOON) as client:
             with pytest.raises(Unavailable, match="told to say UNAVAILABLE"):
@@ -447,7 +447,7 @@ async def test_a_settle_of_many_keeps_what_is_known_when_a_repeat_is_refused():
     """One lease is completed, and the outcome of another one is unknown. The repeat for that lease
     is refused, which changes nothing about the completed one.
     """
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         node.unsettled.append(errors_pb2.ERROR_CODE_OUTCOME_UNKNOWN)
         node.completes.extend((None, refusal("QUEUE_NOT_FOUND")))
         unknown, done = await client.complete(
@@ -459,7 +459,7 @@ async def test_a_settle_of_many_keeps_what_is_known_when_a_repeat_is_refused():
 
 async def test_leases_of_a_later_call_that_is_refused_have_the_refusal(monkeypatch):
     monkeypatch.setattr("querator.model.limits.REQUEST_LEASES_MAX", 1)
-    async with ScriptedNode.running() as node, Client(node.address) as client:
+    async with FakeNode.running() as node, Client(node.address) as client:
         node.completes.extend((None, refusal("QUEUE_NOT_FOUND")))
         done, refused = await client.complete(
             "q", LeaseRef("1", (1,)), LeaseRef("2", (2,)), check=False

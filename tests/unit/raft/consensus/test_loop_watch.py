@@ -18,9 +18,9 @@ from querator.raft.group.leadership import TRANSFER_TIMEOUT_S
 from querator.raft.host import Host
 from querator.raft.requests import Leadership, Transfer
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.register import Owner, RegisterMachine
-from tests.unit.raft.trio import World, future, key
-from tests.unit.raft.wiring import Station, info, stations
+from tests.unit.raft.fake_machine import EventRecorder, RegisterMachine
+from tests.unit.raft.raft_cluster import RaftCluster, future, key
+from tests.unit.raft.tcp_cluster import TcpNode, info, tcp_nodes
 
 G = GroupId(1)
 
@@ -95,75 +95,75 @@ def test_turns_that_take_long_say_nothing_about_the_loop() -> None:
     assert not blocked_for(30, step_s=10).watch.hangs
 
 
-def hang(world: World, name: str, *, hangs: bool = True) -> None:
-    turns = world.nodes[name].turns
+def hang(cluster: RaftCluster, name: str, *, hangs: bool = True) -> None:
+    turns = cluster.nodes[name].turns
     assert turns is not None
     turns.loop_watch.hangs = hangs
-    world.turn(world.nodes[name])
+    cluster.turn(cluster.nodes[name])
 
 
 def test_a_leader_whose_loop_hangs_gives_its_leadership_away() -> None:
-    world = World("a", "b", "c")
-    hung = world.leader()
-    world.pass_s(1)
-    hang(world, hung)
-    world.until(lambda: world.leaders and hung not in world.leaders, within_s=1)
-    assert world.added(1)[0] == 1
+    cluster = RaftCluster("a", "b", "c")
+    hung = cluster.leader()
+    cluster.pass_s(1)
+    hang(cluster, hung)
+    cluster.until(lambda: cluster.leaders and hung not in cluster.leaders, within_s=1)
+    assert cluster.added(1)[0] == 1
 
 
-def took_office(world: World, name: str) -> bool:
-    return (name, Leadership(G, True)) in world.events
+def took_office(cluster: RaftCluster, name: str) -> bool:
+    return (name, Leadership(G, True)) in cluster.events
 
 
 def test_it_takes_no_leadership_that_is_given_to_it_until_it_goes_on() -> None:
-    world = World("a", "b", "c")
-    leader = world.leader()
-    world.pass_s(1)
-    hung = next(name for name in world.nodes if name != leader)
-    hang(world, hung)
-    world.ask(leader, Transfer(G, key(hung), future()))
-    world.pass_s(TRANSFER_TIMEOUT_S + 1)
-    assert world.leaders == [leader]
-    assert not took_office(world, hung)
-    hang(world, hung, hangs=False)
-    world.ask(leader, Transfer(G, key(hung), future()))
-    world.until(lambda: world.leaders == [hung], within_s=1)
+    cluster = RaftCluster("a", "b", "c")
+    leader = cluster.leader()
+    cluster.pass_s(1)
+    hung = next(name for name in cluster.nodes if name != leader)
+    hang(cluster, hung)
+    cluster.ask(leader, Transfer(G, key(hung), future()))
+    cluster.pass_s(TRANSFER_TIMEOUT_S + 1)
+    assert cluster.leaders == [leader]
+    assert not took_office(cluster, hung)
+    hang(cluster, hung, hangs=False)
+    cluster.ask(leader, Transfer(G, key(hung), future()))
+    cluster.until(lambda: cluster.leaders == [hung], within_s=1)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_it_leaves_elections_to_the_others(seed: int) -> None:
-    world = World("a", "b", "c", seed=seed)
-    gone = world.leader()
-    world.pass_s(1)
-    hung, other = (name for name in world.nodes if name != gone)
-    hang(world, hung)
-    world.stop(gone)
-    world.until(lambda: world.leaders)
-    assert world.leaders == [other]
-    assert not took_office(world, hung)
+    cluster = RaftCluster("a", "b", "c", seed=seed)
+    gone = cluster.leader()
+    cluster.pass_s(1)
+    hung, other = (name for name in cluster.nodes if name != gone)
+    hang(cluster, hung)
+    cluster.stop(gone)
+    cluster.until(lambda: cluster.leaders)
+    assert cluster.leaders == [other]
+    assert not took_office(cluster, hung)
 
 
 def test_when_it_alone_has_the_whole_log_it_brings_another_one_up_to_date() -> None:
-    world = World("a", "b", "c")
-    first = world.leader()
-    world.pass_s(1)
-    hung, behind = (name for name in world.nodes if name != first)
-    world.separate(behind)
-    world.added(1)
-    hang(world, hung)
-    world.stop(first)
-    world.heal()
-    world.until(lambda: world.leaders == [behind])
-    assert took_office(world, hung)
-    assert world.added(2)[0] == 3
+    cluster = RaftCluster("a", "b", "c")
+    first = cluster.leader()
+    cluster.pass_s(1)
+    hung, behind = (name for name in cluster.nodes if name != first)
+    cluster.separate(behind)
+    cluster.added(1)
+    hang(cluster, hung)
+    cluster.stop(first)
+    cluster.heal()
+    cluster.until(lambda: cluster.leaders == [behind])
+    assert took_office(cluster, hung)
+    assert cluster.added(2)[0] == 3
 
 
 class Running:
     """A host on an event loop of its own, in a thread of its own."""
 
-    def __init__(self, station: Station, replicas: tuple[Replica, ...]) -> None:
-        self.owner = Owner()
-        self._station = station
+    def __init__(self, tcp_node: TcpNode, replicas: tuple[Replica, ...]) -> None:
+        self.owner = EventRecorder()
+        self._station = tcp_node
         self._replicas = replicas
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
@@ -206,12 +206,12 @@ class Running:
 
 @contextmanager
 def three() -> Iterator[list[Running]]:
-    made = [Station(info(name)) for name in "abc"]
-    for station in made:
-        station.knows(*made)
-    replicas = tuple(Replica(number, station.key) for number, station in enumerate(made, 1))
-    running = [Running(station, replicas) for station in made]
-    with stations(*made):
+    made = [TcpNode(info(name)) for name in "abc"]
+    for tcp_node in made:
+        tcp_node.knows(*made)
+    replicas = tuple(Replica(number, tcp_node.key) for number, tcp_node in enumerate(made, 1))
+    running = [Running(tcp_node, replicas) for tcp_node in made]
+    with tcp_nodes(*made):
         for one in running:
             one.start()
         try:

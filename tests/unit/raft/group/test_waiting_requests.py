@@ -24,7 +24,7 @@ from querator.raft.messages import (
 )
 from querator.raft.peer_outbox import PeerOutbox
 from querator.raft.requests import Call
-from tests.unit.raft.trio import World, future
+from tests.unit.raft.raft_cluster import RaftCluster, future
 
 A, B = node_key("a", "1"), node_key("b", "1")
 G, H = GroupId(1), GroupId(2)
@@ -316,15 +316,15 @@ def test_who_finds_no_room_is_called_when_there_is():
 
 def test_a_node_without_a_majority_does_not_wait_for_one_when_it_stops():
     """Other nodes may still apply the entries of its log later: this node cannot know."""
-    world = World("a", "b", "c")
-    world.added(1)
-    world.until(world.alike)
-    leader = world.nodes[world.leader()]
+    cluster = RaftCluster("a", "b", "c")
+    cluster.added(1)
+    cluster.until(cluster.alike)
+    leader = cluster.nodes[cluster.leader()]
     assert leader.turns is not None
-    world.separate(leader.name)
-    world.add(leader.name, 7)
-    world.step()
+    cluster.separate(leader.name)
+    cluster.add(leader.name, 7)
+    cluster.step()
     assert not leader.turns.all_answered, "the others may answer in a moment"
-    world.pass_s(3)
-    assert world.errors == []
+    cluster.pass_s(3)
+    assert cluster.errors == []
     assert leader.turns.all_answered

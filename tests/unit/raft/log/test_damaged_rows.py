@@ -16,8 +16,8 @@ from querator.storage.environment import WriteTransaction
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.sealed import seal
 from querator.storage.tables import APPLIED, ATTACHMENTS, LOG, MEMBERS
-from tests.unit.raft.hosting import hosting
-from tests.unit.raft.register import Owner, RegisterMachine, read
+from tests.unit.raft.fake_machine import EventRecorder, RegisterMachine, read
+from tests.unit.raft.running_host import running_host
 
 G1, G2 = GroupId(1), GroupId(2)
 G7 = GroupId(7)
@@ -71,15 +71,15 @@ def lose_entries_that_are_not_applied(txn: WriteTransaction) -> None:
 )
 async def test_damage_stops_one_group(damage):
     environment = MemoryEnvironment()
-    async with hosting(environment, RegisterMachine(1), RegisterMachine(2)) as host:
+    async with running_host(environment, RegisterMachine(1), RegisterMachine(2)) as host:
         await host.propose(G1, 1)
         await host.propose(G1, 1)
         await host.propose(G2, 2)
     txn = environment.begin()
     damage(txn)
     txn.commit(sync=True)
-    owner = Owner()
-    async with hosting(environment, RegisterMachine(2), owner=owner) as host:
+    owner = EventRecorder()
+    async with running_host(environment, RegisterMachine(2), owner=owner) as host:
         with pytest.raises(QueratorError) as caught:
             await host.create_group(G1, RegisterMachine(1))
         assert caught.value.code is ErrorCode.INTERNAL
@@ -123,7 +123,7 @@ def test_golden_bytes():
 
 async def test_golden_bytes_of_the_applied_index():
     environment, clock = MemoryEnvironment(), SimulatedClock(wall_ms=1_700_000_000_000)
-    async with hosting(environment, RegisterMachine(1), clock=clock) as host:
+    async with running_host(environment, RegisterMachine(1), clock=clock) as host:
         assert await host.propose(G1, 1) == (1, 2)
     with environment.snapshot() as snapshot:
         value = APPLIED.get(snapshot, G1)
@@ -134,7 +134,7 @@ async def test_golden_bytes_of_the_applied_index():
 @pytest.mark.parametrize("wanted", [True, False])
 async def test_an_attachment_is_written_again_while_it_belongs_there(wanted: bool):
     environment = MemoryEnvironment()
-    async with hosting(environment, RegisterMachine(1)) as host:
+    async with running_host(environment, RegisterMachine(1)) as host:
         await host.propose(G1, 2, b"attached")
         with environment.snapshot() as txn:
             [(key, stored)] = list(ATTACHMENTS.rows(txn, G1))
@@ -146,7 +146,7 @@ async def test_an_attachment_is_written_again_while_it_belongs_there(wanted: boo
 
 async def test_an_attachment_that_finds_no_space_is_not_written_again():
     environment = MemoryEnvironment(quota_bytes=64 * 1024)
-    async with hosting(environment, RegisterMachine(1)) as host:
+    async with running_host(environment, RegisterMachine(1)) as host:
         with pytest.raises(QueratorError) as caught:
             await host.mend(G1, 1, 0, bytes(1024 * 1024), lambda txn: True)
         assert caught.value.code is ErrorCode.STORAGE_FULL

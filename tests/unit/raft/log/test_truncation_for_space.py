@@ -13,8 +13,8 @@ from querator.model.limits import KIB, MIB, REQUEST_ITEMS_MAX
 from querator.partition.machine import PartitionMachine
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import ATTACHMENTS
-from tests.unit.raft.hosting import hosting
-from tests.unit.raft.register import HELD, Owner, RegisterMachine
+from tests.unit.raft.fake_machine import HELD, EventRecorder, RegisterMachine
+from tests.unit.raft.running_host import running_host
 
 G1, G2 = GroupId(1), GroupId(2)
 PAYLOAD = b"p" * (64 * KIB)
@@ -22,14 +22,14 @@ PAYLOAD = b"p" * (64 * KIB)
 
 async def test_a_log_does_not_fill_the_storage_with_what_the_machine_let_go_of():
     environment = MemoryEnvironment(quota_bytes=4 * MIB)
-    async with hosting(environment, RegisterMachine(1)) as host:
+    async with running_host(environment, RegisterMachine(1)) as host:
         for count in range(1, 200):
             assert (await host.propose(G1, 1, PAYLOAD))[0] == count
 
 
 async def test_the_log_of_a_group_that_rests_gives_way_to_others():
     environment = MemoryEnvironment(quota_bytes=4 * MIB)
-    async with hosting(environment, RegisterMachine(1), RegisterMachine(2)) as host:
+    async with running_host(environment, RegisterMachine(1), RegisterMachine(2)) as host:
         for _ in range(24):
             await host.propose(G1, 1, PAYLOAD)
         for count in range(1, 100):
@@ -40,16 +40,16 @@ async def test_the_log_of_a_group_that_rests_gives_way_to_others():
         status = host.status(G1)
         assert status is not None
         assert status.log_first == status.log_last
-    async with hosting(environment.crash(), RegisterMachine(1), RegisterMachine(2)) as host:
+    async with running_host(environment.crash(), RegisterMachine(1), RegisterMachine(2)) as host:
         assert (await host.propose(G1, 1))[0] == 25
         assert (await host.propose(G2, 1))[0] == 100
 
 
 async def test_what_commands_ask_for_counts_too():
-    environment, owner = MemoryEnvironment(quota_bytes=8 * MIB), Owner()
+    environment, owner = MemoryEnvironment(quota_bytes=8 * MIB), EventRecorder()
     lengths = pack("<I", 1) * REQUEST_ITEMS_MAX
     codes: set[ErrorCode | None] = set()
-    async with hosting(environment, owner=owner) as host:
+    async with running_host(environment, owner=owner) as host:
         await host.create_group(G1, PartitionMachine(1))
         settings = PartitionSettings(
             namespace="default",

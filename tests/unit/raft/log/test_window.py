@@ -9,8 +9,8 @@ from querator.model.limits import KIB, LOG_PART_BYTES_MAX, LOG_PART_BYTES_MIN, M
 from querator.raft.host import Host
 from querator.raft.log.window import SHARE_S, LogWindow
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.hosting import hosting
-from tests.unit.raft.register import RegisterMachine
+from tests.unit.raft.fake_machine import RegisterMachine
+from tests.unit.raft.running_host import running_host
 
 DATA = b"d" * (4 * KIB)
 SLACK = 8 * KIB
@@ -93,7 +93,7 @@ async def fill(host: Host, *groups: int, entries: int) -> None:
 async def test_many_busy_groups_keep_no_more_than_one():
     groups = range(1, 7)
     machines = [RegisterMachine(group) for group in groups]
-    async with hosting(MemoryEnvironment(), *machines, log_bytes_kept=256 * KIB) as host:
+    async with running_host(MemoryEnvironment(), *machines, log_bytes_kept=256 * KIB) as host:
         await fill(host, 1, entries=80)
         assert log_bytes(host, 1) > 200 * KIB, "one group has all of it"
         await fill(host, *groups, entries=40)
@@ -104,7 +104,7 @@ async def test_many_busy_groups_keep_no_more_than_one():
 
 async def test_logs_of_idle_groups_give_way():
     machines = [RegisterMachine(group) for group in range(1, 4)]
-    async with hosting(MemoryEnvironment(), *machines, log_bytes_kept=256 * KIB) as host:
+    async with running_host(MemoryEnvironment(), *machines, log_bytes_kept=256 * KIB) as host:
         await fill(host, 1, 2, entries=30)
         await fill(host, 3, entries=60)
         assert log_bytes(host, 1, 2, 3) <= 256 * KIB + SLACK

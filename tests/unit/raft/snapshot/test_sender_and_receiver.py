@@ -36,24 +36,24 @@ from querator.storage.tables import (
     RAFT_TABLES,
     SEGMENTS,
 )
-from tests.unit.partition import harness
-from tests.unit.raft.copying import GROUP, Replicating, Sending
-from tests.unit.raft.working import Load
+from tests.unit.partition import partition_log
+from tests.unit.raft.snapshot.queue_workload import QueueWorkload
+from tests.unit.raft.snapshot.snapshot_transfer import GROUP, SnapshotReplica, SnapshotTransfer
 
 
-def pair(load: Load, behind: int = 0, **options: Any) -> Sending:
+def pair(load: QueueWorkload, behind: int = 0, **options: Any) -> SnapshotTransfer:
     """A leader that has applied all entries, and a follower that has stopped at entry `behind`."""
-    leader = Replicating(MemoryEnvironment(), load.entries, **options)
+    leader = SnapshotReplica(MemoryEnvironment(), load.entries, **options)
     leader.apply()
-    follower = Replicating(MemoryEnvironment(), load.entries)
+    follower = SnapshotReplica(MemoryEnvironment(), load.entries)
     if behind:
         follower.apply(behind)
-    return Sending(leader, follower)
+    return SnapshotTransfer(leader, follower)
 
 
-def filled(seed: int, *, blocks: int = 60, work: int = 40, behind: int = 0) -> Sending:
+def filled(seed: int, *, blocks: int = 60, work: int = 40, behind: int = 0) -> SnapshotTransfer:
     """A leader whose state has rows of all kinds."""
-    load = Load(seed)
+    load = QueueWorkload(seed)
     for _ in range(blocks):
         load.produce()
     sending = pair(load, min(behind, blocks))
@@ -61,20 +61,20 @@ def filled(seed: int, *, blocks: int = 60, work: int = 40, behind: int = 0) -> S
     return sending
 
 
-def chunks(sending: Sending) -> list[SnapshotChunk]:
-    """The chunks on the line."""
-    return [message for message in sending.line.there if isinstance(message, SnapshotChunk)]
+def chunks(sending: SnapshotTransfer) -> list[SnapshotChunk]:
+    """The chunks on the link."""
+    return [message for message in sending.link.there if isinstance(message, SnapshotChunk)]
 
 
-def until_the_end_is_sent(sending: Sending) -> None:
-    """Runs turns until the end of the snapshot is on the line."""
+def until_the_end_is_sent(sending: SnapshotTransfer) -> None:
+    """Runs turns until the end of the snapshot is on the link."""
     sending.leader_turn()
     while sending.sender.end is None:
         sending.follower_turn()
         sending.leader_turn()
 
 
-def goes_on(sending: Sending) -> None:
+def goes_on(sending: SnapshotTransfer) -> None:
     """The follower works with the installed state, and with the log."""
     sending.clean_up()
     assert len(sending.follower.generations_stored()) == 1
@@ -86,7 +86,7 @@ def goes_on(sending: Sending) -> None:
 
 @pytest.mark.parametrize("generation", [0, 3])
 def test_an_empty_replica_gets_everything_while_the_leader_works_on(generation):
-    load = Load(1)
+    load = QueueWorkload(1)
     for _ in range(400):
         load.produce()
     sending = pair(load, generation=generation)
@@ -107,13 +107,13 @@ def test_an_empty_replica_gets_everything_while_the_leader_works_on(generation):
 
 
 def test_from_disk_to_disk(tmp_path: Path):
-    load = Load(2, item_bytes=1_000)
+    load = QueueWorkload(2, item_bytes=1_000)
     for _ in range(100):
         load.produce()
-    leader = Replicating(open_lmdb(tmp_path / "leader"), load.entries)
+    leader = SnapshotReplica(open_lmdb(tmp_path / "leader"), load.entries)
     leader.apply()
-    follower = Replicating(open_lmdb(tmp_path / "follower"), load.entries)
-    sending = Sending(leader, follower)
+    follower = SnapshotReplica(open_lmdb(tmp_path / "follower"), load.entries)
+    sending = SnapshotTransfer(leader, follower)
     while not sending.sender.over:
         sending.leader_turn()
         sending.follower_turn()
@@ -138,11 +138,11 @@ def test_a_replica_gets_only_the_attachments_that_it_does_not_have():
 
 
 def test_an_attempt_of_another_leader_takes_over_the_attachments_of_the_last_one():
-    load = Load(4, item_bytes=10_000)
+    load = QueueWorkload(4, item_bytes=10_000)
     for _ in range(40):
         load.produce()
     sending = pair(load)
-    sending.line.room_bytes = 1
+    sending.link.room_bytes = 1
     for _ in range(60):
         sending.leader_turn()
         sending.follower_turn()
@@ -160,17 +160,17 @@ def test_an_attempt_of_another_leader_takes_over_the_attachments_of_the_last_one
 
 
 def test_what_an_earlier_attempt_has_staged_and_is_dead_is_not_taken_over():
-    load = Load(26, item_bytes=10_000)
+    load = QueueWorkload(26, item_bytes=10_000)
     for _ in range(20):
         load.produce(10)
     sending = pair(load)
-    sending.line.room_bytes = 1
+    sending.link.room_bytes = 1
     for _ in range(5):
         sending.leader_turn()
         sending.follower_turn()
     assert not sending.sender.over
     assert sending.follower.receiver.staged
-    load.entries.append(Proposal(harness.lease_of(1_000)))
+    load.entries.append(Proposal(partition_log.lease_of(1_000)))
     load.entries.append(Proposal(Complete((LeaseItems(1),))))
     sending.leader.apply()
     assert sending.leader.held() == {}
@@ -182,7 +182,7 @@ def test_what_an_earlier_attempt_has_staged_and_is_dead_is_not_taken_over():
 
 def test_rows_of_an_earlier_attempt_that_are_gone_are_not_taken_over(monkeypatch):
     monkeypatch.setattr(sender, "STEP_ROWS_MAX", 40)
-    load = Load(27)
+    load = QueueWorkload(27)
     for _ in range(60):
         load.produce(2)
     sending = pair(load)
@@ -190,7 +190,7 @@ def test_rows_of_an_earlier_attempt_that_are_gone_are_not_taken_over(monkeypatch
         sending.leader_turn()
         sending.follower_turn()
     assert not sending.sender.over
-    load.entries.append(Proposal(harness.lease_of(1_000)))
+    load.entries.append(Proposal(partition_log.lease_of(1_000)))
     load.entries.append(Proposal(Complete((LeaseItems(1),))))
     sending.leader.apply()
     sending.begin()
@@ -200,10 +200,10 @@ def test_rows_of_an_earlier_attempt_that_are_gone_are_not_taken_over(monkeypatch
 
 
 def test_a_crash_in_the_middle_of_a_long_value():
-    load = Load(28, item_bytes=4 * CHUNK_BYTES)
+    load = QueueWorkload(28, item_bytes=4 * CHUNK_BYTES)
     load.produce(1)
     sending = pair(load)
-    sending.line.room_bytes = 1 << 30
+    sending.link.room_bytes = 1 << 30
     for most in (1, 4):
         sending.leader_turn()
         sending.follower_turn(most)
@@ -215,13 +215,13 @@ def test_a_crash_in_the_middle_of_a_long_value():
 
 
 def test_values_of_every_size_come_through_small_windows():
-    load = Load(5)
+    load = QueueWorkload(5)
     sending = pair(load)
     for size in (0, 1, CHUNK_BYTES - 600, CHUNK_BYTES, WINDOW_BYTES + 5, 2 * WINDOW_BYTES):
         load._item_bytes = size
         load.produce(1)
         sending.leader.apply()
-    sending.line.room_bytes = 1
+    sending.link.room_bytes = 1
     while not sending.sender.over:
         sending.leader_turn()
         assert all(len(chunk.content) <= CHUNK_BYTES for chunk in chunks(sending))
@@ -231,7 +231,7 @@ def test_values_of_every_size_come_through_small_windows():
 
 
 def test_what_a_log_alone_holds_is_not_copied():
-    load = Load(6)
+    load = QueueWorkload(6)
     for _ in range(10):
         load.produce(1)
     sending = pair(load, keep=100)
@@ -253,11 +253,11 @@ def test_what_a_log_alone_holds_is_not_copied():
 
 
 def test_the_window_bounds_what_is_on_its_way():
-    load = Load(7, item_bytes=50_000)
+    load = QueueWorkload(7, item_bytes=50_000)
     for _ in range(10):
         load.produce(30)
     sending = pair(load)
-    sending.line.room_bytes = 1 << 30
+    sending.link.room_bytes = 1 << 30
     sending.leader_turn()
     sending.follower_turn()
     for _ in range(100):
@@ -271,18 +271,18 @@ def test_the_window_bounds_what_is_on_its_way():
 
 def test_without_room_nothing_is_sent_and_nothing_read():
     sending = filled(8)
-    sending.line.room_bytes = 0
+    sending.link.room_bytes = 0
     sending.leader_turn()
-    assert sending.line.there == []
-    sending.line.room_bytes = 1
+    assert sending.link.there == []
+    sending.link.room_bytes = 1
     sending.leader_turn()
-    assert sending.line.there == [SnapshotOffer(3, 1)]
+    assert sending.link.there == [SnapshotOffer(3, 1)]
 
 
 def test_the_end_comes_late_while_more_changes_than_a_step_takes():
     sending = filled(9, blocks=30)
-    sending.line.room_bytes = 100
-    load = Load(9)
+    sending.link.room_bytes = 100
+    load = QueueWorkload(9)
     load.entries = sending.leader.entries
     for _ in range(300):
         sending.leader_turn()
@@ -299,11 +299,11 @@ def test_the_end_comes_late_while_more_changes_than_a_step_takes():
 
 
 def test_what_is_lost_on_the_way_is_sent_again():
-    load = Load(10, item_bytes=1_000)
+    load = QueueWorkload(10, item_bytes=1_000)
     for _ in range(100):
         load.produce()
     sending = pair(load)
-    sending.line.room_bytes = 1
+    sending.link.room_bytes = 1
     cut = 0
     for turn in range(2_000):
         sending.leader_turn()
@@ -327,12 +327,12 @@ def test_a_sender_that_hears_nothing_asks_and_at_last_gives_up():
     sending.leader_turn()
     sending.follower_turn()
     sending.leader_turn()
-    sending.line.cut()
+    sending.link.cut()
     sending.now_s += sender.RETRY_S + 0.1
     sending.leader_turn()
-    assert sending.line.there == [SnapshotOffer(3, 1)]
+    assert sending.link.there == [SnapshotOffer(3, 1)]
     assert sending.sender.wait_s(sending.now_s) == sender.RETRY_S
-    sending.line.cut()
+    sending.link.cut()
     for _ in range(40):
         sending.now_s += sender.RETRY_S
         sending.leader_turn()
@@ -344,19 +344,19 @@ def test_a_damaged_chunk_is_not_taken_and_comes_again():
     sending.leader_turn()
     sending.follower_turn()
     sending.leader_turn()
-    first = sending.line.there[0]
+    first = sending.link.there[0]
     assert isinstance(first, SnapshotChunk)
     damaged = msgspec.structs.replace(first, content=first.content[:-1] + b"?")
-    sending.line.there[0] = damaged
+    sending.link.there[0] = damaged
     sending.follower_turn()
-    assert sending.line.back == []
+    assert sending.link.back == []
     sending.now_s += sender.RETRY_S + 0.1
     sending.run()
     assert sending.sender.failed is None
     goes_on(sending)
 
 
-def answers(sending: Sending, *contents: Any) -> list[SnapshotReply]:
+def answers(sending: SnapshotTransfer, *contents: Any) -> list[SnapshotReply]:
     """The follower's replies to contents that replace the leader's."""
     sending.leader_turn()
     sending.follower_turn()
@@ -364,10 +364,10 @@ def answers(sending: Sending, *contents: Any) -> list[SnapshotReply]:
     for number, content in enumerate(contents, 1):
         body = content if isinstance(content, bytes) else encode(content)
         crc = chain(crc, body)
-        sending.line.there.append(SnapshotChunk(3, 1, number, crc, body))
-    sending.line.back.clear()
+        sending.link.there.append(SnapshotChunk(3, 1, number, crc, body))
+    sending.link.back.clear()
     sending.follower_turn()
-    return sending.line.back
+    return sending.link.back
 
 
 BLOCK = BLOCKS.letter + bytes(8)
@@ -450,9 +450,9 @@ def test_without_space_it_is_refused_and_what_was_staged_goes(left: int):
     sending.leader_turn()
     sending.follower_turn()
     sending.leader_turn()
-    replies = sending.follower.receive(sending.line.there, sending.now_s, space_bytes=left)
+    replies = sending.follower.receive(sending.link.there, sending.now_s, space_bytes=left)
     assert [reply.reason for reply in replies] == [f"{left} bytes may be used for the snapshot"]
-    sending.line.cut()
+    sending.link.cut()
     sending.clean_up()
     assert sending.follower.generations_stored() == set()
     assert not sending.follower.receiver.staged
@@ -512,7 +512,7 @@ def test_a_damaged_attachment_of_the_leader_fails_the_snapshot_alone():
 
 def test_what_nobody_goes_on_with_is_deleted_after_a_while_also_by_another_process():
     sending = filled(18)
-    sending.line.room_bytes = 1
+    sending.link.room_bytes = 1
     for _ in range(3):
         sending.leader_turn()
         sending.follower_turn()
@@ -574,7 +574,7 @@ def test_offers_and_chunks_of_older_attempts_are_ignored():
     sending.begin()
     sending.leader_turn()
     sending.follower_turn()
-    sending.line.back.clear()
+    sending.link.back.clear()
     replies = sending.follower.receive(
         [SnapshotOffer(3, 5), SnapshotOffer(2, 9), SnapshotChunk(3, 4, 1, chain(0, b"?"), b"?")],
         0.0,
@@ -590,7 +590,7 @@ def test_a_follower_that_has_lost_what_it_acknowledged_fails_the_attempt():
     while sending.sender._stream.acknowledged == 0:
         sending.leader_turn()
         sending.follower_turn()
-    sending.follower = Replicating(MemoryEnvironment(), sending.leader.entries)
+    sending.follower = SnapshotReplica(MemoryEnvironment(), sending.leader.entries)
     sending.disconnect()
     sending.run()
     assert sending.sender.failed is not None
@@ -601,8 +601,8 @@ def test_more_changes_than_memory_should_hold_fail_the_attempt(monkeypatch):
     monkeypatch.setattr(sender, "CHANGES_MAX", 50)
     monkeypatch.setattr(sender, "STEP_ROWS_MAX", 5)
     sending = filled(24)
-    sending.line.room_bytes = 1
-    load = Load(24)
+    sending.link.room_bytes = 1
+    load = QueueWorkload(24)
     load.entries = sending.leader.entries
     while not sending.sender.over:
         sending.leader_turn()
@@ -620,7 +620,7 @@ def test_everything_a_machine_keeps_is_copied_and_nothing_of_raft_or_the_node():
     assert not copied & {table.letter for table in (*RAFT_TABLES, GENERATIONS, INCOMING)}
 
 
-def environment_of(sending: Sending) -> Environment:
+def environment_of(sending: SnapshotTransfer) -> Environment:
     return sending.follower.environment
 
 

@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from querator.raft.snapshot import receiver, sender, staging
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.copying import Replicating, Sending
-from tests.unit.raft.working import Load
+from tests.unit.raft.snapshot.queue_workload import QueueWorkload
+from tests.unit.raft.snapshot.snapshot_transfer import SnapshotReplica, SnapshotTransfer
 from tests.unit.storage.conftest import Disk, LmdbDisk, MemoryDisk
 
 
@@ -51,18 +51,18 @@ class SnapshotModel(RuleBasedStateMachine):
         self.patch.setattr(sender, "STEP_ROWS_MAX", rows_max)
         self.patch.setattr(receiver, "TURN_ROWS_MAX", 3 * rows_max)
         self.patch.setattr(staging, "TURN_ROWS_MAX", 3 * rows_max)
-        self.load = Load(seed)
+        self.load = QueueWorkload(seed)
         for _ in range(blocks):
             self.load.produce(30)
-        leader = Replicating(
+        leader = SnapshotReplica(
             MemoryEnvironment(), self.load.entries, generation=generation, keep=keep
         )
         leader.apply()
         self.disk = self.new_disk()
-        follower = Replicating(self.disk.open(), self.load.entries, keep=keep)
+        follower = SnapshotReplica(self.disk.open(), self.load.entries, keep=keep)
         follower.apply(min(behind, blocks))
-        self.sending = Sending(leader, follower)
-        self.sending.line.room_bytes = room_bytes
+        self.sending = SnapshotTransfer(leader, follower)
+        self.sending.link.room_bytes = room_bytes
 
     def teardown(self) -> None:
         if not hasattr(self, "sending"):

@@ -24,18 +24,18 @@ from querator.raft.tcp.frames import NONCE_BYTES, FrameKind, FrameReader, frame
 from querator.raft.tcp.handshake import Handshake, HandshakeState, refusal_text
 from querator.raft.tcp.hello import Hello, Query, encode_hello
 from querator.storage.sealed import checksum
-from tests.unit.raft.wiring import (
+from tests.unit.raft.tcp_cluster import (
     TOKEN,
-    Station,
+    TcpNode,
     beat,
     caller,
     drive,
     info,
-    introduced,
     read_to_end,
     restarted,
     settle,
-    stations,
+    tcp_cluster,
+    tcp_nodes,
 )
 
 NONCE = b"n" * NONCE_BYTES
@@ -45,7 +45,7 @@ def joined(*frames: list[bytes]) -> bytes:
     return b"".join(b"".join(buffers) for buffers in frames)
 
 
-def undisturbed(a: Station, b: Station) -> None:
+def undisturbed(a: TcpNode, b: TcpNode) -> None:
     """Checks that the two nodes exchange messages over their first connection."""
     a.say(b, 99)
     b.say(a, 98)
@@ -87,7 +87,7 @@ def other_version(kind: FrameKind, body: bytes) -> bytes:
     ],
 )
 def test_strangers_at_the_peer_port(said, code, answered, caplog):
-    with introduced("a", "b") as (a, b), caller(a) as sock:
+    with tcp_cluster("a", "b") as (a, b), caller(a) as sock:
         sock.send(said)
         answer = read_to_end(sock, a, b)
         (line,) = refusals(caplog)
@@ -111,7 +111,7 @@ def last_refusal(answer: bytes) -> Code | None:
 
 def test_who_says_nothing_is_let_go_after_a_while(caplog):
     clock = SimulatedClock()
-    with introduced("a", "b", clock=clock) as (a, b), caller(a) as sock:
+    with tcp_cluster("a", "b", clock=clock) as (a, b), caller(a) as sock:
         settle(a, b)
         clock.advance(PEER_HANDSHAKE_MS_MAX // 2)
         settle(a, b)
@@ -123,7 +123,7 @@ def test_who_says_nothing_is_let_go_after_a_while(caplog):
 
 
 def test_a_probe_that_only_connects_is_no_news(caplog):
-    with introduced("a", "b") as (a, b):
+    with tcp_cluster("a", "b") as (a, b):
         with caller(a):
             settle(a, b)
         settle(a, b)
@@ -133,7 +133,7 @@ def test_a_probe_that_only_connects_is_no_news(caplog):
 
 def test_who_goes_away_in_the_middle_is_named(caplog):
     opening = joined(frame(FrameKind.OPEN, NONCE))
-    with introduced("a", "b") as (a, b):
+    with tcp_cluster("a", "b") as (a, b):
         for said in (opening[:7], opening):
             with caller(a) as sock:
                 sock.send(said)
@@ -145,8 +145,8 @@ def test_who_goes_away_in_the_middle_is_named(caplog):
 
 
 def test_many_who_prove_nothing_do_not_keep_a_node_out(caplog):
-    a, b = Station(info("a")), Station(info("b"))
-    with stations(a, b):
+    a, b = TcpNode(info("a")), TcpNode(info("b"))
+    with tcp_nodes(a, b):
         callers = [caller(b) for _ in range(PEER_UNPROVEN_MAX + 10)]
         socks = [one.__enter__() for one in callers]
         settle(b)
@@ -163,12 +163,12 @@ def test_many_who_prove_nothing_do_not_keep_a_node_out(caplog):
 
 
 @contextmanager
-def meeting(one: Station, other: Station, caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+def meeting(one: TcpNode, other: TcpNode, caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     """Two nodes that must not talk, each knowing the other. The log lines in which both gave a
     reason.
     """
     lines: list[str] = []
-    with stations(one, other):
+    with tcp_nodes(one, other):
         if one.name == other.name:
             one.knows(b=other.peers.address)
         else:
@@ -192,7 +192,7 @@ def meeting(one: Station, other: Station, caplog: pytest.LogCaptureFixture) -> I
     ],
 )
 def test_both_sides_say_why_they_do_not_talk(one, other, token, code, reason, caplog):
-    with meeting(Station(info(one)), Station(other, token=token), caplog) as lines:
+    with meeting(TcpNode(info(one)), TcpNode(other, token=token), caplog) as lines:
         for line in lines:
             assert f"code={code} reason={reason}" in line
         here, told_by = sorted(lines, key=lambda line: "by_peer" in line)
@@ -203,8 +203,8 @@ def test_both_sides_say_why_they_do_not_talk(one, other, token, code, reason, ca
 
 
 def test_a_node_with_this_nodes_name(caplog):
-    a, impostor = Station(info("a")), Station(info("a", "2"))
-    with stations(a, impostor):
+    a, impostor = TcpNode(info("a")), TcpNode(info("a", "2"))
+    with tcp_nodes(a, impostor):
         # The address list confuses one node with the other.
         a.knows(b=impostor.peers.address)
         drive(a, impostor, until=lambda: len(refusals(caplog)) == 2)
@@ -213,8 +213,8 @@ def test_a_node_with_this_nodes_name(caplog):
 
 
 def test_an_address_of_another_node_that_leads_back(caplog):
-    a = Station(info("a"))
-    with stations(a):
+    a = TcpNode(info("a"))
+    with tcp_nodes(a):
         a.knows(b=a.peers.address)
         drive(a, until=lambda: len(refusals(caplog)) == 2)
         for line in refusals(caplog):
@@ -222,8 +222,8 @@ def test_an_address_of_another_node_that_leads_back(caplog):
 
 
 def test_a_node_under_anothers_address(caplog):
-    a, c = Station(info("a")), Station(info("c"))
-    with stations(a, c):
+    a, c = TcpNode(info("a")), TcpNode(info("c"))
+    with tcp_nodes(a, c):
         c.knows(a)
         a.knows(c, b=c.peers.address)
         drive(a, c, until=lambda: len(refusals(caplog)) == 2 and a.sees(c) and c.sees(a))
@@ -235,8 +235,8 @@ def test_a_node_under_anothers_address(caplog):
 
 
 def test_a_name_that_is_not_known(caplog):
-    a, b = Station(info("a")), Station(info("b"))
-    with stations(a, b):
+    a, b = TcpNode(info("a")), TcpNode(info("b"))
+    with tcp_nodes(a, b):
         a.knows(b)
         drive(a, b, until=lambda: len(refusals(caplog)) == 2)
         for line in refusals(caplog):
@@ -251,10 +251,10 @@ def test_a_name_that_is_not_known(caplog):
     ],
 )
 def test_the_second_of_two_nodes_with_one_name(incarnation, code, reason, caplog):
-    with introduced("a", "b") as (a, b):
-        second = Station(msgspec.structs.replace(a.info, incarnation=incarnation))
+    with tcp_cluster("a", "b") as (a, b):
+        second = TcpNode(msgspec.structs.replace(a.info, incarnation=incarnation))
         second.knows(b)
-        with stations(second):
+        with tcp_nodes(second):
             drive(a, b, second, until=lambda: len(refusals(caplog)) == 2)
             for line in refusals(caplog):
                 assert f"code={code} reason={reason}" in line
@@ -264,15 +264,15 @@ def test_the_second_of_two_nodes_with_one_name(incarnation, code, reason, caplog
         caplog.clear()
         successor = restarted(a, incarnation=incarnation)
         successor.knows(b)
-        with stations(successor):
+        with tcp_nodes(successor):
             drive(b, successor, until=lambda: b.sees(successor) and successor.sees(b))
         assert refusals(caplog) == []
 
 
 def test_while_a_cluster_forms_nobody_is_alarmed(caplog):
     caplog.set_level("DEBUG")
-    a, b = Station(info("a")), Station(info("b", cluster_id=None))
-    with stations(a, b):
+    a, b = TcpNode(info("a")), TcpNode(info("b", cluster_id=None))
+    with tcp_nodes(a, b):
         a.knows(b)
         b.knows(a)
         drive(a, b, until=lambda: len(refusals(caplog)) == 2)
@@ -281,7 +281,7 @@ def test_while_a_cluster_forms_nobody_is_alarmed(caplog):
         drive(a, b, until=lambda: a.sees(b) and b.sees(a))
 
 
-def shaken(sock: socket.socket, station: Station, hello: Hello | Query, *driven: Station) -> bytes:
+def shaken(sock: socket.socket, tcp_node: TcpNode, hello: Hello | Query, *driven: TcpNode) -> bytes:
     """Shakes hands as the dialer, up to READY, and returns the bytes that arrived behind the
     handshake.
     """
@@ -302,7 +302,7 @@ def shaken(sock: socket.socket, station: Station, hello: Hello | Query, *driven:
                 sock.send(joined(frame(*reply)))
 
     drive(
-        station,
+        tcp_node,
         *driven,
         until=lambda: handshake.state is HandshakeState.PROVEN,
         also=sock,
@@ -316,8 +316,8 @@ def hello_of(name: str, to: str, *, run: str = "run", dial: int = 1) -> Hello:
     return Hello(own, to, run, dial)
 
 
-def ends(station: Station, name: str) -> list[type[PeerEvent]]:
-    return [type(event) for event in station.events if event.node == info(name).key]
+def ends(tcp_node: TcpNode, name: str) -> list[type[PeerEvent]]:
+    return [type(event) for event in tcp_node.events if event.node == info(name).key]
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def ends(station: Station, name: str) -> list[type[PeerEvent]]:
     ],
 )
 def test_what_makes_no_sense_on_an_open_connection_ends_it_and_nothing_else(said, caplog):
-    with introduced("a", "c") as (a, c), caller(c) as sock:
+    with tcp_cluster("a", "c") as (a, c), caller(c) as sock:
         c.knows(a, b="127.0.0.1:9")
         ready = shaken(sock, c, hello_of("b", "c"), a)
         good = joined(
@@ -359,8 +359,8 @@ def test_what_makes_no_sense_on_an_open_connection_ends_it_and_nothing_else(said
 
 
 def test_a_later_connection_of_the_same_process_takes_the_place_of_the_one_before():
-    b = Station(info("b"))
-    with stations(b), caller(b) as first, caller(b) as second, caller(b) as late:
+    b = TcpNode(info("b"))
+    with tcp_nodes(b), caller(b) as first, caller(b) as second, caller(b) as late:
         b.knows(a="127.0.0.1:9")
         late_ready = shaken(late, b, hello_of("a", "b", dial=1))
         first.send(shaken(first, b, hello_of("a", "b", dial=2)))
@@ -375,8 +375,8 @@ def test_a_later_connection_of_the_same_process_takes_the_place_of_the_one_befor
 
 
 def test_the_one_with_the_larger_name_does_not_dial(caplog):
-    a = Station(info("a"))
-    with stations(a), caller(a) as sock:
+    a = TcpNode(info("a"))
+    with tcp_nodes(a), caller(a) as sock:
         a.knows(b="127.0.0.1:9")
         with pytest.raises(PeerRefused) as caught:
             shaken(sock, a, hello_of("b", "a"))
@@ -384,8 +384,8 @@ def test_the_one_with_the_larger_name_does_not_dial(caplog):
 
 
 def test_who_asks_a_question_cannot_go_on_as_a_peer(caplog):
-    a = Station(info("a"), description=b"I am a")
-    with stations(a), caller(a) as sock:
+    a = TcpNode(info("a"), description=b"I am a")
+    with tcp_nodes(a), caller(a) as sock:
         sock.send(shaken(sock, a, Query(info("d", cluster_id=None))))
         read_to_end(sock, a)
         assert a.events == []
@@ -438,14 +438,14 @@ def test_a_handshake_cut_or_bent_anywhere_connects_nobody(data, pair):
     assert a.events == b.events == []
 
 
-def settle_now(*driven: Station) -> None:
-    for station in driven:
-        station.events.extend(station.peers.receive())
+def settle_now(*driven: TcpNode) -> None:
+    for tcp_node in driven:
+        tcp_node.events.extend(tcp_node.peers.receive())
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[list[Station]]:
-    with introduced("a", "b", clock=SimulatedClock()) as made:
+def pair() -> Iterator[list[TcpNode]]:
+    with tcp_cluster("a", "b", clock=SimulatedClock()) as made:
         made[1].knows(made[0], aa="127.0.0.1:9")
         settle(*made)
         yield made

@@ -23,21 +23,21 @@ from querator.raft.tcp.channel import Channel, PeerTls, PeerTlsError
 from querator.raft.tcp.frames import NONCE_BYTES
 from querator.raft.tcp.handshake import Handshake
 from querator.raft.tcp.query import QueryFailed, query
-from tests.papers import Papers
+from tests.certificates import Authority
 from tests.unit.raft.tcp.test_peer_refusals import refusals, undisturbed
 from tests.unit.raft.tcp.test_query import Asker
 from tests.unit.raft.tcp.test_tcp_peers import append
-from tests.unit.raft.wiring import (
+from tests.unit.raft.tcp_cluster import (
     TOKEN,
-    Station,
+    TcpNode,
     beat,
     caller,
     drive,
     info,
-    introduced,
     read_to_end,
     restarted,
-    stations,
+    tcp_cluster,
+    tcp_nodes,
 )
 
 
@@ -47,18 +47,18 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def papers(room: Path) -> Papers:
-    return Papers(room / "ours")
+def papers(room: Path) -> Authority:
+    return Authority(room / "ours")
 
 
 @pytest.fixture(scope="module")
-def shown(papers: Papers) -> PeerTlsSettings:
+def shown(papers: Authority) -> PeerTlsSettings:
     return papers.peer("node")
 
 
 @pytest.fixture(scope="module")
-def strangers(room: Path) -> Papers:
-    return Papers(room / "theirs")
+def strangers(room: Path) -> Authority:
+    return Authority(room / "theirs")
 
 
 # --- nodes that belong together ----------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_large_and_small_messages_arrive_whole_both_ways(shown: PeerTlsSettings)
     chance = random.Random(1)
     sizes = [REQUEST_BYTES_CAP, 1, 5 * MIB, 0, *(chance.randrange(300_000) for _ in range(50))]
     sent = [append(size, index) for index, size in enumerate(sizes)]
-    with introduced("a", "b", "c", tls=shown) as made:
+    with tcp_cluster("a", "b", "c", tls=shown) as made:
         a, b, c = made
         for one, other in ((a, b), (b, a), (c, a)):
             for message in sent:
@@ -86,13 +86,13 @@ def test_large_and_small_messages_arrive_whole_both_ways(shown: PeerTlsSettings)
 
 def test_what_is_sent_is_not_to_be_read(shown: PeerTlsSettings):
     """The bytes as an observer between the two nodes sees them."""
-    b = Station(info("b"), tls=shown)
-    with stations(b), socket.create_server(("127.0.0.1", 0)) as between:
+    b = TcpNode(info("b"), tls=shown)
+    with tcp_nodes(b), socket.create_server(("127.0.0.1", 0)) as between:
         between.setblocking(False)
-        a = Station(info("a"), tls=shown)
+        a = TcpNode(info("a"), tls=shown)
         a.knows(b=f"127.0.0.1:{between.getsockname()[1]}")
         b.knows(a)
-        with stations(a), Between(between, b) as way:
+        with tcp_nodes(a), Between(between, b) as way:
             drive(a, b, until=lambda: a.sees(b) and b.sees(a), after_each=way.carry)
             a.peers.send(b.key, [append(0)])
             a.peers.flush()
@@ -102,9 +102,9 @@ def test_what_is_sent_is_not_to_be_read(shown: PeerTlsSettings):
 
 
 class Between:
-    """Relays bytes between a client of a listening socket and a station, and records them."""
+    """Relays bytes between a client of a listening socket and a node, and records them."""
 
-    def __init__(self, listener: socket.socket, to: Station) -> None:
+    def __init__(self, listener: socket.socket, to: TcpNode) -> None:
         self._listener = listener
         host, _, port = to.peers.address.rpartition(":")
         self._there = socket.create_connection((host, int(port)))
@@ -140,17 +140,17 @@ def test_renewed_certificates_are_shown_and_asked_for_by_later_connections(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level("INFO")
-    papers, newer = Papers(tmp_path / "old"), Papers(tmp_path / "new")
+    papers, newer = Authority(tmp_path / "old"), Authority(tmp_path / "new")
     files = papers.peer("node")
-    with introduced("a", "b", tls=files) as (a, b):
+    with tcp_cluster("a", "b", tls=files) as (a, b):
         cert, key = newer.issue("node")
         os.replace(key, files.key_file)
-        after = Station(info("b", "2"), tls=newer.peer("other"))
+        after = TcpNode(info("b", "2"), tls=newer.peer("other"))
         a.say(b, 99)
         drive(a, b, until=lambda: bool(b.messages(a)))
         assert b.links(a) == [Connected], "what is open goes on"
         b.peers.close()
-        with stations(after):
+        with tcp_nodes(after):
             after.knows(a)
             a.knows(after)
             # The certificate of the new key is not there yet: the node keeps the old pair.
@@ -165,7 +165,7 @@ def test_a_connection_whose_keys_are_worn_is_made_anew(
     shown: PeerTlsSettings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     caplog.set_level("INFO")
-    with introduced("a", "b", tls=shown) as (a, b):
+    with tcp_cluster("a", "b", tls=shown) as (a, b):
         a.say(b, *range(200))
         drive(a, b, until=lambda: len(b.messages(a)) == 200)
         with monkeypatch.context() as few:
@@ -187,8 +187,8 @@ def at_odds(
     caplog: pytest.LogCaptureFixture,
 ) -> tuple[str, str]:
     """The lines that nodes c and d log about each other; c dials d."""
-    c, d = Station(info("c"), tls=dialer), Station(info("d"), tls=acceptor)
-    with stations(c, d):
+    c, d = TcpNode(info("c"), tls=dialer), TcpNode(info("d"), tls=acceptor)
+    with tcp_nodes(c, d):
         c.knows(d)
         d.knows(c)
 
@@ -204,7 +204,10 @@ def at_odds(
 
 
 def test_another_authority(
-    shown: PeerTlsSettings, strangers: Papers, papers: Papers, caplog: pytest.LogCaptureFixture
+    shown: PeerTlsSettings,
+    strangers: Authority,
+    papers: Authority,
+    caplog: pytest.LogCaptureFixture,
 ):
     theirs = strangers.peer("node")
     by_c, by_d = at_odds(theirs, shown, caplog)
@@ -221,7 +224,7 @@ def test_another_authority(
 
 @pytest.mark.parametrize("dials", [True, False])
 def test_an_expired_certificate(
-    dials: bool, shown: PeerTlsSettings, papers: Papers, caplog: pytest.LogCaptureFixture
+    dials: bool, shown: PeerTlsSettings, papers: Authority, caplog: pytest.LogCaptureFixture
 ):
     old = papers.peer("old", expired=True)
     by_c, by_d = at_odds(*((old, shown) if dials else (shown, old)), caplog)
@@ -254,7 +257,7 @@ def test_a_tls_client_that_is_no_node(
     if kind == "TLS 1.2":
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(shown.cert_file, shown.key_file)
-    with introduced("a", "b", tls=shown) as (a, b), caller(a) as sock:
+    with tcp_cluster("a", "b", tls=shown) as (a, b), caller(a) as sock:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         client = context.wrap_bio(incoming, outgoing)
         done = False
@@ -295,7 +298,7 @@ def test_a_tls_client_that_is_no_node(
 def test_strangers(
     said: bytes, words: str, shown: PeerTlsSettings, caplog: pytest.LogCaptureFixture
 ):
-    with introduced("a", "b", tls=shown) as (a, b), caller(a) as sock:
+    with tcp_cluster("a", "b", tls=shown) as (a, b), caller(a) as sock:
         sock.send(said)
         read_to_end(sock, a, b)
         (line,) = refusals(caplog)
@@ -306,9 +309,9 @@ def test_strangers(
 def test_the_token_is_asked_for_inside_tls(
     shown: PeerTlsSettings, caplog: pytest.LogCaptureFixture
 ):
-    c = Station(info("c"), tls=shown, token=b"another token")
-    d = Station(info("d"), tls=shown)
-    with stations(c, d):
+    c = TcpNode(info("c"), tls=shown, token=b"another token")
+    d = TcpNode(info("d"), tls=shown)
+    with tcp_nodes(c, d):
         c.knows(d)
         d.knows(c)
         drive(c, d, until=lambda: len(refusals(caplog)) == 2)
@@ -318,14 +321,14 @@ def test_the_token_is_asked_for_inside_tls(
 def test_a_node_that_restarts_without_tls_is_not_let_in_and_with_it_again(
     shown: PeerTlsSettings, caplog: pytest.LogCaptureFixture
 ):
-    with introduced("a", "b", tls=shown) as (a, b):
+    with tcp_cluster("a", "b", tls=shown) as (a, b):
         clear = restarted(b)
-        with stations(clear):
+        with tcp_nodes(clear):
             clear.knows(a)
             drive(a, clear, until=lambda: "code=tls" in caplog.text)
             assert not clear.events
-        back = Station(clear.info, listen=b.peers.address, tls=shown)
-        with stations(back):
+        back = TcpNode(clear.info, listen=b.peers.address, tls=shown)
+        with tcp_nodes(back):
             back.knows(a)
             drive(a, back, until=lambda: a.sees(back) and back.sees(a))
 
@@ -447,7 +450,7 @@ def test_nonsense_is_refused(tls: PeerTls, wire: list[bytes], begun: bool):
 # --- asking ----------------------------------------------------------------------------------
 
 
-def asked(a: Station, ask: Callable[[str], bytes]) -> bytes | str:
+def asked(a: TcpNode, ask: Callable[[str], bytes]) -> bytes | str:
     asker = Asker(a.peers.address, ask=ask)
     drive(a, until=lambda: asker.answer is not None, also=asker.rings)
     answer = asker.wait()
@@ -456,19 +459,19 @@ def asked(a: Station, ask: Callable[[str], bytes]) -> bytes | str:
 
 
 def test_a_question_inside_tls(
-    shown: PeerTlsSettings, tls: PeerTls, strangers: Papers, caplog: pytest.LogCaptureFixture
+    shown: PeerTlsSettings, tls: PeerTls, strangers: Authority, caplog: pytest.LogCaptureFixture
 ):
     described = bytes(range(256)) * 900
-    a = Station(info("a"), tls=shown, description=described)
-    with stations(a):
+    a = TcpNode(info("a"), tls=shown, description=described)
+    with tcp_nodes(a):
         assert asked(a, lambda at: query(at, TOKEN, 60.0, tls=tls)) == described
         assert not caplog.records
         assert "it talks without TLS" in str(asked(a, lambda at: query(at, TOKEN, 60.0)))
         theirs = PeerTls(strangers.peer("asker"))
         failed = str(asked(a, lambda at: query(at, TOKEN, 60.0, tls=theirs)))
         assert "its certificate is not accepted" in failed
-    clear = Station(info("a"), description=described)
-    with stations(clear):
+    clear = TcpNode(info("a"), description=described)
+    with tcp_nodes(clear):
         failed = str(asked(clear, lambda at: query(at, TOKEN, 60.0, tls=tls)))
         assert "it refuses: it asks for TLS, which this node does not have" in failed
 
@@ -476,7 +479,7 @@ def test_a_question_inside_tls(
 # --- files -------------------------------------------------------------------------------------
 
 
-def test_files_that_cannot_be_used(papers: Papers, tmp_path: Path):
+def test_files_that_cannot_be_used(papers: Authority, tmp_path: Path):
     shown = papers.peer("here")
     other_key = papers.peer("there").key_file
     missing = str(tmp_path / "missing.pem")

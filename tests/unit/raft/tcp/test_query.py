@@ -8,7 +8,7 @@ import pytest
 
 from querator.model.limits import PEER_DESCRIPTION_BYTES_MAX
 from querator.raft.tcp.query import QueryFailed, query
-from tests.unit.raft.wiring import TOKEN, Station, drive, info, reserved, stations
+from tests.unit.raft.tcp_cluster import TOKEN, TcpNode, drive, info, reserved, tcp_nodes
 
 
 class Asker:
@@ -44,16 +44,16 @@ class Asker:
         return self.answer
 
 
-def answered(station: Station, token: bytes = TOKEN) -> bytes | QueryFailed | None:
-    asker = Asker(station.peers.address, token)
-    drive(station, until=lambda: asker.answer is not None, also=asker.rings)
+def answered(tcp_node: TcpNode, token: bytes = TOKEN) -> bytes | QueryFailed | None:
+    asker = Asker(tcp_node.peers.address, token)
+    drive(tcp_node, until=lambda: asker.answer is not None, also=asker.rings)
     return asker.wait()
 
 
 @pytest.mark.parametrize("cluster_id", [None, "cluster"])
 def test_a_node_describes_itself_whatever_it_is(cluster_id, caplog):
-    a = Station(info("a", cluster_id=cluster_id), description=b"I am a")
-    with stations(a):
+    a = TcpNode(info("a", cluster_id=cluster_id), description=b"I am a")
+    with tcp_nodes(a):
         assert answered(a) == b"I am a"
         long = bytes(PEER_DESCRIPTION_BYTES_MAX)
         a.peers.set_description(long)
@@ -65,8 +65,8 @@ def test_a_node_describes_itself_whatever_it_is(cluster_id, caplog):
 
 
 def test_who_has_another_token_is_told_so(caplog):
-    a = Station(info("a"), description=b"I am a")
-    with stations(a):
+    a = TcpNode(info("a"), description=b"I am a")
+    with tcp_nodes(a):
         failed = answered(a, b"guess")
     assert isinstance(failed, QueryFailed)
     assert (
@@ -94,13 +94,13 @@ def test_nobody_is_there():
 
 
 def test_a_node_that_does_not_answer_is_not_waited_for():
-    a = Station(info("a"))
-    with stations(a), pytest.raises(QueryFailed, match="timed out"):
+    a = TcpNode(info("a"))
+    with tcp_nodes(a), pytest.raises(QueryFailed, match="timed out"):
         query(a.peers.address, TOKEN, 0.05)
 
 
 def test_a_node_that_goes_away_is_no_answer():
-    a = Station(info("a"))
+    a = TcpNode(info("a"))
     asker = Asker(a.peers.address)
     a.peers.close()
     assert isinstance(asker.wait(), QueryFailed)

@@ -27,18 +27,18 @@ from querator.raft.peers import Connected, Disconnected, Received
 from querator.raft.tcp.connection import PeerConnection
 from querator.raft.tcp.dialing import Target, numeric
 from querator.raft.tcp.hello import KnownPeer
-from tests.unit.raft.wiring import (
-    Station,
+from tests.unit.raft.tcp_cluster import (
+    TcpNode,
     beat,
     caller,
     drive,
     info,
-    introduced,
     read_to_end,
     reserved,
     restarted,
     settle,
-    stations,
+    tcp_cluster,
+    tcp_nodes,
 )
 
 
@@ -65,12 +65,12 @@ def targets(address: str) -> list[Target]:
     return numeric(host, int(port)) or []
 
 
-def readable(station: Station) -> bool:
-    return bool(select.select([station.peers.fileno()], [], [], 0)[0])
+def readable(tcp_node: TcpNode) -> bool:
+    return bool(select.select([tcp_node.peers.fileno()], [], [], 0)[0])
 
 
 def test_three_nodes_talk_in_order():
-    with introduced("a", "b", "c") as made:
+    with tcp_cluster("a", "b", "c") as made:
         for one in made:
             for other in made:
                 if one is not other:
@@ -85,7 +85,7 @@ def test_three_nodes_talk_in_order():
 
 
 def test_what_is_said_to_nobody_is_dropped():
-    with introduced("a", "b") as (a, b):
+    with tcp_cluster("a", "b") as (a, b):
         a.peers.send(NodeKey("c/1"), [beat(1)])
         assert a.peers.room_bytes(NodeKey("c/1")) == 0
         assert a.peers.room_bytes(b.key) == PEER_SEND_BYTES_MAX
@@ -97,11 +97,11 @@ def test_what_is_said_to_nobody_is_dropped():
 
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_a_node_that_restarts_is_connected_again(name):
-    with introduced("a", "b") as (a, b):
+    with tcp_cluster("a", "b") as (a, b):
         before, other = (a, b) if name == "a" else (b, a)
         after = restarted(before)
         after.knows(other)
-        with stations(after):
+        with tcp_nodes(after):
             drive(after, other, until=lambda: after.links(other) == [Connected])
             drive(after, other, until=lambda: other.links(before)[1:] == [Disconnected, Connected])
             other.say(after, 1)
@@ -111,20 +111,20 @@ def test_a_node_that_restarts_is_connected_again(name):
 
 
 def test_nobody_listens_yet_and_then_somebody_does():
-    a = Station(info("a"))
-    with stations(a), reserved() as address:
+    a = TcpNode(info("a"))
+    with tcp_nodes(a), reserved() as address:
         a.knows(b=address)
         settle(a)
-        b = Station(info("b"), listen=address)
+        b = TcpNode(info("b"), listen=address)
         b.knows(a)
-        with stations(b):
+        with tcp_nodes(b):
             drive(a, b, until=lambda: a.sees(b) and b.sees(a))
 
 
 def test_attempts_wait_longer_each_time_and_never_long(caplog):
     caplog.set_level("INFO")
     clock = SimulatedClock()
-    a = Station(info("a"), clock=clock)
+    a = TcpNode(info("a"), clock=clock)
     waits: list[float] = []
 
     def look() -> None:
@@ -133,7 +133,7 @@ def test_attempts_wait_longer_each_time_and_never_long(caplog):
             waits.append(wait_s)
             clock.advance(int(wait_s * 1000) + 1)
 
-    with stations(a), reserved() as address:
+    with tcp_nodes(a), reserved() as address:
         a.knows(b=address)
         drive(a, until=lambda: len(waits) > 12, after_each=look)
     assert 0.02 <= waits[0] <= 0.05
@@ -145,7 +145,7 @@ def test_attempts_wait_longer_each_time_and_never_long(caplog):
 def test_a_link_that_is_silent_ends_and_begins_again(caplog):
     caplog.set_level("INFO")
     clock = SimulatedClock()
-    with introduced("a", "b", clock=clock) as (a, b):
+    with tcp_cluster("a", "b", clock=clock) as (a, b):
         # Neither b nor its kernel reports the silence: b does not run.
         for _ in range(PEER_SILENCE_MS_MAX // 100 - 1):
             clock.advance(100)
@@ -162,7 +162,7 @@ def test_a_link_that_is_silent_ends_and_begins_again(caplog):
 
 def test_nodes_with_nothing_to_say_ping():
     clock = SimulatedClock()
-    with introduced("a", "b", clock=clock) as (a, b):
+    with tcp_cluster("a", "b", clock=clock) as (a, b):
         settle(a, b)
         rested = pytest.approx(PEER_PING_MS / 1000)
         for _ in range(10 * PEER_SILENCE_MS_MAX // PEER_PING_MS):
@@ -174,7 +174,7 @@ def test_nodes_with_nothing_to_say_ping():
 
 def test_a_node_that_was_held_up_reads_before_it_judges():
     clock = SimulatedClock()
-    with introduced("a", "b", clock=clock) as (a, b):
+    with tcp_cluster("a", "b", clock=clock) as (a, b):
         b.say(a, 1)
         clock.advance(10 * PEER_SILENCE_MS_MAX)
         assert a.peers.wait_s() == 0
@@ -186,7 +186,7 @@ def test_a_node_that_was_held_up_reads_before_it_judges():
 
 def test_large_and_small_messages_arrive_whole():
     chance = random.Random(1)
-    with introduced("a", "b") as (a, b):
+    with tcp_cluster("a", "b") as (a, b):
         sizes = [REQUEST_BYTES_CAP, 1, 5 * MIB, 0, *(chance.randrange(300_000) for _ in range(50))]
         sent = [append(size, index) for index, size in enumerate(sizes)]
         for message in sent:
@@ -200,7 +200,7 @@ def test_large_and_small_messages_arrive_whole():
 def test_messages_that_are_together_too_large_for_a_frame_travel_in_several():
     count = PEER_FRAME_BYTES_MAX // (12 * MIB) + 1
     sent = [append(12 * MIB, index) for index in range(count)]
-    with introduced("a", "b") as (a, b):
+    with tcp_cluster("a", "b") as (a, b):
         a.peers.send(b.key, sent)
         a.peers.flush()
         drive(a, b, until=lambda: len(b.messages(a)) == count)
@@ -209,7 +209,7 @@ def test_messages_that_are_together_too_large_for_a_frame_travel_in_several():
 
 def test_room_shrinks_with_what_waits_and_a_queue_beyond_the_cap_ends_the_connection(caplog):
     caplog.set_level("INFO")
-    with introduced("a", "b") as (a, b):
+    with tcp_cluster("a", "b") as (a, b):
         rooms = []
         while a.sees(b):
             rooms.append(a.peers.room_bytes(b.key))
@@ -226,7 +226,7 @@ def test_room_shrinks_with_what_waits_and_a_queue_beyond_the_cap_ends_the_connec
 
 
 def test_a_peer_that_does_not_read_holds_nobody_up():
-    with introduced("a", "b", "c") as (a, b, c):
+    with tcp_cluster("a", "b", "c") as (a, b, c):
         for index in range(40):
             a.peers.send(b.key, [append(MIB, index)])
         a.say(c, 1)
@@ -237,7 +237,7 @@ def test_a_peer_that_does_not_read_holds_nobody_up():
 
 
 def test_nothing_of_an_old_connection_arrives_after_the_next_one(caplog):
-    with introduced("a", "b") as (a, b):
+    with tcp_cluster("a", "b") as (a, b):
         # b is delayed: it has read neither the last messages of the old connection nor its end.
         a.say(b, 1, 2, 3)
         a.knows()
@@ -252,7 +252,7 @@ def test_nothing_of_an_old_connection_arrives_after_the_next_one(caplog):
 
 
 def test_a_peer_that_may_no_longer_connect_is_cut_off(caplog):
-    with introduced("a", "b") as (a, b):
+    with tcp_cluster("a", "b") as (a, b):
         a.peers.set_peers({"b": KnownPeer(b.peers.address, "2")})
         drive(a, b, until=lambda: not a.sees(b) and not b.sees(a))
         assert "known as incarnation 2, and this is 1" in caplog.text
@@ -261,8 +261,8 @@ def test_a_peer_that_may_no_longer_connect_is_cut_off(caplog):
 
 
 def test_a_node_connects_once_it_is_a_member():
-    a, b = Station(info("a", cluster_id=None)), Station(info("b"))
-    with stations(a, b):
+    a, b = TcpNode(info("a", cluster_id=None)), TcpNode(info("b"))
+    with tcp_nodes(a, b):
         a.knows(b)
         b.knows(a)
         settle(a, b)
@@ -273,7 +273,7 @@ def test_a_node_connects_once_it_is_a_member():
 
 
 def test_what_other_threads_say_wakes_the_thread_that_waits():
-    with introduced("a", "b") as (a, b):
+    with tcp_cluster("a", "b") as (a, b):
         settle(a, b)
         setter = threading.Thread(target=a.peers.set_peers, args=({},))
         setter.start()
@@ -293,8 +293,8 @@ def test_a_name_is_resolved_at_each_attempt_without_waiting_for_it():
             raise OSError(-2, "Name or service not known")
         return answers.pop(0)
 
-    a, b = Station(info("a"), resolve=resolve), Station(info("b"))
-    with stations(a, b), reserved() as nobody:
+    a, b = TcpNode(info("a"), resolve=resolve), TcpNode(info("b"))
+    with tcp_nodes(a, b), reserved() as nobody:
         closed, open_ = targets(nobody), targets(b.peers.address)
         answers.append(closed)
         answers.append(closed + open_)
@@ -326,8 +326,8 @@ def test_addresses_that_lead_nowhere_are_said_once(address, reason, caplog):
         raise OSError(-2, "Name or service not known")
 
     caplog.set_level("INFO")
-    a = Station(info("a"), resolve=resolve)
-    with stations(a):
+    a = TcpNode(info("a"), resolve=resolve)
+    with tcp_nodes(a):
         a.knows(b=address)
         drive(a, until=lambda: bool(caplog.records))
         retry_s = a.peers.wait_s()
@@ -345,8 +345,8 @@ def test_a_resolver_that_hangs_is_not_waited_for_for_ever(caplog):
         gate.wait()
         return []
 
-    a = Station(info("a"), resolve=resolve, clock=clock)
-    with stations(a):
+    a = TcpNode(info("a"), resolve=resolve, clock=clock)
+    with tcp_nodes(a):
         a.knows(b="b.example:99")
         settle(a)
         assert a.peers.wait_s() == 2.0
@@ -362,11 +362,11 @@ def test_a_resolver_that_hangs_is_not_waited_for_for_ever(caplog):
 
 def test_numbers_of_ipv6_are_addresses_too():
     try:
-        b = Station(info("b"), listen="[::1]:0")
+        b = TcpNode(info("b"), listen="[::1]:0")
     except OSError:
         pytest.skip("no IPv6 on this machine")
-    a = Station(info("a"))
-    with stations(a, b):
+    a = TcpNode(info("a"))
+    with tcp_nodes(a, b):
         assert b.peers.address.startswith("[::1]:")
         a.knows(b)
         b.knows(a)
@@ -374,7 +374,7 @@ def test_numbers_of_ipv6_are_addresses_too():
 
 
 def test_closing_again_or_speaking_to_one_that_is_closed_does_nothing():
-    with introduced("a", "b") as (a, b):
+    with tcp_cluster("a", "b") as (a, b):
         a.peers.close()
         a.peers.close()
         a.knows(b)
@@ -386,9 +386,9 @@ def test_closing_again_or_speaking_to_one_that_is_closed_does_nothing():
 
 def test_a_machine_without_descriptors_is_asked_again_later(caplog):
     clock = SimulatedClock()
-    a = Station(info("a"), clock=clock)
+    a = TcpNode(info("a"), clock=clock)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with stations(a):
+    with tcp_nodes(a):
         drive(a, until=lambda: not readable(a))
         with caller(a) as sock:
             resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
@@ -415,6 +415,6 @@ def test_a_socket_that_is_connected_to_itself_is_not_connected():
 
 
 def test_an_address_that_is_taken_cannot_be_listened_at():
-    a = Station(info("a"))
-    with stations(a), pytest.raises(OSError, match="in use"):
-        Station(info("b"), listen=a.peers.address)
+    a = TcpNode(info("a"))
+    with tcp_nodes(a), pytest.raises(OSError, match="in use"):
+        TcpNode(info("b"), listen=a.peers.address)

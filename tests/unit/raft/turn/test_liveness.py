@@ -10,9 +10,9 @@ from querator.raft.clock import SimulatedClock
 from querator.raft.turn.liveness import HANGS_S, Liveness
 from querator.storage.environment import EnvironmentFailed
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.hosting import Gate, code_of, hosting
-from tests.unit.raft.register import Owner, RegisterMachine
-from tests.unit.raft.wiring import Station, info, stations
+from tests.unit.raft.fake_machine import EventRecorder, RegisterMachine
+from tests.unit.raft.running_host import CommitGate, code_of, running_host
+from tests.unit.raft.tcp_cluster import TcpNode, info, tcp_nodes
 
 
 def test_nothing_is_owed_before_the_first_mark() -> None:
@@ -57,8 +57,8 @@ def test_a_wait_without_end_is_never_owed() -> None:
 
 async def test_a_host_whose_disk_hangs_and_comes_back() -> None:
     environment, clock = MemoryEnvironment(), SimulatedClock()
-    gate = Gate(environment)
-    async with hosting(environment, RegisterMachine(1), clock=clock) as host:
+    gate = CommitGate(environment)
+    async with running_host(environment, RegisterMachine(1), clock=clock) as host:
         gate.close()
         held = host.propose(GroupId(1), 1)
         await gate.reached()
@@ -74,11 +74,11 @@ async def test_a_host_whose_disk_hangs_and_comes_back() -> None:
 
 async def test_those_who_wait_for_a_thread_that_hangs_are_told_and_it_goes_on() -> None:
     environment, clock = MemoryEnvironment(), SimulatedClock()
-    gate, owner = Gate(environment), Owner()
-    station = Station(info("a"), clock=clock)
-    with stations(station):
-        async with hosting(
-            environment, RegisterMachine(1), owner=owner, clock=clock, peers=station.peers
+    gate, owner = CommitGate(environment), EventRecorder()
+    tcp_node = TcpNode(info("a"), clock=clock)
+    with tcp_nodes(tcp_node):
+        async with running_host(
+            environment, RegisterMachine(1), owner=owner, clock=clock, peers=tcp_node.peers
         ) as host:
             await owner.until(lambda: (GroupId(1), True) in owner.leadership)
             gate.close()
@@ -111,11 +111,11 @@ async def test_those_who_wait_for_a_thread_that_hangs_are_told_and_it_goes_on() 
 
 async def test_a_group_whose_opening_meets_a_hang_is_opened_when_the_thread_goes_on() -> None:
     environment, clock = MemoryEnvironment(), SimulatedClock()
-    gate, owner = Gate(environment), Owner()
-    station = Station(info("a"), clock=clock)
-    with stations(station):
-        async with hosting(
-            environment, RegisterMachine(1), owner=owner, clock=clock, peers=station.peers
+    gate, owner = CommitGate(environment), EventRecorder()
+    tcp_node = TcpNode(info("a"), clock=clock)
+    with tcp_nodes(tcp_node):
+        async with running_host(
+            environment, RegisterMachine(1), owner=owner, clock=clock, peers=tcp_node.peers
         ) as host:
             await owner.until(lambda: (GroupId(1), True) in owner.leadership)
             gate.close()
@@ -144,8 +144,8 @@ async def test_a_group_whose_opening_meets_a_hang_is_opened_when_the_thread_goes
 
 async def test_a_host_that_is_alone_waits_for_its_disk() -> None:
     environment, clock = MemoryEnvironment(), SimulatedClock()
-    gate, owner = Gate(environment), Owner()
-    async with hosting(environment, RegisterMachine(1), owner=owner, clock=clock) as host:
+    gate, owner = CommitGate(environment), EventRecorder()
+    async with running_host(environment, RegisterMachine(1), owner=owner, clock=clock) as host:
         gate.close()
         held = host.propose(GroupId(1), 1)
         await gate.reached()
@@ -158,9 +158,9 @@ async def test_a_host_that_is_alone_waits_for_its_disk() -> None:
 
 async def test_a_host_that_has_failed_owes_nothing() -> None:
     environment, clock = MemoryEnvironment(), SimulatedClock()
-    gate = Gate(environment)
-    owner = Owner()
-    async with hosting(environment, RegisterMachine(1), owner=owner, clock=clock) as host:
+    gate = CommitGate(environment)
+    owner = EventRecorder()
+    async with running_host(environment, RegisterMachine(1), owner=owner, clock=clock) as host:
         gate.close()
         held = host.propose(GroupId(1), 1)
         await gate.reached()

@@ -13,9 +13,9 @@ from querator.config import ConfigError
 from querator.server.admin.admin_server import AdminServer
 from querator.server.admin.admin_view import Observed
 from querator.server.grpc_server import ListenError
-from tests.unit.server.http_get import get
-from tests.unit.server.watching import Exposition, HeldEnvironment, observed
-from tests.unit.service.serving import serving
+from tests.unit.server.http_client import get
+from tests.unit.server.observed_node import Exposition, HeldEnvironment, observed
+from tests.unit.service.service_node import service_node
 
 
 @asynccontextmanager
@@ -29,7 +29,7 @@ async def listening(seen: Observed, listen: str = "127.0.0.1:0") -> AsyncIterato
 
 
 async def test_what_a_node_that_serves_answers() -> None:
-    async with serving() as node, listening(observed(node)) as address:
+    async with service_node() as node, listening(observed(node)) as address:
         await node.create("q")
         status, headers, text = await get(address, "/metrics")
         assert (status, headers["cache-control"]) == (200, "no-store")
@@ -156,7 +156,7 @@ async def test_whoever_connects_at_the_end_is_not_left_waiting(steps: int) -> No
 
 async def test_the_end_waits_for_no_answer_that_does_not_come() -> None:
     environment = HeldEnvironment()
-    async with serving(environment) as node:
+    async with service_node(environment) as node:
         await node.create("q")
         server = AdminServer(observed(node), listen="127.0.0.1:0")
         address = await server.start()
@@ -175,7 +175,7 @@ async def test_the_end_waits_for_no_answer_that_does_not_come() -> None:
 
 
 async def test_scrapes_at_the_same_time_are_all_answered() -> None:
-    async with serving() as node, listening(observed(node)) as address:
+    async with service_node() as node, listening(observed(node)) as address:
         await node.create("q", partitions=4)
         answers = await asyncio.gather(*[get(address, "/metrics") for _ in range(12)])
         assert [status for status, _, _ in answers] == [200] * 12

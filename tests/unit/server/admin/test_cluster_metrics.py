@@ -18,7 +18,7 @@ from querator.server.admin.health import Health
 from querator.server.admin.metrics import Metrics
 from querator.server.calls.call_counts import CallCounts
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.server.watching import IDENTITY, Exposition
+from tests.unit.server.observed_node import IDENTITY, Exposition
 
 ITSELF = IDENTITY.key
 N2, N3 = NodeKey("n2/i2"), NodeKey("n3/i3")

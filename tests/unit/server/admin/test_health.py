@@ -13,12 +13,12 @@ from querator.raft.clock import SimulatedClock
 from querator.raft.turn.liveness import STALLED_S_MAX, Liveness
 from querator.server.admin.admin_view import Observed
 from querator.server.admin.health import Health
-from tests.unit.server.watching import observed
-from tests.unit.service.serving import serving
+from tests.unit.server.observed_node import observed
+from tests.unit.service.service_node import service_node
 
 
 async def test_a_node_that_serves_is_alive_and_ready() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("q", partitions=3)
         health = Health(observed(node))
         assert health.dead() == []
@@ -26,7 +26,7 @@ async def test_a_node_that_serves_is_alive_and_ready() -> None:
 
 
 async def test_what_is_missing_while_a_node_starts() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         there, seen = observed(node), Observed()
         health = Health(seen)
         assert health.missing() == ["the storage is not open"]
@@ -41,7 +41,7 @@ async def test_what_is_missing_while_a_node_starts() -> None:
 
 
 async def test_a_node_that_stops_is_alive_and_not_ready() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         seen = observed(node)
         seen.stopping = True
         assert Health(seen).missing() == ["the node is stopping"]
@@ -49,7 +49,7 @@ async def test_a_node_that_stops_is_alive_and_not_ready() -> None:
 
 
 async def test_a_node_that_has_failed_is_neither() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         seen = observed(node)
         seen.failure = OSError("the disk is gone")
         reason = "the node has failed: OSError('the disk is gone')"

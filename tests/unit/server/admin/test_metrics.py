@@ -20,8 +20,8 @@ from querator.server.admin.metric_catalogue import (
     histogram,
 )
 from querator.server.admin.metrics import Metrics
-from tests.unit.server.watching import Exposition, HeldEnvironment, observed
-from tests.unit.service.serving import Node, serving
+from tests.unit.server.observed_node import Exposition, HeldEnvironment, observed
+from tests.unit.service.service_node import ServiceNode, service_node
 
 UNITS = (
     "seconds", "bytes", "items", "calls", "streams", "entries",
@@ -41,7 +41,7 @@ async def scrape(metrics: Metrics) -> Exposition:
     return Exposition(text.decode())
 
 
-async def busy(node: Node) -> None:
+async def busy(node: ServiceNode) -> None:
     await node.create("q", partitions=2)
     for _ in range(4):
         await node.produce(*[b"work"] * 10)
@@ -92,7 +92,7 @@ def test_a_histogram_counts_values_up_to_its_edges() -> None:
 
 
 async def test_every_metric_is_said_and_no_other() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         await busy(node)
         seen = observed(node)
         assert seen.calls is not None
@@ -111,7 +111,7 @@ async def test_every_metric_is_said_and_no_other() -> None:
 
 
 async def test_openmetrics_for_who_asks_for_it() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         await busy(node)
         asked = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
         text, content_type = await metrics_of(observed(node)).exposition(asked)
@@ -121,7 +121,7 @@ async def test_openmetrics_for_who_asks_for_it() -> None:
 
 
 async def test_the_values_are_those_of_the_node() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         await busy(node)
         said = await scrape(metrics_of(observed(node)))
         total = await node.total()
@@ -148,7 +148,7 @@ async def test_the_values_are_those_of_the_node() -> None:
 
 
 async def test_the_turns_are_those_of_the_host() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         await busy(node)
         said = await scrape(metrics_of(observed(node)))
         stats = node.host.turn_stats()
@@ -168,7 +168,7 @@ async def test_the_turns_are_those_of_the_host() -> None:
 
 
 async def test_logs_by_queue_and_of_the_placement_group() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         await busy(node)
         said = await scrape(metrics_of(observed(node)))
         queue = node.placement.map.find("default", "q")
@@ -185,7 +185,7 @@ async def test_logs_by_queue_and_of_the_placement_group() -> None:
 
 
 async def test_calls_by_what_became_of_them() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         seen = observed(node)
         assert seen.calls is not None
         began_s = time.perf_counter()
@@ -205,7 +205,7 @@ async def test_calls_by_what_became_of_them() -> None:
 
 
 async def test_a_lease_call_that_waits_is_seen_waiting() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("q")
         metrics = metrics_of(observed(node))
         async with asyncio.TaskGroup() as tasks:
@@ -227,7 +227,7 @@ async def test_before_anything_is_there() -> None:
 
 async def test_the_storage_is_forgotten_only_when_nobody_reads_it() -> None:
     environment = HeldEnvironment()
-    async with serving(environment) as node:
+    async with service_node(environment) as node:
         await busy(node)
         seen = observed(node)
         metrics = metrics_of(seen)

@@ -18,10 +18,10 @@ from querator.server.admin.queue_metrics import QueueMetrics, QueueReading
 from querator.storage.environment import ReadTransaction
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import STATE
-from tests.unit.service.serving import Node, serving, whole
+from tests.unit.service.service_node import ServiceNode, service_node, whole
 
 
-def statuses(node: Node, **changes: Any) -> dict[GroupId, GroupStatus]:
+def statuses(node: ServiceNode, **changes: Any) -> dict[GroupId, GroupStatus]:
     found = {}
     for group in node.host.groups():
         status = node.host.status(group)
@@ -30,7 +30,7 @@ def statuses(node: Node, **changes: Any) -> dict[GroupId, GroupStatus]:
     return found
 
 
-def read(metrics: QueueMetrics, node: Node, **changes: Any) -> dict[str, QueueReading]:
+def read(metrics: QueueMetrics, node: ServiceNode, **changes: Any) -> dict[str, QueueReading]:
     """Readings by queue. `changes` replace fields of the status of all groups."""
     readings = metrics.read(node.environment, node.placement.map, statuses(node, **changes))
     return {reading.queue.name: reading for reading in readings}
@@ -54,7 +54,7 @@ def test_every_count_of_a_partition_has_a_metric() -> None:
 
 async def test_readings_equal_what_the_partitions_say() -> None:
     clock = SimulatedClock()
-    async with serving(clock=clock) as node:
+    async with service_node(clock=clock) as node:
         await node.create("q", partitions=3)
         await node.create("empty")
         metrics = QueueMetrics(began_ms=0)
@@ -94,7 +94,7 @@ class CountingEnvironment(MemoryEnvironment):
 async def test_partitions_at_rest_are_not_read() -> None:
     # The quota is so large that the leader does not check the disk space of commands.
     environment = CountingEnvironment(quota_bytes=8 << 30)
-    async with serving(environment) as node:
+    async with service_node(environment) as node:
         await node.create("q", partitions=2)
         await node.produce(b"work")
         metrics = QueueMetrics(began_ms=0)
@@ -108,7 +108,7 @@ async def test_partitions_at_rest_are_not_read() -> None:
 
 
 async def test_only_growth_is_counted_of_what_was_there_before_the_node() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("q")
         await node.produce(*[b"work"] * 5)
         began_ms = 2**62
@@ -122,7 +122,7 @@ async def test_only_growth_is_counted_of_what_was_there_before_the_node() -> Non
 
 async def test_a_leadership_that_moves_is_counted_once_in_the_cluster() -> None:
     """Two nodes read the same log. Growth is counted by the node that leads at the reading."""
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("q")
         one, two = QueueMetrics(began_ms=2**62), QueueMetrics(began_ms=2**62)
 
@@ -153,20 +153,20 @@ async def test_a_leadership_that_moves_is_counted_once_in_the_cluster() -> None:
     ],
 )
 async def test_what_the_node_is_to_a_partition(changes: dict[str, Any], state: str) -> None:
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("q", partitions=2)
         assert read(QueueMetrics(began_ms=0), node, **changes)["q"].states == {state: 2}
 
 
 async def test_a_partition_that_is_not_here() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("q")
         reading = QueueMetrics(began_ms=0).read(node.environment, node.placement.map, {})[0]
         assert reading.states == {"absent": 1}
 
 
 async def test_a_damaged_partition_takes_only_itself_out() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         whole_queue = await node.create("whole")
         broken = await node.create("broken")
         await node.produce(b"work", queue="whole")
@@ -186,7 +186,7 @@ async def test_a_damaged_partition_takes_only_itself_out() -> None:
 
 
 async def test_deleted_queues_are_forgotten_and_their_names_start_anew() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("q")
         await node.produce(*[b"work"] * 5)
         metrics = QueueMetrics(began_ms=0)
@@ -200,7 +200,7 @@ async def test_deleted_queues_are_forgotten_and_their_names_start_anew() -> None
 
 
 async def test_without_the_storage_what_was_read_before_stands() -> None:
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("q")
         await node.produce(b"work")
         metrics = QueueMetrics(began_ms=0)

@@ -9,7 +9,7 @@ import pytest
 from querator.model.calls import BrowseCall, BrowsedPage
 from querator.model.errors import ErrorCode, QueratorError
 from querator.v1 import items_pb2, queue_service_pb2, queue_service_pb2_grpc
-from tests.unit.server.double import Changes, Running, Service, running
+from tests.unit.server.fake_service import Changes, FakeService, RunningServer, running_server
 
 REQUEST = queue_service_pb2.BrowseRequest(queue="q", from_seq=1, upto_seq=5)
 
@@ -35,7 +35,7 @@ class Scan:
         self._service.closed += 1
 
 
-class Scanning(Service):
+class Scanning(FakeService):
     def __init__(self, *, broken_at: int = 0, stuck_at: int = 0) -> None:
         super().__init__()
         self.broken_at = broken_at
@@ -48,7 +48,7 @@ class Scanning(Service):
         return Scan(call, self)
 
 
-async def seqs(there: Running, **options: Any) -> list[int]:
+async def seqs(there: RunningServer, **options: Any) -> list[int]:
     return [
         int.from_bytes(response.columns.seq, "little")
         async for response in there.stub.Browse(REQUEST, **options)
@@ -57,13 +57,13 @@ async def seqs(there: Running, **options: Any) -> list[int]:
 
 async def test_all_pages_come_in_order():
     service = Scanning()
-    async with running(service) as there:
+    async with running_server(service) as there:
         assert await seqs(there) == [1, 2, 3, 4, 5]
     assert (service.made, service.closed) == (5, 1)
 
 
 async def test_a_request_that_is_refused():
-    async with running(Scanning()) as there:
+    async with running_server(Scanning()) as there:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             async for _ in there.stub.Browse(queue_service_pb2.BrowseRequest()):
                 pass
@@ -72,7 +72,7 @@ async def test_a_request_that_is_refused():
 
 async def test_pages_before_a_failure_arrive():
     service = Scanning(broken_at=4)
-    async with running(service) as there:
+    async with running_server(service) as there:
         stream: Any = there.stub.Browse(REQUEST)
         assert [(await stream.read()).next_seq for _ in range(3)] == [2, 3, 4]
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -83,7 +83,7 @@ async def test_pages_before_a_failure_arrive():
 
 async def test_a_scan_that_its_client_leaves_is_closed():
     service = Scanning(stuck_at=3)
-    async with running(service) as there:
+    async with running_server(service) as there:
         stream: Any = there.stub.Browse(REQUEST)
         assert (await stream.read()).next_seq == 2
         stream.cancel()
@@ -110,7 +110,7 @@ class SlowScanning(Scanning):
 
 async def test_a_stopped_server_has_no_handler_at_work():
     service = SlowScanning(stuck_at=3)
-    async with running(service) as there:
+    async with running_server(service) as there:
         stream: Any = there.stub.Browse(REQUEST)
         assert (await stream.read()).next_seq == 2
     assert service.closed == 1
@@ -153,7 +153,7 @@ async def test_a_scan_that_nobody_reads_is_closed(monkeypatch: pytest.MonkeyPatc
     # gRPC enlarges the window of an unread stream while answers to its pings are late.
     options = [("grpc.http2.bdp_probe", 0)]
     async with (
-        running(service) as there,
+        running_server(service) as there,
         grpc.aio.insecure_channel(there.address, options=options) as channel,
     ):
         stream: Any = queue_service_pb2_grpc.QueueServiceStub(channel).Browse(REQUEST)
@@ -166,7 +166,7 @@ async def test_a_scan_that_nobody_reads_is_closed(monkeypatch: pytest.MonkeyPatc
 
 async def test_a_scan_has_the_deadline_of_its_caller():
     service = Scanning()
-    async with running(service) as there:
+    async with running_server(service) as there:
         assert await seqs(there, timeout=30) == [1, 2, 3, 4, 5]
         assert await seqs(there) == [1, 2, 3, 4, 5]
     within, without = (call.timeout_ms for call in service.calls)

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from querator.v1 import items_pb2, queue_service_pb2
-from tests.unit.server.double import Service, running
+from tests.unit.server.fake_service import FakeService, running_server
 
 NAMED = [queue_service_pb2.LeaseItems(lease_id="a.0.1")]
 ITEMS = [items_pb2.Item(payload=b"work")]
@@ -22,7 +22,7 @@ async def refused(call: Any) -> None:
 
 
 async def test_unary_calls_by_method_and_code() -> None:
-    async with running() as there:
+    async with running_server() as there:
         await there.stub.Produce(produce("q"))
         await there.stub.Produce(produce("q"))
         await refused(there.stub.Produce(produce("full")))
@@ -43,9 +43,9 @@ async def test_unary_calls_by_method_and_code() -> None:
 
 
 async def test_a_caller_that_goes_away() -> None:
-    service = Service()
+    service = FakeService()
     service.gate.clear()
-    async with running(service) as there:
+    async with running_server(service) as there:
         call = there.stub.Produce(produce("q"))
         await service.changes.until(lambda: service.changes.counts["taken"] == 1)
         call.cancel()
@@ -56,7 +56,7 @@ async def test_a_caller_that_goes_away() -> None:
 
 
 async def test_requests_of_produce_streams_and_the_streams_themselves() -> None:
-    async with running() as there:
+    async with running_server() as there:
         counts = there.server.counts
         call = there.stub.ProduceStream()
         for number, queue in enumerate(("q", "q", "full", "no such name")):
@@ -83,7 +83,7 @@ async def test_requests_of_produce_streams_and_the_streams_themselves() -> None:
 
 async def test_requests_of_lease_streams_and_a_refused_stream() -> None:
     frame = queue_service_pb2.LeaseStreamRequest
-    async with running() as there:
+    async with running_server() as there:
         counts = there.server.counts
         call = there.stub.LeaseStream()
         subscribe = queue_service_pb2.Subscribe(queue="q", client_id="c")

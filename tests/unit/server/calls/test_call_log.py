@@ -11,7 +11,7 @@ import pytest
 
 from querator import telemetry
 from querator.v1 import items_pb2, queue_service_pb2
-from tests.unit.server.double import running
+from tests.unit.server.fake_service import running_server
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def calls(stream: io.StringIO) -> list[dict[str, Any]]:
 
 async def test_method_code_duration_and_id(lines: io.StringIO) -> None:
     items = [items_pb2.Item(payload=b"secret")]
-    async with running() as there:
+    async with running_server() as there:
         await there.stub.Produce(queue_service_pb2.ProduceRequest(queue="q", items=items))
         with pytest.raises(grpc.aio.AioRpcError):
             await there.stub.Produce(queue_service_pb2.ProduceRequest(queue="full", items=items))

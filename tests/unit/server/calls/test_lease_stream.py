@@ -10,7 +10,13 @@ from querator.model import limits
 from querator.model.errors import ErrorCode, QueratorError
 from querator.server.grpc_server import QUEUE_SERVICE
 from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
-from tests.unit.server.double import Running, Service, Subscription, delivery, running
+from tests.unit.server.fake_service import (
+    FakeService,
+    FakeSubscription,
+    RunningServer,
+    delivery,
+    running_server,
+)
 
 Frame = queue_service_pb2.LeaseStreamRequest
 NAMED = [queue_service_pb2.LeaseItems(lease_id="a.0.1")]
@@ -30,7 +36,7 @@ async def ended(call: Any) -> grpc.StatusCode:
     return code
 
 
-async def subscribed(there: Running, **fields: Any) -> tuple[Any, Subscription]:
+async def subscribed(there: RunningServer, **fields: Any) -> tuple[Any, FakeSubscription]:
     call = there.stub.LeaseStream()
     subscribe = queue_service_pb2.Subscribe(queue="q", client_id="c", **fields)
     await call.write(Frame(request_number=8, subscribe=subscribe))
@@ -41,7 +47,7 @@ async def subscribed(there: Running, **fields: Any) -> tuple[Any, Subscription]:
     return call, there.service.subscriptions[-1]
 
 
-async def closed(subscription: Subscription) -> list[bool]:
+async def closed(subscription: FakeSubscription) -> list[bool]:
     await subscription.changes.until(lambda: bool(subscription.closed))
     return subscription.closed
 
@@ -54,7 +60,7 @@ def complete(number: int, **fields: Any) -> Frame:
 
 
 async def test_credit_deliveries_and_settling() -> None:
-    async with running() as there:
+    async with running_server() as there:
         call, subscription = await subscribed(there)
         await call.write(CREDIT)
         await subscription.replies.put(delivery(b"work"))
@@ -74,7 +80,7 @@ async def test_credit_deliveries_and_settling() -> None:
 
 
 async def test_refused_frames_are_answered_and_the_stream_goes_on() -> None:
-    async with running() as there:
+    async with running_server() as there:
         call, _ = await subscribed(there)
         await call.write(Frame(request_number=1, complete=queue_service_pb2.CompleteRequest()))
         empty = await read(call)
@@ -105,7 +111,7 @@ async def test_refused_frames_are_answered_and_the_stream_goes_on() -> None:
     ids=["complete", "credit", "nothing", "no client", "no name"],
 )
 async def test_a_first_frame_that_does_not_subscribe_ends_the_stream(first: Frame) -> None:
-    async with running() as there:
+    async with running_server() as there:
         call = there.stub.LeaseStream()
         await call.write(first)
         assert await ended(call) is grpc.StatusCode.INVALID_ARGUMENT
@@ -113,7 +119,7 @@ async def test_a_first_frame_that_does_not_subscribe_ends_the_stream(first: Fram
 
 
 async def test_a_refused_subscription_ends_the_stream() -> None:
-    async with running() as there:
+    async with running_server() as there:
         call = there.stub.LeaseStream()
         subscribe = queue_service_pb2.Subscribe(queue="full", client_id="c")
         await call.write(Frame(subscribe=subscribe))
@@ -121,14 +127,14 @@ async def test_a_refused_subscription_ends_the_stream() -> None:
 
 
 async def test_a_client_that_says_nothing_may_leave() -> None:
-    async with running() as there:
+    async with running_server() as there:
         call = there.stub.LeaseStream()
         await call.done_writing()
         assert await ended(call) is grpc.StatusCode.OK
 
 
 async def test_half_close_answers_what_was_asked_and_releases_the_rest() -> None:
-    async with running() as there:
+    async with running_server() as there:
         call, subscription = await subscribed(there)
         subscription.settle_gate.clear()
         await call.write(complete(1))
@@ -143,7 +149,7 @@ async def test_half_close_answers_what_was_asked_and_releases_the_rest() -> None
 
 @pytest.mark.parametrize("release", [False, True])
 async def test_a_vanished_client_keeps_its_leases_unless_it_said_otherwise(release: bool) -> None:
-    async with running() as there:
+    async with running_server() as there:
         call, subscription = await subscribed(there, release_on_disconnect=release)
         call.cancel()
         assert await closed(subscription) == [release]
@@ -151,7 +157,7 @@ async def test_a_vanished_client_keeps_its_leases_unless_it_said_otherwise(relea
 
 @pytest.mark.parametrize("release", [False, True])
 async def test_a_broken_connection_while_something_is_settled(release: bool) -> None:
-    async with running() as there:
+    async with running_server() as there:
         channel = grpc.aio.insecure_channel(there.address)
         call: Any = channel.stream_stream(f"/{QUEUE_SERVICE}/LeaseStream")()
         subscribe = queue_service_pb2.Subscribe(
@@ -168,7 +174,7 @@ async def test_a_broken_connection_while_something_is_settled(release: bool) -> 
 
 
 async def test_what_ends_the_subscription_ends_the_stream() -> None:
-    async with running() as there:
+    async with running_server() as there:
         call, subscription = await subscribed(there)
         await subscription.replies.put(delivery(b"last"))
         await subscription.replies.put(QueratorError(ErrorCode.QUEUE_DELETING, "going"))
@@ -178,7 +184,7 @@ async def test_what_ends_the_subscription_ends_the_stream() -> None:
 
 
 async def test_a_defect_in_the_subscription_is_internal() -> None:
-    async with running() as there:
+    async with running_server() as there:
         call, subscription = await subscribed(there)
         await subscription.replies.put(RuntimeError("secret of the inside"))
         assert await ended(call) is grpc.StatusCode.INTERNAL
@@ -187,7 +193,7 @@ async def test_a_defect_in_the_subscription_is_internal() -> None:
 
 
 async def test_a_frame_without_a_number_ends_the_stream() -> None:
-    async with running() as there:
+    async with running_server() as there:
         call: Any = there.channel.stream_stream(f"/{QUEUE_SERVICE}/LeaseStream")()
         subscribe = queue_service_pb2.Subscribe(queue="q", client_id="c")
         await call.write(Frame(subscribe=subscribe).SerializeToString())
@@ -200,7 +206,7 @@ async def test_a_frame_without_a_number_ends_the_stream() -> None:
 async def test_a_slow_reader_gets_a_bounded_number_of_leases_and_holds_up_nobody() -> None:
     size = 256 * limits.KIB
     most = limits.STREAM_DELIVERIES_BYTES_MAX // size
-    async with running() as there:
+    async with running_server() as there:
         options = [("grpc.http2.lookahead_bytes", 1_024), ("grpc.http2.bdp_probe", 0)]
         async with grpc.aio.insecure_channel(there.address, options=options) as channel:
             slow: Any = channel.stream_stream(f"/{QUEUE_SERVICE}/LeaseStream")()
@@ -225,7 +231,7 @@ async def test_a_slow_reader_gets_a_bounded_number_of_leases_and_holds_up_nobody
 
 async def test_an_answer_comes_also_while_deliveries_wait() -> None:
     size = 256 * limits.KIB
-    async with running() as there:
+    async with running_server() as there:
         call, subscription = await subscribed(there)
         for _ in range(12):
             await subscription.replies.put(delivery(bytes(size)))
@@ -236,7 +242,7 @@ async def test_an_answer_comes_also_while_deliveries_wait() -> None:
 
 
 async def test_a_drain_answers_and_keeps_the_leases() -> None:
-    async with running() as there:
+    async with running_server() as there:
         call, subscription = await subscribed(there)
         silent = there.stub.LeaseStream()
         await silent.write(
@@ -256,8 +262,8 @@ async def test_a_drain_answers_and_keeps_the_leases() -> None:
 
 
 async def test_a_stream_that_has_not_subscribed_is_drained_too() -> None:
-    service = Service()
-    async with running(service) as there:
+    service = FakeService()
+    async with running_server(service) as there:
         call: Any = there.stub.LeaseStream()
         await call.wait_for_connection()
         await there.stub.Produce(

@@ -9,7 +9,7 @@ import pytest
 from querator.model import limits
 from querator.server.grpc_server import QUEUE_SERVICE
 from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
-from tests.unit.server.double import Running, Service, running
+from tests.unit.server.fake_service import FakeService, RunningServer, running_server
 
 
 def request(number: int, queue: str = "q", size: int = 4) -> queue_service_pb2.ProduceStreamRequest:
@@ -21,7 +21,7 @@ def request(number: int, queue: str = "q", size: int = 4) -> queue_service_pb2.P
     )
 
 
-def raw_stream(there: Running) -> Any:
+def raw_stream(there: RunningServer) -> Any:
     return there.channel.stream_stream(f"/{QUEUE_SERVICE}/ProduceStream")()
 
 
@@ -42,7 +42,7 @@ async def ended(call: Any) -> grpc.StatusCode:
 
 
 async def test_requests_are_answered_by_number() -> None:
-    async with running() as there:
+    async with running_server() as there:
         call = there.stub.ProduceStream()
         for number in (5, 3, 2**64 - 1, 0):
             await call.write(request(number))
@@ -55,9 +55,9 @@ async def test_requests_are_answered_by_number() -> None:
 
 
 async def test_a_slow_request_holds_up_no_other() -> None:
-    service = Service()
+    service = FakeService()
     service.gate.clear()
-    async with running(service) as there:
+    async with running_server(service) as there:
         call = there.stub.ProduceStream()
         await call.write(request(1))
         await call.write(request(2, "open"))
@@ -69,7 +69,7 @@ async def test_a_slow_request_holds_up_no_other() -> None:
 
 
 async def test_a_refusal_is_an_answer_and_the_stream_goes_on() -> None:
-    async with running() as there:
+    async with running_server() as there:
         call = there.stub.ProduceStream()
         await call.write(request(1, "full"))
         full = await read(call)
@@ -88,10 +88,10 @@ async def test_a_refusal_is_an_answer_and_the_stream_goes_on() -> None:
 
 
 async def test_so_many_requests_are_unanswered_and_no_more() -> None:
-    service = Service()
+    service = FakeService()
     service.gate.clear()
     most = limits.STREAM_UNANSWERED_MAX
-    async with running(service) as there:
+    async with running_server(service) as there:
         call = there.stub.ProduceStream()
 
         async def send() -> None:
@@ -115,11 +115,11 @@ async def test_so_many_requests_are_unanswered_and_no_more() -> None:
 
 
 async def test_so_many_bytes_are_unanswered_and_one_request_more() -> None:
-    service = Service()
+    service = FakeService()
     service.gate.clear()
     size = limits.PAYLOAD_BYTES_MAX
     frames = limits.STREAM_UNANSWERED_BYTES_MAX // size + 10
-    async with running(service) as there:
+    async with running_server(service) as there:
         call = there.stub.ProduceStream()
 
         async def send() -> None:
@@ -140,7 +140,7 @@ async def test_so_many_bytes_are_unanswered_and_one_request_more() -> None:
 
 
 async def test_a_client_that_does_not_read_answers_is_not_read_either() -> None:
-    async with running() as there:
+    async with running_server() as there:
         options = [("grpc.http2.lookahead_bytes", 1_024), ("grpc.http2.bdp_probe", 0)]
         async with grpc.aio.insecure_channel(there.address, options=options) as channel:
             call: Any = channel.stream_stream(f"/{QUEUE_SERVICE}/ProduceStream")()
@@ -161,9 +161,9 @@ async def test_a_client_that_does_not_read_answers_is_not_read_either() -> None:
 
 
 async def test_a_frame_without_a_number_ends_the_stream_after_the_answers() -> None:
-    service = Service()
+    service = FakeService()
     service.gate.clear()
-    async with running(service) as there:
+    async with running_server(service) as there:
         call = raw_stream(there)
         await call.write(request(1).SerializeToString())
         await service.changes.until(lambda: service.changes.counts["taken"] == 1)
@@ -174,7 +174,7 @@ async def test_a_frame_without_a_number_ends_the_stream_after_the_answers() -> N
 
 
 async def test_a_malformed_frame_with_a_number_is_answered() -> None:
-    async with running() as there:
+    async with running_server() as there:
         call = raw_stream(there)
         await call.write(b"\x08\x2a\x12\x32cut off")
         answer = await read(call)
@@ -185,9 +185,9 @@ async def test_a_malformed_frame_with_a_number_is_answered() -> None:
 
 
 async def test_a_vanished_client_leaves_no_waiting_behind() -> None:
-    service = Service()
+    service = FakeService()
     service.gate.clear()
-    async with running(service) as there:
+    async with running_server(service) as there:
         call = there.stub.ProduceStream()
         for number in range(3):
             await call.write(request(number))
@@ -199,9 +199,9 @@ async def test_a_vanished_client_leaves_no_waiting_behind() -> None:
 
 
 async def test_a_broken_connection_leaves_no_waiting_behind() -> None:
-    service = Service()
+    service = FakeService()
     service.gate.clear()
-    async with running(service) as there:
+    async with running_server(service) as there:
         channel = grpc.aio.insecure_channel(there.address)
         call: Any = channel.stream_stream(f"/{QUEUE_SERVICE}/ProduceStream")()
         await call.write(request(1).SerializeToString())
@@ -211,9 +211,9 @@ async def test_a_broken_connection_leaves_no_waiting_behind() -> None:
 
 
 async def test_a_drain_answers_what_was_read_and_says_why_it_ends() -> None:
-    service = Service()
+    service = FakeService()
     service.gate.clear()
-    async with running(service) as there:
+    async with running_server(service) as there:
         call = there.stub.ProduceStream()
         idle = there.stub.ProduceStream()
         await idle.write(request(1, "open"))
@@ -230,7 +230,7 @@ async def test_a_drain_answers_what_was_read_and_says_why_it_ends() -> None:
 
 @pytest.mark.parametrize("frames", [0, 1])
 async def test_a_half_close_ends_the_stream(frames: int) -> None:
-    async with running() as there:
+    async with running_server() as there:
         call = there.stub.ProduceStream()
         for number in range(frames):
             await call.write(request(number))

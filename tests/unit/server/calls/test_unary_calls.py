@@ -20,7 +20,7 @@ from structlog.testing import CapturingLogger
 from querator.model import limits
 from querator.server.grpc_server import ADMIN_SERVICE, QUEUE_SERVICE, GrpcServer, ListenError
 from querator.v1 import items_pb2, queue_service_pb2, queue_service_pb2_grpc
-from tests.unit.server.double import Running, Service, running
+from tests.unit.server.fake_service import FakeService, RunningServer, running_server
 
 
 def produce(queue: str = "q", **fields: Any) -> queue_service_pb2.ProduceRequest:
@@ -30,7 +30,7 @@ def produce(queue: str = "q", **fields: Any) -> queue_service_pb2.ProduceRequest
 
 
 async def test_every_call_arrives_and_is_answered() -> None:
-    async with running() as there:
+    async with running_server() as there:
         stub = there.stub
         produced = await stub.Produce(produce())
         assert (produced.batches[0].first_seq, produced.batches[0].count) == (17, 1)
@@ -50,7 +50,7 @@ async def test_every_call_arrives_and_is_answered() -> None:
 
 
 async def test_the_earlier_of_both_deadlines_counts() -> None:
-    async with running() as there:
+    async with running_server() as there:
         await there.stub.Produce(produce())
         await there.stub.Produce(produce(), timeout=600)
         await there.stub.Produce(produce(request_timeout=Duration(seconds=30)), timeout=600)
@@ -63,7 +63,7 @@ async def test_the_earlier_of_both_deadlines_counts() -> None:
 
 
 async def test_a_lease_waits_less_than_its_client() -> None:
-    async with running() as there:
+    async with running_server() as there:
         lease = queue_service_pb2.LeaseRequest(
             queue="q", client_id="c", max_items=1, wait_timeout=Duration(seconds=60)
         )
@@ -75,7 +75,7 @@ async def test_a_lease_waits_less_than_its_client() -> None:
 
 
 async def test_a_refusal_has_status_and_details() -> None:
-    async with running() as there:
+    async with running_server() as there:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await there.stub.Produce(produce("full"))
     error = caught.value
@@ -90,7 +90,7 @@ async def test_a_refusal_has_status_and_details() -> None:
 
 
 async def test_a_malformed_request_names_the_field() -> None:
-    async with running() as there:
+    async with running_server() as there:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await there.stub.Produce(produce("no such name"))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -104,7 +104,7 @@ async def test_a_defect_shows_nothing_but_an_id_that_the_log_has(
 ) -> None:
     log = CapturingLogger()
     monkeypatch.setattr("querator.server.calls.grpc_calls._log", log)
-    async with running() as there:
+    async with running_server() as there:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await there.stub.Produce(produce("broken"))
     assert caught.value.code() is grpc.StatusCode.INTERNAL
@@ -117,7 +117,7 @@ async def test_a_defect_shows_nothing_but_an_id_that_the_log_has(
 
 
 async def test_bytes_that_are_no_request_are_an_invalid_argument() -> None:
-    async with running() as there:
+    async with running_server() as there:
         for method in ("Produce", "Lease", "Complete", "Retry", "Extend"):
             call: Any = there.channel.unary_unary(f"/{QUEUE_SERVICE}/{method}")
             with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -131,7 +131,7 @@ async def test_bytes_that_are_no_request_are_an_invalid_argument() -> None:
 
 
 async def test_a_message_over_the_cap_is_refused_by_the_transport() -> None:
-    async with running() as there:
+    async with running_server() as there:
         request = queue_service_pb2.ProduceRequest(queue="q")
         request.items.add(payload=bytes(limits.REQUEST_BYTES_CAP + 2 * limits.MIB))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -142,9 +142,9 @@ async def test_a_message_over_the_cap_is_refused_by_the_transport() -> None:
 
 
 async def test_a_client_that_gives_up_cancels_its_wait() -> None:
-    service = Service()
+    service = FakeService()
     service.gate.clear()
-    async with running(service) as there:
+    async with running_server(service) as there:
         call = there.stub.Produce(produce())
         await service.changes.until(lambda: service.changes.counts["taken"] == 1)
         call.cancel()
@@ -152,7 +152,7 @@ async def test_a_client_that_gives_up_cancels_its_wait() -> None:
 
 
 async def test_a_port_in_use_is_said_clearly() -> None:
-    async with running() as there:
+    async with running_server() as there:
         other = GrpcServer(None, None, listen=there.address)  # type: ignore[arg-type]
         with pytest.raises(ListenError, match=there.address):
             await other.start()
@@ -160,7 +160,7 @@ async def test_a_port_in_use_is_said_clearly() -> None:
 
 
 async def test_connections_beyond_the_limit_are_ended() -> None:
-    async with running(connections_max=3) as there:
+    async with running_server(connections_max=3) as there:
         host, _, port = there.address.rpartition(":")
         opened = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
         for reader, _writer in opened:
@@ -175,16 +175,16 @@ async def test_connections_beyond_the_limit_are_ended() -> None:
         assert produced.batches[0].count == 1
 
 
-async def health(there: Running, service: str) -> int:
+async def health(there: RunningServer, service: str) -> int:
     stub = health_pb2_grpc.HealthStub(there.channel)
     answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
     return int(answer.status)
 
 
 async def test_health_by_service_and_not_serving_while_draining() -> None:
-    service = Service()
+    service = FakeService()
     service.gate.clear()
-    async with running(service) as there:
+    async with running_server(service) as there:
         for name in ("", QUEUE_SERVICE, ADMIN_SERVICE):
             assert await health(there, name) == health_pb2.HealthCheckResponse.SERVING
         watch = health_pb2_grpc.HealthStub(there.channel).Watch(
@@ -210,7 +210,7 @@ async def test_who_calls_a_node_that_drains_is_told_why(stall_s: float) -> None:
     """gRPC itself cancels received calls without a reason when the server stops. Calls that arrive
     while the loop stalls are served before the drain checks for quiet.
     """
-    async with running() as there:
+    async with running_server() as there:
 
         async def until_refused() -> grpc.aio.AioRpcError:
             options = [("grpc.use_local_subchannel_pool", 1)]
@@ -237,7 +237,7 @@ async def test_who_calls_a_node_that_drains_is_told_why(stall_s: float) -> None:
 
 
 async def test_reflection_lists_the_services() -> None:
-    async with running() as there:
+    async with running_server() as there:
         stub = reflection_pb2_grpc.ServerReflectionStub(there.channel)
         call = stub.ServerReflectionInfo()
         await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
@@ -254,7 +254,7 @@ async def test_reflection_lists_the_services() -> None:
     ids=["HTTP/1", "zeros", "noise", "broken HTTP/2", "TLS"],
 )  # fmt: skip
 async def test_garbage_on_the_port_harms_nobody_else(garbage: bytes) -> None:
-    async with running() as there:
+    async with running_server() as there:
         host, _, port = there.address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=10) as connection:
             connection.sendall(garbage)

@@ -8,8 +8,8 @@ from querator.model.ids import GroupId
 from querator.service.exchange.pace import OWED_MAX, REST_S_MAX, RUNNING, QueuePace
 from querator.service.lease.supply import PartitionSupply
 from tests.unit.service.routing.test_router import group_of, rounds, start
-from tests.unit.service.serving import LONG_MS, payloads
-from tests.unit.service.stage import Stage, staged
+from tests.unit.service.service_cluster import ServiceCluster, service_cluster
+from tests.unit.service.service_node import LONG_MS, payloads
 
 LEASE_S = 0.01
 
@@ -63,39 +63,39 @@ def test_little_is_remembered(more: int):
     assert pace.rest_s(0.0)
 
 
-def supply_of(stage: Stage, group: GroupId) -> PartitionSupply:
+def supply_of(cluster: ServiceCluster, group: GroupId) -> PartitionSupply:
     """The supply of the group at node a."""
-    exchange = stage.members["a"].exchange
+    exchange = cluster.members["a"].exchange
     assert exchange is not None
-    return exchange._supplies.of(stage.members["a"].router.route(group))
+    return exchange._supplies.of(cluster.members["a"].router.route(group))
 
 
 async def test_who_does_not_wait_is_served_while_the_desk_rests():
-    async with staged("a", "b") as stage:
-        supply = supply_of(stage, group_of(stage, 0))
+    async with service_cluster("a", "b") as cluster:
+        supply = supply_of(cluster, group_of(cluster, 0))
         supply.is_resting = True
-        waiting = start(stage.lease("a", 1, wait_ms=LONG_MS))
-        await stage.produce("a", b"x")
+        waiting = start(cluster.lease("a", 1, wait_ms=LONG_MS))
+        await cluster.produce("a", b"x")
         await rounds()
         assert not waiting.done()
         supply.is_resting = False
         supply.notify()
         assert payloads(*(await waiting).batches) == [b"x"]
         supply.is_resting = True
-        await stage.produce("a", b"y")
-        assert payloads(*(await stage.lease("a", 1)).batches) == [b"y"]
+        await cluster.produce("a", b"y")
+        assert payloads(*(await cluster.lease("a", 1)).batches) == [b"y"]
 
 
 async def test_the_desk_rests_no_longer_when_another_node_leads():
-    async with staged("a", "b") as stage:
-        group = group_of(stage, 0)
-        await stage.produce("a", *[b"%d" % number for number in range(900)])
-        supply = supply_of(stage, group)
+    async with service_cluster("a", "b") as cluster:
+        group = group_of(cluster, 0)
+        await cluster.produce("a", *[b"%d" % number for number in range(900)])
+        supply = supply_of(cluster, group)
         while not supply.is_resting:
-            await stage.lease("b", 1, wait_ms=LONG_MS)
-            await stage.lease("a", 3, wait_ms=LONG_MS)
-        stage.lead(group, "b")
+            await cluster.lease("b", 1, wait_ms=LONG_MS)
+            await cluster.lease("a", 3, wait_ms=LONG_MS)
+        cluster.lead(group, "b")
         assert not supply.is_resting
         await asyncio.sleep(REST_S_MAX)
-        stage.lead(group, "a")
-        assert payloads(*(await stage.lease("a", 1, wait_ms=LONG_MS)).batches)
+        cluster.lead(group, "a")
+        assert payloads(*(await cluster.lease("a", 1, wait_ms=LONG_MS)).batches)

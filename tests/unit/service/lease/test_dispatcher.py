@@ -11,14 +11,14 @@ from querator.model.errors import ErrorCode
 from querator.model.ids import GroupId
 from querator.raft.clock import SimulatedClock
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.hosting import Gate
-from tests.unit.service.serving import (
+from tests.unit.raft.running_host import CommitGate
+from tests.unit.service.service_node import (
     LONG_MS,
-    Node,
+    ServiceNode,
     code,
     payloads,
     refusal,
-    serving,
+    service_node,
     whole,
 )
 
@@ -27,7 +27,7 @@ def count(reply: LeaseReply) -> int:
     return sum(batch.loaded.count for batch in reply.batches)
 
 
-async def park(node: Node, *wanted: int, **more: object) -> list["asyncio.Task[LeaseReply]"]:
+async def park(node: ServiceNode, *wanted: int, **more: object) -> list["asyncio.Task[LeaseReply]"]:
     """Starts lease calls that wait, in this order."""
     tasks = []
     for number, items in enumerate(wanted):
@@ -38,7 +38,7 @@ async def park(node: Node, *wanted: int, **more: object) -> list["asyncio.Task[L
 
 
 async def test_items_come_as_they_were_produced():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         produced = await node.produce(b"one", b"", b"three")
         reply = await node.lease()
@@ -52,7 +52,7 @@ async def test_items_come_as_they_were_produced():
 
 
 async def test_nothing_ready_is_an_empty_reply_and_no_log_entry():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         index = node.index()
         assert (await node.lease()).batches == ()
@@ -60,7 +60,7 @@ async def test_nothing_ready_is_an_empty_reply_and_no_log_entry():
 
 
 async def test_a_waiting_lease_is_woken_by_a_produce():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         [waiting] = await park(node, 10)
         await node.produce(b"x")
@@ -68,7 +68,7 @@ async def test_a_waiting_lease_is_woken_by_a_produce():
 
 
 async def test_a_wait_that_ends_is_answered_empty():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         assert (await node.lease(wait_ms=1)).batches == ()
 
@@ -78,7 +78,7 @@ async def test_a_wait_that_ends_is_answered_empty():
     [(23, (20, 6, 1), [16, 6, 1]), (10, (10,) * 5, [2] * 5), (1, (5, 5), [1, 0])],
 )
 async def test_waiting_callers_share_fairly(items, wanted, got):
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         waiting = await park(node, *wanted)
         await node.produce(*[b"x"] * items)
@@ -91,7 +91,7 @@ async def test_waiting_callers_share_fairly(items, wanted, got):
 
 
 async def test_one_consumer_takes_from_all_partitions():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=10)
         for _ in range(10):
             await node.produce(*[b"x"] * 5)
@@ -101,7 +101,7 @@ async def test_one_consumer_takes_from_all_partitions():
 
 
 async def test_partitions_take_turns():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=3)
         for _ in range(3):
             await node.produce(*[b"x"] * 30)
@@ -110,7 +110,7 @@ async def test_partitions_take_turns():
 
 
 async def test_many_consumers_at_many_partitions_get_everything_once():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=4)
         seen: Counter[bytes] = Counter()
 
@@ -134,7 +134,7 @@ async def test_many_consumers_at_many_partitions_get_everything_once():
 
 async def test_woken_by_a_due_schedule():
     clock = SimulatedClock()
-    async with serving(clock=clock) as node:
+    async with service_node(clock=clock) as node:
         await node.create()
         await node.produce(b"later", enqueue_at_ms=clock.wall_ms() + 5_000)
         [waiting] = await park(node, 1)
@@ -144,7 +144,7 @@ async def test_woken_by_a_due_schedule():
 
 async def test_woken_by_a_lapse_with_the_next_attempt():
     clock = SimulatedClock()
-    async with serving(clock=clock) as node:
+    async with service_node(clock=clock) as node:
         await node.create(lease_timeout_ms=10_000)
         await node.produce(b"x")
         assert (await node.lease()).batches[0].attempt == 1
@@ -155,7 +155,7 @@ async def test_woken_by_a_lapse_with_the_next_attempt():
 
 
 async def test_woken_by_a_retry():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"x")
         [batch] = (await node.lease()).batches
@@ -165,7 +165,7 @@ async def test_woken_by_a_retry():
 
 
 async def test_woken_by_a_dead_letter():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead")
         await node.create(dead_queue="dead")
         await node.produce(b"x")
@@ -180,7 +180,7 @@ async def test_woken_by_a_dead_letter():
 
 
 async def test_a_repeated_request_gets_the_live_lease():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=3)
         await node.produce(b"a", b"b")
         [batch] = (await node.lease(request_id="r1")).batches
@@ -193,7 +193,7 @@ async def test_a_repeated_request_gets_the_live_lease():
 
 
 async def test_a_repeated_request_whose_lease_has_ended():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"a")
         [batch] = (await node.lease(request_id="r1")).batches
@@ -202,7 +202,7 @@ async def test_a_repeated_request_whose_lease_has_ended():
 
 
 async def test_a_repeat_of_what_was_never_granted_waits_at_its_partition():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         [waiting] = await park(node, 5, request_id="r1", partition=1)
         first = await node.produce(b"a")
@@ -216,10 +216,10 @@ async def test_a_repeat_of_what_was_never_granted_waits_at_its_partition():
 
 async def test_who_does_not_wait_is_not_kept_by_another_partition():
     environment = MemoryEnvironment()
-    async with serving(environment) as node:
+    async with service_node(environment) as node:
         await node.create(partitions=2)
         produced = await node.produce(b"x")
-        gate = Gate(environment)
+        gate = CommitGate(environment)
         gate.close()
         [waiting] = await park(node, 1)
         await gate.reached()
@@ -235,7 +235,7 @@ async def test_who_does_not_wait_is_not_kept_by_another_partition():
 async def test_a_caller_does_not_stay_with_a_partition_whose_large_item_has_gone(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    async with serving() as node:
+    async with service_node() as node:
         queue = await node.create(partitions=2)
         for _ in range(2):
             await node.produce(b"x" * 4_000)
@@ -265,7 +265,7 @@ async def test_a_caller_does_not_stay_with_a_partition_whose_large_item_has_gone
 
 
 async def test_a_partition_that_the_queue_has_not():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         error = await refusal(node.lease(partition=2))
         assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, "partition")
@@ -273,10 +273,10 @@ async def test_a_partition_that_the_queue_has_not():
 
 async def test_a_caller_who_goes_while_items_are_granted_gives_them_back():
     environment = MemoryEnvironment()
-    async with serving(environment) as node:
+    async with service_node(environment) as node:
         await node.create()
         await node.produce(b"x")
-        gate = Gate(environment)
+        gate = CommitGate(environment)
         gate.close()
         [waiting] = await park(node, 1)
         await gate.reached()
@@ -292,10 +292,10 @@ async def test_a_caller_who_goes_while_items_are_granted_gives_them_back():
 async def test_a_lease_with_under_half_its_time_left_is_not_delivered():
     clock = SimulatedClock()
     environment = MemoryEnvironment()
-    async with serving(environment, clock) as node:
+    async with service_node(environment, clock) as node:
         await node.create(lease_timeout_ms=10_000)
         await node.produce(b"x")
-        gate = Gate(environment)
+        gate = CommitGate(environment)
         gate.close()
         [waiting] = await park(node, 1)
         await gate.reached()
@@ -308,7 +308,7 @@ async def test_a_lease_with_under_half_its_time_left_is_not_delivered():
 
 async def test_an_item_s_lease_timeout_holds_for_that_item_alone():
     clock = SimulatedClock()
-    async with serving(clock=clock) as node:
+    async with service_node(clock=clock) as node:
         await node.create(lease_timeout_ms=100_000)
         await node.produce(b"a", b"b", b"c", b"d", lease_timeouts_ms=[1_000, 0, 1_000, 50_000])
         batches = (await node.lease(request_id="r")).batches
@@ -333,7 +333,7 @@ async def test_an_item_s_lease_timeout_holds_for_that_item_alone():
 
 
 async def test_the_lease_timeout_of_the_call_comes_before_the_item_s():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(lease_timeout_ms=100_000)
         await node.produce(b"a", b"b", lease_timeouts_ms=[50_000, 0])
         [batch] = (await node.lease(lease_timeout_ms=7_000)).batches
@@ -342,7 +342,7 @@ async def test_the_lease_timeout_of_the_call_comes_before_the_item_s():
 
 async def test_the_wall_clock_does_not_judge_leases():
     clock = SimulatedClock()
-    async with serving(clock=clock) as node:
+    async with service_node(clock=clock) as node:
         await node.create(lease_timeout_ms=10_000)
         await node.produce(b"a")
         clock.step_wall(3_600_000)
@@ -355,7 +355,7 @@ async def test_the_wall_clock_does_not_judge_leases():
 
 
 async def test_bytes_bound_a_reply():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         for _ in range(4):
             await node.produce(*[b"x" * 1_000] * 5)
@@ -365,7 +365,7 @@ async def test_bytes_bound_a_reply():
 
 
 async def test_an_item_over_the_bytes_is_its_own_error():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"x" * 5_000)
         error = await refusal(node.lease(max_bytes=1_000, wait_ms=LONG_MS))
@@ -374,7 +374,7 @@ async def test_an_item_over_the_bytes_is_its_own_error():
 
 
 async def test_an_item_over_a_piece_of_the_bytes_is_delivered():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         for _ in range(2):
             await node.produce(b"x" * 4_000)
@@ -386,7 +386,7 @@ async def test_an_item_over_a_piece_of_the_bytes_is_delivered():
 
 
 async def test_deleting_the_queue_ends_waits():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         [waiting] = await park(node, 1)
         await node.admin.delete_queue("default", "q")
@@ -395,7 +395,7 @@ async def test_deleting_the_queue_ends_waits():
 
 
 async def test_stopping_answers_waits_and_takes_nothing_more():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         [waiting] = await park(node, 1)
         await node.queues.stop()
@@ -405,7 +405,7 @@ async def test_stopping_answers_waits_and_takes_nothing_more():
 
 
 async def test_waiting_calls_are_bounded():
-    async with serving(leases_max=2) as node:
+    async with service_node(leases_max=2) as node:
         await node.create()
         waiting = await park(node, 1, 1)
         error = await refusal(node.lease(wait_ms=LONG_MS))
@@ -418,18 +418,18 @@ async def test_waiting_calls_are_bounded():
 
 
 async def test_unknown_names():
-    async with serving() as node:
+    async with service_node() as node:
         assert await code(node.lease(queue="nobody")) is ErrorCode.QUEUE_NOT_FOUND
 
 
 async def test_after_a_restart_ready_and_scheduled_items_are_found():
     environment = MemoryEnvironment()
     clock = SimulatedClock()
-    async with serving(environment, clock) as node:
+    async with service_node(environment, clock) as node:
         await node.create()
         await node.produce(b"ready")
         await node.produce(b"later", enqueue_at_ms=clock.wall_ms() + 5_000)
-    async with serving(environment.crash(), clock) as node:
+    async with service_node(environment.crash(), clock) as node:
         assert payloads(*(await node.lease()).batches) == [b"ready"]
         [waiting] = await park(node, 1)
         clock.advance(5_001)

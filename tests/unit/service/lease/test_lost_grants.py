@@ -14,9 +14,9 @@ from querator.model.limits import LEASES_EMPTY_MAX, MIB
 from querator.raft.clock import SimulatedClock
 from querator.service.lease import dispatcher
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.hosting import Gate
-from tests.unit.service.serving import LONG_MS, payloads, refusal
-from tests.unit.service.stage import Stage, staged
+from tests.unit.raft.running_host import CommitGate
+from tests.unit.service.service_cluster import ServiceCluster, service_cluster
+from tests.unit.service.service_node import LONG_MS, payloads, refusal
 
 LAPSED_MS = 4_000
 """The timeout of the lease plus the grace period of a leader."""
@@ -32,96 +32,98 @@ async def rounds(count: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-def closed(stage: Stage) -> Gate:
+def closed(cluster: ServiceCluster) -> CommitGate:
     """A closed gate: nothing is committed until the test opens it."""
-    environment = stage.base.environment
+    environment = cluster.base.environment
     assert isinstance(environment, MemoryEnvironment)
-    gate = Gate(environment)
+    gate = CommitGate(environment)
     gate.close()
     return gate
 
 
-async def first_lease(stage: Stage) -> None:
-    while not stage.leases():  # noqa: ASYNC110 - a command under way has no event
+async def first_lease(cluster: ServiceCluster) -> None:
+    while not cluster.leases():  # noqa: ASYNC110 - a command under way has no event
         await asyncio.sleep(0)
 
 
-async def lose_the_first_lease(stage: Stage, clock: SimulatedClock, gate: Gate) -> None:
+async def lose_the_first_lease(
+    cluster: ServiceCluster, clock: SimulatedClock, gate: CommitGate
+) -> None:
     """Cuts the link when the leader is about to grant, and mends it after the lease has lapsed. The
     `gate` was closed before the lease call began.
     """
-    await first_lease(stage)
-    stage.cut("a", "b")
+    await first_lease(cluster)
+    cluster.cut("a", "b")
     gate.open()
-    await stage.base.until(lambda: stage.base.counts().leased == 1)
+    await cluster.base.until(lambda: cluster.base.counts().leased == 1)
     clock.advance(LAPSED_MS)
-    await stage.base.until(lambda: stage.base.counts().lapsed == 1)
-    stage.mend("a", "b")
+    await cluster.base.until(lambda: cluster.base.counts().lapsed == 1)
+    cluster.mend("a", "b")
 
 
 async def test_a_waiting_lease_that_lapsed_on_its_way_is_granted_again():
     clock = SimulatedClock()
-    async with staged("a", "b", clock=clock, lease_timeout_ms=1_000) as stage:
-        await stage.produce("a", b"x")
-        gate = closed(stage)
-        leasing = start(stage.lease("b", 1, wait_ms=LONG_MS))
-        await lose_the_first_lease(stage, clock, gate)
+    async with service_cluster("a", "b", clock=clock, lease_timeout_ms=1_000) as cluster:
+        await cluster.produce("a", b"x")
+        gate = closed(cluster)
+        leasing = start(cluster.lease("b", 1, wait_ms=LONG_MS))
+        await lose_the_first_lease(cluster, clock, gate)
         async with asyncio.timeout(5):
             [batch] = (await leasing).batches
         assert (payloads(batch), batch.repeated, batch.attempt) == ([b"x"], False, 2)
-        assert stage.leases() <= 3, "the first one, its repeat, and one under another name"
+        assert cluster.leases() <= 3, "the first one, its repeat, and one under another name"
 
 
 async def test_a_stream_whose_lease_lapsed_on_its_way_delivers_the_item():
     clock = SimulatedClock()
-    async with staged("a", "b", clock=clock, lease_timeout_ms=1_000) as stage:
-        await stage.produce("a", b"x")
-        subscription = await stage.members["b"].subscribe(
+    async with service_cluster("a", "b", clock=clock, lease_timeout_ms=1_000) as cluster:
+        await cluster.produce("a", b"x")
+        subscription = await cluster.members["b"].subscribe(
             SubscribeCall("default", "q", "c", 10, 3 * MIB)
         )
-        gate = closed(stage)
+        gate = closed(cluster)
         subscription.grant(100, 0)
         delivery = start(subscription.next())
-        await lose_the_first_lease(stage, clock, gate)
+        await lose_the_first_lease(cluster, clock, gate)
         async with asyncio.timeout(5):
             [batch] = (await delivery).batches
         assert payloads(batch) == [b"x"]
-        assert stage.leases() <= 4
+        assert cluster.leases() <= 4
         await subscription.close(polite=True)
 
 
 async def test_a_client_hears_that_the_lease_it_has_named_is_over():
     clock = SimulatedClock()
-    async with staged("a", "b", clock=clock, lease_timeout_ms=1_000) as stage:
-        await stage.produce("a", b"x")
-        gate = closed(stage)
-        leasing = start(stage.lease("b", 1, wait_ms=LONG_MS, request_id="mine"))
-        await lose_the_first_lease(stage, clock, gate)
+    async with service_cluster("a", "b", clock=clock, lease_timeout_ms=1_000) as cluster:
+        await cluster.produce("a", b"x")
+        gate = closed(cluster)
+        leasing = start(cluster.lease("b", 1, wait_ms=LONG_MS, request_id="mine"))
+        await lose_the_first_lease(cluster, clock, gate)
         error = await refusal(leasing)
         assert (error.code, error.field) == (ErrorCode.LEASE_ENDED, "request_id")
-        assert stage.leases() == 2
+        assert cluster.leases() == 2
 
 
 async def test_a_repeated_request_follows_the_leader_of_its_partition():
-    async with staged("a", "b", "c") as stage:
-        await stage.produce("a", b"x")
+    async with service_cluster("a", "b", "c") as cluster:
+        await cluster.produce("a", b"x")
         named = {"request_id": "mine", "partition": 0, "wait_ms": LONG_MS}
-        [first] = (await stage.lease("b", 1, **named)).batches
-        queue = stage.base.placement.map.find("default", "q")
+        [first] = (await cluster.lease("b", 1, **named)).batches
+        queue = cluster.base.placement.map.find("default", "q")
         assert queue is not None
         [group] = queue.groups
-        stage.leaders[group] = "c"
-        stage.members["a"].events.on_leadership(group, False)
-        stage.members["c"].events.on_leadership(group, True)
+        cluster.leaders[group] = "c"
+        cluster.members["a"].events.on_leadership(group, False)
+        cluster.members["c"].events.on_leadership(group, True)
         # b asks a, which does not lead. No ready item makes b ask again.
         async with asyncio.timeout(5):
-            [again] = (await stage.lease("b", 1, **named)).batches
+            [again] = (await cluster.lease("b", 1, **named)).batches
         assert (again.lease_id, again.repeated) == (first.lease_id, True)
 
 
-def grants_nothing(stage: Stage, name: str) -> Callable[[], int]:
+def grants_nothing(cluster: ServiceCluster, name: str) -> Callable[[], int]:
     """Makes the node grant nothing while items are ready. Returns a counter of its leases."""
-    there = stage.members[name].exchange
+    there = cluster.members[name].exchange
     assert there is not None
     came = 0
 
@@ -144,21 +146,21 @@ async def test_a_partition_that_grants_nothing_is_not_asked_again_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(dispatcher, "OVERLOADED_RETRY_MS", LONG_MS)
-    async with staged("a", "b") as stage:
-        await stage.produce("a", b"x")
-        came = grants_nothing(stage, "a")
-        leasing = start(stage.lease("b", 1, wait_ms=LONG_MS))
+    async with service_cluster("a", "b") as cluster:
+        await cluster.produce("a", b"x")
+        came = grants_nothing(cluster, "a")
+        leasing = start(cluster.lease("b", 1, wait_ms=LONG_MS))
         await rounds(500)
         assert 0 < came() <= LEASES_EMPTY_MAX
         leasing.cancel()
         await asyncio.wait([leasing])
 
 
-def without_space(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+def without_space(cluster: ServiceCluster, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Makes the partition's leader refuse leases for lack of space until the test undoes the patch.
     Returns a counter of the leases.
     """
-    propose = stage.base.host.propose
+    propose = cluster.base.host.propose
     came = 0
 
     def refuse(group: GroupId, command: Any, attachment: bytes = b"") -> "asyncio.Future[Any]":
@@ -170,19 +172,19 @@ def without_space(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Callable[[],
         answer.set_exception(QueratorError(ErrorCode.STORAGE_FULL, "1000 bytes are free"))
         return answer
 
-    monkeypatch.setattr(stage.base.host, "propose", refuse)
+    monkeypatch.setattr(cluster.base.host, "propose", refuse)
     return lambda: came
 
 
 @pytest.mark.parametrize("node", ["a", "b"], ids=["at the leader", "at another node"])
 async def test_a_stream_waits_while_a_node_has_no_space(node: str, monkeypatch: pytest.MonkeyPatch):
-    async with staged("a", "b") as stage:
-        await stage.produce("a", b"x")
-        subscription = await stage.members[node].subscribe(
+    async with service_cluster("a", "b") as cluster:
+        await cluster.produce("a", b"x")
+        subscription = await cluster.members[node].subscribe(
             SubscribeCall("default", "q", "c", 10, 3 * MIB)
         )
         with monkeypatch.context() as patched:
-            came = without_space(stage, patched)
+            came = without_space(cluster, patched)
             subscription.grant(100, 0)
             delivery = start(subscription.next())
             while came() < 3:  # noqa: ASYNC110 - a refused command has no event
@@ -199,10 +201,10 @@ async def test_a_stream_does_not_ask_a_node_without_space_again_at_once(
     node: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(dispatcher, "OVERLOADED_RETRY_MS", LONG_MS)
-    async with staged("a", "b") as stage:
-        await stage.produce("a", b"x")
-        came = without_space(stage, monkeypatch)
-        subscription = await stage.members[node].subscribe(
+    async with service_cluster("a", "b") as cluster:
+        await cluster.produce("a", b"x")
+        came = without_space(cluster, monkeypatch)
+        subscription = await cluster.members[node].subscribe(
             SubscribeCall("default", "q", "c", 10, 3 * MIB)
         )
         subscription.grant(100, 0)
@@ -217,8 +219,8 @@ async def test_a_stream_does_not_ask_a_node_without_space_again_at_once(
 async def test_a_lease_that_waits_is_told_that_a_node_has_no_space(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    async with staged("a", "b") as stage:
-        await stage.produce("a", b"x")
-        without_space(stage, monkeypatch)
-        error = await refusal(stage.lease("b", 1, wait_ms=LONG_MS))
+    async with service_cluster("a", "b") as cluster:
+        await cluster.produce("a", b"x")
+        without_space(cluster, monkeypatch)
+        error = await refusal(cluster.lease("b", 1, wait_ms=LONG_MS))
         assert error.code is ErrorCode.STORAGE_FULL

@@ -14,8 +14,8 @@ from querator.model.calls import CompleteCall, LeasedRun
 from querator.service.lease.subscriptions import BATCHES_AHEAD_MAX, Subscription
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import BLOCKS
-from tests.unit.service.damaging import gone
-from tests.unit.service.serving import Node, payloads, seqs, serving, whole
+from tests.unit.service.service_node import ServiceNode, payloads, seqs, service_node, whole
+from tests.unit.service.storage_damage import gone
 
 STEPS = st.lists(
     st.one_of(
@@ -32,7 +32,7 @@ STEPS = st.lists(
 class Reader:
     """One consumer of one stream, with counts of what it has granted and received."""
 
-    def __init__(self, node: Node, stream: Subscription) -> None:
+    def __init__(self, node: ServiceNode, stream: Subscription) -> None:
         self.node = node
         self.stream = stream
         self.granted = 0
@@ -77,7 +77,7 @@ class Reader:
 
 
 async def play(steps: list[tuple[Any, ...]], *, partitions: int, max_items: int) -> None:
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=partitions)
         stream = await node.subscribe(max_items=max_items, max_bytes=8_000)
         reader = Reader(node, stream)
@@ -111,7 +111,7 @@ def test_credit_is_kept_and_none_is_lost(steps, partitions, max_items):
 
 
 async def test_many_streams_do_not_cut_a_small_backlog_in_pieces():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=8)
         for _ in range(8):
             await node.produce(*[b"x"] * 10)
@@ -138,13 +138,13 @@ async def test_many_streams_do_not_cut_a_small_backlog_in_pieces():
             await stream.close(polite=False)
 
 
-def is_delivered(node: Node, items: int) -> bool:
+def is_delivered(node: ServiceNode, items: int) -> bool:
     return node.counts().delivered == items
 
 
 async def test_a_grant_of_which_nothing_is_left_gives_its_credit_back():
     """Twice the block of the granted item is gone when the delivery is read. The third is there."""
-    async with serving() as node:
+    async with service_node() as node:
         [group] = (await node.create()).groups
         assert isinstance(node.environment, MemoryEnvironment)
         stream = await node.subscribe(max_items=1, max_bytes=100)

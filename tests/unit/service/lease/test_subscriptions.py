@@ -10,13 +10,13 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.raft.clock import SimulatedClock
 from querator.service.lease.subscriptions import BATCHES_AHEAD_MAX
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.hosting import Gate
-from tests.unit.service.serving import (
+from tests.unit.raft.running_host import CommitGate
+from tests.unit.service.service_node import (
     code,
     payloads,
     refusal,
     seqs,
-    serving,
+    service_node,
     whole,
 )
 
@@ -26,7 +26,7 @@ def completing(*refs: LeasedRanges) -> CompleteCall:
 
 
 async def test_deliveries_within_the_credit():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(*[b"x"] * 30)
         stream = await node.subscribe(max_items=10)
@@ -43,7 +43,7 @@ async def test_deliveries_within_the_credit():
 
 
 async def test_without_credit_nothing_is_leased():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(*[b"x"] * 10)
         stream = await node.subscribe()
@@ -56,7 +56,7 @@ async def test_without_credit_nothing_is_leased():
 
 
 async def test_a_slow_reader_holds_a_few_batches_ahead():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(*[b"x"] * 200)
         stream = await node.subscribe(max_items=10)
@@ -72,7 +72,7 @@ async def test_a_slow_reader_holds_a_few_batches_ahead():
 
 
 async def test_deliveries_keep_the_order_of_the_items():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(*[b"%d" % number for number in range(200)])
         stream = await node.subscribe(max_items=10)
@@ -85,7 +85,7 @@ async def test_deliveries_keep_the_order_of_the_items():
 
 
 async def test_items_larger_than_the_last_batch_had_are_delivered():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(*[b"x"] * 10)
         await node.produce(*[b"x" * 10_000] * 10)
@@ -98,7 +98,7 @@ async def test_items_larger_than_the_last_batch_had_are_delivered():
 
 
 async def test_bytes_of_credit_bound_deliveries():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(*[b"x" * 1_000] * 10)
         stream = await node.subscribe()
@@ -114,7 +114,7 @@ async def test_bytes_of_credit_bound_deliveries():
 
 
 async def test_an_item_that_no_delivery_can_carry_ends_the_stream():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"x" * 5_000)
         stream = await node.subscribe(max_bytes=1_000)
@@ -125,7 +125,7 @@ async def test_an_item_that_no_delivery_can_carry_ends_the_stream():
 
 @pytest.mark.parametrize("credit", [(0, 0), (-1, 0), (1, -1)])
 async def test_credit_must_be_positive(credit):
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         stream = await node.subscribe()
         with pytest.raises(QueratorError, match="credit"):
@@ -134,7 +134,7 @@ async def test_credit_must_be_positive(credit):
 
 
 async def test_credit_is_bounded():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         stream = await node.subscribe()
         stream.grant(100_000, 0)
@@ -146,7 +146,7 @@ async def test_credit_is_bounded():
 
 async def test_settling_on_the_stream():
     clock = SimulatedClock()
-    async with serving(clock=clock) as node:
+    async with service_node(clock=clock) as node:
         await node.create()
         await node.produce(b"a", b"b", b"c")
         stream = await node.subscribe()
@@ -167,7 +167,7 @@ async def test_settling_on_the_stream():
 
 
 async def test_a_polite_close_releases_what_is_unfinished():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"a", b"b", b"c", b"d")
         stream = await node.subscribe(max_items=2)
@@ -187,7 +187,7 @@ async def test_a_polite_close_releases_what_is_unfinished():
 
 @pytest.mark.parametrize("release", [False, True])
 async def test_a_broken_stream_releases_if_the_subscription_says_so(release):
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"a")
         stream = await node.subscribe(release_on_disconnect=release)
@@ -201,7 +201,7 @@ async def test_a_broken_stream_releases_if_the_subscription_says_so(release):
 
 async def test_leases_are_extended_while_the_stream_lives():
     clock = SimulatedClock()
-    async with serving(clock=clock) as node:
+    async with service_node(clock=clock) as node:
         await node.create(lease_timeout_ms=1_000)
         stream = await node.subscribe(auto_extend=True)
         stream.grant(1, 0)
@@ -218,7 +218,7 @@ async def test_leases_are_extended_while_the_stream_lives():
 
 
 async def test_one_batch_is_not_cut_among_the_waiters_of_a_stream():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         stream = await node.subscribe()
         stream.grant(1_000, 0)
@@ -230,7 +230,7 @@ async def test_one_batch_is_not_cut_among_the_waiters_of_a_stream():
 
 
 async def test_streams_share_and_deliver_everything_once():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=3)
         seen: Counter[bytes] = Counter()
 
@@ -260,7 +260,7 @@ async def test_streams_share_and_deliver_everything_once():
 
 async def test_a_late_prefetched_batch_is_released_not_delivered():
     clock = SimulatedClock()
-    async with serving(clock=clock) as node:
+    async with service_node(clock=clock) as node:
         await node.create(lease_timeout_ms=10_000)
         await node.produce(b"x")
         stream = await node.subscribe()
@@ -274,7 +274,7 @@ async def test_a_late_prefetched_batch_is_released_not_delivered():
 
 
 async def test_what_nobody_takes_is_released_before_it_lapses():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(lease_timeout_ms=1_000)
         await node.produce(b"x")
         stream = await node.subscribe()
@@ -290,7 +290,7 @@ async def test_what_nobody_takes_is_released_before_it_lapses():
 
 
 async def test_what_is_ready_behind_a_batch_that_was_taken_is_released_before_it_lapses():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(lease_timeout_ms=1_000)
         await node.produce(*[b"x"] * 20)
         stream = await node.subscribe(max_items=10)
@@ -304,7 +304,7 @@ async def test_what_is_ready_behind_a_batch_that_was_taken_is_released_before_it
 
 
 async def test_a_stream_delivers_items_with_timeouts_of_their_own_in_order():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(lease_timeout_ms=100_000)
         await node.produce(b"a", b"b", b"c", lease_timeouts_ms=[50_000, 0, 50_000])
         stream = await node.subscribe()
@@ -318,7 +318,7 @@ async def test_a_stream_delivers_items_with_timeouts_of_their_own_in_order():
 
 
 async def test_a_reader_that_has_stopped_takes_nothing_from_others():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(lease_timeout_ms=1_000)
         await node.produce(b"x")
         stream = await node.subscribe(max_items=1)
@@ -336,7 +336,7 @@ async def test_a_reader_that_has_stopped_takes_nothing_from_others():
 
 async def test_a_lost_item_does_not_end_the_care_for_the_others_of_its_lease():
     clock = SimulatedClock()
-    async with serving(clock=clock) as node:
+    async with service_node(clock=clock) as node:
         await node.create(lease_timeout_ms=1_000)
         await node.produce(b"a", b"b")
         stream = await node.subscribe(auto_extend=True)
@@ -358,7 +358,7 @@ async def test_a_lost_item_does_not_end_the_care_for_the_others_of_its_lease():
 @pytest.mark.parametrize("auto_extend", [False, True])
 async def test_a_stream_full_of_leases_that_end_elsewhere_goes_on(monkeypatch, auto_extend):
     monkeypatch.setattr("querator.service.lease.held_leases.STREAM_LEASES_MAX", 3)
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(lease_timeout_ms=1_000)
         await node.produce(*[b"x"] * 24)
         stream = await node.subscribe(max_items=1, auto_extend=auto_extend)
@@ -371,10 +371,10 @@ async def test_a_stream_full_of_leases_that_end_elsewhere_goes_on(monkeypatch, a
 
 async def test_a_stream_that_closes_while_items_are_granted_gives_them_back():
     environment = MemoryEnvironment()
-    async with serving(environment) as node:
+    async with service_node(environment) as node:
         await node.create()
         await node.produce(b"x")
-        gate = Gate(environment)
+        gate = CommitGate(environment)
         gate.close()
         stream = await node.subscribe()
         stream.grant(5, 0)
@@ -385,7 +385,7 @@ async def test_a_stream_that_closes_while_items_are_granted_gives_them_back():
 
 
 async def test_deleting_the_queue_ends_streams():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         stream = await node.subscribe()
         stream.grant(5, 0)
@@ -397,7 +397,7 @@ async def test_deleting_the_queue_ends_streams():
 
 
 async def test_stopping_ends_streams():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"x")
         stream = await node.subscribe()
@@ -411,7 +411,7 @@ async def test_stopping_ends_streams():
 
 
 async def test_the_stream_names_its_terms():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(lease_timeout_ms=7_000)
         stream = await node.subscribe()
         assert (stream.lease_timeout_ms, stream.durable) == (7_000, False)
@@ -423,7 +423,7 @@ async def test_the_stream_names_its_terms():
 
 async def test_a_delivery_that_waited_tells_what_remains_and_not_of_leases_that_have_ended():
     clock = SimulatedClock()
-    async with serving(clock=clock) as node:
+    async with service_node(clock=clock) as node:
         await node.create()
         await node.produce(b"x", b"y")
         stream = await node.subscribe(max_items=2, lease_timeout_ms=10_000)
@@ -447,7 +447,7 @@ async def test_a_lease_that_reached_nobody_comes_after_what_was_leased_meanwhile
     """Order is the order of leases (ADR 30). A returned item goes back to its place. Later items
     that another consumer has leased stay with that consumer.
     """
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         stream = await node.subscribe(max_items=1)
         stream.grant(1, 0)

@@ -12,15 +12,15 @@ from querator.model.queues import QueueSettings
 from querator.model.routing import partition_of_key, partition_of_producer
 from querator.service.produce.split import cut, whole
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.hosting import Gate
-from tests.unit.service.serving import (
+from tests.unit.raft.running_host import CommitGate
+from tests.unit.service.service_node import (
     code,
     payloads,
     places_of,
     produce_call,
     producer_id,
     refusal,
-    serving,
+    service_node,
 )
 
 
@@ -29,14 +29,14 @@ def partitions_of(reply: ProduceReply) -> list[int]:
 
 
 async def test_requests_one_at_a_time_go_to_the_partitions_in_turn():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=4)
         used = [partitions_of(await node.produce(b"x"))[0] for _ in range(8)]
         assert used == [0, 1, 2, 3] * 2
 
 
 async def test_requests_under_way_together_fill_a_block_before_the_next_partition():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=4)
         replies = await asyncio.gather(*[node.produce(*[b"x"] * 64) for _ in range(8)])
         used = Counter(partitions_of(reply)[0] for reply in replies)
@@ -44,7 +44,7 @@ async def test_requests_under_way_together_fill_a_block_before_the_next_partitio
 
 
 async def test_an_unordered_producer_uses_all_partitions_and_may_repeat():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=3)
         producer = producer_id()
         replies = [
@@ -63,7 +63,7 @@ async def test_an_unordered_producer_uses_all_partitions_and_may_repeat():
 
 
 async def test_an_ordered_producer_has_one_partition_and_no_gaps():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=5)
         producer = producer_id()
         used = set()
@@ -77,7 +77,7 @@ async def test_an_ordered_producer_has_one_partition_and_no_gaps():
 
 
 async def test_a_dedup_key_is_stored_once_wherever_it_comes_from():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=4)
         keys = [b"k%d" % number for number in range(10)]
         items = [b"item %d" % number for number in range(10)]
@@ -99,7 +99,7 @@ async def test_a_dedup_key_is_stored_once_wherever_it_comes_from():
 
 
 async def test_parts_of_a_keyed_request_inherit_its_identity():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=4)
         producer = producer_id()
         keys = [b"k%d" % number for number in range(8)]
@@ -113,7 +113,7 @@ async def test_parts_of_a_keyed_request_inherit_its_identity():
 
 
 async def test_a_repeat_stores_what_is_missing_of_a_cut_request():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2, partition_items_max=3)
         keys = [b"k%d" % number for number in range(99)]
         too_many = [key for key in keys if partition_of_key(key, 2) == 0][:4]
@@ -136,7 +136,7 @@ async def test_a_repeat_stores_what_is_missing_of_a_cut_request():
 
 
 async def test_order_and_keys_exclude_each_other_over_many_partitions():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("one")
         await node.create("many", partitions=2)
         call: dict[str, Any] = {
@@ -172,14 +172,14 @@ def test_cutting_keeps_every_item_and_its_place():
 
 
 async def test_a_full_partition_is_an_error_and_stores_nothing():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partition_items_max=3)
         assert await code(node.produce(*[b"x"] * 4)) is ErrorCode.QUEUE_FULL
         assert (await node.total()).ready == 0
 
 
 async def test_a_request_stored_in_part_says_so():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2, partition_items_max=3)
         keys = [b"k%d" % number for number in range(99)]
         too_many = [key for key in keys if partition_of_key(key, 2) == 0][:4]
@@ -193,10 +193,10 @@ async def test_a_request_stored_in_part_says_so():
 
 async def test_a_deadline_after_taking_on_leaves_the_outcome_unknown_and_repeatable():
     environment = MemoryEnvironment()
-    async with serving(environment) as node:
+    async with service_node(environment) as node:
         await node.create(partitions=2)
         call: dict[str, Any] = {"producer_id": producer_id(), "sequence": 1}
-        gate = Gate(environment)
+        gate = CommitGate(environment)
         gate.close()
         error = await refusal(node.produce(b"x", timeout_ms=20, **call))
         gate.open()
@@ -209,9 +209,9 @@ async def test_a_deadline_after_taking_on_leaves_the_outcome_unknown_and_repeata
 
 async def test_a_cancelled_produce_is_still_carried_out():
     environment = MemoryEnvironment()
-    async with serving(environment) as node:
+    async with service_node(environment) as node:
         await node.create()
-        gate = Gate(environment)
+        gate = CommitGate(environment)
         gate.close()
         task = asyncio.get_running_loop().create_task(node.produce(b"x"))
         await gate.reached()
@@ -224,11 +224,11 @@ async def test_a_cancelled_produce_is_still_carried_out():
 
 async def test_unanswered_produces_are_bounded_and_completes_still_get_in():
     environment = MemoryEnvironment()
-    async with serving(environment, produce_bytes_max=1_000) as node:
+    async with service_node(environment, produce_bytes_max=1_000) as node:
         await node.create()
         await node.produce(b"x")
         [batch] = (await node.lease()).batches
-        gate = Gate(environment)
+        gate = CommitGate(environment)
         gate.close()
         first = asyncio.get_running_loop().create_task(node.produce(b"x" * 900))
         await gate.reached()
@@ -244,7 +244,7 @@ async def test_unanswered_produces_are_bounded_and_completes_still_get_in():
 
 @pytest.mark.parametrize("partitions", [1, 3])
 async def test_a_deleted_queue_and_its_successor(partitions):
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=partitions)
         await node.produce(b"old")
         [batch] = (await node.lease()).batches

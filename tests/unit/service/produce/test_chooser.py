@@ -13,15 +13,15 @@ from querator.service.produce.chooser import PartitionChooser
 from querator.service.produce.load import PartitionLoad
 from querator.service.routing.route import PartitionRoute
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.hosting import Gate
-from tests.unit.service.serving import Node, code, payloads, serving
+from tests.unit.raft.running_host import CommitGate
+from tests.unit.service.service_node import ServiceNode, code, payloads, service_node
 
 
 @asynccontextmanager
-async def starting(environment: MemoryEnvironment) -> AsyncIterator[tuple[Node, Gate]]:
+async def starting(environment: MemoryEnvironment) -> AsyncIterator[tuple[ServiceNode, CommitGate]]:
     """A node that knows its queues. Its partitions have no leader until the gate opens."""
-    node = Node(environment, RealClock())
-    gate = Gate(environment)
+    node = ServiceNode(environment, RealClock())
+    gate = CommitGate(environment)
     known = asyncio.Event()
 
     def hold(_: PlacementMap) -> None:
@@ -45,7 +45,7 @@ async def starting(environment: MemoryEnvironment) -> AsyncIterator[tuple[Node, 
 
 async def with_a_queue() -> MemoryEnvironment:
     environment = MemoryEnvironment()
-    async with serving(environment) as node:
+    async with service_node(environment) as node:
         await node.create()
     return environment.crash()
 

@@ -33,7 +33,7 @@ from querator.partition import dedup_export, queries
 from querator.partition.dedup_export import FactsQuery
 from querator.service.produce.split import Part, batch_of, cut, identified_partition, whole
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.partition.harness import START_MS, Log
+from tests.unit.partition.partition_log import START_MS, PartitionLog
 
 PARTITIONS_MAX = 7
 Place = tuple[int, int]
@@ -52,7 +52,7 @@ class Shares(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.environment = MemoryEnvironment()
-        self.logs: list[Log] = []
+        self.logs: list[PartitionLog] = []
         self.n = self.next = self.version = self.step = 0
         self.former = 1
         self.rows = 0
@@ -68,7 +68,7 @@ class Shares(RuleBasedStateMachine):
         self.n = n
         self.rows = rows
         for number in range(PARTITIONS_MAX):
-            log = Log(self.environment, group=number + 1)
+            log = PartitionLog(self.environment, group=number + 1)
             log.configure(partition=number)
             self.logs.append(log)
 

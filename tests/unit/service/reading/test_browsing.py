@@ -11,7 +11,7 @@ from querator.model.limits import BATCH_READS_MAX, BROWSES_MAX, SCANS_CONNECTION
 from querator.model.reader_calls import ReadBatchCall
 from querator.v1 import items_pb2
 from tests.unit.service.routing.test_router import group_of
-from tests.unit.service.stage import staged
+from tests.unit.service.service_cluster import service_cluster
 
 
 def call(partition: int = 0, **more) -> BrowseCall:
@@ -19,64 +19,64 @@ def call(partition: int = 0, **more) -> BrowseCall:
 
 
 async def test_pages_are_made_where_the_leader_is():
-    async with staged("a", "b") as stage:
-        await stage.produce("a", b"x", b"y")
+    async with service_cluster("a", "b") as cluster:
+        await cluster.produce("a", b"x", b"y")
         for name in ("a", "b"):
-            confirmed = stage.confirmed
-            browsing = await stage.members[name].browse(call())
+            confirmed = cluster.confirmed
+            browsing = await cluster.members[name].browse(call())
             page = await browsing.page(1)
             browsing.close()
             columns = items_pb2.ItemColumns.FromString(page.columns)
             assert (columns.rows, columns.value.data) == (2, b"xy")
             assert (page.next_seq, page.upto_seq) == (3, 2)
-            assert stage.confirmed == confirmed + 1
+            assert cluster.confirmed == confirmed + 1
 
 
 async def test_the_first_page_says_where_the_scan_ends():
-    async with staged("a") as stage:
-        await stage.produce("a", b"x")
-        browsing = await stage.members["a"].browse(call())
+    async with service_cluster("a") as cluster:
+        await cluster.produce("a", b"x")
+        browsing = await cluster.members["a"].browse(call())
         await browsing.page(1)
-        await stage.produce("a", b"y")
+        await cluster.produce("a", b"y")
         page = await browsing.page(1)
         browsing.close()
         assert items_pb2.ItemColumns.FromString(page.columns).rows == 1
 
 
 async def test_a_partition_that_is_not_there():
-    async with staged("a") as stage:
-        stage.lead(PLACEMENT_GROUP, "a")
+    async with service_cluster("a") as cluster:
+        cluster.lead(PLACEMENT_GROUP, "a")
         with pytest.raises(QueratorError) as caught:
-            await stage.members["a"].browse(call(1))
+            await cluster.members["a"].browse(call(1))
         assert (caught.value.code, caught.value.field) == (ErrorCode.INVALID_ARGUMENT, "partition")
 
 
 async def test_a_queue_that_is_not_there():
-    async with staged("a") as stage:
-        stage.lead(PLACEMENT_GROUP, "a")
+    async with service_cluster("a") as cluster:
+        cluster.lead(PLACEMENT_GROUP, "a")
         with pytest.raises(QueratorError) as caught:
-            await stage.members["a"].browse(BrowseCall("default", "none", 0, 1, 0))
+            await cluster.members["a"].browse(BrowseCall("default", "none", 0, 1, 0))
         assert caught.value.code is ErrorCode.QUEUE_NOT_FOUND
 
 
 async def test_a_node_has_so_many_scans_and_no_more():
-    async with staged("a") as stage:
+    async with service_cluster("a") as cluster:
         open_ones = [
-            await stage.members["a"].browse(call(), f"client {number // SCANS_CONNECTION_MAX}")
+            await cluster.members["a"].browse(call(), f"client {number // SCANS_CONNECTION_MAX}")
             for number in range(BROWSES_MAX)
         ]
         with pytest.raises(QueratorError) as caught:
-            await stage.members["a"].browse(call(), "another")
+            await cluster.members["a"].browse(call(), "another")
         assert caught.value.code is ErrorCode.OVERLOADED
         open_ones.pop().close()
-        open_ones.append(await stage.members["a"].browse(call()))
+        open_ones.append(await cluster.members["a"].browse(call()))
         for browsing in open_ones:
             browsing.close()
 
 
 async def test_one_connection_leaves_scans_for_others():
-    async with staged("a") as stage:
-        service = stage.members["a"]
+    async with service_cluster("a") as cluster:
+        service = cluster.members["a"]
         for _ in range(SCANS_CONNECTION_MAX):
             await service.browse(call(), "greedy")
         with pytest.raises(QueratorError) as caught:
@@ -88,8 +88,8 @@ async def test_one_connection_leaves_scans_for_others():
 
 
 async def test_readers_and_scans_do_not_take_each_others_room():
-    async with staged("a") as stage:
-        service = stage.members["a"]
+    async with service_cluster("a") as cluster:
+        service = cluster.members["a"]
         for number in range(BROWSES_MAX):
             await service.browse(call(), f"client {number}")
         batch = ReadBatchCall("default", "q", "lake", 0, 1)
@@ -103,9 +103,9 @@ async def test_readers_and_scans_do_not_take_each_others_room():
 
 @pytest.mark.parametrize("kind", ["scan", "batch"])
 async def test_a_page_has_the_deadline_of_its_caller(kind):
-    async with staged("a") as stage:
-        service = stage.members["a"]
-        stage.lead(group_of(stage), None)
+    async with service_cluster("a") as cluster:
+        service = cluster.members["a"]
+        cluster.lead(group_of(cluster), None)
         pages: Any = (
             await service.browse(call(timeout_ms=20))
             if kind == "scan"

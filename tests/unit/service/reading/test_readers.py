@@ -23,8 +23,8 @@ from querator.service.queue_service import QueueService
 from querator.service.routing import directory
 from querator.v1 import items_pb2
 from tests.unit.service.routing.test_router import group_of, rounds, start
-from tests.unit.service.serving import LONG_MS, Node, code, refusal, serving
-from tests.unit.service.stage import Stage, staged
+from tests.unit.service.service_cluster import ServiceCluster, service_cluster
+from tests.unit.service.service_node import LONG_MS, ServiceNode, code, refusal, service_node
 
 
 class Driver:
@@ -64,17 +64,17 @@ def items(progress: tuple[AdvanceOutcome, ...]) -> int:
     return sum(one.batch.count for one in progress if one.batch is not None)
 
 
-def proposed(stage: Stage, kind: type) -> int:
-    return sum(1 for _, _, command in stage.proposed if isinstance(command, kind))
+def proposed(cluster: ServiceCluster, kind: type) -> int:
+    return sum(1 for _, _, command in cluster.proposed if isinstance(command, kind))
 
 
-async def fill(node: Node, count: int) -> None:
+async def fill(node: ServiceNode, count: int) -> None:
     for number in range(count):
         await node.produce(b"%d" % number)
 
 
 async def test_a_reader_reads_all_partitions_to_the_end():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=3)
         await fill(node, 9)
         lake = Driver()
@@ -91,7 +91,7 @@ async def test_a_reader_reads_all_partitions_to_the_end():
 
 
 async def test_what_one_trigger_may_have_is_shared_out():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=3)
         await fill(node, 12)
         lake = Driver()
@@ -106,7 +106,7 @@ async def test_what_one_trigger_may_have_is_shared_out():
 
 
 async def test_nothing_is_proposed_when_nothing_would_change():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         lake = Driver()
         await lake.open(node.queues)
@@ -121,7 +121,7 @@ async def test_nothing_is_proposed_when_nothing_would_change():
 
 
 async def test_a_waiting_call_is_woken_by_the_first_item():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         lake = Driver()
         await lake.open(node.queues)
@@ -132,7 +132,7 @@ async def test_a_waiting_call_is_woken_by_the_first_item():
 
 
 async def test_a_call_that_waited_in_vain_has_nothing():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         lake = Driver()
         await lake.open(node.queues)
@@ -141,7 +141,7 @@ async def test_a_call_that_waited_in_vain_has_nothing():
 
 
 async def test_a_bounded_call_does_not_wait():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"x")
         lake = Driver()
@@ -157,7 +157,7 @@ async def test_a_bounded_call_does_not_wait():
 
 
 async def test_acknowledging_only():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await fill(node, 2)
         lake = Driver()
@@ -169,7 +169,7 @@ async def test_acknowledging_only():
 
 
 async def test_a_later_run_fences_the_earlier_one():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         await fill(node, 4)
         zombie, lake = Driver(), Driver()
@@ -192,7 +192,7 @@ async def test_a_later_run_fences_the_earlier_one():
     ],
 )
 async def test_a_reader_that_has_lost_its_memory_is_refused(changes, expected):
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await fill(node, 2)
         lake = Driver()
@@ -203,7 +203,7 @@ async def test_a_reader_that_has_lost_its_memory_is_refused(changes, expected):
 
 
 async def test_unknown_readers_epochs_and_partitions():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         lake = Driver()
         lake.epoch = 1
@@ -225,7 +225,7 @@ async def test_unknown_readers_epochs_and_partitions():
 
 
 async def test_readers_are_listed_with_what_they_hold():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         await fill(node, 4)
         lake, pond = Driver(), Driver("pond")
@@ -241,7 +241,7 @@ async def test_readers_are_listed_with_what_they_hold():
 
 
 async def test_released_items_go_to_others_and_the_reader_hears_of_it():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         await fill(node, 6)
         lake = Driver()
@@ -262,7 +262,7 @@ async def test_released_items_go_to_others_and_the_reader_hears_of_it():
 
 
 async def test_a_batch_that_is_given_up_dies_and_counts_as_acknowledged():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         await fill(node, 4)
         lake = Driver()
@@ -284,7 +284,7 @@ async def test_a_batch_that_is_given_up_dies_and_counts_as_acknowledged():
 
 
 async def test_a_removed_reader_is_unknown_everywhere():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         await fill(node, 4)
         lake = Driver()
@@ -298,155 +298,155 @@ async def test_a_removed_reader_is_unknown_everywhere():
 
 
 async def test_a_reader_that_was_removed_from_some_partitions_is_opened_again():
-    async with staged("a", "b", partitions=2) as stage:
+    async with service_cluster("a", "b", partitions=2) as cluster:
         lake = Driver()
         for _ in range(3):
-            await lake.open(stage.members["a"])
-        router = stage.members["a"].router
-        await router.call(router.route(group_of(stage)), ReleaseReader("lake", 0, remove=True))
-        await lake.open(stage.members["b"])
-        await fill(stage.base, 2)
-        assert items(await lake.advance(stage.members["b"])) == 2
+            await lake.open(cluster.members["a"])
+        router = cluster.members["a"].router
+        await router.call(router.route(group_of(cluster)), ReleaseReader("lake", 0, remove=True))
+        await lake.open(cluster.members["b"])
+        await fill(cluster.base, 2)
+        assert items(await lake.advance(cluster.members["b"])) == 2
 
 
 async def test_any_node_serves_any_reader():
-    async with staged("a", "b", partitions=4) as stage:
+    async with service_cluster("a", "b", partitions=4) as cluster:
         for number in range(8):
-            await stage.produce("a", b"%d" % number)
+            await cluster.produce("a", b"%d" % number)
         lake = Driver()
-        await lake.open(stage.members["b"])
-        first = await lake.advance(stage.members["a"])
+        await lake.open(cluster.members["b"])
+        first = await lake.advance(cluster.members["a"])
         assert items(first) == 8
-        assert await lake.advance(stage.members["b"]) == first
+        assert await lake.advance(cluster.members["b"]) == first
         lake.take(first)
-        assert items(await lake.advance(stage.members["b"])) == 0
-        assert (await stage.base.total()).acknowledged == 8
+        assert items(await lake.advance(cluster.members["b"])) == 0
+        assert (await cluster.base.total()).acknowledged == 8
 
 
 async def test_a_call_waits_at_the_leader():
-    async with staged("a", "b") as stage:
+    async with service_cluster("a", "b") as cluster:
         lake = Driver()
-        await lake.open(stage.members["b"])
-        waiting = start(lake.advance(stage.members["b"], wait_ms=LONG_MS))
+        await lake.open(cluster.members["b"])
+        waiting = start(lake.advance(cluster.members["b"], wait_ms=LONG_MS))
         await rounds()
-        await stage.produce("a", b"x")
+        await cluster.produce("a", b"x")
         assert items(await waiting) == 1
-        assert proposed(stage, AdvanceReader) == 1
+        assert proposed(cluster, AdvanceReader) == 1
 
 
 async def test_a_lost_answer_is_repeated():
-    async with staged("a", "b") as stage:
-        await stage.produce("a", b"x")
+    async with service_cluster("a", "b") as cluster:
+        await cluster.produce("a", b"x")
         lake = Driver()
-        await lake.open(stage.members["b"])
-        stage.loses_answers = 1
-        progress = await lake.advance(stage.members["b"])
+        await lake.open(cluster.members["b"])
+        cluster.loses_answers = 1
+        progress = await lake.advance(cluster.members["b"])
         assert items(progress) == 1
         lake.take(progress)
-        stage.loses_answers = 1
-        assert items(await lake.advance(stage.members["b"])) == 0
-        total = await stage.base.total()
+        cluster.loses_answers = 1
+        assert items(await lake.advance(cluster.members["b"])) == 0
+        total = await cluster.base.total()
         assert (total.acknowledged, total.reserved) == (1, 0)
 
 
 async def test_a_younger_partition_hears_of_a_reader_when_it_is_met():
-    async with staged("a", "b", partitions=2) as stage:
-        await stage.produce("a", b"x")
+    async with service_cluster("a", "b", partitions=2) as cluster:
+        await cluster.produce("a", b"x")
         lake = Driver()
-        group = group_of(stage, 0)
-        router = stage.members["a"].router
+        group = group_of(cluster, 0)
+        router = cluster.members["a"].router
         opened = await router.call(router.route(group), OpenReader("lake"))
         lake.epoch = opened.epoch  # type: ignore[union-attr]
-        assert items(await lake.advance(stage.members["b"])) == 1
-        [reader] = await stage.members["a"].readers.list("default", "q", stale=False)
+        assert items(await lake.advance(cluster.members["b"])) == 1
+        [reader] = await cluster.members["a"].readers.list("default", "q", stale=False)
         assert [state.epoch for _, state in reader.partitions] == [1, 1]
 
 
 async def test_two_runs_at_once_leave_one():
-    async with staged("a", "b", partitions=3) as stage:
+    async with service_cluster("a", "b", partitions=3) as cluster:
         first, second = Driver(), Driver()
         await asyncio.gather(
-            *(start(driver.open(stage.members[name])) for driver, name in
+            *(start(driver.open(cluster.members[name])) for driver, name in
               ((first, "a"), (second, "b"))),
             return_exceptions=True,
         )  # fmt: skip
         last = Driver()
-        await last.open(stage.members["a"])
+        await last.open(cluster.members["a"])
         assert last.epoch == 3
-        assert items(await last.advance(stage.members["b"])) == 0
-        with stage.base.environment.snapshot() as txn:
-            assert invariants.check(txn, group_of(stage, 0)) == []
+        assert items(await last.advance(cluster.members["b"])) == 0
+        with cluster.base.environment.snapshot() as txn:
+            assert invariants.check(txn, group_of(cluster, 0)) == []
 
 
 async def test_a_partition_without_a_leader_leaves_the_others_what_they_are(monkeypatch):
     monkeypatch.setattr("querator.service.reading.advancing.READER_PARTITION_WAIT_MS", 50)
-    async with staged("a", "b", partitions=2) as stage:
-        await stage.produce("a", b"x")
-        await stage.produce("b", b"y")
+    async with service_cluster("a", "b", partitions=2) as cluster:
+        await cluster.produce("a", b"x")
+        await cluster.produce("b", b"y")
         lake = Driver()
-        await lake.open(stage.members["a"])
-        stage.lead(group_of(stage, 1), None)
-        progress = await lake.advance(stage.members["a"])
+        await lake.open(cluster.members["a"])
+        cluster.lead(group_of(cluster, 1), None)
+        progress = await lake.advance(cluster.members["a"])
         assert [one.error is None for one in progress] == [True, False]
         assert items(progress) == 1
-        stage.lead(group_of(stage, 1), "b")
+        cluster.lead(group_of(cluster, 1), "b")
         lake.take(progress)
-        assert items(await lake.advance(stage.members["a"])) == 1
-        stage.lead(group_of(stage, 0), None)
-        stage.lead(group_of(stage, 1), None)
-        error = await refusal(lake.advance(stage.members["a"]))
+        assert items(await lake.advance(cluster.members["a"])) == 1
+        cluster.lead(group_of(cluster, 0), None)
+        cluster.lead(group_of(cluster, 1), None)
+        error = await refusal(lake.advance(cluster.members["a"]))
         assert error.retriable
 
 
 async def test_a_partition_without_a_leader_leaves_time_for_the_others():
-    async with staged("a", "b", partitions=2) as stage:
-        await stage.produce("a", b"x")
+    async with service_cluster("a", "b", partitions=2) as cluster:
+        await cluster.produce("a", b"x")
         lake = Driver()
-        await lake.open(stage.members["a"])
-        stage.lead(group_of(stage, 1), None)
-        progress = await lake.advance(stage.members["a"], timeout_ms=1_500)
+        await lake.open(cluster.members["a"])
+        cluster.lead(group_of(cluster, 1), None)
+        progress = await lake.advance(cluster.members["a"], timeout_ms=1_500)
         assert [one.error is None for one in progress] == [True, False]
         assert items(progress) == 1
 
 
 async def test_a_waiting_call_outlives_a_change_of_leaders():
-    async with staged("a", "b") as stage:
+    async with service_cluster("a", "b") as cluster:
         lake = Driver()
-        await lake.open(stage.members["b"])
-        waiting = start(lake.advance(stage.members["b"], wait_ms=LONG_MS))
+        await lake.open(cluster.members["b"])
+        waiting = start(lake.advance(cluster.members["b"], wait_ms=LONG_MS))
         await rounds()
-        stage.lead(group_of(stage), "b")
+        cluster.lead(group_of(cluster), "b")
         await rounds()
-        await stage.produce("a", b"x")
+        await cluster.produce("a", b"x")
         assert items(await waiting) == 1
 
 
 async def test_a_batch_is_read_where_its_partition_is_led():
-    async with staged("a", "b") as stage:
-        stage.lead(PLACEMENT_GROUP, "a")
-        await stage.produce("a", b"x", b"y")
+    async with service_cluster("a", "b") as cluster:
+        cluster.lead(PLACEMENT_GROUP, "a")
+        await cluster.produce("a", b"x", b"y")
         lake = Driver()
-        await lake.open(stage.members["b"])
-        progress = await lake.advance(stage.members["b"])
+        await lake.open(cluster.members["b"])
+        progress = await lake.advance(cluster.members["b"])
         call = ReadBatchCall("default", "q", "lake", 0, 1)
         for name in ("a", "b"):
-            reading = await stage.members[name].readers.read(call)
+            reading = await cluster.members[name].readers.read(call)
             page = await reading.page(0)
             reading.close()
             columns = items_pb2.ItemColumns.FromString(page.columns)
             assert (columns.rows, columns.value.data, columns.partition) == (2, b"xy", 0)
             assert (page.next_index, page.upto_index) == (2, 2)
         lake.take(progress)
-        await lake.advance(stage.members["a"])
-        reading = await stage.members["b"].readers.read(call)
+        await lake.advance(cluster.members["a"])
+        reading = await cluster.members["b"].readers.read(call)
         assert await code(reading.page(0)) is ErrorCode.BATCH_NOT_FOUND
         reading.close()
         missing = ReadBatchCall("default", "q", "lake", 7, 1)
-        assert await code(stage.members["a"].readers.read(missing)) is ErrorCode.INVALID_ARGUMENT
+        assert await code(cluster.members["a"].readers.read(missing)) is ErrorCode.INVALID_ARGUMENT
 
 
 async def test_a_waiting_call_ends_with_its_queue():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         lake = Driver()
         await lake.open(node.queues)
@@ -456,114 +456,116 @@ async def test_a_waiting_call_ends_with_its_queue():
         assert await code(waiting) in (ErrorCode.QUEUE_DELETING, ErrorCode.QUEUE_NOT_FOUND)
 
 
-async def opened_in_both(stage: Stage) -> Driver:
+async def opened_in_both(cluster: ServiceCluster) -> Driver:
     """A reader opened at b. Both partitions have an item. The map of a lacks the second one."""
-    await stage.grow(2, behind="a", leader="b")
+    await cluster.grow(2, behind="a", leader="b")
     lake = Driver()
-    await lake.open(stage.members["b"])
-    await fill(stage.base, 2)
+    await lake.open(cluster.members["b"])
+    await fill(cluster.base, 2)
     return lake
 
 
 async def test_a_partition_that_a_node_has_not_heard_of_is_not_gone():
-    async with staged("a", "b") as stage:
-        lake = await opened_in_both(stage)
-        first = await lake.advance(stage.members["b"])
+    async with service_cluster("a", "b") as cluster:
+        lake = await opened_in_both(cluster)
+        first = await lake.advance(cluster.members["b"])
         assert lake.take(first) == 2
         assert sorted(lake.acks) == [0, 1]
-        again = await lake.advance(stage.members["a"])
+        again = await lake.advance(cluster.members["a"])
         assert [(one.acked_seq, one.gone) for one in again] == [(1, False), (1, False)]
 
 
 async def test_nobody_is_told_that_a_partition_is_gone_while_the_map_cannot_catch_up(monkeypatch):
     monkeypatch.setattr(directory, "CATCH_UP_S", 0.05)
-    async with staged("a", "b") as stage:
+    async with service_cluster("a", "b") as cluster:
         lake = Driver()
-        await lake.open(stage.members["b"])
-        await stage.produce("a", b"x")
+        await lake.open(cluster.members["b"])
+        await cluster.produce("a", b"x")
         lake.acks = {1: 4}
-        progress = await lake.advance(stage.members["b"])
+        progress = await lake.advance(cluster.members["b"])
         assert items(progress) == 1
         assert progress[-1] == AdvanceOutcome(1, 4, error=ErrorCode.UNAVAILABLE)
 
 
 async def test_a_batch_is_read_through_a_node_that_has_not_heard_of_its_partition():
-    async with staged("a", "b") as stage:
-        lake = await opened_in_both(stage)
-        assert items(await lake.advance(stage.members["b"])) == 2
-        reading = await stage.members["a"].readers.read(ReadBatchCall("default", "q", "lake", 1, 1))
+    async with service_cluster("a", "b") as cluster:
+        lake = await opened_in_both(cluster)
+        assert items(await lake.advance(cluster.members["b"])) == 2
+        reading = await cluster.members["a"].readers.read(
+            ReadBatchCall("default", "q", "lake", 1, 1)
+        )
         assert (await reading.page(0)).next_index == 1
         reading.close()
 
 
 @pytest.mark.parametrize("remove", [True, False])
 async def test_a_node_that_has_not_heard_of_a_partition_gives_back_what_is_open_there(remove):
-    async with staged("a", "b") as stage:
-        lake = await opened_in_both(stage)
-        assert items(await lake.advance(stage.members["b"])) == 2
+    async with service_cluster("a", "b") as cluster:
+        lake = await opened_in_both(cluster)
+        assert items(await lake.advance(cluster.members["b"])) == 2
         call = ReleaseReaderCall("default", "q", "lake", remove=remove)
-        released = await stage.members["a"].readers.release(call)
+        released = await cluster.members["a"].readers.release(call)
         assert (released.batches, released.items) == (2, 2)
-        assert (await stage.base.total()).reserved == 0
+        assert (await cluster.base.total()).reserved == 0
 
 
 async def test_a_run_that_could_not_begin_is_no_replay():
-    async with staged("a", "b", partitions=2) as stage:
-        await stage.produce("a", b"x")
+    async with service_cluster("a", "b", partitions=2) as cluster:
+        await cluster.produce("a", b"x")
         lake = Driver()
-        await lake.open(stage.members["a"])
-        assert items(await lake.advance(stage.members["a"])) == 1
-        stage.lead(group_of(stage, 1), None)
+        await lake.open(cluster.members["a"])
+        assert items(await lake.advance(cluster.members["a"])) == 1
+        cluster.lead(group_of(cluster, 1), None)
         for _ in range(3):
             call = OpenReaderCall("default", "q", "lake", timeout_ms=20)
-            assert (await refusal(stage.members["a"].readers.open(call))).retriable
+            assert (await refusal(cluster.members["a"].readers.open(call))).retriable
         # The opens that failed have not ended the current run.
-        stage.lead(group_of(stage, 1), "b")
-        assert items(await lake.advance(stage.members["a"])) == 1
-        opened = await stage.members["a"].readers.open(OpenReaderCall("default", "q", "lake"))
+        cluster.lead(group_of(cluster, 1), "b")
+        assert items(await lake.advance(cluster.members["a"])) == 1
+        opened = await cluster.members["a"].readers.open(OpenReaderCall("default", "q", "lake"))
         assert [one.batch.replays for one in opened.partitions if one.batch] == [1]
 
 
 async def test_a_reader_that_still_reads_is_removed_nowhere(monkeypatch):
     monkeypatch.setattr("querator.service.reading.advancing.READER_PARTITION_WAIT_MS", 50)
-    async with staged("a", "b", partitions=2) as stage:
-        stage.lead(PLACEMENT_GROUP, "a")
+    async with service_cluster("a", "b", partitions=2) as cluster:
+        cluster.lead(PLACEMENT_GROUP, "a")
         lake = Driver()
-        await lake.open(stage.members["a"])
-        stage.lead(group_of(stage, 1), None)
-        stage.confirming.clear()
+        await lake.open(cluster.members["a"])
+        cluster.lead(group_of(cluster, 1), None)
+        cluster.confirming.clear()
         call = ReleaseReaderCall("default", "q", "lake", remove=True)
-        removing = start(stage.members["b"].readers.release(call))
-        await stage.confirming.wait()
+        removing = start(cluster.members["b"].readers.release(call))
+        await cluster.confirming.wait()
         # The removal has found no open batch in the first partition. A batch opens there before
         # the removal continues.
-        await stage.produce("a", b"x")
-        assert items(await lake.advance(stage.members["a"])) == 1
-        stage.lead(group_of(stage, 1), "b")
+        await cluster.produce("a", b"x")
+        assert items(await lake.advance(cluster.members["a"])) == 1
+        cluster.lead(group_of(cluster, 1), "b")
         assert await code(removing) is ErrorCode.ACK_MISMATCH
-        [reader] = await stage.members["a"].readers.list("default", "q", stale=False)
+        [reader] = await cluster.members["a"].readers.list("default", "q", stale=False)
         assert [partition for partition, _ in reader.partitions] == [0, 1]
 
 
 async def test_a_younger_partition_waits_for_the_first_one(monkeypatch):
     monkeypatch.setattr("querator.service.reading.advancing.READER_PARTITION_WAIT_MS", 50)
-    async with staged("a", "b", partitions=3) as stage:
+    async with service_cluster("a", "b", partitions=3) as cluster:
         lake = Driver()
-        router = stage.members["b"].router
+        router = cluster.members["b"].router
         for partition in (0, 1):
             opened = await router.call(
-                router.route(group_of(stage, partition)), OpenReader("lake", 1)
+                router.route(group_of(cluster, partition)), OpenReader("lake", 1)
             )
             lake.epoch = opened.epoch  # type: ignore[union-attr]
-        await stage.produce("b", b"x")
-        stage.lead(group_of(stage, 0), None)
-        progress = await lake.advance(stage.members["b"])
+        await cluster.produce("b", b"x")
+        cluster.lead(group_of(cluster, 0), None)
+        progress = await lake.advance(cluster.members["b"])
         assert items(progress) == 1
         assert [one.error is None for one in progress] == [False, True, False]
 
 
 async def test_dead_items_at_the_head_are_not_the_end_of_what_is_there():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create()
         await node.produce(b"x", b"y")
         await node.retry(*(await node.lease()).batches)
@@ -581,7 +583,7 @@ async def test_dead_items_at_the_head_are_not_the_end_of_what_is_there():
 
 async def test_a_waiting_call_outlives_a_partition_that_goes(monkeypatch):
     monkeypatch.setattr("querator.placement.tasks.closing.CLOSING_S", 0.01)
-    async with serving() as node:
+    async with service_node() as node:
         going = (await node.create(partitions=2)).groups[1]
         lake = Driver()
         await lake.open(node.queues)
@@ -601,43 +603,43 @@ async def test_a_waiting_call_outlives_a_partition_that_goes(monkeypatch):
 
 
 async def test_a_late_open_does_not_fence_its_own_caller():
-    async with staged("a", "b", partitions=2) as stage:
+    async with service_cluster("a", "b", partitions=2) as cluster:
         lake = Driver()
-        await lake.open(stage.members["b"])
+        await lake.open(cluster.members["b"])
         late = [
             (group, command)
-            for _, group, command in stage.proposed
+            for _, group, command in cluster.proposed
             if isinstance(command, OpenReader)
         ]
         for group, command in late:
-            await stage.base.host.propose(group, command)
-        await stage.produce("a", b"x")
-        assert lake.take(await lake.advance(stage.members["b"])) == 1
+            await cluster.base.host.propose(group, command)
+        await cluster.produce("a", b"x")
+        assert lake.take(await lake.advance(cluster.members["b"])) == 1
 
 
 async def test_a_late_open_of_a_run_that_is_over_does_not_fence_the_next_one():
-    async with staged("a", "b", partitions=2) as stage:
+    async with service_cluster("a", "b", partitions=2) as cluster:
         former, lake = Driver(), Driver()
-        await former.open(stage.members["b"])
+        await former.open(cluster.members["b"])
         late = [
             (group, command)
-            for _, group, command in stage.proposed
+            for _, group, command in cluster.proposed
             if isinstance(command, OpenReader)
         ]
-        await lake.open(stage.members["a"])
+        await lake.open(cluster.members["a"])
         for group, command in late:
-            await stage.base.host.propose(group, command)
-        await stage.produce("a", b"x")
-        assert lake.take(await lake.advance(stage.members["a"])) == 1
-        assert await code(former.advance(stage.members["a"])) is ErrorCode.READER_FENCED
+            await cluster.base.host.propose(group, command)
+        await cluster.produce("a", b"x")
+        assert lake.take(await lake.advance(cluster.members["a"])) == 1
+        assert await code(former.advance(cluster.members["a"])) is ErrorCode.READER_FENCED
 
 
 async def test_an_open_that_is_repeated_begins_one_run():
-    async with staged("a", "b", partitions=2) as stage:
+    async with service_cluster("a", "b", partitions=2) as cluster:
         call = OpenReaderCall("default", "q", "lake", request_id="one")
-        first = await stage.members["a"].readers.open(call)
-        assert await stage.members["b"].readers.open(call) == first
+        first = await cluster.members["a"].readers.open(call)
+        assert await cluster.members["b"].readers.open(call) == first
         other = OpenReaderCall("default", "q", "lake", request_id="two")
-        assert (await stage.members["b"].readers.open(other)).epoch == first.epoch + 1
-        again = await refusal(stage.members["b"].readers.open(call))
+        assert (await cluster.members["b"].readers.open(other)).epoch == first.epoch + 1
+        again = await refusal(cluster.members["b"].readers.open(call))
         assert again.code is ErrorCode.READER_FENCED

@@ -16,10 +16,10 @@ from querator.storage.environment import StorageCorrupt
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.sealed import checksum
 from querator.storage.tables import ATTACHMENTS
-from tests.unit.service.damaging import damage, damaged
 from tests.unit.service.routing.test_router import group_of
-from tests.unit.service.serving import LONG_MS, Node, payloads, refusal, serving
-from tests.unit.service.stage import Joined, Stage, staged
+from tests.unit.service.service_cluster import FakeForwarder, ServiceCluster, service_cluster
+from tests.unit.service.service_node import LONG_MS, ServiceNode, payloads, refusal, service_node
+from tests.unit.service.storage_damage import damage, damaged
 
 
 def memory(environment: Any) -> MemoryEnvironment:
@@ -27,7 +27,7 @@ def memory(environment: Any) -> MemoryEnvironment:
     return environment
 
 
-async def three_blocks(node: Node, **settings: Any) -> GroupId:
+async def three_blocks(node: ServiceNode, **settings: Any) -> GroupId:
     """Produces three items, each in its own block. Returns the group."""
     queue = await node.create(**settings)
     for number in range(3):
@@ -36,7 +36,7 @@ async def three_blocks(node: Node, **settings: Any) -> GroupId:
 
 
 async def test_the_other_items_of_a_lease_are_delivered():
-    async with serving() as node:
+    async with service_node() as node:
         group = await three_blocks(node)
         with damaged(memory(node.environment), group, 1):
             reply = await node.lease(wait_ms=LONG_MS)
@@ -50,7 +50,7 @@ async def test_the_other_items_of_a_lease_are_delivered():
 
 async def test_a_damaged_item_loses_no_attempt_and_is_not_leased_again(monkeypatch):
     monkeypatch.setattr(damages, "MEND_PAUSE_MS_MAX", MEND_PAUSE_MS_MIN)
-    async with serving() as node:
+    async with service_node() as node:
         group = await three_blocks(node, max_attempts=2)
         with damaged(memory(node.environment), group, 1):
             reply = await node.lease(wait_ms=LONG_MS)
@@ -70,7 +70,7 @@ async def test_a_damaged_item_loses_no_attempt_and_is_not_leased_again(monkeypat
 
 
 async def test_a_stream_gets_the_other_items_and_its_credit_back():
-    async with serving() as node:
+    async with service_node() as node:
         group = await three_blocks(node)
         with damaged(memory(node.environment), group, 1):
             stream = await node.subscribe()
@@ -85,20 +85,20 @@ async def test_a_stream_gets_the_other_items_and_its_credit_back():
 
 
 async def test_another_node_gets_the_other_items():
-    async with staged("a", "b") as stage:
+    async with service_cluster("a", "b") as cluster:
         for number in range(3):
-            await stage.produce("a", b"%d" % number)
-        with damaged(memory(stage.base.environment), group_of(stage), 1):
+            await cluster.produce("a", b"%d" % number)
+        with damaged(memory(cluster.base.environment), group_of(cluster), 1):
             got: list[bytes] = []
             while len(got) < 2:
-                got += payloads(*(await stage.lease("b", wait_ms=LONG_MS)).batches)
+                got += payloads(*(await cluster.lease("b", wait_ms=LONG_MS)).batches)
             assert sorted(got) == [b"0", b"2"]
-            assert not (await stage.lease("b")).batches
-            assert not (await stage.lease("a")).batches
+            assert not (await cluster.lease("b")).batches
+            assert not (await cluster.lease("a")).batches
 
 
 async def test_whoever_reads_a_damaged_block_is_told_which_one():
-    async with serving() as node:
+    async with service_node() as node:
         group = await three_blocks(node)
         with damaged(memory(node.environment), group, 1):
             peeking = node.admin.peek_items("default", "q", 0, 10, "", timeout_ms=100)
@@ -108,7 +108,7 @@ async def test_whoever_reads_a_damaged_block_is_told_which_one():
 
 
 async def test_more_damaged_blocks_than_a_lease_can_name():
-    async with serving() as node:
+    async with service_node() as node:
         queue = await node.create()
         [group] = queue.groups
         count = ASIDE_BLOCKS_MAX + 2
@@ -135,7 +135,7 @@ async def test_what_is_ready_cannot_be_counted_for_a_while(monkeypatch):
         return count(*args)
 
     monkeypatch.setattr(payloads_of, "ready_items", ready_items)
-    async with serving() as node:
+    async with service_node() as node:
         group = await three_blocks(node)
         with damaged(memory(node.environment), group, 1):
             reply = await node.lease(wait_ms=LONG_MS)
@@ -148,7 +148,7 @@ async def test_only_so_many_damaged_blocks_are_remembered(monkeypatch):
     monkeypatch.setattr(damages, "ASIDE_BLOCKS_MAX", 1)
     monkeypatch.setattr(damages, "DAMAGED_BLOCKS_MAX", 2)
     monkeypatch.setattr(damages, "MEND_PAUSE_MS_MIN", 1)
-    async with serving() as node:
+    async with service_node() as node:
         group = await three_blocks(node)
         with damaged(memory(node.environment), group, 0, 1, 2):
             assert not (await node.lease()).batches
@@ -176,84 +176,84 @@ class Whole:
         return Payload(checksum(key, self.whole), self.whole)
 
 
-async def damaged_on_a(stage: Stage, *, lies: int = 0) -> Whole:
+async def damaged_on_a(cluster: ServiceCluster, *, lies: int = 0) -> Whole:
     """An item with a payload that is damaged on node a, the leader, and undamaged on node b.
 
-    All nodes of the stage share one storage, so `Whole` keeps the payload of node b.
+    All nodes of the cluster share one storage, so `Whole` keeps the payload of node b.
     """
-    await stage.produce("a", b"one")
-    group = group_of(stage)
-    with stage.base.environment.snapshot() as txn:
+    await cluster.produce("a", b"one")
+    group = group_of(cluster)
+    with cluster.base.environment.snapshot() as txn:
         [(key, _)] = list(ATTACHMENTS.rows(txn, group))
         index, part = map(int, ATTACHMENTS.parts(key))
         whole = attachments.read(txn, group, index, part)
     assert whole is not None
-    damage(memory(stage.base.environment), group)
+    damage(memory(cluster.base.environment), group)
     other = Whole(whole)
     other.lies = lies
-    stage.members["b"].damage.payload = other.payload  # type: ignore[method-assign]
+    cluster.members["b"].damage.payload = other.payload  # type: ignore[method-assign]
     return other
 
 
 async def test_a_replica_that_moves_away_is_asked_too():
     """It may be the only replica with an undamaged payload."""
-    async with staged("a", "b", leaving="b") as stage:
-        await damaged_on_a(stage)
-        assert payloads(*(await stage.lease("a", wait_ms=LONG_MS)).batches) == [b"one"]
+    async with service_cluster("a", "b", leaving="b") as cluster:
+        await damaged_on_a(cluster)
+        assert payloads(*(await cluster.lease("a", wait_ms=LONG_MS)).batches) == [b"one"]
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
 async def test_a_replica_that_has_it_whole_mends_the_block(name: str):
-    async with staged("a", "b") as stage:
-        other = await damaged_on_a(stage)
-        waiting = asyncio.get_running_loop().create_task(stage.lease(name, wait_ms=LONG_MS))
+    async with service_cluster("a", "b") as cluster:
+        other = await damaged_on_a(cluster)
+        waiting = asyncio.get_running_loop().create_task(cluster.lease(name, wait_ms=LONG_MS))
         reply = await waiting
         assert payloads(*reply.batches) == [b"one"]
         assert reply.batches[0].attempt == 1
         assert other.asked == 1
-        assert stage.members["a"].damage.stats() == damages.DamageStats(1, 1, {})
+        assert cluster.members["a"].damage.stats() == damages.DamageStats(1, 1, {})
 
 
 async def test_what_cannot_be_sent_to_another_replica_is_mended():
-    async with staged("a", "b") as stage:
-        other = await damaged_on_a(stage)
-        group = group_of(stage)
-        with stage.base.environment.snapshot() as txn:
+    async with service_cluster("a", "b") as cluster:
+        other = await damaged_on_a(cluster)
+        group = group_of(cluster)
+        with cluster.base.environment.snapshot() as txn:
             [(key, _)] = list(ATTACHMENTS.rows(txn, group))
         index, part = map(int, ATTACHMENTS.parts(key))
-        damage_of_a = stage.members["a"].damage
+        damage_of_a = cluster.members["a"].damage
         damage_of_a.unsendable(group, index, part)
         damage_of_a.unsendable(group, index, part)
         while not damage_of_a.stats().mended:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.005)
         assert other.asked == 1
-        reply = await stage.lease("a", wait_ms=LONG_MS)
+        reply = await cluster.lease("a", wait_ms=LONG_MS)
         assert payloads(*reply.batches) == [b"one"]
         assert damage_of_a.stats() == damages.DamageStats(1, 1, {})
 
 
 async def test_bytes_that_do_not_hold_are_not_taken(monkeypatch):
     monkeypatch.setattr(damages, "MEND_PAUSE_MS_MIN", 1)
-    async with staged("a", "b") as stage:
-        other = await damaged_on_a(stage, lies=2)
-        reply = await stage.lease("a", wait_ms=LONG_MS)
+    async with service_cluster("a", "b") as cluster:
+        other = await damaged_on_a(cluster, lies=2)
+        reply = await cluster.lease("a", wait_ms=LONG_MS)
         assert payloads(*reply.batches) == [b"one"]
         assert other.asked == 3
 
 
 async def test_a_replica_that_is_behind_or_damaged_has_nothing_to_give():
-    async with staged("a", "b") as stage:
-        await stage.produce("a", b"one")
-        group = group_of(stage)
-        error = await refusal(_asked(stage.forwarders["a"], PayloadQuery(group, 1_000, 0)))
+    async with service_cluster("a", "b") as cluster:
+        await cluster.produce("a", b"one")
+        group = group_of(cluster)
+        error = await refusal(_asked(cluster.forwarders["a"], PayloadQuery(group, 1_000, 0)))
         assert "not here" in error.message
-        with stage.base.environment.snapshot() as txn:
+        with cluster.base.environment.snapshot() as txn:
             [(key, _)] = list(ATTACHMENTS.rows(txn, group))
         index, part = map(int, ATTACHMENTS.parts(key))
-        with damaged(memory(stage.base.environment), group, 0):
-            error = await refusal(_asked(stage.forwarders["a"], PayloadQuery(group, index, part)))
+        with damaged(memory(cluster.base.environment), group, 0):
+            error = await refusal(_asked(cluster.forwarders["a"], PayloadQuery(group, index, part)))
             assert "damaged here, too" in error.message
 
 
-async def _asked(forwarder: Joined, query: PayloadQuery) -> Any:
+async def _asked(forwarder: FakeForwarder, query: PayloadQuery) -> Any:
     return await forwarder.query("b", query)

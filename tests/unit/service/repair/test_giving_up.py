@@ -10,20 +10,27 @@ from querator.model.ids import GroupId
 from querator.service.repair import damage as damages
 from querator.service.repair.damage import NOT_WHOLE
 from querator.service.routing.forwarder import Payload, PayloadQuery
-from tests.unit.service.damaging import damage
 from tests.unit.service.repair.test_damage import damaged_on_a, memory, three_blocks
 from tests.unit.service.routing.test_router import group_of
-from tests.unit.service.serving import LONG_MS, Node, code, payloads, serving, whole
-from tests.unit.service.stage import Stage, staged
+from tests.unit.service.service_cluster import ServiceCluster, service_cluster
+from tests.unit.service.service_node import (
+    LONG_MS,
+    ServiceNode,
+    code,
+    payloads,
+    service_node,
+    whole,
+)
+from tests.unit.service.storage_damage import damage
 from tests.unit.service.test_moves import settled
 
 
-async def give_up(node: Node, queue: str = "q", *, dry_run: bool = False) -> Any:
+async def give_up(node: ServiceNode, queue: str = "q", *, dry_run: bool = False) -> Any:
     return await node.admin.give_up_damaged("default", queue, dry_run=dry_run)
 
 
 async def test_what_is_damaged_on_the_only_node_is_told_and_given_up():
-    async with serving() as node:
+    async with service_node() as node:
         group = await three_blocks(node)
         damage(memory(node.environment), group, nth=1)
         assert await give_up(node) == ((), 0), "nobody has read it yet"
@@ -44,7 +51,7 @@ async def test_what_is_damaged_on_the_only_node_is_told_and_given_up():
 
 
 async def test_dead_letters_behind_a_damaged_one_arrive_when_it_is_given_up():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("dead")
         [group] = (await node.create(dead_queue="dead")).groups
         for number in range(3):
@@ -63,7 +70,7 @@ async def test_dead_letters_behind_a_damaged_one_arrive_when_it_is_given_up():
 
 
 async def test_what_is_leased_stays():
-    async with serving() as node:
+    async with service_node() as node:
         [group] = (await node.create()).groups
         await node.produce(b"0", b"1")
         leased = (await node.lease(1)).batches
@@ -78,17 +85,17 @@ async def test_what_is_leased_stays():
         assert (await node.total()).completed == 1
 
 
-async def found_on_a(stage: Stage, answer: Any) -> GroupId:
+async def found_on_a(cluster: ServiceCluster, answer: Any) -> GroupId:
     """An item with damage that its node a has found. `answer` replaces the answers of node b."""
-    await damaged_on_a(stage)
-    stage.members["b"].damage.payload = answer  # type: ignore[method-assign]
-    assert not (await stage.lease("a")).batches
-    return group_of(stage)
+    await damaged_on_a(cluster)
+    cluster.members["b"].damage.payload = answer  # type: ignore[method-assign]
+    assert not (await cluster.lease("a")).batches
+    return group_of(cluster)
 
 
-def made_whole(stage: Stage) -> None:
+def made_whole(cluster: ServiceCluster) -> None:
     """Flips the damaged bit back."""
-    damage(memory(stage.base.environment), group_of(stage))
+    damage(memory(cluster.base.environment), group_of(cluster))
 
 
 def refuses(field: str, value: str) -> Any:
@@ -99,42 +106,42 @@ def refuses(field: str, value: str) -> Any:
 
 
 async def test_a_replica_that_may_have_it_whole_keeps_it():
-    async with staged("a", "b") as stage:
-        group = await found_on_a(stage, refuses("", ""))
-        [told] = await stage.members["a"].reads.damage(group)
+    async with service_cluster("a", "b") as cluster:
+        group = await found_on_a(cluster, refuses("", ""))
+        [told] = await cluster.members["a"].reads.damage(group)
         assert (told.lost, told.node) == (False, "a")
-        stage.cut("a", "b")
-        [told] = await stage.members["a"].reads.damage(group)
+        cluster.cut("a", "b")
+        [told] = await cluster.members["a"].reads.damage(group)
         assert not told.lost
         assert "cannot be reached" in told.reason
-        made_whole(stage)
+        made_whole(cluster)
 
 
 async def test_an_operator_does_not_wait_for_slow_replicas(monkeypatch):
     monkeypatch.setattr(damages, "UNMENDED_S", 0.0)
-    async with staged("a", "b") as stage:
-        group = await found_on_a(stage, refuses(*NOT_WHOLE))
-        [told] = await stage.members["a"].reads.damage(group)
+    async with service_cluster("a", "b") as cluster:
+        group = await found_on_a(cluster, refuses(*NOT_WHOLE))
+        [told] = await cluster.members["a"].reads.damage(group)
         assert not told.lost
         assert "were not asked" in told.reason
-        made_whole(stage)
+        made_whole(cluster)
 
 
 async def test_it_is_lost_when_every_replica_says_so():
-    async with staged("a", "b") as stage:
-        group = await found_on_a(stage, refuses(*NOT_WHOLE))
-        [told] = await stage.members["b"].reads.damage(group)
+    async with service_cluster("a", "b") as cluster:
+        group = await found_on_a(cluster, refuses(*NOT_WHOLE))
+        [told] = await cluster.members["b"].reads.damage(group)
         assert (told.lost, told.items, told.node) == (True, 1, "a")
-        made_whole(stage)
+        made_whole(cluster)
 
 
 async def test_asking_for_it_mends_what_can_be_mended():
-    async with staged("a", "b") as stage:
-        other = await damaged_on_a(stage)
+    async with service_cluster("a", "b") as cluster:
+        other = await damaged_on_a(cluster)
         payload, other.lies = other.payload, 1
-        stage.members["b"].damage.payload = payload  # type: ignore[method-assign]
-        assert not (await stage.lease("a")).batches
-        group = group_of(stage)
-        while stage.members["a"].damage.stats().aside:
-            assert await stage.members["a"].reads.damage(group) in ((), ())
-        assert payloads(*(await stage.lease("a", wait_ms=LONG_MS)).batches) == [b"one"]
+        cluster.members["b"].damage.payload = payload  # type: ignore[method-assign]
+        assert not (await cluster.lease("a")).batches
+        group = group_of(cluster)
+        while cluster.members["a"].damage.stats().aside:
+            assert await cluster.members["a"].reads.damage(group) in ((), ())
+        assert payloads(*(await cluster.lease("a", wait_ms=LONG_MS)).batches) == [b"one"]

@@ -12,11 +12,11 @@ from querator.service.repair.damage import DamageStats
 from querator.service.repair.scrub import Scrub
 from querator.storage import attachments, generations
 from querator.storage.tables import ATTACHMENTS
-from tests.unit.service.damaging import damage, damaged
 from tests.unit.service.repair.test_damage import Whole, memory, three_blocks
 from tests.unit.service.routing.test_router import group_of
-from tests.unit.service.serving import LONG_MS, Node, payloads, serving
-from tests.unit.service.stage import staged
+from tests.unit.service.service_cluster import service_cluster
+from tests.unit.service.service_node import LONG_MS, ServiceNode, payloads, service_node
+from tests.unit.service.storage_damage import damage, damaged
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def scrubbing(node: Node, bytes_per_s: int = 1_000_000_000) -> AsyncIterator[Scrub]:
+async def scrubbing(node: ServiceNode, bytes_per_s: int = 1_000_000_000) -> AsyncIterator[Scrub]:
     scrub = Scrub(node.environment, node.queues.damage, clock=node.clock, bytes_per_s=bytes_per_s)
     scrub.start()
     yield scrub
@@ -39,7 +39,7 @@ async def rounds(scrub: Scrub, count: int) -> None:
 
 
 async def test_what_nobody_has_leased_yet_is_set_aside():
-    async with serving() as node:
+    async with service_node() as node:
         group = await three_blocks(node)
         with damaged(memory(node.environment), group, 1):
             async with scrubbing(node) as scrub:
@@ -51,10 +51,10 @@ async def test_what_nobody_has_leased_yet_is_set_aside():
 
 
 async def test_it_is_mended_before_anybody_leases_it():
-    async with staged("a", "b") as stage:
-        await stage.produce("a", b"one")
-        group = group_of(stage)
-        environment = memory(stage.base.environment)
+    async with service_cluster("a", "b") as cluster:
+        await cluster.produce("a", b"one")
+        group = group_of(cluster)
+        environment = memory(cluster.base.environment)
         with environment.snapshot() as txn:
             [(key, _)] = list(ATTACHMENTS.rows(txn, group))
             index, part = map(int, ATTACHMENTS.parts(key))
@@ -62,20 +62,20 @@ async def test_it_is_mended_before_anybody_leases_it():
         assert stored is not None
         damage(environment, group)
         other = Whole(stored)
-        stage.members["b"].damage.payload = other.payload  # type: ignore[method-assign]
-        service = stage.members["a"]
-        scrub = Scrub(environment, service.damage, clock=stage.base.clock, bytes_per_s=10**9)
+        cluster.members["b"].damage.payload = other.payload  # type: ignore[method-assign]
+        service = cluster.members["a"]
+        scrub = Scrub(environment, service.damage, clock=cluster.base.clock, bytes_per_s=10**9)
         scrub.start()
         while service.damage.stats() != DamageStats(1, 1, {}):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.001)
         await scrub.stop()
-        assert payloads(*(await stage.lease("a", wait_ms=LONG_MS)).batches) == [b"one"]
+        assert payloads(*(await cluster.lease("a", wait_ms=LONG_MS)).batches) == [b"one"]
 
 
 @pytest.mark.parametrize("start", range(5))
 async def test_a_round_reads_everything_once_wherever_it_begins(monkeypatch, start):
     monkeypatch.setattr(scrubs, "SCRUB_PIECE_ROWS", 2)
-    async with serving() as node:
+    async with service_node() as node:
         await node.create("empty")
         groups = [(await node.create(name)).groups[0] for name in ("p", "q", "r")]
         for name in ("p", "q", "r"):
@@ -94,7 +94,7 @@ async def test_a_round_reads_everything_once_wherever_it_begins(monkeypatch, sta
 
 
 async def test_a_group_that_cannot_be_read_is_passed_over(monkeypatch):
-    async with serving() as node:
+    async with service_node() as node:
         await three_blocks(node)
         monkeypatch.setattr(generations, "view", None)
         scrub = Scrub(node.environment, node.queues.damage, clock=node.clock, bytes_per_s=1)
@@ -107,7 +107,7 @@ async def test_a_group_that_cannot_be_read_is_passed_over(monkeypatch):
 
 
 async def test_nothing_is_read_unless_it_is_asked_for():
-    async with serving() as node:
+    async with service_node() as node:
         await three_blocks(node)
         async with scrubbing(node, bytes_per_s=0) as scrub:
             assert scrub._task is None

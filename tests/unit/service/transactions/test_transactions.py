@@ -37,9 +37,16 @@ from querator.model.txn_calls import (
 from querator.service.queue_service import QueueService
 from querator.service.transactions.calls import participants
 from tests.unit.service.routing.test_router import group_of
-from tests.unit.service.serving import LONG_MS, Node, code, payloads, produce_call, refusal, serving
-from tests.unit.service.stage import Stage
-from tests.unit.service.stage import staged as joined
+from tests.unit.service.service_cluster import ServiceCluster, service_cluster
+from tests.unit.service.service_node import (
+    LONG_MS,
+    ServiceNode,
+    code,
+    payloads,
+    produce_call,
+    refusal,
+    service_node,
+)
 
 SPARK = "query-1"
 
@@ -95,21 +102,21 @@ async def fill(
 
 
 @asynccontextmanager
-async def nodes(*names: str, **settings: Any) -> AsyncIterator[Stage]:
-    """Like `staged`, but the service that created the queue is stopped."""
-    async with joined(*names, **settings) as stage:
-        await stage.base.queues.stop()
-        stage.lead(PLACEMENT_GROUP, names[0])
-        yield stage
+async def nodes(*names: str, **settings: Any) -> AsyncIterator[ServiceCluster]:
+    """Like `service_cluster`, but the service that created the queue is stopped."""
+    async with service_cluster(*names, **settings) as cluster:
+        await cluster.base.queues.stop()
+        cluster.lead(PLACEMENT_GROUP, names[0])
+        yield cluster
 
 
-async def everything(stage: Stage, count: int, name: str = "a") -> list[bytes]:
+async def everything(cluster: ServiceCluster, count: int, name: str = "a") -> list[bytes]:
     """Leases `count` items, and checks that there are no more. Returns their payloads, sorted."""
     found: list[bytes] = []
     while len(found) < count:
-        reply = await stage.lease(name, wait_ms=LONG_MS)
+        reply = await cluster.lease(name, wait_ms=LONG_MS)
         found += payloads(*reply.batches)
-    assert not (await stage.lease(name)).batches
+    assert not (await cluster.lease(name)).batches
     return sorted(found)
 
 
@@ -126,86 +133,86 @@ async def three_tasks(service: QueueService, **more: Any) -> list[CommittedAttem
 
 
 async def test_a_batch_of_several_tasks_on_several_nodes():
-    async with nodes("a", "b", "c", partitions=3) as stage:
-        attempts = await three_tasks(stage.members["a"])
-        await fill(stage.members["b"], (b"loser",), task=1, number=2)
+    async with nodes("a", "b", "c", partitions=3) as cluster:
+        attempts = await three_tasks(cluster.members["a"])
+        await fill(cluster.members["b"], (b"loser",), task=1, number=2)
         assert {part.partition for one in attempts for part in one.parts} == {0, 1, 2}
-        assert not (await stage.lease("b")).batches
-        reply = await stage.members["c"].commit(commit_call(*attempts))
+        assert not (await cluster.lease("b")).batches
+        reply = await cluster.members["c"].commit(commit_call(*attempts))
         assert reply == CommitReply(repeated=False, durable=False)
-        assert await everything(stage, 12) == ITEMS
-        again = await stage.members["b"].commit(commit_call(*attempts))
+        assert await everything(cluster, 12) == ITEMS
+        again = await cluster.members["b"].commit(commit_call(*attempts))
         assert again.repeated
         gone = commit_call(CommittedAttempt(0, attempt(1), (StagedPart(5, 1, 1),)))
-        assert (await stage.members["b"].commit(gone)).repeated
-        replayed = await stage.members["a"].stage(stage_call(b"x", number=9))
+        assert (await cluster.members["b"].commit(gone)).repeated
+        replayed = await cluster.members["a"].stage(stage_call(b"x", number=9))
         assert replayed == StageReply((), False, committed=True)
-        assert (await stage.members["a"].staged("default", "q")).batches == ()
+        assert (await cluster.members["a"].staged("default", "q")).batches == ()
 
 
 async def test_items_with_keys_go_to_their_partitions():
-    async with nodes("a", "b", partitions=3) as stage:
+    async with nodes("a", "b", partitions=3) as cluster:
         keys = [b"k%d" % number for number in range(12)]
         items = [b"v%d" % number for number in range(12)]
-        one = await fill(stage.members["a"], tuple(items), keyed=keys)
+        one = await fill(cluster.members["a"], tuple(items), keyed=keys)
         assert len(one.parts) == 3
-        await stage.members["a"].commit(commit_call(one))
-        assert await everything(stage, 12) == sorted(items)
+        await cluster.members["a"].commit(commit_call(one))
+        assert await everything(cluster, 12) == sorted(items)
 
 
 async def test_a_request_that_is_repeated_and_one_that_names_its_partition():
-    async with nodes("a", "b", partitions=3) as stage:
+    async with nodes("a", "b", partitions=3) as cluster:
         call = stage_call(b"x", partition=2)
-        first = await stage.members["a"].stage(call)
-        again = await stage.members["b"].stage(call)
+        first = await cluster.members["a"].stage(call)
+        again = await cluster.members["b"].stage(call)
         assert [(p.partition, p.count, p.repeated) for p in first.parts] == [(2, 1, False)]
         assert [(p.partition, p.count, p.repeated) for p in again.parts] == [(2, 1, True)]
         assert first.parts[0].checksum == again.parts[0].checksum == crc32(call.items)
-        wrong = await refusal(stage.members["a"].stage(stage_call(b"x", partition=3)))
+        wrong = await refusal(cluster.members["a"].stage(stage_call(b"x", partition=3)))
         assert (wrong.code, wrong.field, wrong.value) == (
             ErrorCode.INVALID_ARGUMENT, "partition", "3",
         )  # fmt: skip
 
 
 async def test_what_a_commit_says_must_be_there():
-    async with nodes("a", "b", partitions=2) as stage:
-        one = await fill(stage.members["a"], (b"x",))
+    async with nodes("a", "b", partitions=2) as cluster:
+        one = await fill(cluster.members["a"], (b"x",))
         ghost = CommittedAttempt(7, attempt(7), (StagedPart(1, 1, 1),))
-        error = await refusal(stage.members["b"].commit(commit_call(one, ghost)))
+        error = await refusal(cluster.members["b"].commit(commit_call(one, ghost)))
         assert (error.code, error.field) == (ErrorCode.TRANSACTION_ABORTED, "stages")
         assert "task 7 does not exist" in error.message
         assert "partition 1" in error.message
-        assert not (await stage.lease("a")).batches
-        two = await fill(stage.members["a"], (b"x",), number=2)
-        assert not (await stage.members["a"].commit(commit_call(two))).repeated
-        assert await everything(stage, 1) == [b"x"]
+        assert not (await cluster.lease("a")).batches
+        two = await fill(cluster.members["a"], (b"x",), number=2)
+        assert not (await cluster.members["a"].commit(commit_call(two))).repeated
+        assert await everything(cluster, 1) == [b"x"]
 
 
 async def test_malformed_commits():
-    async with nodes("a") as stage:
+    async with nodes("a") as cluster:
         part = (StagedPart(0, 1, 1),)
         twice = commit_call(
             CommittedAttempt(0, attempt(1), part), CommittedAttempt(0, attempt(2), part)
         )
-        error = await refusal(stage.members["a"].commit(twice))
+        error = await refusal(cluster.members["a"].commit(twice))
         assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, "stages[1].task")
         many = [CommittedAttempt(n, attempt(n), part) for n in range(TXN_CLAIMS_MAX + 1)]
-        error = await refusal(stage.members["a"].commit(commit_call(*many)))
+        error = await refusal(cluster.members["a"].commit(commit_call(*many)))
         assert (error.code, error.field, error.limit) == (
             ErrorCode.LIMIT_EXCEEDED, "stages", "10000 stages",
         )  # fmt: skip
         gone = commit_call(CommittedAttempt(0, attempt(1), (StagedPart(5, 1, 1),)))
-        error = await refusal(stage.members["a"].commit(gone))
+        error = await refusal(cluster.members["a"].commit(gone))
         assert (error.code, error.value) == (ErrorCode.TRANSACTION_ABORTED, "5")
         assert await code(
-            stage.members["a"].commit(CommitCall("default", "none", SPARK, 0, ()))
+            cluster.members["a"].commit(CommitCall("default", "none", SPARK, 0, ()))
         ) is ErrorCode.QUEUE_NOT_FOUND  # fmt: skip
 
 
 async def test_abort_drops_what_is_staged_and_is_too_late_after_the_commit():
-    async with nodes("a", "b", partitions=3) as stage:
-        await three_tasks(stage.members["a"])
-        listed = await stage.members["b"].staged("default", "q")
+    async with nodes("a", "b", partitions=3) as cluster:
+        await three_tasks(cluster.members["a"])
+        listed = await cluster.members["b"].staged("default", "q")
         [one] = listed.batches
         assert (one.producer, one.batch, one.items, one.state) == (
             SPARK,
@@ -213,15 +220,15 @@ async def test_abort_drops_what_is_staged_and_is_too_late_after_the_commit():
             12,
             TransactionState.NONE,
         )
-        dropped = await stage.members["b"].abort(abort_call())
+        dropped = await cluster.members["b"].abort(abort_call())
         assert not dropped.committed
         assert dropped.stages == one.stages > 3
-        assert await stage.members["b"].abort(abort_call()) == AbortReply(False, 0)
-        assert (await stage.members["b"].staged("default", "q")).batches == ()
-        attempts = await three_tasks(stage.members["a"], number=2)
-        await stage.members["a"].commit(commit_call(*attempts))
-        assert await stage.members["b"].abort(abort_call()) == AbortReply(True, 0)
-        assert await everything(stage, 12) == ITEMS
+        assert await cluster.members["b"].abort(abort_call()) == AbortReply(False, 0)
+        assert (await cluster.members["b"].staged("default", "q")).batches == ()
+        attempts = await three_tasks(cluster.members["a"], number=2)
+        await cluster.members["a"].commit(commit_call(*attempts))
+        assert await cluster.members["b"].abort(abort_call()) == AbortReply(True, 0)
+        assert await everything(cluster, 12) == ITEMS
 
 
 @pytest.mark.parametrize("partition", [0, 1])
@@ -230,88 +237,88 @@ async def test_leaders_change_at_each_step(kind: type, partition: int):
     """Right after a command of each kind has reached a leader, another node takes over the
     leadership of the coordinator or of a participant.
     """
-    async with nodes("a", "b", "c", partitions=3) as stage:
-        queue = stage.base.placement.map.find("default", "q")
+    async with nodes("a", "b", "c", partitions=3) as cluster:
+        queue = cluster.base.placement.map.find("default", "q")
         assert queue is not None
-        attempts = await three_tasks(stage.members["b"])
-        told = stage.on_effects
+        attempts = await three_tasks(cluster.members["b"])
+        told = cluster.on_effects
 
         def on_effects(group: Any, effects: Any) -> None:
             told(group, effects)
-            seen = any(isinstance(command, kind) for _, _, command in stage.proposed)
-            if seen and stage.leaders[queue.groups[partition]] != "c":
-                stage.lead(queue.groups[partition], "c")
+            seen = any(isinstance(command, kind) for _, _, command in cluster.proposed)
+            if seen and cluster.leaders[queue.groups[partition]] != "c":
+                cluster.lead(queue.groups[partition], "c")
 
-        stage.on_effects = on_effects  # type: ignore[method-assign]
-        reply = await stage.members["b"].commit(commit_call(*attempts))
+        cluster.on_effects = on_effects  # type: ignore[method-assign]
+        reply = await cluster.members["b"].commit(commit_call(*attempts))
         assert reply.durable is False
-        assert await everything(stage, 12, "b") == ITEMS
+        assert await everything(cluster, 12, "b") == ITEMS
 
 
 async def test_a_participant_that_is_gone_aborts_and_is_not_waited_for():
-    async with nodes("a", "b", partitions=2) as stage:
-        queue = stage.base.placement.map.find("default", "q")
+    async with nodes("a", "b", partitions=2) as cluster:
+        queue = cluster.base.placement.map.find("default", "q")
         assert queue is not None
-        one = await fill(stage.members["a"], (b"x",), (b"y",))
+        one = await fill(cluster.members["a"], (b"x",), (b"y",))
         whole = participants(queue, commit_call(one))
         begin = Begin(SPARK, 0, (*whole, Participant(7, GroupId(999), whole[0].claims)))
-        result = await stage.members["b"].router.propose(queue.groups[0], begin)
+        result = await cluster.members["b"].router.propose(queue.groups[0], begin)
         assert result.state is TransactionState.PREPARING
-        await stage.base.until(
-            lambda: any(isinstance(command, Finish) for _, _, command in stage.proposed)
+        await cluster.base.until(
+            lambda: any(isinstance(command, Finish) for _, _, command in cluster.proposed)
         )
-        error = await refusal(stage.members["a"].commit(commit_call(one)))
+        error = await refusal(cluster.members["a"].commit(commit_call(one)))
         assert error.code is ErrorCode.TRANSACTION_ABORTED
-        assert not (await stage.lease("a")).batches
+        assert not (await cluster.lease("a")).batches
 
 
 async def test_answers_that_get_lost_change_nothing():
-    async with nodes("a", "b", partitions=3) as stage:
-        attempts = await three_tasks(stage.members["b"])
-        stage.loses_answers = 6
-        await stage.members["b"].commit(commit_call(*attempts))
-        assert await everything(stage, 12) == ITEMS
+    async with nodes("a", "b", partitions=3) as cluster:
+        attempts = await three_tasks(cluster.members["b"])
+        cluster.loses_answers = 6
+        await cluster.members["b"].commit(commit_call(*attempts))
+        assert await everything(cluster, 12) == ITEMS
 
 
 async def test_two_drivers_commit_the_same_batch():
-    async with nodes("a", "b", partitions=3) as stage:
-        mine = await three_tasks(stage.members["a"])
-        theirs = await three_tasks(stage.members["b"], number=2)
+    async with nodes("a", "b", partitions=3) as cluster:
+        mine = await three_tasks(cluster.members["a"])
+        theirs = await three_tasks(cluster.members["b"], number=2)
         async with asyncio.TaskGroup() as group:
-            one = group.create_task(stage.members["a"].commit(commit_call(*mine)))
-            two = group.create_task(stage.members["b"].commit(commit_call(*theirs)))
+            one = group.create_task(cluster.members["a"].commit(commit_call(*mine)))
+            two = group.create_task(cluster.members["b"].commit(commit_call(*theirs)))
         assert sorted([one.result().repeated, two.result().repeated]) == [False, True]
-        assert await everything(stage, 12) == ITEMS
+        assert await everything(cluster, 12) == ITEMS
 
 
 async def test_a_commit_that_waits_too_long_says_so_and_goes_on():
-    async with nodes("a", "b", partitions=2) as stage:
-        queue = stage.base.placement.map.find("default", "q")
+    async with nodes("a", "b", partitions=2) as cluster:
+        queue = cluster.base.placement.map.find("default", "q")
         assert queue is not None
-        attempts = [await fill(stage.members["a"], (b"x",), (b"y",))]
+        attempts = [await fill(cluster.members["a"], (b"x",), (b"y",))]
         assert {part.partition for part in attempts[0].parts} == {0, 1}
-        stage.lead(queue.groups[1], None)
-        error = await refusal(stage.members["a"].commit(commit_call(*attempts, timeout_ms=50)))
+        cluster.lead(queue.groups[1], None)
+        error = await refusal(cluster.members["a"].commit(commit_call(*attempts, timeout_ms=50)))
         assert (error.code, error.field) == (ErrorCode.OUTCOME_UNKNOWN, "batch")
-        [one] = (await with_leader(stage, queue.groups[1])).batches
+        [one] = (await with_leader(cluster, queue.groups[1])).batches
         assert one.state in (TransactionState.PREPARING, TransactionState.COMMITTED)
-        assert await everything(stage, 2) == [b"x", b"y"]
-        assert (await stage.members["a"].commit(commit_call(*attempts))).repeated
+        assert await everything(cluster, 2) == [b"x", b"y"]
+        assert (await cluster.members["a"].commit(commit_call(*attempts))).repeated
 
 
-async def with_leader(stage: Stage, group: Any) -> Any:
+async def with_leader(cluster: ServiceCluster, group: Any) -> Any:
     """The list of transactions, requested while the partition gets a leader."""
-    listed = asyncio.get_running_loop().create_task(stage.members["a"].staged("default", "q"))
-    stage.lead(group, "b")
+    listed = asyncio.get_running_loop().create_task(cluster.members["a"].staged("default", "q"))
+    cluster.lead(group, "b")
     return await listed
 
 
 async def test_a_look_at_transactions_says_before_its_deadline_that_nobody_leads():
-    async with nodes("a", "b") as stage:
-        stage.lead(group_of(stage), None)
+    async with nodes("a", "b") as cluster:
+        cluster.lead(group_of(cluster), None)
         looks = (
-            stage.members["b"].staged("default", "q", timeout_ms=50),
-            stage.members["b"].producer_totals("default", "q", SPARK, timeout_ms=50),
+            cluster.members["b"].staged("default", "q", timeout_ms=50),
+            cluster.members["b"].producer_totals("default", "q", SPARK, timeout_ms=50),
         )
         for look in looks:
             error = await refusal(look)
@@ -320,32 +327,32 @@ async def test_a_look_at_transactions_says_before_its_deadline_that_nobody_leads
 
 
 async def test_an_empty_batch():
-    async with nodes("a") as stage:
-        assert not (await stage.members["a"].commit(commit_call(batch=3))).repeated
-        assert (await stage.members["a"].commit(commit_call(batch=2))).repeated
-        assert not (await stage.lease("a")).batches
+    async with nodes("a") as cluster:
+        assert not (await cluster.members["a"].commit(commit_call(batch=3))).repeated
+        assert (await cluster.members["a"].commit(commit_call(batch=2))).repeated
+        assert not (await cluster.lease("a")).batches
 
 
 async def test_a_full_queue_takes_the_batch_when_there_is_room():
-    async with nodes("a", partition_items_max=2) as stage:
-        await stage.produce("a", b"first")
-        one = await fill(stage.members["a"], (b"x", b"y"))
-        error = await refusal(stage.members["a"].commit(commit_call(one)))
+    async with nodes("a", partition_items_max=2) as cluster:
+        await cluster.produce("a", b"first")
+        one = await fill(cluster.members["a"], (b"x", b"y"))
+        error = await refusal(cluster.members["a"].commit(commit_call(one)))
         assert (error.code, error.retriable) == (ErrorCode.QUEUE_FULL, True)
-        leased = await stage.lease("a")
-        await stage.complete("a", *leased.batches)
-        assert not (await stage.members["a"].commit(commit_call(one))).repeated
-        assert await everything(stage, 2) == [b"x", b"y"]
+        leased = await cluster.lease("a")
+        await cluster.complete("a", *leased.batches)
+        assert not (await cluster.members["a"].commit(commit_call(one))).repeated
+        assert await everything(cluster, 2) == [b"x", b"y"]
 
 
-async def change(node: Node, partitions: int) -> None:
+async def change(node: ServiceNode, partitions: int) -> None:
     settings = QueueSettings(partitions=partitions)
     await node.admin.update_queue("default", "q", settings, ("partitions",), 0)
 
 
 @pytest.mark.parametrize("after", [1, 5])
 async def test_a_batch_that_was_staged_before_the_partitions_changed(after: int):
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=3)
         attempts = await three_tasks(node.queues)
         await change(node, after)
@@ -369,7 +376,7 @@ async def test_a_batch_that_was_staged_before_the_partitions_changed(after: int)
 
 async def test_a_change_of_partitions_waits_for_what_is_pinned():
     """Partitions that get a batch's keys after the change know these keys."""
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         keys = tuple(b"k%d" % number for number in range(20))
         one = await fill(node.queues, keys, keys=keys)
@@ -383,47 +390,49 @@ async def test_a_change_of_partitions_waits_for_what_is_pinned():
 
 async def test_what_is_pinned_for_a_finished_transaction_is_let_go(monkeypatch):
     monkeypatch.setattr("querator.service.transactions.driver.STAGES_ASK_MS", 1)
-    async with nodes("a", "b", partitions=2) as stage:
-        queue = stage.base.placement.map.find("default", "q")
+    async with nodes("a", "b", partitions=2) as cluster:
+        queue = cluster.base.placement.map.find("default", "q")
         assert queue is not None
-        one = await fill(stage.members["a"], (b"x",), (b"y",))
+        one = await fill(cluster.members["a"], (b"x",), (b"y",))
         ghost = CommittedAttempt(7, attempt(7), (StagedPart(0, 1, 1),))
-        await refusal(stage.members["a"].commit(commit_call(one, ghost)))
-        late = await fill(stage.members["a"], (b"x",), (b"y",), number=2)
-        begins = [command for _, _, command in stage.proposed if isinstance(command, Begin)]
+        await refusal(cluster.members["a"].commit(commit_call(one, ghost)))
+        late = await fill(cluster.members["a"], (b"x",), (b"y",), number=2)
+        begins = [command for _, _, command in cluster.proposed if isinstance(command, Begin)]
         assert len(begins) >= 1
         [part] = [part for part in late.parts if part.partition == 1]
         command = Prepare(99, SPARK, 0, (StageClaim(0, late.attempt, part.count, part.checksum),))
-        pinned = await stage.members["a"].router.propose(queue.groups[1], command)
+        pinned = await cluster.members["a"].router.propose(queue.groups[1], command)
         assert not isinstance(pinned, Refusal)
-        await stage.base.until(
+        await cluster.base.until(
             lambda: any(
                 isinstance(command, Discard) and group == queue.groups[1]
-                for _, group, command in stage.proposed
+                for _, group, command in cluster.proposed
             )
         )
-        assert not (await stage.lease("a")).batches
+        assert not (await cluster.lease("a")).batches
 
 
 async def test_an_attempt_that_goes_on_after_the_commit_is_told_in_every_partition(monkeypatch):
     monkeypatch.setattr("querator.service.transactions.driver.STAGES_ASK_MS", 1)
-    async with nodes("a", "b", partitions=2) as stage:
+    async with nodes("a", "b", partitions=2) as cluster:
         zombie = stage_call(b"late", task=1, number=9, sequence=2, partition=1)
-        one = await fill(stage.members["a"], (b"x",), partition=0)
-        await stage.members["a"].commit(commit_call(one))
-        told = await stage.members["b"].stage(
+        one = await fill(cluster.members["a"], (b"x",), partition=0)
+        await cluster.members["a"].commit(commit_call(one))
+        told = await cluster.members["b"].stage(
             stage_call(b"late", task=1, number=9, sequence=1 << 40, partition=0)
         )
         assert told.committed, "a participant knows it"
-        assert not (await stage.members["b"].stage(zombie)).committed, "the other one does not yet"
-        await stage.base.until(lambda: stage.base.counts().stages == 0)
-        again = await stage.members["b"].stage(zombie)
+        assert not (await cluster.members["b"].stage(zombie)).committed, (
+            "the other one does not yet"
+        )
+        await cluster.base.until(lambda: cluster.base.counts().stages == 0)
+        again = await cluster.members["b"].stage(zombie)
         assert again.committed
-        assert await everything(stage, 1) == [b"x"]
+        assert await everything(cluster, 1) == [b"x"]
 
 
 async def test_a_node_that_starts_again_goes_on():
-    async with serving() as node:
+    async with service_node() as node:
         await node.create(partitions=2)
         environment = node.environment
         one = await fill(node.queues, (b"x",), (b"y",))
@@ -435,42 +444,42 @@ async def test_a_node_that_starts_again_goes_on():
         result = await node.host.propose(queue.groups[0], begin)
         assert result.state is TransactionState.PREPARING
         assert node.counts().ready == 0
-    async with serving(environment) as node:  # type: ignore[arg-type]
+    async with service_node(environment) as node:  # type: ignore[arg-type]
         await node.until(lambda: node.counts().ready == 2)
         assert (await node.queues.commit(call)).repeated
 
 
 async def test_a_coordinator_takes_no_partition_for_gone_that_it_has_not_heard_of():
-    async with nodes("a", "b") as stage:
-        await stage.grow(2, behind="a", leader="b")
-        one = await fill(stage.members["b"], (b"x",), (b"y",))
+    async with nodes("a", "b") as cluster:
+        await cluster.grow(2, behind="a", leader="b")
+        one = await fill(cluster.members["b"], (b"x",), (b"y",))
         assert {part.partition for part in one.parts} == {0, 1}
-        assert not (await stage.members["b"].commit(commit_call(one))).repeated
-        assert await everything(stage, 2, "b") == [b"x", b"y"]
+        assert not (await cluster.members["b"].commit(commit_call(one))).repeated
+        assert await everything(cluster, 2, "b") == [b"x", b"y"]
 
 
 async def test_what_is_committed_is_not_lost_with_a_coordinator_that_knew_all_partitions():
     """The leadership moves to a node with an old map right after the decision."""
-    async with nodes("a", "b") as stage:
-        stage.lead(group_of(stage), "b")
-        await stage.grow(2, behind="a", leader="b")
-        one = await fill(stage.members["b"], (b"x",), (b"y",))
-        told = stage.on_effects
+    async with nodes("a", "b") as cluster:
+        cluster.lead(group_of(cluster), "b")
+        await cluster.grow(2, behind="a", leader="b")
+        one = await fill(cluster.members["b"], (b"x",), (b"y",))
+        told = cluster.on_effects
 
         def on_effects(group: Any, effects: Any) -> None:
             told(group, effects)
-            seen = any(isinstance(command, Decide) for _, _, command in stage.proposed)
-            if seen and stage.leaders[group_of(stage)] != "a":
-                stage.lead(group_of(stage), "a")
+            seen = any(isinstance(command, Decide) for _, _, command in cluster.proposed)
+            if seen and cluster.leaders[group_of(cluster)] != "a":
+                cluster.lead(group_of(cluster), "a")
 
-        stage.on_effects = on_effects  # type: ignore[method-assign]
-        assert not (await stage.members["b"].commit(commit_call(one))).repeated
-        assert await everything(stage, 2, "b") == [b"x", b"y"]
+        cluster.on_effects = on_effects  # type: ignore[method-assign]
+        assert not (await cluster.members["b"].commit(commit_call(one))).repeated
+        assert await everything(cluster, 2, "b") == [b"x", b"y"]
 
 
 async def test_a_node_that_has_not_heard_of_a_partition_takes_commits_of_what_is_in_it():
-    async with nodes("a", "b") as stage:
-        await stage.grow(2, behind="a", leader="b")
-        one = await fill(stage.members["b"], (b"x",), (b"y",))
-        assert not (await stage.members["a"].commit(commit_call(one))).repeated
-        assert await everything(stage, 2, "b") == [b"x", b"y"]
+    async with nodes("a", "b") as cluster:
+        await cluster.grow(2, behind="a", leader="b")
+        one = await fill(cluster.members["b"], (b"x",), (b"y",))
+        assert not (await cluster.members["a"].commit(commit_call(one))).repeated
+        assert await everything(cluster, 2, "b") == [b"x", b"y"]

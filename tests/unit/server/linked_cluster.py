@@ -1,4 +1,4 @@
-"""The stage's services behind real servers, with real links between them."""
+"""The services of a service cluster behind real servers, with real links between them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -9,14 +9,14 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.server.grpc_server import GrpcServer
 from querator.server.link.forwarding import Forwarding
-from tests.unit.service.serving import serving
-from tests.unit.service.stage import Stage
+from tests.unit.service.service_cluster import ServiceCluster
+from tests.unit.service.service_node import service_node
 
 TOKEN = b"of the cluster"
 
 
-class Linked(Stage):
-    """A stage whose nodes communicate over gRPC. `addresses` has the address of each node."""
+class LinkedCluster(ServiceCluster):
+    """A cluster whose nodes communicate over gRPC. `addresses` has the address of each node."""
 
     def __init__(self, base: Any) -> None:
         super().__init__(base)
@@ -66,25 +66,25 @@ class Linked(Stage):
 
 
 @asynccontextmanager
-async def linked(*names: str, **settings: Any) -> AsyncIterator[Linked]:
+async def linked_cluster(*names: str, **settings: Any) -> AsyncIterator[LinkedCluster]:
     """Nodes of these names with a queue `q`, whose partitions they lead in turn."""
-    async with serving() as base, AsyncExitStack() as stack:
-        stage = Linked(base)
+    async with service_node() as base, AsyncExitStack() as stack:
+        cluster = LinkedCluster(base)
         told = base.on_effects
 
         def on_effects(group: GroupId, effects: Any) -> None:
             told(group, effects)
             if group != PLACEMENT_GROUP:
-                stage.on_effects(group, effects)
+                cluster.on_effects(group, effects)
 
         base.on_effects = on_effects  # type: ignore[method-assign]
         for name in names:
-            await stage.serve(name)
-            stack.push_async_callback(stage.members[name].stop)
-            stack.push_async_callback(stage.stop, name)
-            stack.push_async_callback(stage.links[name].close)
+            await cluster.serve(name)
+            stack.push_async_callback(cluster.members[name].stop)
+            stack.push_async_callback(cluster.stop, name)
+            stack.push_async_callback(cluster.links[name].close)
         queue = await base.create(**settings)
         for number, group in enumerate(queue.groups):
-            stage.lead(group, names[number % len(names)])
-        stage.tell()
-        yield stage
+            cluster.lead(group, names[number % len(names)])
+        cluster.tell()
+        yield cluster

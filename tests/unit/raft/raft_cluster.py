@@ -22,18 +22,18 @@ from querator.raft.turn.turn import Turns
 from querator.storage import generations
 from querator.storage.environment import Usage
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft import register
-from tests.unit.raft.register import Register, RegisterMachine
+from tests.unit.raft import fake_machine
+from tests.unit.raft.fake_machine import Register, RegisterMachine
 
 G = GroupId(1)
 STEP_MS = 10
 
 
-class Links:
+class FakePeers:
     """One node's ends of the links."""
 
-    def __init__(self, world: "World", name: str) -> None:
-        self._world = world
+    def __init__(self, cluster: "RaftCluster", name: str) -> None:
+        self._cluster = cluster
         self._name = name
         self._queued: list[tuple[NodeKey, list[PeerMessage]]] = []
 
@@ -41,13 +41,13 @@ class Links:
         self._queued.append((node, list(messages)))
 
     def room_bytes(self, node: NodeKey) -> int:
-        if not self._world.linked(self._name, key_name(node)):
+        if not self._cluster.linked(self._name, key_name(node)):
             return 0
-        return self._world.room_bytes.get((self._name, key_name(node)), MIB)
+        return self._cluster.room_bytes.get((self._name, key_name(node)), MIB)
 
     def flush(self) -> None:
         for node, messages in self._queued:
-            self._world.carry(self._name, key_name(node), messages)
+            self._cluster.carry(self._name, key_name(node), messages)
         self._queued.clear()
 
 
@@ -69,19 +69,19 @@ class Disk(MemoryEnvironment):
         return msgspec.structs.replace(usage, free_bytes=0) if self.full else usage
 
 
-class Nothing:
-    """Stands for the future of a request; the outcome is in `World.done`."""
+class NoFuture:
+    """Stands for the future of a request; the outcome is in `RaftCluster.done`."""
 
 
-class Machine:
+class ClusterNode:
     """One node, on or off."""
 
-    def __init__(self, world: "World", name: str) -> None:
+    def __init__(self, cluster: "RaftCluster", name: str) -> None:
         self.name = name
         self.environment: MemoryEnvironment = Disk()
         self.clock = SimulatedClock()
         self.inbox: deque[PeerEvent] = deque()
-        self._world = world
+        self._cluster = cluster
         self.machine = RegisterMachine(G)
         self.turns: Turns | None = None
 
@@ -92,23 +92,23 @@ class Machine:
         self.turns = Turns(
             self.environment,
             clock=self.clock,
-            chance=self._world.chance,
+            chance=self._cluster.chance,
             node=key(self.name),
-            peers=Links(self._world, self.name),
-            log_bytes_kept=self._world.log_bytes_kept,
+            peers=FakePeers(self._cluster, self.name),
+            log_bytes_kept=self._cluster.log_bytes_kept,
             early=self._told_early,
         )
-        future: Any = Nothing()
-        self._world.turn(self, [Open(G, self.machine, future, replicas)])
+        future: Any = NoFuture()
+        self._cluster.turn(self, [Open(G, self.machine, future, replicas)])
 
     def _told_early(self, outcome: Outcome) -> None:
         assert not outcome.errors
         assert not outcome.done
         results = [result for _, result in outcome.results]
         with self.environment.snapshot() as snapshot:
-            stored = register.read(generations.view(snapshot, G), G)
-        self._world.early += [(result, stored) for result in results]
-        self._world.take(self, outcome)
+            stored = fake_machine.read(generations.view(snapshot, G), G)
+        self._cluster.early += [(result, stored) for result in results]
+        self._cluster.take(self, outcome)
 
     @property
     def status(self) -> GroupStatus:
@@ -118,13 +118,13 @@ class Machine:
         return status
 
 
-class World:
+class RaftCluster:
     def __init__(self, *names: str, seed: int = 1, log_bytes_kept: int = 64 * MIB) -> None:
         self.log_bytes_kept = log_bytes_kept
         self.clock = SimulatedClock()
         self.chance = random.Random(seed)
         self.replicas = tuple(Replica(id_, key(name)) for id_, name in enumerate(names, 1))
-        self.nodes = {name: Machine(self, name) for name in names}
+        self.nodes = {name: ClusterNode(self, name) for name in names}
         self.cut: set[frozenset[str]] = set()
         self.muted: set[tuple[str, str]] = set()
         """(from, to): messages are lost, though the connection stands."""
@@ -225,7 +225,7 @@ class World:
         assert isinstance(environment, Disk)
         environment.full = full
 
-    def turn(self, node: Machine, requests: Sequence[Request] = ()) -> None:
+    def turn(self, node: ClusterNode, requests: Sequence[Request] = ()) -> None:
         assert node.turns is not None
         self.turns += 1
         library.bind(node.clock)
@@ -233,7 +233,7 @@ class World:
         node.inbox.clear()
         self.take(node, node.turns.turn(requests, events))
 
-    def take(self, node: Machine, outcome: Outcome) -> None:
+    def take(self, node: ClusterNode, outcome: Outcome) -> None:
         self.results += [result for _, result in outcome.results]
         self.errors += [error for _, error in outcome.errors]
         self.done += outcome.done
@@ -280,7 +280,7 @@ class World:
 
     def add(self, name: str, amount: int | str, attachment: bytes = b"") -> None:
         """Proposes to the node, and does not wait."""
-        future: Any = Nothing()
+        future: Any = NoFuture()
         self.ask(name, Call(G, Proposal(amount, attachment), future, len(attachment) + 100))
 
     def added(self, amount: int, attachment: bytes = b"") -> Any:
@@ -308,5 +308,5 @@ class World:
 
 
 def future() -> "asyncio.Future[None]":
-    made: Any = Nothing()
+    made: Any = NoFuture()
     return made  # type: ignore[no-any-return]

@@ -21,7 +21,7 @@ from querator.partition.txn_steps import open_txns, verdict
 from querator.storage import attachments
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import STAGED
-from tests.unit.partition.harness import Log
+from tests.unit.partition.partition_log import PartitionLog
 
 SPARK = "query-1"
 
@@ -64,12 +64,12 @@ def claim(items: list[bytes], *, task: int = 0, attempt_number: int = 1) -> Stag
     return StageClaim(task, attempt(attempt_number), len(items), crc32(b"".join(items)))
 
 
-class Partitions:
+class TransactionQueue:
     """`count` partitions of one queue. Group ids begin with 11."""
 
     def __init__(self, count: int, **settings: Any) -> None:
         environment = MemoryEnvironment()
-        self.logs = [Log(environment, group=11 + number) for number in range(count)]
+        self.logs = [PartitionLog(environment, group=11 + number) for number in range(count)]
         for number, log in enumerate(self.logs):
             log.configure(partition=number, **settings)
         self.environment = environment

@@ -1,7 +1,8 @@
 """A partition on the memory environment, with a log that keeps its promises.
 
-`Log` takes the place of the raft group: it packs commands, writes their attachments and applies the
-entry. When the log is truncated, it releases the attachments that the machine has dropped.
+`PartitionLog` takes the place of the raft group: it packs commands, writes their attachments and
+applies the entry. When the log is truncated, it releases the attachments that the machine has
+dropped.
 """
 
 from struct import pack
@@ -76,7 +77,7 @@ def seqs(grant: LeaseGrant) -> list[int]:
     ]
 
 
-class Log:
+class PartitionLog:
     """Applies commands to one partition; `checked` runs the full scan after every entry."""
 
     def __init__(

@@ -36,7 +36,7 @@ QUEUE = "work"
 Seqs = list[int]
 
 
-class Story:
+class HistoryBuilder:
     """The item with sequence n has the reference `in`. Leases last 10 s, and clocks are exact."""
 
     def __init__(self, *, max_attempts: int = 0) -> None:

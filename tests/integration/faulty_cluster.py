@@ -17,10 +17,10 @@ from typing import Any
 
 from querator.cli.demo.local_nodes import free_ports
 from tests.clients.fault_proxy import FaultProxy, Way
-from tests.integration.members import Member, Members
+from tests.integration.process_cluster import ClusterProcess, ProcessCluster
 
 
-class FaultyCluster(Members):
+class FaultyCluster(ProcessCluster):
     """Nodes a, b, c, …, none of them started; `start` starts them all."""
 
     def __init__(
@@ -51,7 +51,9 @@ class FaultyCluster(Members):
                 *("--cluster-token-file", str(self.token)),
                 *more,
             ]
-            self.by_name[name] = Member(name, home, client_port=ports[name][0], options=options)
+            self.by_name[name] = ClusterProcess(
+                name, home, client_port=ports[name][0], options=options
+            )
 
     def _known_at(self, name: str, other: str, peer_port: int) -> str:
         if name == other:

@@ -1,4 +1,4 @@
-"""A node scripted by a test, for refusals and losses that a real node seldom shows."""
+"""A fake node with scripted answers, for refusals and losses that a real node seldom shows."""
 
 import asyncio
 from collections import deque
@@ -33,7 +33,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
+class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
     """One partition in memory that checks order and identity as a real one does.
 
     `decide` gets each produce request first. It returns the answer, or None to apply the usual
@@ -97,7 +97,7 @@ class ScriptedNode(queue_service_pb2_grpc.QueueServiceServicer):
             server, self._server = self._server, None
             await server.stop(None)
 
-    def share(self, other: "ScriptedNode") -> None:
+    def share(self, other: "FakeNode") -> None:
         """Shares the partition of another node: each node knows what the other stores."""
         self.stored, self.outcomes, self.last = other.stored, other.outcomes, other.last
         self.ready, self._changed = other.ready, other._changed

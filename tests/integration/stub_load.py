@@ -97,7 +97,7 @@ def completed(history: History) -> int:
     )
 
 
-class Load:
+class StubLoad:
     """Runs against the address that `address()` names at the time; `gone` ends it. `pause_s`: how
     long each client rests between its requests; `payload_bytes`: smallest size of items.
     """

@@ -1,9 +1,9 @@
 """Several nodes over one log: the test sets the leader of each partition.
 
 Every node has its own service. All nodes share one host, one map and one environment, as if
-replication took no time. A node's *seat* at the host refuses calls to groups that the node does
-not lead, as a replica does. The nodes reach each other through `Joined`, whose links a
-test can cut.
+replication took no time. `FakeHost`, the host as one node sees it, refuses calls to groups that
+the node does not lead, as a replica does. The nodes reach each other through `FakeForwarder`, whose
+links a test can cut.
 """
 
 import asyncio
@@ -26,71 +26,71 @@ from querator.service.assembly import assemble
 from querator.service.queue_service import QueueService
 from querator.service.routing.forwarder import Forwarder, ForwarderEvents, Query
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.service.serving import Node, lease_call, produce_call, ref, serving
+from tests.unit.service.service_node import ServiceNode, lease_call, produce_call, ref, service_node
 
 
-class Seat:
+class FakeHost:
     """The host as one node sees it."""
 
-    def __init__(self, stage: "Stage", name: str) -> None:
-        self._stage = stage
+    def __init__(self, cluster: "ServiceCluster", name: str) -> None:
+        self._cluster = cluster
         self._name = name
         self.node = NodeKey(f"{name}/1")
 
     @property
     def hangs(self) -> bool:
-        return self._name in self._stage.hanging
+        return self._name in self._cluster.hanging
 
     def end_calls(self, which: Callable[[Any], bool]) -> None:
         """Does nothing: a test ends waiting calls by losing their answers."""
 
     def leads(self, group: GroupId) -> bool:
-        return self._stage.leaders.get(group) == self._name
+        return self._cluster.leaders.get(group) == self._name
 
     async def confirm_read(self, group: GroupId) -> None:
         if not self.leads(group):
-            hint = self._stage.leaders.get(group) or ""
+            hint = self._cluster.leaders.get(group) or ""
             raise QueratorError(ErrorCode.NOT_LEADER, "not the leader", value=hint)
-        self._stage.confirmed += 1
-        self._stage.confirming.set()
+        self._cluster.confirmed += 1
+        self._cluster.confirming.set()
         if group == PLACEMENT_GROUP:
-            self._stage.map_confirming.set()
+            self._cluster.map_confirming.set()
 
     async def mend(self, *damaged: Any) -> None:
-        await self._stage.base.host.mend(*damaged)
+        await self._cluster.base.host.mend(*damaged)
 
     def status(self, group: GroupId) -> object:
-        if self._name in self._stage.without_replicas:
+        if self._name in self._cluster.without_replicas:
             return None
-        status = self._stage.base.host.status(group)
-        configured = self._stage.replicas(self._stage.bare)
+        status = self._cluster.base.host.status(group)
+        configured = self._cluster.replicas(self._cluster.bare)
         return status and msgspec.structs.replace(status, replicas=configured)
 
     def unreadable(self) -> Any:
-        return self._stage.base.host.unreadable()
+        return self._cluster.base.host.unreadable()
 
     def leader(self, group: GroupId) -> NodeKey | None:
-        name = self._stage.leaders.get(group)
-        known = name is not None and self._stage.has_heard_of(self._name, group)
+        name = self._cluster.leaders.get(group)
+        known = name is not None and self._cluster.has_heard_of(self._name, group)
         return NodeKey(f"{name}/1") if known else None
 
     def propose(
         self, group: GroupId, command: Any, attachment: bytes = b""
     ) -> "asyncio.Future[Any]":
-        stage = self._stage
-        stage.proposed.append((self._name, group, command))
+        cluster = self._cluster
+        cluster.proposed.append((self._name, group, command))
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        if self._name in stage.failed:
+        if self._name in cluster.failed:
             future.set_exception(QueratorError(ErrorCode.STORAGE_FAILED, "the node has failed"))
             return future
         if not self.leads(group):
-            hint = stage.leaders.get(group) or ""
+            hint = cluster.leaders.get(group) or ""
             future.set_exception(QueratorError(ErrorCode.NOT_LEADER, "not the leader", value=hint))
             return future
-        done = stage.base.host.propose(group, command, attachment)
-        if not stage.loses_answers:
+        done = cluster.base.host.propose(group, command, attachment)
+        if not cluster.loses_answers:
             return done
-        stage.loses_answers -= 1
+        cluster.loses_answers -= 1
 
         def lost(_: object) -> None:
             future.set_exception(QueratorError(ErrorCode.OUTCOME_UNKNOWN, "deposed"))
@@ -99,11 +99,11 @@ class Seat:
         return future
 
 
-class Joined:
-    """`Forwarder` of one node to the others of the stage."""
+class FakeForwarder:
+    """`Forwarder` of one node to the others of the cluster."""
 
-    def __init__(self, stage: "Stage", name: str) -> None:
-        self._stage = stage
+    def __init__(self, cluster: "ServiceCluster", name: str) -> None:
+        self._cluster = cluster
         self.name = name
         self.events: ForwarderEvents | None = None
 
@@ -111,22 +111,22 @@ class Joined:
         self.events = events
 
     def reaches(self, node: str) -> bool:
-        return node in self._stage.members and not self._stage.is_cut(self.name, node)
+        return node in self._cluster.members and not self._cluster.is_cut(self.name, node)
 
     def propose(
         self, node: str, group: GroupId, command: Any, attachment: bytes = b""
     ) -> "asyncio.Future[Any]":
-        self._stage.forwarded[type(command).__name__] += 1
+        self._cluster.forwarded[type(command).__name__] += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if not self.reaches(node):
             future.set_exception(QueratorError(ErrorCode.UNAVAILABLE, f"no link to {node}"))
             return future
-        there = self._stage.members[node].exchange
+        there = self._cluster.members[node].exchange
         assert there is not None
         answer = there.propose(self.name, group, command, attachment)
 
         def answered(answer: "asyncio.Future[Any]") -> None:
-            if self._stage.is_cut(self.name, node) and not future.done():
+            if self._cluster.is_cut(self.name, node) and not future.done():
                 future.set_exception(QueratorError(ErrorCode.OUTCOME_UNKNOWN, "the link broke"))
             error = answer.exception()
             if future.done():
@@ -140,25 +140,25 @@ class Joined:
         return future
 
     def query(self, node: str, query: Query) -> "asyncio.Future[Any]":
-        there = self._stage.members[node].exchange
+        there = self._cluster.members[node].exchange
         assert there is not None
         return asyncio.get_running_loop().create_task(there.answer(self.name, query))
 
     def demand(self, node: str, queue: QueueId, *, waiters: int, items: int) -> None:
-        self._stage.demands[self.name] += 1
+        self._cluster.demands[self.name] += 1
         if self.reaches(node):
-            there = self._stage.members[node].exchange
+            there = self._cluster.members[node].exchange
             assert there is not None
             there.demand(self.name, queue, waiters=waiters, items=items)
 
 
-class Maps:
+class FakePlacement:
     """The placement of one node: the base's map, with a replica of every group on every node except
-    the nodes of `Stage.bare` and `Stage.leaving`.
+    the nodes of `ServiceCluster.bare` and `ServiceCluster.leaving`.
     """
 
-    def __init__(self, stage: "Stage") -> None:
-        self._stage = stage
+    def __init__(self, cluster: "ServiceCluster") -> None:
+        self._cluster = cluster
         self._behind: PlacementMap | None = None
         self._made: tuple[PlacementMap, PlacementMap] | None = None
 
@@ -173,23 +173,23 @@ class Maps:
     def map(self) -> PlacementMap:
         if self._behind is not None:
             return self._behind
-        base = self._stage.base.placement.map
+        base = self._cluster.base.placement.map
         if self._made is None or self._made[0] is not base:
-            replicas = self._stage.replicas(self._stage.bare | self._stage.leaving)
+            replicas = self._cluster.replicas(self._cluster.bare | self._cluster.leaving)
             groups = {
-                group: PlacedGroup(replicas, replicas, 10, 1, moving=bool(self._stage.leaving))
+                group: PlacedGroup(replicas, replicas, 10, 1, moving=bool(self._cluster.leaving))
                 for group in base.groups
             }
             self._made = base, base.evolve(base.epoch + 1, groups=groups)
         return self._made[1]
 
 
-class Stage:
-    def __init__(self, base: Node) -> None:
+class ServiceCluster:
+    def __init__(self, base: ServiceNode) -> None:
         self.base = base
         self.members: dict[str, QueueService] = {}
-        self.maps: dict[str, Maps] = {}
-        self.forwarders: dict[str, Joined] = {}
+        self.maps: dict[str, FakePlacement] = {}
+        self.forwarders: dict[str, FakeForwarder] = {}
         self.leaders: dict[GroupId, str | None] = {}
         self.proposed: list[tuple[str, GroupId, Command]] = []
         self.forwarded: Counter[str] = Counter()
@@ -219,10 +219,10 @@ class Stage:
 
     def add(self, name: str, forwarder: Forwarder | None = None) -> QueueService:
         if forwarder is None:
-            forwarder = self.forwarders[name] = Joined(self, name)
-        maps = self.maps[name] = Maps(self)
+            forwarder = self.forwarders[name] = FakeForwarder(self, name)
+        maps = self.maps[name] = FakePlacement(self)
         service = self.members[name] = assemble(
-            host=cast(Any, Seat(self, name)),
+            host=cast(Any, FakeHost(self, name)),
             placement=cast(Any, maps),
             environment=self.base.environment,
             clock=self.base.clock,
@@ -240,7 +240,7 @@ class Stage:
                     assert service.exchange is not None
                     service.exchange.linked(other, self._push(name, other, forwarder))
 
-    def _push(self, name: str, other: str, forwarder: Joined) -> Callable[..., None]:
+    def _push(self, name: str, other: str, forwarder: FakeForwarder) -> Callable[..., None]:
         def push(node: str, group: GroupId, items: int) -> None:
             assert node == other
             assert forwarder.events is not None
@@ -327,7 +327,7 @@ class Stage:
             if group not in self.leaders:
                 self.lead(group, leader)
         self.lead(PLACEMENT_GROUP, leader)
-        # The stage keeps a reference to the task, which ends after that read of the map.
+        # The cluster keeps a reference to the task, which ends after that read of the map.
         self._catching_up = asyncio.get_running_loop().create_task(self._catch_up(behind))
 
     async def _catch_up(self, behind: str) -> None:
@@ -360,39 +360,39 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(
+async def service_cluster(
     *names: str,
     clock: Clock | None = None,
     bare: str = "",
     stopped: str = "",
     leaving: str = "",
     **settings: Any,
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[ServiceCluster]:
     """Nodes of these names with a queue `q`, whose partitions they lead in turn.
 
     The node `bare` has no replicas. The node `stopped` has replicas, but none of them runs. These
     two lead nothing. The replicas of the node `leaving` move away.
     """
-    async with serving(MemoryEnvironment(), clock=clock) as base:
-        stage = Stage(base)
-        stage.bare = frozenset({bare} - {""})
-        stage.stopped = frozenset({stopped} - {""})
-        stage.leaving = frozenset({leaving} - {""})
+    async with service_node(MemoryEnvironment(), clock=clock) as base:
+        cluster = ServiceCluster(base)
+        cluster.bare = frozenset({bare} - {""})
+        cluster.stopped = frozenset({stopped} - {""})
+        cluster.leaving = frozenset({leaving} - {""})
         told = base.on_effects
 
         def on_effects(group: GroupId, effects: Any) -> None:
             told(group, effects)
             if group != PLACEMENT_GROUP:
-                stage.on_effects(group, effects)
+                cluster.on_effects(group, effects)
 
         base.on_effects = on_effects  # type: ignore[method-assign]
         for name in names:
-            stage.add(name)
-        stage.introduce()
+            cluster.add(name)
+        cluster.introduce()
         queue = await base.create(**settings)
         for number, group in enumerate(queue.groups):
-            leading = [name for name in names if name not in stage.without_replicas]
-            stage.lead(group, leading[number % len(leading)])
-        yield stage
-        for member in stage.members.values():
+            leading = [name for name in names if name not in cluster.without_replicas]
+            cluster.lead(group, leading[number % len(leading)])
+        yield cluster
+        for member in cluster.members.values():
             await member.stop()

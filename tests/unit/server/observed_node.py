@@ -11,12 +11,12 @@ from querator.server.calls.call_counts import CallCounts
 from querator.storage.environment import ReadTransaction
 from querator.storage.identity import FORMAT, Identity
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.service.serving import Node
+from tests.unit.service.service_node import ServiceNode
 
 IDENTITY = Identity(FORMAT, cluster_id="c1", incarnation="i1", boots=1, name="n1")
 
 
-def observed(node: Node) -> Observed:
+def observed(node: ServiceNode) -> Observed:
     """Observed parts of a complete node that serves clients."""
     return Observed(
         began_ms=0,

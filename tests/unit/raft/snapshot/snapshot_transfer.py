@@ -1,5 +1,5 @@
 """A leader and a follower of one group, between which a snapshot is sent. Their partitions and
-environments are real; a test can cut the line between them.
+environments are real; a test can cut the link between them.
 """
 
 import struct
@@ -18,7 +18,7 @@ from querator.storage import attachments, generations
 from querator.storage.environment import Environment, ReadTransaction, WriteTransaction
 from querator.storage.keys import ALL
 from querator.storage.tables import APPLIED, ATTACHMENTS, ATTACHMENTS_DEAD
-from tests.unit.partition import harness
+from tests.unit.partition import partition_log
 
 GROUP = 7
 MEGABYTES = 1 << 40
@@ -27,14 +27,14 @@ REPLICAS = (Replica(1, NodeKey("a/1")), Replica(2, NodeKey("b/1"), voter=False))
 _APPLIED = struct.Struct(">QQ")
 
 
-class Entries:
+class CommittedEntries:
     """The committed entries: the log of the group."""
 
     def __init__(self) -> None:
         self.all: list[tuple[bytes, tuple[bytes, ...]]] = []
-        self.now_ms = harness.START_MS
+        self.now_ms = partition_log.START_MS
         self._packing = PartitionMachine(GROUP)
-        self.append(Proposal(Configure(1, harness.settings(max_attempts=2))))
+        self.append(Proposal(Configure(1, partition_log.settings(max_attempts=2))))
 
     def append(self, *proposals: Proposal) -> int:
         entry = self._packing.pack(proposals, self.now_ms)
@@ -42,11 +42,16 @@ class Entries:
         return len(self.all)
 
 
-class Replicating:
+class SnapshotReplica:
     """One replica: it applies entries and keeps the attachments of the last `keep` of them."""
 
     def __init__(
-        self, environment: Environment, entries: Entries, *, generation: int = 0, keep: int = 5
+        self,
+        environment: Environment,
+        entries: CommittedEntries,
+        *,
+        generation: int = 0,
+        keep: int = 5,
     ) -> None:
         self.environment = environment
         self.entries = entries
@@ -199,8 +204,8 @@ class Replicating:
         return found
 
 
-class Line:
-    """The line between a sender and a follower: first in, first out, until it is cut."""
+class FakeLink:
+    """The link between a sender and a follower: first in, first out, until it is cut."""
 
     def __init__(self, room_bytes: int = 1 << 20) -> None:
         self.room_bytes = room_bytes
@@ -219,13 +224,13 @@ class Line:
         self.back.clear()
 
 
-class Sending:
-    """A leader, a follower and the line between them, with a clock."""
+class SnapshotTransfer:
+    """A leader, a follower and the link between them, with a clock."""
 
-    def __init__(self, leader: Replicating, follower: Replicating) -> None:
+    def __init__(self, leader: SnapshotReplica, follower: SnapshotReplica) -> None:
         self.leader = leader
         self.follower = follower
-        self.line = Line()
+        self.link = FakeLink()
         self.now_s = 100.0
         self.number = 0
         self.term = 3
@@ -238,7 +243,7 @@ class Sending:
     def begin(self) -> None:
         """Begins another attempt."""
         self.number += 1
-        self.line.cut()
+        self.link.cut()
         self.sender = SnapshotSender(
             self.leader.environment,
             GROUP,
@@ -251,23 +256,23 @@ class Sending:
         self.leader.senders = [self.sender]
 
     def leader_turn(self) -> None:
-        for reply in self.line.back:
+        for reply in self.link.back:
             self.sender.on_reply(reply, self.now_s)
-        self.line.back.clear()
-        self.line.there += self.sender.step(self.now_s, self.line.room)
+        self.link.back.clear()
+        self.link.there += self.sender.step(self.now_s, self.link.room)
         if self.sender.end is not None and self.number not in self.ends:
             self.ends[self.number] = (self.leader.digest(), self.leader.held())
 
     def follower_turn(self, most: int = 1_000) -> None:
-        taken, self.line.there = self.line.there[:most], self.line.there[most:]
+        taken, self.link.there = self.link.there[:most], self.link.there[most:]
         before = self.follower.generation
-        self.line.back += self.follower.receive(taken, self.now_s)
+        self.link.back += self.follower.receive(taken, self.now_s)
         if self.follower.generation != before:
             assert (self.follower.digest(), self.follower.held()) in self.ends.values()
             assert self.follower.wrong() == []
 
     def disconnect(self) -> None:
-        self.line.cut()
+        self.link.cut()
         self.sender.interrupted(self.now_s)
 
     def run(self, *, turns: int = 20_000) -> None:

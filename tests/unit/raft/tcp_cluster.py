@@ -40,7 +40,7 @@ def beat(number: int) -> Heartbeat:
     return Heartbeat(number, 0, ())
 
 
-class Station:
+class TcpNode:
     """A node's transport, and the events that it has reported."""
 
     def __init__(
@@ -75,12 +75,12 @@ class Station:
         )
         self.events: list[PeerEvent] = []
 
-    def knows(self, *others: "Station", **addresses: str) -> None:
+    def knows(self, *others: "TcpNode", **addresses: str) -> None:
         known = {other.name: KnownPeer(other.peers.address) for other in others}
         known |= {name: KnownPeer(address) for name, address in addresses.items()}
         self.peers.set_peers(known)
 
-    def messages(self, sender: "Station") -> list[PeerMessage]:
+    def messages(self, sender: "TcpNode") -> list[PeerMessage]:
         return [
             message
             for event in self.events
@@ -88,7 +88,7 @@ class Station:
             for message in event.messages
         ]
 
-    def links(self, other: "Station") -> list[type[PeerEvent]]:
+    def links(self, other: "TcpNode") -> list[type[PeerEvent]]:
         """The connections to the other node and their ends, in order."""
         return [
             type(event)
@@ -96,45 +96,45 @@ class Station:
             if event.node == other.key and isinstance(event, Connected | Disconnected)
         ]
 
-    def sees(self, other: "Station") -> bool:
+    def sees(self, other: "TcpNode") -> bool:
         return other.key in self.peers.connected()
 
-    def say(self, other: "Station", *numbers: int) -> None:
+    def say(self, other: "TcpNode", *numbers: int) -> None:
         for number in numbers:
             self.peers.send(other.key, [beat(number)])
         self.peers.flush()
 
 
 def drive(
-    *stations: Station,
+    *tcp_nodes: TcpNode,
     until: Callable[[], bool],
     also: socket.socket | None = None,
     after_each: Callable[[], None] | None = None,
 ) -> None:
-    """Calls `receive` as the stations' descriptors and timers ask for it. The test's timeout bounds
+    """Calls `receive` as the nodes' descriptors and timers ask for it. The test's timeout bounds
     it.
     """
-    watched = [station.peers.fileno() for station in stations]
+    watched = [tcp_node.peers.fileno() for tcp_node in tcp_nodes]
     if also is not None:
         watched.append(also.fileno())
     for _ in range(STEPS_MAX):
-        for station in stations:
-            station.events.extend(station.peers.receive())
-            check_order(station.events)
+        for tcp_node in tcp_nodes:
+            tcp_node.events.extend(tcp_node.peers.receive())
+            check_order(tcp_node.events)
         if after_each is not None:
             after_each()
         if until():
             return
-        waits = [wait for s in stations if (wait := s.peers.wait_s()) is not None]
+        waits = [wait for s in tcp_nodes if (wait := s.peers.wait_s()) is not None]
         select.select(watched, [], [], min(waits, default=1.0))
     raise AssertionError("it does not come to an end")
 
 
-def settle(*stations: Station) -> None:
-    """Drives the stations until nothing is to be read and no timer is due."""
+def settle(*tcp_nodes: TcpNode) -> None:
+    """Drives the nodes until nothing is to be read and no timer is due."""
     drive(
-        *stations,
-        until=lambda: not select.select([s.peers.fileno() for s in stations], [], [], 0.02)[0],
+        *tcp_nodes,
+        until=lambda: not select.select([s.peers.fileno() for s in tcp_nodes], [], [], 0.02)[0],
     )
 
 
@@ -153,23 +153,23 @@ def check_order(events: list[PeerEvent]) -> None:
 
 
 @contextmanager
-def stations(*made: Station) -> Iterator[None]:
+def tcp_nodes(*made: TcpNode) -> Iterator[None]:
     try:
         yield
     finally:
-        for station in made:
-            station.peers.close()
+        for tcp_node in made:
+            tcp_node.peers.close()
 
 
 @contextmanager
-def introduced(
+def tcp_cluster(
     *names: str, clock: Clock | None = None, tls: PeerTlsSettings | None = None
-) -> Iterator[list[Station]]:
+) -> Iterator[list[TcpNode]]:
     """Nodes of one cluster that know each other and are connected."""
-    made = [Station(info(name), clock=clock, tls=tls) for name in names]
-    with stations(*made):
-        for station in made:
-            station.knows(*made)
+    made = [TcpNode(info(name), clock=clock, tls=tls) for name in names]
+    with tcp_nodes(*made):
+        for tcp_node in made:
+            tcp_node.knows(*made)
         pairs = [(one, other) for one in made for other in made if one is not other]
         drive(*made, until=lambda: all(one.sees(other) for one, other in pairs))
         yield made
@@ -184,23 +184,23 @@ def reserved() -> Iterator[str]:
         yield f"127.0.0.1:{sock.getsockname()[1]}"
 
 
-def restarted(station: Station, **changes: str) -> Station:
+def restarted(tcp_node: TcpNode, **changes: str) -> TcpNode:
     """Another process with the same data (or with `changes`), at the same address."""
-    station.peers.close()
-    return Station(msgspec.structs.replace(station.info, **changes), listen=station.peers.address)
+    tcp_node.peers.close()
+    return TcpNode(msgspec.structs.replace(tcp_node.info, **changes), listen=tcp_node.peers.address)
 
 
 @contextmanager
-def caller(station: Station) -> Iterator[socket.socket]:
+def caller(tcp_node: TcpNode) -> Iterator[socket.socket]:
     """A plain TCP client of the peer port."""
-    host, _, port = station.peers.address.rpartition(":")
+    host, _, port = tcp_node.peers.address.rpartition(":")
     with socket.create_connection((host, int(port))) as sock:
         sock.setblocking(False)
         yield sock
 
 
-def read_to_end(sock: socket.socket, *driven: Station) -> bytes:
-    """The station's answer, up to the end of the connection."""
+def read_to_end(sock: socket.socket, *driven: TcpNode) -> bytes:
+    """The node's answer, up to the end of the connection."""
     data = bytearray()
     ended = False
 

@@ -25,7 +25,7 @@ LOOK_S = 0.1
 _READY = re.compile(r"querator ready address=(\S+)")
 
 
-class Member:
+class ClusterProcess:
     """One node. `stop` and `kill` leave its data; `lose` deletes it."""
 
     def __init__(self, name: str, home: Path, *, client_port: int, options: Sequence[str]) -> None:
@@ -173,7 +173,7 @@ class Member:
         self.data_dir.rmdir()
 
 
-class Members:
+class ProcessCluster:
     """A cluster of nodes a, b, c, …, none of them started."""
 
     def __init__(self, home: Path, names: str = "abc", *more: str) -> None:
@@ -185,7 +185,7 @@ class Members:
             f"{name}=127.0.0.1:{port}" for name, port in zip(names, ports, strict=False)
         )
         self.by_name = {
-            name: Member(
+            name: ClusterProcess(
                 name,
                 home,
                 client_port=port,
@@ -194,7 +194,7 @@ class Members:
             for name, port in zip(names, ports[len(names) :], strict=True)
         }
 
-    def __getitem__(self, name: str) -> Member:
+    def __getitem__(self, name: str) -> ClusterProcess:
         return self.by_name[name]
 
     async def start(self, names: str = "") -> None:
@@ -272,8 +272,10 @@ def is_well(view: dict[str, Any]) -> bool:
 
 
 @asynccontextmanager
-async def members(home: Path, names: str = "abc", *more: str) -> AsyncIterator[Members]:
-    cluster = Members(home, names, *more)
+async def process_cluster(
+    home: Path, names: str = "abc", *more: str
+) -> AsyncIterator[ProcessCluster]:
+    cluster = ProcessCluster(home, names, *more)
     try:
         yield cluster
     finally:

@@ -5,17 +5,17 @@ from typing import Any
 
 from querator.model.commands import Complete, ItemSpecial, LeaseGrant, LeaseItems, Retry
 from querator.model.entries import Proposal
-from tests.unit.partition import harness
-from tests.unit.raft.copying import Entries, Replicating
+from tests.unit.partition import partition_log
+from tests.unit.raft.snapshot.snapshot_transfer import CommittedEntries, SnapshotReplica
 
 
-class Load:
+class QueueWorkload:
     """Appends entries to `entries`. Random entries need a replica, which knows what is leased and
     due.
     """
 
     def __init__(self, seed: int, *, item_bytes: int = 40) -> None:
-        self.entries = Entries()
+        self.entries = CommittedEntries()
         self._chance = random.Random(seed)
         self._item_bytes = item_bytes
         self._grants: list[LeaseGrant] = []
@@ -23,9 +23,9 @@ class Load:
 
     def produce(self, items: int = 100, **changes: Any) -> None:
         batch = [self._chance.randbytes(self._item_bytes) for _ in range(items)]
-        self.entries.append(harness.produce(batch, **changes))
+        self.entries.append(partition_log.produce(batch, **changes))
 
-    def work(self, replica: Replicating, times: int = 1) -> None:
+    def work(self, replica: SnapshotReplica, times: int = 1) -> None:
         """Appends `times` random entries; each is applied to the replica in a turn of its own."""
         for _ in range(times):
             self.entries.now_ms += self._chance.randrange(2_000)
@@ -35,7 +35,7 @@ class Load:
                     if isinstance(answer, LeaseGrant) and answer.lease:
                         self._grants.append(answer)
 
-    def _append(self, replica: Replicating, kind: int) -> None:
+    def _append(self, replica: SnapshotReplica, kind: int) -> None:
         due = replica.machine.due_commands(self.entries.now_ms)
         if due:
             self.entries.append(*(Proposal(command) for command in due))
@@ -45,7 +45,9 @@ class Load:
         elif kind < 7 or not self._grants:
             self._clients += 1
             items = self._chance.randrange(1, 400)
-            self.entries.append(Proposal(harness.lease_of(items, client_id=f"{self._clients}")))
+            self.entries.append(
+                Proposal(partition_log.lease_of(items, client_id=f"{self._clients}"))
+            )
         else:
             grant = self._grants.pop(self._chance.randrange(len(self._grants)))
             leases = (LeaseItems(grant.lease),)

@@ -82,7 +82,7 @@ class Changes:
             await self._changed.wait_for(holds)
 
 
-class Subscription:
+class FakeSubscription:
     """Delivers the replies that the test puts into `replies`, and raises the exceptions."""
 
     lease_timeout_ms = 30_000
@@ -140,7 +140,7 @@ def extended(call: ExtendCall) -> ExtendReply:
     return ExtendReply(tuple(LeaseExtension(lease_id, 5_000, 400) for lease_id in call.lease_ids))
 
 
-class Service:
+class FakeService:
     """Refuses or fails depending on the queue's name. It is stuck while `gate` is not set."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class Service:
         self.gate = asyncio.Event()
         self.gate.set()
         self.calls: list[Any] = []
-        self.subscriptions: list[Subscription] = []
+        self.subscriptions: list[FakeSubscription] = []
 
     async def _take(self, call: Any) -> None:
         self.calls.append(call)
@@ -186,18 +186,18 @@ class Service:
         await self._take(call)
         return extended(call)
 
-    async def subscribe(self, call: SubscribeCall) -> Subscription:
+    async def subscribe(self, call: SubscribeCall) -> FakeSubscription:
         await self._take(call)
-        subscription = Subscription(call, self.changes)
+        subscription = FakeSubscription(call, self.changes)
         self.subscriptions.append(subscription)
         await self.changes.note("subscribed")
         return subscription
 
 
-class Running:
+class RunningServer:
     """A server, its service, and a client's channel to it."""
 
-    def __init__(self, server: GrpcServer, service: Service, address: str) -> None:
+    def __init__(self, server: GrpcServer, service: FakeService, address: str) -> None:
         self.server = server
         self.service = service
         self.address = address
@@ -206,10 +206,12 @@ class Running:
 
 
 @asynccontextmanager
-async def running(service: Service | None = None, **options: Any) -> AsyncIterator[Running]:
-    service = service or Service()
+async def running_server(
+    service: FakeService | None = None, **options: Any
+) -> AsyncIterator[RunningServer]:
+    service = service or FakeService()
     server = GrpcServer(cast(Any, service), cast(Any, None), listen="127.0.0.1:0", **options)
-    there = Running(server, service, await server.start())
+    there = RunningServer(server, service, await server.start())
     try:
         yield there
     finally:

@@ -39,7 +39,7 @@ from querator.partition.readers import load_reader
 from querator.partition.rows import decode_reserved
 from querator.partition.segments import load_segment
 from querator.storage.tables import RESERVED
-from tests.unit.partition.harness import Log, caller, dead_to
+from tests.unit.partition.partition_log import PartitionLog, caller, dead_to
 
 
 def run(text: str) -> None:
@@ -78,7 +78,7 @@ def _parse_ranges(words: list[str]) -> tuple[tuple[int, int], ...]:
 
 class _Player:
     def __init__(self) -> None:
-        self.log = Log()
+        self.log = PartitionLog()
         self._producers: dict[bytes, bytes] = {}
 
     def play(self, verb: str, words: list[str]) -> str:

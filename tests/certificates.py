@@ -9,7 +9,7 @@ from querator import Tls
 from querator.config import PeerTlsSettings
 
 
-class Papers:
+class Authority:
     """An authority, and what it has issued."""
 
     def __init__(self, room: Path) -> None:
@@ -40,7 +40,7 @@ class Papers:
         return ["--tls-cert-file", str(cert), "--tls-key-file", str(key), *asks]
 
     def peer(
-        self, name: str, *, expired: bool = False, trusts: "Papers | None" = None
+        self, name: str, *, expired: bool = False, trusts: "Authority | None" = None
     ) -> PeerTlsSettings:
         """TLS settings of the port for other nodes."""
         cert, key = self.issue(name, expired=expired)

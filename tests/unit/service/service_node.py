@@ -47,7 +47,7 @@ LONG_MS = 60_000
 """A wait so long that no test reaches its end."""
 
 
-class Node:
+class ServiceNode:
     def __init__(self, environment: Environment, clock: Clock, **bounds: Any) -> None:
         self.environment = environment
         self.clock = clock
@@ -162,16 +162,16 @@ class Node:
 
 
 @asynccontextmanager
-async def serving(
+async def service_node(
     environment: MemoryEnvironment | None = None,
     clock: Clock | None = None,
     *,
     may_fail: bool = False,
     **bounds: int,
-) -> AsyncIterator[Node]:
+) -> AsyncIterator[ServiceNode]:
     """A running node. After its stop a full scan checks the invariants of its partitions."""
     environment = environment or MemoryEnvironment()
-    node = Node(environment, clock or RealClock(), **bounds)
+    node = ServiceNode(environment, clock or RealClock(), **bounds)
     await node.host.start()
     try:
         await node.placement.start()

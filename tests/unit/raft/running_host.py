@@ -16,14 +16,14 @@ from querator.raft.host import Host
 from querator.raft.peers import PeerLink
 from querator.storage.environment import Environment, EnvironmentFailed
 from querator.storage.memory_environment import MemoryEnvironment
-from tests.unit.raft.register import Owner, RegisterMachine
+from tests.unit.raft.fake_machine import EventRecorder, RegisterMachine
 
 
 @asynccontextmanager
-async def hosting(
+async def running_host(
     environment: Environment,
     *machines: RegisterMachine,
-    owner: Owner | None = None,
+    owner: EventRecorder | None = None,
     clock: Clock | None = None,
     log_bytes_kept: int = 64 * MIB,
     peers: PeerLink | None = None,
@@ -31,7 +31,7 @@ async def hosting(
     host = Host(
         environment,
         clock=clock if clock is not None else RealClock(),
-        events=owner if owner is not None else Owner(),
+        events=owner if owner is not None else EventRecorder(),
         log_bytes_kept=log_bytes_kept,
         peers=peers,
     )
@@ -64,7 +64,7 @@ class CrashAt:
                 raise EnvironmentFailed(f"crash at {point}")
 
 
-class Gate:
+class CommitGate:
     """Holds the raft thread in its commit, so that a test decides what waits for the next turn."""
 
     def __init__(self, environment: MemoryEnvironment) -> None:

@@ -43,7 +43,7 @@ class Reader:
 
 
 @dataclass
-class Model:
+class ReferenceModel:
     now: int
     max_attempts: int = 0
     expire_timeout: int = 0

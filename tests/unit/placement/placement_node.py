@@ -21,7 +21,7 @@ from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import SETTINGS
 
 
-class Running:
+class PlacementNode:
     """Host and placement, joined as the node joins them."""
 
     def __init__(self, environment: MemoryEnvironment) -> None:
@@ -84,8 +84,8 @@ class Running:
 
 
 @asynccontextmanager
-async def running(environment: MemoryEnvironment) -> AsyncIterator[Running]:
-    one = Running(environment)
+async def placement_node(environment: MemoryEnvironment) -> AsyncIterator[PlacementNode]:
+    one = PlacementNode(environment)
     await one.start()
     try:
         yield one

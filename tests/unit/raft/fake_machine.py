@@ -1,4 +1,4 @@
-"""A small machine for the tests of the raft package, and an owner that records what a host reports.
+"""A small machine for the tests of the raft package, and a recorder of the events of a host.
 
 The machine is a register that counts: commands add to it, or are words with a special meaning. It
 holds the attachments of the last `HELD` adds and drops older ones.
@@ -153,7 +153,7 @@ def read(txn: ReadTransaction, group: int) -> Register:
     return Register(0, 0, 0) if stored is None else Register(*_ROW.unpack(stored))
 
 
-class Owner:
+class EventRecorder:
     """Records what a host reports, in order, and lets a test wait for it."""
 
     def __init__(self) -> None:
