@@ -6,6 +6,7 @@ A test checks that the page is current.
 """
 
 import inspect
+import textwrap
 from collections.abc import Iterator
 
 import click
@@ -48,9 +49,8 @@ Durations are written `250ms`, `30s`, `5m`, `1h30m`, `7d`.
 _SHARED_HEAD = """
 ## Options that most commands share
 
-| option | meaning |
-|---|---|
 """
+_LINE_CHARS = 100
 
 
 def reference() -> str:
@@ -61,7 +61,7 @@ def reference() -> str:
     )
     parts = [_HEAD, *(f"| {int(code)} | {text} |\n" for code, text in _MEANINGS.items())]
     parts.append(_SHARED_HEAD)
-    parts += [_row(option) for option in shared if option.name in _SHARED]
+    parts += [_item(option) for option in shared if option.name in _SHARED]
     for path, command in _leaves(querator, context):
         parts += _section(path, command)
     return "".join(parts)
@@ -89,8 +89,8 @@ def _section(path: str, command: click.Command) -> Iterator[str]:
         if isinstance(option, click.Option) and option.name not in _SHARED
     ]
     if options:
-        yield "\n| option | meaning |\n|---|---|\n"
-        yield from (_row(option) for option in options)
+        yield "\n"
+        yield from (_item(option) for option in options)
 
 
 def _prose(text: str) -> str:
@@ -108,7 +108,8 @@ def _prose(text: str) -> str:
     return "\n\n".join(paragraphs) + "\n"
 
 
-def _row(option: click.Parameter) -> str:
+def _item(option: click.Parameter) -> str:
+    """The option as an item of a list."""
     assert isinstance(option, click.Option)
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     words = option.help or ""
@@ -120,7 +121,16 @@ def _row(option: click.Parameter) -> str:
         words += f" Default: `{option.default}`."
     if option.show_envvar and isinstance(option.envvar, str):
         words += f" Environment: `{option.envvar}`."
-    return f"| {names} | {words.strip().replace('|', chr(92) + '|')} |\n"
+    return (
+        textwrap.fill(
+            f"- {names}: {words.strip()}",
+            _LINE_CHARS,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from querator.config.errors import ConfigError
 from querator.config.files import times_of
 from querator.config.loading import load
 from querator.config.settings import (
+    GROUPS,
     SETTINGS,
     ClusterSettings,
     Config,
@@ -29,6 +30,7 @@ from querator.config.settings import (
 )
 
 __all__ = [
+    "GROUPS",
     "SETTINGS",
     "ClusterSettings",
     "Config",

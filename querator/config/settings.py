@@ -2,6 +2,7 @@
 of the file, and `docs/configuration.md`.
 """
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -359,18 +360,52 @@ def _read_token(path: Path) -> bytes:
     return token
 
 
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Data": ("data_dir", "memory", "new", "trust_clock", "storage_quota_bytes"),
+    "Cluster": ("name", "peers", "initial_nodes", "cluster_token_file", "zone"),
+    "Addresses": (
+        "listen",
+        "advertise_client",
+        "listen_peers",
+        "listen_admin",
+        "insecure",
+        "insecure_admin",
+    ),
+    "TLS for clients": ("tls_cert_file", "tls_key_file", "tls_client_ca_file", "tls_ca_file"),
+    "TLS between nodes": ("peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file"),
+    "Operation": (
+        "log_bytes_kept",
+        "scrub_bytes_per_s",
+        "shutdown_timeout_ms",
+        "log_format",
+        "log_level",
+    ),
+}
+"""The headings of the docs, each with the names of its settings."""
+
+_LINE_CHARS: Final = 100
+
+
 def markdown() -> str:
-    """The table of all settings for the docs."""
-    lines = [
-        "| key in the file | environment | flag | default | |",
-        "|---|---|---|---|---|",
-    ]
-    lines.extend(
-        f"| `{setting.name}` | `{setting.variable}` | `{setting.flag}` "
-        f"| `{_toml(setting.default)}` | {setting.description} |"
-        for setting in SETTINGS
+    """All settings for the docs, by `GROUPS`."""
+    by_name = {setting.name: setting for setting in SETTINGS}
+    parts = []
+    for group, names in GROUPS.items():
+        parts.append(f"## {group}\n")
+        parts += (_section(by_name[name]) for name in names)
+    return "\n".join(parts)
+
+
+def _section(setting: Setting) -> str:
+    description = textwrap.fill(
+        setting.description, _LINE_CHARS, break_long_words=False, break_on_hyphens=False
     )
-    return "\n".join(lines) + "\n"
+    return (
+        f"### `{setting.name}`\n\n"
+        f"Environment `{setting.variable}`, flag `{setting.flag}`, "
+        f"default `{_toml(setting.default)}`.\n\n"
+        f"{description}\n"
+    )
 
 
 def _toml(value: Any) -> str:

@@ -42,7 +42,7 @@ def test_every_command_and_option_is_explained(path: tuple[str, ...]) -> None:
 
 def test_the_reference_page_is_that_of_these_commands() -> None:
     assert (DOCS / "cli.md").read_text() == reference(), (
-        "make it anew: python -m querator.cli.reference > docs/cli.md"
+        "generate it again: python -m querator.cli.reference > docs/cli.md"
     )
 
 

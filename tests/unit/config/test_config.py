@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from querator.config import (
+    GROUPS,
     SETTINGS,
     ClusterSettings,
     Config,
@@ -384,4 +385,9 @@ def test_a_token_that_is_not_there(tmp_path: Path):
 
 def test_every_setting_is_described_in_the_docs():
     assert all(setting.description.endswith(".") for setting in SETTINGS)
-    assert markdown() in DOCS.read_text(), "make it anew: see the file's first lines"
+    assert markdown() in DOCS.read_text(), "generate it again: see the file's first lines"
+
+
+def test_the_docs_have_each_setting_in_one_group():
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(setting.name for setting in SETTINGS)
