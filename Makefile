@@ -61,7 +61,7 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
   --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 .PHONY: lock
-lock: setup ## resolve requirements/*.lock anew from pyproject.toml (UPGRADE=--upgrade for the newest)
+lock: setup ## resolve requirements/*.lock again from pyproject.toml (UPGRADE=--upgrade for the newest)
 	$(COMPILE) $(UPGRADE) pyproject.toml -o requirements/base.lock
 	$(COMPILE) $(UPGRADE) pyproject.toml --group dev -c requirements/base.lock -o requirements/dev.lock
 	$(COMPILE) $(UPGRADE) --group demo --no-deps -o requirements/demo.lock
@@ -125,8 +125,12 @@ type: setup ## mypy --strict
 	$(BIN)/mypy
 
 .PHONY: layers
-layers: setup ## who may import whom (.importlinter)
+layers: setup ## which package may import which (.importlinter)
 	$(BIN)/lint-imports --no-logo
+
+.PHONY: prose
+prose: setup ## English of the docs, docstrings and comments (scripts/check_prose.py)
+	$(PY) -m scripts.check_prose
 
 .PHONY: proto
 proto: setup ## make querator/v1 from proto/
@@ -141,10 +145,10 @@ proto-check: setup ## lint proto/ and check that querator/v1 comes from it
 
 # Each tier is a folder of tests/.
 .PHONY: unit
-unit: setup ## tests/unit: one room at a time
+unit: setup ## tests/unit: one package at a time
 	$(BIN)/pytest tests/unit -n 2 $(PYTEST)
 
-# Seeds that the tier runs, from SEED_START on, besides those of tests/simulation/seeds.txt.
+# Seeds that the tier runs, from SEED_START on, in addition to those of tests/simulation/seeds.txt.
 SIMULATION_SEEDS ?= 250
 export SIMULATION_SEEDS
 # The same of whole nodes, and of whole nodes with more faults at once (seeds from 1,000,001 on).
@@ -213,7 +217,7 @@ spark-chaos: setup $(VENV)/.spark ## two streams of Spark while driver, workers 
 
 # The last line is the summary. With SHORT=1 it takes a minute.
 .PHONY: grow
-grow: setup $(VENV)/.demo ## nodes and partitions come and go under 3,000 flights a second, and the books balance
+grow: setup $(VENV)/.demo ## nodes and partitions come and go under 3,000 flights a second, and the counts balance
 	$(PY) -m tests.growth $(if $(SHORT),--short)
 
 # Writes build/soak/soak.md and soak.png.
@@ -236,7 +240,7 @@ test: unit $(VENV)/.demo $(VENV)/.spark ## every tier
 	scripts/side-by-side simulation integration clients spark powerloss
 
 .PHONY: check
-check: lint type layers unit ## what to run before each commit; under a minute
+check: lint type layers prose unit ## what to run before each commit; under a minute
 
 .PHONY: ci
 ci: export CI := true
