@@ -47,7 +47,7 @@ def plan_picture(plan: ClusterPlan) -> RenderableType:
     under_way = sum(move.moving for move in plan.moves)
     title = f"{count(under_way, 'partition')} under way, {len(plan.moves) - under_way:,} to come."
     table = make_table(
-        ["partition", "copies on", "will be on", "led by", "why"],
+        ["partition", "replicas on", "will be on", "led by", "why"],
         [
             [
                 f"{move.queue}/{move.partition}",
@@ -109,13 +109,13 @@ def _queues_table(view: ClusterView) -> RenderableType:
     for one in view.partitions:
         rows.setdefault((one.namespace, one.queue), []).append(one)
     return make_table(
-        ["queue", "partitions", "led by", "copies", "behind"],
+        ["queue", "partitions", "led by", "replicas", "behind"],
         [
             [
                 queue or MAP_NAME,
                 _number(group),
                 _leaders(group),
-                _copies(group),
+                _replicas(group),
                 _lag(max((one.lag_entries or 0 for one in group), default=None)),
             ]
             for (_, queue), group in rows.items()
@@ -125,7 +125,7 @@ def _queues_table(view: ClusterView) -> RenderableType:
 
 def _partitions_table(view: ClusterView) -> RenderableType:
     return make_table(
-        ["partition", "leader", "copies on", "behind"],
+        ["partition", "leader", "replicas on", "behind"],
         [
             [_whole_name(one), one.leader or "none", _places(one), _lag(one.lag_entries)]
             for one in view.partitions
@@ -149,7 +149,7 @@ def _leaders(partitions: Sequence[PartitionView]) -> str:
     return ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
 
 
-def _copies(partitions: Sequence[PartitionView]) -> str:
+def _replicas(partitions: Sequence[PartitionView]) -> str:
     """`3`, or `2 of 3` for the partition with the fewest replicas that answer."""
     worst = min(partitions, key=lambda one: len(one.nodes) - len(one.silent))
     whole = len(worst.nodes)

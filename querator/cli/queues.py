@@ -162,7 +162,7 @@ def _write_queue(info: QueueInfo, *, as_json: bool) -> None:
             ("dead queue", info.dead_queue or "none"),
             ("dedup window", format_duration(info.dedup_window)),
             ("items per partition", info.partition_items_max or "no limit"),
-            ("copies", info.replicas or "three, or as many as there are nodes"),
+            ("replicas", info.replicas or "three, or as many as there are nodes"),
             ("description", info.description),
             ("settings version", info.settings_version),
             ("created", info.created_at.isoformat(timespec="seconds")),

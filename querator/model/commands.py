@@ -163,7 +163,7 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
     origin_seq: int
     attempts: int
     reason: int
-    """A `DeadReason` of the rows; VOID: no item arrives under this number."""
+    """A `DeadCause` of the rows; VOID: no item arrives under this number."""
     errors: tuple[str, ...]
     produced_at_ms: int
     died_at_ms: int

@@ -110,7 +110,7 @@ class Closure(msgspec.Struct, frozen=True, array_like=True):
     next item. `targets` are the groups to which moves are on their way. `pinned`: items wait for
     the decision on a transaction, or to be published after it; or rows are being redated. `changes`
     are those that are not over for keys, as (version, whether the partition has passed, a mask of
-    the partitions for which it waits); see `holds`. `sources`, of a closing partition, are the
+    the partitions for which it waits); see `held_keys`. `sources`, of a closing partition, are the
     groups from which it has taken moves.
     """
 

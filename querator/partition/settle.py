@@ -7,9 +7,9 @@ lost item means that nothing is carried out. For each item named under a lease:
     the same verb has settled it under the lease    repeated; nothing changes
     else (another verb, lapsed, never held)         lost
 
-The same holds after the lease has ended, as long as it is remembered (`ended`). Complete is one
-verb, and a retry is one of five (`rows.Verb`): a reject after a release is lost. The instants of
-two retries with `retry_at` are not compared, so the second one may count as a repeat.
+The same holds after the lease has ended, as long as it is remembered (`ended_leases`). Complete is
+one verb, and a retry is one of five (`rows.SettleKind`): a reject after a release is lost. The
+instants of two retries with `retry_at` are not compared, so the second one may count as a repeat.
 
 A command without ranges ("all that the lease still holds") names the items that no other verb has
 settled. A repeat gets the first answer, and lapsed items are lost, not silently skipped. When

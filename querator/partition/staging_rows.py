@@ -74,7 +74,7 @@ class TxnProducerRow(msgspec.Struct, array_like=True):
 
 
 class TxnRow(msgspec.Struct, array_like=True):
-    """A transaction. `state` is a `TxnState`. The other fields are as in Begin and Decide."""
+    """`state` is a `TransactionState`. The other fields are as in Begin and Decide."""
 
     producer: str
     batch: int

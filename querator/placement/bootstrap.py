@@ -55,6 +55,6 @@ def learning(replicas: Replicas, node: NodeKey) -> Replicas:
 
 
 def alone(name: str = "node", incarnation: str = "alone") -> ClusterBootstrap:
-    """The standing of the only node of a cluster, in one process."""
+    """Bootstrap of the only node of a cluster, in one process."""
     node = PlacedNode(name, incarnation, peer_address="", client_address="")
     return ClusterBootstrap("alone", node, founding((node,)), (node,))

@@ -10,7 +10,7 @@ on disk.
     the transport   in a handshake, before it is done      `judge`, then `meet`
     the turn        at its begin, if `changed`             `flush`, then a synced commit
     the turn        after that                             sends `take_news` to the other nodes
-    the turn        another node sends what it has met     `hear`
+    the turn        another node sends what it has met     `learn`
     the turn        START_MARK_MS have passed, or a node   `mark`: records that its own start has
                     has connected                          come further
     the transport   `version` has changed                  judges open connections again

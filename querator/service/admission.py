@@ -98,25 +98,25 @@ class Holding:
 class Ticket:
     """One call on its way to a partition; `leave` ends it."""
 
-    __slots__ = ("_budget", "_desk", "_group", "_size")
+    __slots__ = ("_budget", "_group", "_sending", "_size")
 
     def __init__(
-        self, desk: "Sending", budget: "Admission[GroupId]", group: GroupId, size: int
+        self, sending: "Sending", budget: "Admission[GroupId]", group: GroupId, size: int
     ) -> None:
-        """`budget`: the budget of `desk` that the call has entered."""
-        self._desk = desk
+        """`budget`: the budget of `sending` that the call has entered."""
+        self._sending = sending
         self._budget = budget
         self._group = group
         self._size = size
 
     def wait(self) -> None:
         """The call waits for a leader."""
-        self._move(self._desk.waiting)
+        self._move(self._sending.waiting)
 
     def go(self) -> None:
         """The call is sent."""
-        if self._budget is not self._desk.sent:
-            self._move(self._desk.sent)
+        if self._budget is not self._sending.sent:
+            self._move(self._sending.sent)
 
     def _move(self, budget: "Admission[GroupId]") -> None:
         if budget is not self._budget:

@@ -125,7 +125,7 @@ def assemble(
             damage=damage,
             aside=aside,
             answers=answers,
-            desks=dispatchers,
+            dispatchers=dispatchers,
         )
     leasing = LeaseService(
         router=router,

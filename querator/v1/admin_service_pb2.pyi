@@ -79,8 +79,8 @@ class QueueSettings(_message.Message):
     description: _builtins.str
     """Free text for people; at most 1,000 characters."""
     replicas: _builtins.int
-    """Copies of each partition on different nodes: 1, 3 or 5; at most as many as there are nodes that
-    take copies. 0 means three, or as many as there are nodes while there are fewer.
+    """Replicas of each partition on different nodes: 1, 3 or 5; at most as many as there are nodes that
+    take replicas. 0 means three, or as many as there are nodes while there are fewer.
     """
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:

@@ -300,7 +300,7 @@ Global___ClusterPending: _TypeAlias = ClusterPending  # noqa: Y015
 
 @_typing.final
 class ClusterCondition(_message.Message):
-    """ClusterCondition is something on the asked node that makes items late or copies doubtful."""
+    """ClusterCondition is something on the asked node that makes items late or replicas doubtful."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

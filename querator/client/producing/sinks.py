@@ -1,4 +1,6 @@
-"""Receivers of a produce request's outcome (`window.Sink`): for single items and for bulk calls."""
+"""Receivers of a produce request's outcome, for single items and for bulk calls (see
+`window.OutcomeReceiver`).
+"""
 
 import asyncio
 import re
@@ -11,7 +13,7 @@ ITEM_FIELD = re.compile(r"items\[(\d+)\]")
 
 
 class Gathered:
-    """A batch of single items, each with its own future. It is the `Sink` of its request."""
+    """A batch of single items, each with its own future: the `OutcomeReceiver` of its request."""
 
     __slots__ = ("due", "futures", "pieces", "size", "timer")
 
@@ -43,7 +45,7 @@ class Gathered:
 
 
 class FutureSink:
-    """The `Sink` of a whole request: one future for all its items."""
+    """The `OutcomeReceiver` of a whole request: one future for all its items."""
 
     __slots__ = ("future",)
 

@@ -139,7 +139,7 @@ class FormationListener:
         self._peers = peers
         self._ending = threading.Event()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="attendant", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -172,7 +172,7 @@ class Forming:
         identity: Identity,
         node: PlacedNode,
         *,
-        acquaintances: KnownPeers,
+        known_peers: KnownPeers,
         tls: PeerTls | None,
         starts: Starts,
         waits_for: Callable[[str], None],
@@ -180,7 +180,7 @@ class Forming:
         """`tls` is that of the peer port, `starts` are those of this node. `waits_for` is called
         with what the start waits for; empty: nothing any more.
         """
-        self._acquaintances = acquaintances
+        self._known_peers = known_peers
         self._settings = settings
         self._environment = environment
         self._identity = identity
@@ -203,7 +203,7 @@ class Forming:
                 )
             raise DirectoryRefused(decision.reason)
         assert isinstance(decision, Start)
-        self._acquaintances.learn(decision.epoch, decision.nodes)
+        self._known_peers.learn(decision.epoch, decision.nodes)
 
     async def join(self, peers: TcpPeers, stop: asyncio.Event) -> Identity | None:
         """Returns the identity of the new member, stored durably; None when `stop` came before.
@@ -211,7 +211,7 @@ class Forming:
 
         Raises DirectoryRefused and StorageError.
         """
-        attendant = FormationListener(peers)
+        listener = FormationListener(peers)
         try:
             while not stop.is_set():
                 decision = await self._decision()
@@ -226,10 +226,10 @@ class Forming:
             return None
         finally:
             self._waits_for("")
-            await asyncio.to_thread(attendant.stop)
+            await asyncio.to_thread(listener.stop)
 
     async def _decision(self) -> Decision:
-        known = {name: peer.address for name, peer in self._acquaintances.peers().items()}
+        known = {name: peer.address for name, peer in self._known_peers.peers().items()}
         others = {**known, **self._settings.peers}
         others.pop(self._identity.name, None)
         member = self._identity.is_member
@@ -262,12 +262,12 @@ class Forming:
                 self._send_report(reason)
             case Found(founders):
                 cluster_id = uuid_utils.uuid7().hex
-                self._acquaintances.learn(0, founders)
+                self._known_peers.learn(0, founders)
                 await self._join(cluster_id, founding(founders), founders)
                 names = [founder.name for founder in founders]
                 _log.info("formation.founded", cluster_id=cluster_id, nodes=names)
             case Join(cluster_id, replicas, founders, epoch, nodes):
-                self._acquaintances.learn(epoch, nodes)
+                self._known_peers.learn(epoch, nodes)
                 await self._join(cluster_id, replicas, founders)
                 _log.info("formation.joined", cluster_id=cluster_id)
             case _:

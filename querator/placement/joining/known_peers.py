@@ -13,7 +13,7 @@ from querator.raft.tcp.hello import KnownPeer
 
 
 class KnownPeers:
-    """The acquaintances of the node with these settings."""
+    """The known peers of the node with these settings."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings

@@ -42,7 +42,7 @@ class Membership:
         self._settings = settings
         self._waits_for = waits_for
         self._on_failure = on_failure
-        self._acquaintances = KnownPeers(settings)
+        self._known_peers = KnownPeers(settings)
         self._peers: TcpPeers | None = None
         self._tls: PeerTls | None = None
         self._identity: Identity | None = None
@@ -77,7 +77,7 @@ class Membership:
         """
         if self._settings.tls is not None:
             self._tls = await asyncio.to_thread(PeerTls, self._settings.tls)
-        self._node, known = node, self._acquaintances
+        self._node, known = node, self._known_peers
         self._environment = environment
         placed = await asyncio.to_thread(stored_map, environment)
         known.learn(placed.epoch, placed.nodes or identity.founders)
@@ -87,7 +87,7 @@ class Membership:
             environment,
             identity,
             node,
-            acquaintances=known,
+            known_peers=known,
             tls=self._tls,
             starts=starts.own,
             waits_for=self._waits_for,
@@ -134,7 +134,7 @@ class Membership:
 
     async def _was_removed(self) -> bool:
         assert self._identity is not None
-        for peer in self._acquaintances.peers().values():
+        for peer in self._known_peers.peers().values():
             said = await self._ask(peer.address)
             if isinstance(said, str) or said.cluster_id != self._identity.cluster_id:
                 continue
@@ -189,8 +189,8 @@ class Membership:
         """Updates, from the map, which nodes may connect and what this node reports."""
         assert self._identity is not None
         assert self._node is not None
-        if self._acquaintances.learn(placed.epoch, placed.nodes):
-            self.peers.set_peers(self._acquaintances.peers())
+        if self._known_peers.learn(placed.epoch, placed.nodes):
+            self.peers.set_peers(self._known_peers.peers())
             if reason := why_no_member(placed, self._node):
                 self._on_failure(DirectoryRefused(reason))
         if placed.nodes:

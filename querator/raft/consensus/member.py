@@ -102,7 +102,7 @@ class Member(Voter):
 
     # --- what it is ----------------------------------------------------------------
 
-    def office_index(self) -> int:
+    def no_op_index(self) -> int:
         """Index of the no-op of the own term; a leader is ready when it is applied."""
         assert self.leads
         index: int = self._SyncObj__noopIDx
@@ -187,7 +187,7 @@ class Member(Voter):
             return False
         most = self._majority_index()
         # Entries of earlier terms are committed only by entries of its own term.
-        return most > commit and most >= self.office_index()
+        return most > commit and most >= self.no_op_index()
 
     def _majority_index(self) -> int:
         """The last index that a majority has; this replica counts with its durable entries."""

@@ -31,7 +31,7 @@ disk and equals the leader's. It never goes back. `next` is the entry to be sent
 optimistic in REPLICATE, and a success never moves it back. Replies carry the term and the number of
 the message that they answer. Within one term there is one leader, so a late reply is never false.
 Of several refusals of messages in flight only the first counts, because otherwise each would undo
-the step back of another (for that reason a stock follower never recovers).
+the step back of another (for that reason a follower of the unmodified library never recovers).
 
 A refusal names the term that the follower has at that index, and where that term begins. So one
 round trip goes back by one term of either log, not by one entry (Ongaro, section 3.5, last

@@ -288,7 +288,7 @@ class Group:
             not self.member.leads or self.member.term != leader_term.term
         ):
             self._end_leader_term(outcome)
-        self._look_at_copies()
+        self._check_snapshot_senders()
         leader = self.member.leader_node
         if leader != self._leader_told:
             self._leader_told = leader
@@ -310,7 +310,7 @@ class Group:
             self.leader_term.continue_transfer(outcome)
             self.leader_term.end_changes(self._unknown("its deadline has passed"), outcome)
 
-    def _look_at_copies(self) -> None:
+    def _check_snapshot_senders(self) -> None:
         """Begins and ends the sending of snapshots. A leader sends them before it is ready
         (`is_serving`): its no-op may wait for the acknowledgement of a follower that needs a
         snapshot.
@@ -319,7 +319,7 @@ class Group:
         if self.snapshot_senders is not None and (
             not member.leads or self.snapshot_senders.term != member.term
         ):
-            self._end_copies()
+            self._end_snapshot_senders()
         if member.leads and self.snapshot_senders is None:
             self.snapshot_senders = SnapshotSenders(
                 self._environment,
@@ -331,7 +331,7 @@ class Group:
                 traffic=self._traffic,
             )
 
-    def _end_copies(self) -> None:
+    def _end_snapshot_senders(self) -> None:
         if self.snapshot_senders is not None:
             self.snapshot_senders.close()
             self.snapshot_senders = None
@@ -550,8 +550,8 @@ class Group:
                 # Effects stay in their order.
                 early = outcome
             self._hand_out(record, applied, outcome, early)
-        if not self.is_serving and self.member.leads and last >= self.member.office_index():
-            self._take_office(self._view(txn), outcome)
+        if not self.is_serving and self.member.leads and last >= self.member.no_op_index():
+            self._begin_leader_term(self._view(txn), outcome)
 
     def _check(self, record: Record, applied: Applied | None) -> None:
         waiting = self._pending.calls_of(record.index, record.term)
@@ -586,7 +586,7 @@ class Group:
                 told = early if self._machine.tells_early(result) else outcome
                 told.results.append((call, result))
 
-    def _take_office(self, txn: ReadTransaction, outcome: Outcome) -> None:
+    def _begin_leader_term(self, txn: ReadTransaction, outcome: Outcome) -> None:
         try:
             current = self.application.recover(txn)
         except (EnvironmentFull, EnvironmentFailed):
@@ -710,7 +710,7 @@ class Group:
         outcome.errors.extend((call, unknown) for call in calls if not call.ended)
         if self.is_serving:
             self._end_leader_term(outcome)
-        self._end_copies()
+        self._end_snapshot_senders()
         if self._leader_told is not None:
             # The group hears no leader any more.
             self._leader_told = None

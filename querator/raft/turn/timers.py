@@ -6,7 +6,7 @@ from querator.model.ids import GroupId
 
 
 class GroupTimers:
-    """Alarms by the monotonic clock, at most one for each group."""
+    """Timers by the monotonic clock, at most one for each group."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, GroupId]] = []
@@ -14,11 +14,11 @@ class GroupTimers:
 
     @property
     def first_s(self) -> float | None:
-        """When the first alarm rings, or earlier."""
+        """When the first timer is due, or earlier."""
         return self._heap[0][0] if self._heap else None
 
     def set(self, group: GroupId, at_s: float) -> None:
-        """Sets an alarm, unless an earlier one is set: a group that is checked early sets it
+        """Sets a timer, unless an earlier one is set: a group that is checked early sets it
         again.
         """
         earlier = self._set.get(group)
@@ -27,7 +27,7 @@ class GroupTimers:
             heapq.heappush(self._heap, (at_s, group))
 
     def due(self, now_s: float) -> list[GroupId]:
-        """Takes the groups whose alarms have rung."""
+        """Takes the groups whose timers are due."""
         groups = []
         while self._heap and self._heap[0][0] <= now_s:
             at_s, group = heapq.heappop(self._heap)

@@ -230,7 +230,7 @@ class Turns:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do before a request, a message or an alarm."""
+        """Whether there is nothing to do before a request, a message or a timer."""
         if self._batcher or self._dirty or self._deletions or self._mending:
             return False
         if self._meetings.pending:
@@ -366,7 +366,7 @@ class Turns:
         self._deletions.add(request)
 
     def _wake_due_groups(self, now_s: float, outcome: Outcome) -> None:
-        """Checks the groups whose alarm has rung, which may propose due commands."""
+        """Checks the groups whose timer is due, which may propose due commands."""
         for group_id in self._timers.due(now_s):
             group = self._groups.get(group_id)
             if group is None:
@@ -394,7 +394,7 @@ class Turns:
             }
             self._dirty = {**called, **self._dirty}
 
-    def _set_alarm(self, group: Group) -> None:
+    def _set_timer(self, group: Group) -> None:
         at_s = group.wake_s()
         if at_s is not None:
             self._timers.set(group.group, at_s)
@@ -508,7 +508,7 @@ class Turns:
             if call.future is None:
                 assert group.leader_term is not None
                 group.leader_term.refused()
-                self._set_alarm(group)
+                self._set_timer(group)
         self._batcher.add_first(later)
         return calls
 
@@ -621,7 +621,7 @@ class Turns:
 
     def _settle(self, outcome: Outcome, first: Mapping[GroupId, Group] = _NONE) -> None:
         """After the sync: ends what is done, collects the groups of the next turn (`first` before
-        the others), and sets alarms.
+        the others), and sets timers.
         """
         dirty = dict(first)
         for group_id, group in self._dirty.items():
@@ -632,7 +632,7 @@ class Turns:
             self._heartbeats.update(group)
             if group.changed or group.needs_next_turn:
                 dirty[group_id] = group
-            self._set_alarm(group)
+            self._set_timer(group)
         self._dirty = dirty
         for one in self.traffic.damaged:
             outcome.events.append(Damaged(GroupId(one.group), one.index, one.part))

@@ -165,7 +165,7 @@ ITEMS = _gauge(
     (*_QUEUE, "state"),
 )
 ITEM_STATES: Final = ("ready", "leased", "scheduled", "moving", "reserved", "held")
-"""Fields of `PartitionStats`."""
+"""Fields of `PartitionCounts`."""
 ITEM_BYTES = _gauge("queue_bytes", "Bytes of those items.", _QUEUE)
 LEASES = _gauge("queue_leases", "Live leases in the partitions that this node leads.", _QUEUE)
 OLDEST = _gauge(
@@ -229,7 +229,7 @@ ITEM_COUNTS: Final[dict[str, MetricSpec]] = {
         ("moved_out", "moved_out", "Items that went to another queue."),
     )
 }
-"""Keyed by field of `PartitionStats`."""
+"""Keyed by field of `PartitionCounts`."""
 
 # --- raft and cluster ------------------------------------------------------------------
 

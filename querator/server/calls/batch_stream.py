@@ -9,7 +9,7 @@ from querator.wire import readers
 
 
 class BatchStream:
-    """One part of a batch; see `streams.Stream`."""
+    """One part of a batch; see `streams.LiveStream`."""
 
     def __init__(self, context: Context, request: bytes, service: ReaderService) -> None:
         self._context = context

@@ -20,7 +20,7 @@ P = TypeVar("P")
 
 
 class BrowseStream:
-    """One scan; see `streams.Stream`."""
+    """One scan; see `streams.LiveStream`."""
 
     def __init__(self, context: Context, request: bytes, service: QueueService) -> None:
         self._context = context

@@ -3,7 +3,7 @@
     reader ──credit──► subscription ──► pump ──deliveries──► outbox ──► writer
        └─────task per settle────────► service ──answers───────┘
 
-The pump asks for the next delivery only while the outbox has room. So a client that reads slowly
+The pump asks for the next delivery only while the outbox has space. So a client that reads slowly
 gets no more leases than the outbox can hold.
 """
 
@@ -37,7 +37,7 @@ _FRAME = f"{_METHOD}/Frame"
 
 
 class LeaseStream:
-    """One stream; see `streams.Stream`."""
+    """One stream; see `streams.LiveStream`."""
 
     def __init__(
         self,

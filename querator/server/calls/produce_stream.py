@@ -22,7 +22,7 @@ _METHOD = "ProduceStream/Produce"
 
 
 class ProduceStream:
-    """One stream; see `streams.Stream`."""
+    """One stream; see `streams.LiveStream`."""
 
     def __init__(
         self,

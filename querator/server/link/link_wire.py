@@ -23,7 +23,7 @@ class Wire(Protocol):
     """
 
     async def write(self, request: node_service_pb2.LinkRequest) -> None:
-        """Returns when the transport has room for more."""
+        """Returns when the transport has space for more."""
         ...
 
     async def read(self) -> node_service_pb2.LinkResponse | None:

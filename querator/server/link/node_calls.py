@@ -38,7 +38,7 @@ _log = telemetry.logger(__name__)
 
 
 class NodeCalls:
-    """One link from another node; see `streams.Stream`."""
+    """One link from another node; see `streams.LiveStream`."""
 
     def __init__(
         self,

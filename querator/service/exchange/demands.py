@@ -40,36 +40,36 @@ class Demands:
         """Time of the last report by a dispatcher whose callers are all served."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def report(self, desk: Dispatcher) -> None:
+    def report(self, dispatcher: Dispatcher) -> None:
         """Reports demand: the dispatcher has shared out its items, or leaders have changed."""
         now_s = self._loop.time()
-        waiters, items = desk.demand()
+        waiters, items = dispatcher.demand()
         if not waiters:
-            if now_s < self._served_s.get(desk, 0.0) + SERVED_S:
+            if now_s < self._served_s.get(dispatcher, 0.0) + SERVED_S:
                 return
-            waiters, items = desk.served()
+            waiters, items = dispatcher.served()
             if not waiters:
                 return
-            self._served_s[desk] = now_s
-        for node in _leaders(desk):
-            told = self._told.get((desk, node))
+            self._served_s[dispatcher] = now_s
+        for node in _leaders(dispatcher):
+            told = self._told.get((dispatcher, node))
             if (
                 told is None
                 or now_s - told.at_s >= AGAIN_S
                 or waiters >= max(1, told.waiters) * GROWN
             ):
-                self._told[desk, node] = _Told(waiters, now_s)
-                self._forwarder.demand(node, desk.queue_id, waiters=waiters, items=items)
+                self._told[dispatcher, node] = _Told(waiters, now_s)
+                self._forwarder.demand(node, dispatcher.queue_id, waiters=waiters, items=items)
         self._set_timer()
 
-    def lowered(self, desk: Dispatcher, node: str) -> None:
+    def lowered(self, dispatcher: Dispatcher, node: str) -> None:
         """A lease is sent to the node, or answered by it."""
-        self._told.pop((desk, node), None)
+        self._told.pop((dispatcher, node), None)
 
-    def declined(self, node: str, queue_id: QueueId, desk: Dispatcher | None) -> None:
+    def declined(self, node: str, queue_id: QueueId, dispatcher: Dispatcher | None) -> None:
         """The node has offered items that no caller here waits for."""
-        if desk is not None:
-            self._told.pop((desk, node), None)
+        if dispatcher is not None:
+            self._told.pop((dispatcher, node), None)
         self._forwarder.demand(node, queue_id, waiters=0, items=0)
 
     def on_reach(self, node: str) -> None:
@@ -77,22 +77,22 @@ class Demands:
         for key in [key for key in self._told if key[1] == node]:
             del self._told[key]
 
-    def forget(self, desk: Dispatcher) -> None:
+    def forget(self, dispatcher: Dispatcher) -> None:
         """The queue is gone."""
-        for key in [key for key in self._told if key[0] is desk]:
+        for key in [key for key in self._told if key[0] is dispatcher]:
             del self._told[key]
-        self._served_s.pop(desk, None)
+        self._served_s.pop(dispatcher, None)
 
     def _say_again(self) -> None:
         self._timer = None
-        desks = {desk: None for desk, _ in self._told}
+        dispatchers = {dispatcher: None for dispatcher, _ in self._told}
         stale_s = self._loop.time() - 2 * AGAIN_S
         for key in [key for key, told in self._told.items() if told.at_s < stale_s]:
             # No caller waits any more, or another node leads.
             del self._told[key]
         try:
-            for desk in desks:
-                self.report(desk)
+            for dispatcher in dispatchers:
+                self.report(dispatcher)
         finally:
             self._set_timer()
 
@@ -107,10 +107,10 @@ class Demands:
         self._told.clear()
 
 
-def _leaders(desk: Dispatcher) -> list[str]:
+def _leaders(dispatcher: Dispatcher) -> list[str]:
     leaders = (
         supply.route.leader
-        for supply in desk.supplies
+        for supply in dispatcher.supplies
         if supply.route.is_reachable and not supply.route.local
     )
     return list(dict.fromkeys(leaders))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from querator.raft.host import Host
 
 LOOK_AROUND_S = 1.0
-DESKS_S = 0.5
+DISPATCHERS_S = 0.5
 """Interval of the check whether leases wait on a node that cannot serve them; they are sent away at
 the second finding in a row. At the same interval, nodes that are only guessed to lead are asked
 whether they do.
@@ -64,7 +64,7 @@ class NodeExchange:
         damage: DamagedBlocks,
         aside: AsideBlocks,
         answers: QueryAnswers,
-        desks: Mapping[QueueId, LeaseDispatcher],
+        dispatchers: Mapping[QueueId, LeaseDispatcher],
     ) -> None:
         self._forwarder = forwarder
         self._host = host
@@ -75,7 +75,7 @@ class NodeExchange:
         self._damage = damage
         self._aside = aside
         self._answers = answers
-        self._desks = desks
+        self._dispatchers = dispatchers
         self._cut_off: set[LeaseDispatcher] = set()
         """Dispatchers for which the last check found no usable node."""
         self._checks: dict[tuple[QueueId, str], asyncio.Future[Any]] = {}
@@ -87,19 +87,19 @@ class NodeExchange:
         self._offers = Offers(router, supplies, self._push)
         self._demands = Demands(forwarder)
         forwarder.watch(self)
-        self._timer = asyncio.get_running_loop().call_later(DESKS_S, self._look_at_desks)
+        self._timer = asyncio.get_running_loop().call_later(DISPATCHERS_S, self._check_dispatchers)
 
     # --- events of dispatchers ---------------------------------------------------------------
 
-    def wanting(self, desk: LeaseDispatcher) -> None:
-        self._demands.report(desk)
+    def wanting(self, dispatcher: LeaseDispatcher) -> None:
+        self._demands.report(dispatcher)
 
-    def on_lease_asked(self, desk: LeaseDispatcher, supply: PartitionSupply) -> None:
-        self._demands.lowered(desk, supply.route.leader)
+    def on_lease_asked(self, dispatcher: LeaseDispatcher, supply: PartitionSupply) -> None:
+        self._demands.lowered(dispatcher, supply.route.leader)
 
     def on_lease_answered(
         self,
-        desk: LeaseDispatcher,
+        dispatcher: LeaseDispatcher,
         supply: PartitionSupply,
         asked: str,
         outcome: Accepted | QueratorError,
@@ -113,7 +113,7 @@ class NodeExchange:
         self._offers.share(supply)
         # The command may have followed its leader to another node.
         for node in filter(None, dict.fromkeys((asked, supply.route.leader))):
-            self._demands.lowered(desk, node)
+            self._demands.lowered(dispatcher, node)
 
     # --- events of partitions ----------------------------------------------------------------
 
@@ -132,39 +132,41 @@ class NodeExchange:
             if supply.dispatcher is not None and route.is_reachable:
                 self._demands.report(supply.dispatcher)
 
-    def forget(self, desk: LeaseDispatcher) -> None:
-        self._demands.forget(desk)
+    def forget(self, dispatcher: LeaseDispatcher) -> None:
+        self._demands.forget(dispatcher)
 
-    def _look_at_desks(self) -> None:
+    def _check_dispatchers(self) -> None:
         """Turns waiters away if this node is cut off from the others."""
-        self._timer = asyncio.get_running_loop().call_later(DESKS_S, self._look_at_desks)
+        self._timer = asyncio.get_running_loop().call_later(DISPATCHERS_S, self._check_dispatchers)
         before, self._cut_off = self._cut_off, set()
-        for desk in self._desks.values():
-            if desk.demand()[0] or desk.served()[0]:
-                self._check_guesses(desk)
-            errors = [self._router.cut_off(supply.route) for supply in desk.supplies]
+        for dispatcher in self._dispatchers.values():
+            if dispatcher.demand()[0] or dispatcher.served()[0]:
+                self._check_guesses(dispatcher)
+            errors = [self._router.cut_off(supply.route) for supply in dispatcher.supplies]
             error = errors[0]
             if error is None or None in errors:
                 continue
-            self._cut_off.add(desk)
-            if desk in before:
-                desk.turn_away(error)
+            self._cut_off.add(dispatcher)
+            if dispatcher in before:
+                dispatcher.turn_away(error)
 
-    def _check_guesses(self, desk: LeaseDispatcher) -> None:
+    def _check_guesses(self, dispatcher: LeaseDispatcher) -> None:
         """Asks the nodes that are guessed to lead partitions without a replica here. A node that
         does not lead offers nothing, which looks as if it had no items. A partition whose replica
         here has just stopped has no assumed leader; it gets one of the other nodes.
         """
-        routes = [supply.route for supply in desk.supplies]
+        routes = [supply.route for supply in dispatcher.supplies]
         for route in routes:
             if not route.leader and not route.local:
                 self._router.doubt(route, "")
                 if route.leader:
                     self.on_leadership(route)
         for node in sorted({route.leader for route in routes if self._router.guesses(route)}):
-            key = desk.queue_id, node
+            key = dispatcher.queue_id, node
             if self._forwarder.reaches(node) and key not in self._checks:
-                self._checks[key] = future = self._forwarder.query(node, ReadyQuery(desk.queue_id))
+                self._checks[key] = future = self._forwarder.query(
+                    node, ReadyQuery(dispatcher.queue_id)
+                )
                 loop = asyncio.get_running_loop()
                 late = loop.call_later(LOOK_AROUND_S, future.cancel)
                 future.add_done_callback(partial(self._checked, *key, late))
@@ -205,10 +207,10 @@ class NodeExchange:
         owner = self._router.map.by_group(group)
         if owner is None:
             return
-        desk = self._desks.get(owner[0].id)
-        if items and (desk is None or not desk.demand()[0]):
-            self._demands.declined(node, owner[0].id, desk)
-            if desk is None or not desk.served()[0]:
+        dispatcher = self._dispatchers.get(owner[0].id)
+        if items and (dispatcher is None or not dispatcher.demand()[0]):
+            self._demands.declined(node, owner[0].id, dispatcher)
+            if dispatcher is None or not dispatcher.served()[0]:
                 return
         # Callers that are being served try this partition next, for the items left by then.
         self._note(node, group, items)

@@ -219,7 +219,7 @@ class Offers:
             there.pace.own(granted / there.own.weight, took_s)
             self._rest(supply, supply.dispatcher, there.pace)
 
-    def _rest(self, supply: PartitionSupply, desk: Dispatcher, pace: QueuePace) -> None:
+    def _rest(self, supply: PartitionSupply, dispatcher: Dispatcher, pace: QueuePace) -> None:
         """Lets the own dispatcher rest, if it is ahead of other nodes and has enough for all its
         waiters.
         """
@@ -229,8 +229,8 @@ class Offers:
         claims = self._claims.get(supply, {})
         free = supply.route.effects.ready - sum(claim.items for claim in claims.values())
         # When several nodes lead partitions, each node is ahead in its own.
-        if free > desk.demand()[1] and all(
-            each.route.local or not each.route.is_reachable for each in desk.supplies
+        if free > dispatcher.demand()[1] and all(
+            each.route.local or not each.route.is_reachable for each in dispatcher.supplies
         ):
             if supply.is_resting:
                 self._rests[supply].cancel()
@@ -375,9 +375,9 @@ class Offers:
             self._end_rest(supply)
 
 
-def _is_served_elsewhere(desk: Dispatcher) -> bool:
+def _is_served_elsewhere(dispatcher: Dispatcher) -> bool:
     """Whether another node leads a partition of the queue, and can be reached."""
-    return any(not one.route.local and one.route.is_reachable for one in desk.supplies)
+    return any(not one.route.local and one.route.is_reachable for one in dispatcher.supplies)
 
 
 def _level(items: int, parties: list[tuple[float, int]]) -> float:

@@ -85,7 +85,7 @@ class LeaseService:
             raise leaderless(self._router, queue)
         if not call.wait_ms and self._elsewhere is not None:
             await self._elsewhere.look_around(queue)
-        desk = self._dispatcher(queue)
+        dispatcher = self._dispatcher(queue)
         pinned = None
         if call.partition is not None:
             pinned = self._supplies.of(routes[call.partition])
@@ -103,7 +103,7 @@ class LeaseService:
                 patient=call.wait_ms > 0,
                 pinned=pinned,
             )
-            await self._answer(desk, waiter, done, deadline)
+            await self._answer(dispatcher, waiter, done, deadline)
             if waiter.error is not None and not waiter.grants:
                 raise waiter.error
             grants, waiter.grants = waiter.grants, []
@@ -115,9 +115,9 @@ class LeaseService:
             try:
                 loaded = load(self._environment, self._cache, queue, grants, now_s=now_s)
             except Exception:
-                desk.release(grants)
+                dispatcher.release(grants)
                 raise
-            desk.release(loaded.late)
+            dispatcher.release(loaded.late)
             self._damage.give_back(loaded.unread)
             batches = loaded.batches
             # A request id of the caller stands for one lease; only another id gets another lease.
@@ -125,16 +125,20 @@ class LeaseService:
                 return LeaseReply(tuple(batches), self._durable)
 
     async def _answer(
-        self, desk: LeaseDispatcher, waiter: Waiter, done: "asyncio.Future[None]", deadline: float
+        self,
+        dispatcher: LeaseDispatcher,
+        waiter: Waiter,
+        done: "asyncio.Future[None]",
+        deadline: float,
     ) -> None:
-        desk.join(waiter)
+        dispatcher.join(waiter)
         timer = None
         if waiter.patient and not done.done():
-            timer = self._loop.call_at(deadline, desk.end_wait, waiter)
+            timer = self._loop.call_at(deadline, dispatcher.end_wait, waiter)
         try:
             await done
         except asyncio.CancelledError:
-            desk.abandon(waiter)
+            dispatcher.abandon(waiter)
             raise
         finally:
             if timer is not None:
@@ -163,7 +167,7 @@ class LeaseService:
             call,
             queue,
             settling=self._settling,
-            desk=self._dispatcher(queue),
+            dispatcher=self._dispatcher(queue),
             router=self._router,
             environment=self._environment,
             cache=self._cache,

@@ -73,21 +73,21 @@ class OtherNodes(Protocol):
         """Asks what other nodes have ready of the queue, for callers that do not wait."""
         ...
 
-    def forget(self, desk: "LeaseDispatcher") -> None:
+    def forget(self, dispatcher: "LeaseDispatcher") -> None:
         """The queue of the dispatcher is gone."""
         ...
 
-    def wanting(self, desk: "LeaseDispatcher") -> None:
+    def wanting(self, dispatcher: "LeaseDispatcher") -> None:
         """The dispatcher has shared out all items that it knows of among its waiters."""
         ...
 
-    def on_lease_asked(self, desk: "LeaseDispatcher", supply: PartitionSupply) -> None:
+    def on_lease_asked(self, dispatcher: "LeaseDispatcher", supply: PartitionSupply) -> None:
         """Another node is about to be asked for a lease."""
         ...
 
     def on_lease_answered(
         self,
-        desk: "LeaseDispatcher",
+        dispatcher: "LeaseDispatcher",
         supply: PartitionSupply,
         asked: str,
         outcome: Accepted | QueratorError,

@@ -69,7 +69,7 @@ class Subscription:
         queue: Queue,
         *,
         settling: SettleService,
-        desk: LeaseDispatcher,
+        dispatcher: LeaseDispatcher,
         router: Router,
         environment: "Environment",
         cache: PayloadCache,
@@ -83,7 +83,7 @@ class Subscription:
         self._call = call
         self._queue = queue
         self._settling = settling
-        self._desk = desk
+        self._dispatcher = dispatcher
         self._router = router
         self._environment = environment
         self._cache = cache
@@ -226,11 +226,11 @@ class Subscription:
                 now_s=self._clock.monotonic_s(),
             )
         except Exception:
-            self._desk.release(grants)
+            self._dispatcher.release(grants)
             for grant in grants:
                 self._give_back(grant)
             raise
-        self._desk.release(loaded.late)
+        self._dispatcher.release(loaded.late)
         for grant in loaded.late:
             self._give_back(grant)
         self._damage.give_back(loaded.unread)
@@ -278,8 +278,8 @@ class Subscription:
         """Whether a full batch is ready for one more waiter, beyond the demand of all parked
         waiters of the queue. The first waiter of a stream needs none: it waits for items.
         """
-        wanted = self._desk.wanted + self._items_max
-        return not parked or self._desk.ready(most=wanted) >= wanted
+        wanted = self._dispatcher.wanted + self._items_max
+        return not parked or self._dispatcher.ready(most=wanted) >= wanted
 
     def _post(self) -> bool:
         """Posts a waiter for one batch, if the credit allows it."""
@@ -310,7 +310,7 @@ class Subscription:
             account=self._account,
         )
         self._posted[waiter] = None
-        self._desk.join(waiter)
+        self._dispatcher.join(waiter)
         return True
 
     def _lease_name(self) -> str:
@@ -364,11 +364,11 @@ class Subscription:
         self._ahead = self._next is not None
         for grant in self._ready:
             self._give_back(grant)
-        self._desk.release(list(self._ready))
+        self._dispatcher.release(list(self._ready))
         self._ready.clear()
         for waiter in [waiter for waiter in self._posted if not waiter.asked]:
             del self._posted[waiter]
-            self._desk.abandon(waiter)
+            self._dispatcher.abandon(waiter)
             self._refund(waiter.items_max, waiter.bytes_max)
         self._pump()
 
@@ -434,12 +434,12 @@ class Subscription:
         if self._error is None:
             self._error = error
         for waiter in list(self._posted):
-            self._desk.abandon(waiter)
+            self._dispatcher.abandon(waiter)
         self._posted.clear()
         if self._stale is not None:
             self._stale.cancel()
             self._stale = None
-        self._desk.release(list(self._ready))
+        self._dispatcher.release(list(self._ready))
         self._ready.clear()
         self._notify()
 

@@ -30,7 +30,7 @@ class CarriedLease(LeaseResult, frozen=True, gc=False):
 
 
 class StatsQuery(msgspec.Struct, frozen=True, array_like=True, tag="s"):
-    """Counts of a partition: a `PartitionStats`. `stale`: those of the asked node's replica."""
+    """Counts of a partition: a `PartitionCounts`. `stale`: those of the asked node's replica."""
 
     group: GroupId
     stale: bool = False
@@ -100,7 +100,7 @@ class PayloadQuery(msgspec.Struct, frozen=True, array_like=True, tag="P"):
 
 
 class DamageQuery(msgspec.Struct, frozen=True, array_like=True, tag="D"):
-    """The `DamagedBlock`s of a partition that its leader cannot repair, after one more attempt."""
+    """The `BlockDamage`s of a partition that its leader cannot repair, after one more attempt."""
 
     group: GroupId
 

@@ -109,7 +109,7 @@ def test_two_of_three_that_disagree_elect_the_one_that_need_not_jump():
     assert stamped_ms(cluster) <= cluster.clock.wall_ms()
 
 
-def test_a_clock_that_is_stepped_in_office_does_not_steer_state_time():
+def test_a_clock_that_is_stepped_in_its_term_does_not_steer_state_time():
     cluster = RaftCluster("a", "b", "c")
     leader = cluster.leader()
     _, gone = (name for name in "abc" if name != leader)

@@ -1,4 +1,4 @@
-"""The duties of a leader towards its groups while a node stays away."""
+"""The tasks of a leader for its groups while a node stays away."""
 
 import asyncio
 from typing import Any, cast

@@ -67,7 +67,7 @@ def test_a_lone_member_leads_and_commits_with_its_first_tick():
     assert one.leads
     assert (one.term, one.leader) == (1, 1)
     assert (journal.getCurrentTerm(), journal.getVotedForNodeId()) == (1, 1)
-    assert one.commit_index == one.office_index() == 1
+    assert one.commit_index == one.no_op_index() == 1
     index = one.append(Stamped(Entry(b"command"), 0))
     assert one.commit_index == 1
     one.tick()

@@ -1,4 +1,4 @@
-"""Alarms: when a group is due for a check."""
+"""Group timers: when a group is due for a check."""
 
 import random
 

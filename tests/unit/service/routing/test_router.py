@@ -265,7 +265,7 @@ async def test_who_waits_on_a_node_without_replicas_finds_who_leads_now(
     leads: str, d: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     """Seed 20116 of whole nodes: the node kept sending its demand to the former leader."""
-    monkeypatch.setattr(node_exchange, "DESKS_S", 0.02)
+    monkeypatch.setattr(node_exchange, "DISPATCHERS_S", 0.02)
     async with service_cluster("a", "b", "c", "d", **d) as cluster:
         (group,) = cluster.leaders
         waiting = start(cluster.lease("d", 1, wait_ms=LONG_MS))
@@ -295,7 +295,7 @@ async def test_a_lease_that_does_not_wait_finds_who_leads_now(leads: str, d: dic
 async def test_a_node_without_replicas_finds_who_leads_after_the_leader_has_died(
     leads: str, d: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(node_exchange, "DESKS_S", 0.02)
+    monkeypatch.setattr(node_exchange, "DISPATCHERS_S", 0.02)
     async with service_cluster("a", "b", "c", "d", **d) as cluster, asyncio.timeout(20):
         (group,) = cluster.leaders
         waiting = start(cluster.lease("d", 1, wait_ms=LONG_MS))
@@ -313,7 +313,7 @@ async def test_a_node_without_replicas_finds_who_leads_after_the_leader_has_died
 async def test_a_node_that_does_not_answer_is_not_taken_for_the_leader_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(node_exchange, "DESKS_S", 0.02)
+    monkeypatch.setattr(node_exchange, "DISPATCHERS_S", 0.02)
     monkeypatch.setattr(node_exchange, "LOOK_AROUND_S", 0.1)
     async with service_cluster("a", "b", "d", bare="d") as cluster, asyncio.timeout(20):
         (group,) = cluster.leaders
@@ -379,7 +379,7 @@ async def test_a_lost_quorum_is_reported_as_that():
 
 async def test_a_node_that_is_cut_off_sends_callers_away(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(router, "CUT_OFF_S", 0.05)
-    monkeypatch.setattr(node_exchange, "DESKS_S", 0.05)
+    monkeypatch.setattr(node_exchange, "DISPATCHERS_S", 0.05)
     async with service_cluster("a", "b", "c") as cluster:
         subscription = await cluster.members["b"].subscribe(
             SubscribeCall("default", "q", "c", 100, 3 * MIB)
@@ -399,7 +399,7 @@ async def test_a_node_that_is_cut_off_sends_callers_away(monkeypatch: pytest.Mon
 async def test_a_node_that_hangs_sends_callers_away_until_it_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(node_exchange, "DESKS_S", 0.05)
+    monkeypatch.setattr(node_exchange, "DISPATCHERS_S", 0.05)
     async with service_cluster("a", "b") as cluster:
         cluster.lead(group_of(cluster), "b")
         leasing = start(cluster.lease("b", wait_ms=LONG_MS))
@@ -678,7 +678,7 @@ async def test_who_waits_on_a_node_whose_replica_has_stopped_finds_who_leads(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """The node loses its leader before it knows that its replica does not run."""
-    monkeypatch.setattr(node_exchange, "DESKS_S", 0.02)
+    monkeypatch.setattr(node_exchange, "DISPATCHERS_S", 0.02)
     async with service_cluster("a", "b", "d") as cluster, asyncio.timeout(20):
         (group,) = cluster.leaders
         waiting = start(cluster.lease("d", 1, wait_ms=LONG_MS))
