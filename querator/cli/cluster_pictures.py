@@ -144,8 +144,8 @@ def _whole_name(one: PartitionView) -> str:
 
 
 def _leaders(partitions: Sequence[PartitionView]) -> str:
-    """`a 3, b 2, nobody 1`: number of partitions by leader."""
-    counts = Counter(one.leader or "nobody" for one in partitions)
+    """`a 3, b 2, none 1`: number of partitions by leader."""
+    counts = Counter(one.leader or "none" for one in partitions)
     return ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
 
 

@@ -32,7 +32,8 @@ def handoff(name: str, target: CommandTarget, as_json: bool) -> None:
     pause.
 
     The node gets no leadership back until it starts again. NAME guards against the wrong address.
-    The command takes at most 8 s. The exit code is 1 if no other node could take some partitions.
+    The node transfers leaderships for at most 8 s. The exit code is 1 if no other node could take
+    some partitions.
 
     \b
     Example:

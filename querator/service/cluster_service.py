@@ -47,7 +47,7 @@ Held = Mapping[GroupId, tuple[int, tuple[int, ...]]]
 """Number of items by group, and the partitions that they wait for."""
 
 HAND_OFF_S_MAX = 8.0
-"""Maximum time for other nodes to take leaderships over: an answer comes within 10 s."""
+"""Time after which a hand-off begins no further transfers; the answer comes within 10 s."""
 
 
 class ClusterService:

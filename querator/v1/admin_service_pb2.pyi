@@ -143,7 +143,7 @@ class Queue(_message.Message):
     partitions_opening: _builtins.int
     """How many of settings.partitions do not take items yet; they will in a moment."""
     partitions_closing: _builtins.int
-    """Partitions besides settings.partitions that take no items any more, and go when they are empty."""
+    """Partitions in addition to settings.partitions that take no items any more, and go when they are empty."""
     @_builtins.property
     def settings(self) -> Global___QueueSettings:
         """Its settings, defaults filled in."""
@@ -297,7 +297,7 @@ class ListQueuesRequest(_message.Message):
     page_size: _builtins.int
     """At most this many, 1 to 1,000; 0 means 100."""
     page_token: _builtins.str
-    """Where to go on, from the last page; empty for the first."""
+    """Where to continue, from the last page; empty for the first."""
     def __init__(
         self,
         *,
@@ -783,7 +783,7 @@ class PeekItemsRequest(_message.Message):
     page_size: _builtins.int
     """At most this many, 1 to 1,000; 0 means 100. Pages may be shorter."""
     page_token: _builtins.str
-    """Where to go on, from the last page; empty for the first."""
+    """Where to continue, from the last page; empty for the first."""
     stale: _builtins.bool
     """Whether the answer may be behind: read from any replica, also while no majority can be reached. Otherwise
     it shows everything that was acknowledged before the call.
@@ -852,7 +852,7 @@ class ListDeadLettersRequest(_message.Message):
     page_size: _builtins.int
     """At most this many, 1 to 1,000; 0 means 100. Pages may be shorter."""
     page_token: _builtins.str
-    """Where to go on, from the last page; empty for the first."""
+    """Where to continue, from the last page; empty for the first."""
     stale: _builtins.bool
     """Whether the answer may be behind: read from any replica, also while no majority can be reached. Otherwise
     it shows everything that was acknowledged before the call.

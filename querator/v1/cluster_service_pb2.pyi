@@ -469,7 +469,7 @@ class HandOffNodeResponse(_message.Message):
     """Number of leaderships that others have taken."""
     @_builtins.property
     def left(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Raft groups that nobody could take; they have no leader once the node stops."""
+        """Raft groups that no node could take; they have no leader once the node stops."""
 
     def __init__(
         self,
@@ -510,7 +510,7 @@ Global___ReplaceNodeRequest: _TypeAlias = ReplaceNodeRequest  # noqa: Y015
 
 @_typing.final
 class ReplaceNodeResponse(_message.Message):
-    """ReplaceNodeResponse is sent when the map names the new data; rebuilding it goes on behind."""
+    """ReplaceNodeResponse is sent when the map names the new data; it is rebuilt afterwards."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -621,7 +621,7 @@ class RemoveNodeResponse(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
-    """Number of partitions with a replica on it, to be made anew elsewhere."""
+    """Number of partitions with a replica on it, to be built on other nodes."""
     @_builtins.property
     def node(self) -> Global___ClusterNode:
         """The node as it was known last."""

@@ -93,7 +93,8 @@ class ClusterServiceServicer:
 
     def HandOffNode(self, request, context):
         """Gives all leaderships of the asked node to others; it gets none back until it starts again.
-        Answered within 10 s, whether or not all could be given away.
+        The node transfers leaderships for at most 8 s. It answers within 10 s, whether or not all could
+        be given away.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -109,15 +110,15 @@ class ClusterServiceServicer:
 
     def DrainNode(self, request, context):
         """Moves the replicas of a node to others, and gives it none. Answered when that is decided; the
-        moves go on behind. Refused when the nodes left are fewer than the replicas of a partition.
+        moves continue afterwards. Refused when the nodes left are fewer than the replicas of a partition.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveNode(self, request, context):
-        """Removes a node for ever: one that is drained, or is down and will not return. What replicas it
-        still has are made anew on other nodes first. Answered when that is decided.
+        """Removes a node for ever: one that is drained, or is down and will not return. Its
+        remaining replicas are first built on other nodes. Answered when that is decided.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

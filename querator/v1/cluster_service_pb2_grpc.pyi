@@ -41,7 +41,8 @@ class ClusterServiceStub:
     """Returns which replicas are on their way to other nodes, and which will be, and why."""
     HandOffNode: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.HandOffNodeRequest, _cluster_service_pb2.HandOffNodeResponse]
     """Gives all leaderships of the asked node to others; it gets none back until it starts again.
-    Answered within 10 s, whether or not all could be given away.
+    The node transfers leaderships for at most 8 s. It answers within 10 s, whether or not all could
+    be given away.
     """
     ReplaceNode: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.ReplaceNodeRequest, _cluster_service_pb2.ReplaceNodeResponse]
     """Lets the node that waits under this name, with empty data, take the place of the one that has
@@ -49,11 +50,11 @@ class ClusterServiceStub:
     """
     DrainNode: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.DrainNodeRequest, _cluster_service_pb2.DrainNodeResponse]
     """Moves the replicas of a node to others, and gives it none. Answered when that is decided; the
-    moves go on behind. Refused when the nodes left are fewer than the replicas of a partition.
+    moves continue afterwards. Refused when the nodes left are fewer than the replicas of a partition.
     """
     RemoveNode: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.RemoveNodeRequest, _cluster_service_pb2.RemoveNodeResponse]
-    """Removes a node for ever: one that is drained, or is down and will not return. What replicas it
-    still has are made anew on other nodes first. Answered when that is decided.
+    """Removes a node for ever: one that is drained, or is down and will not return. Its
+    remaining replicas are first built on other nodes. Answered when that is decided.
     """
     ReadmitNode: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.ReadmitNodeRequest, _cluster_service_pb2.ReadmitNodeResponse]
     """Lets the name of a removed node be used again, by one with empty data."""
@@ -71,7 +72,8 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     """Returns which replicas are on their way to other nodes, and which will be, and why."""
     HandOffNode: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.HandOffNodeRequest, _cluster_service_pb2.HandOffNodeResponse]  # type: ignore[assignment]
     """Gives all leaderships of the asked node to others; it gets none back until it starts again.
-    Answered within 10 s, whether or not all could be given away.
+    The node transfers leaderships for at most 8 s. It answers within 10 s, whether or not all could
+    be given away.
     """
     ReplaceNode: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.ReplaceNodeRequest, _cluster_service_pb2.ReplaceNodeResponse]  # type: ignore[assignment]
     """Lets the node that waits under this name, with empty data, take the place of the one that has
@@ -79,11 +81,11 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     """
     DrainNode: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.DrainNodeRequest, _cluster_service_pb2.DrainNodeResponse]  # type: ignore[assignment]
     """Moves the replicas of a node to others, and gives it none. Answered when that is decided; the
-    moves go on behind. Refused when the nodes left are fewer than the replicas of a partition.
+    moves continue afterwards. Refused when the nodes left are fewer than the replicas of a partition.
     """
     RemoveNode: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.RemoveNodeRequest, _cluster_service_pb2.RemoveNodeResponse]  # type: ignore[assignment]
-    """Removes a node for ever: one that is drained, or is down and will not return. What replicas it
-    still has are made anew on other nodes first. Answered when that is decided.
+    """Removes a node for ever: one that is drained, or is down and will not return. Its
+    remaining replicas are first built on other nodes. Answered when that is decided.
     """
     ReadmitNode: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.ReadmitNodeRequest, _cluster_service_pb2.ReadmitNodeResponse]  # type: ignore[assignment]
     """Lets the name of a removed node be used again, by one with empty data."""
@@ -116,7 +118,8 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_service_pb2.HandOffNodeResponse, _abc.Awaitable[_cluster_service_pb2.HandOffNodeResponse]]:
         """Gives all leaderships of the asked node to others; it gets none back until it starts again.
-        Answered within 10 s, whether or not all could be given away.
+        The node transfers leaderships for at most 8 s. It answers within 10 s, whether or not all could
+        be given away.
         """
 
     @_abc_1.abstractmethod
@@ -136,7 +139,7 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_service_pb2.DrainNodeResponse, _abc.Awaitable[_cluster_service_pb2.DrainNodeResponse]]:
         """Moves the replicas of a node to others, and gives it none. Answered when that is decided; the
-        moves go on behind. Refused when the nodes left are fewer than the replicas of a partition.
+        moves continue afterwards. Refused when the nodes left are fewer than the replicas of a partition.
         """
 
     @_abc_1.abstractmethod
@@ -145,8 +148,8 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cluster_service_pb2.RemoveNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_service_pb2.RemoveNodeResponse, _abc.Awaitable[_cluster_service_pb2.RemoveNodeResponse]]:
-        """Removes a node for ever: one that is drained, or is down and will not return. What replicas it
-        still has are made anew on other nodes first. Answered when that is decided.
+        """Removes a node for ever: one that is drained, or is down and will not return. Its
+        remaining replicas are first built on other nodes. Answered when that is decided.
         """
 
     @_abc_1.abstractmethod

@@ -41,7 +41,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_NAMESPACE_NOT_FOUND: _ErrorCode.ValueType  # 7
     """The namespace does not exist."""
     ERROR_CODE_LEASE_LOST: _ErrorCode.ValueType  # 8
-    """The lease has ended, is unknown or does not hold the item: somebody else may have the item by now."""
+    """The lease has ended, is unknown or does not hold the item: another consumer may have the item by now."""
     ERROR_CODE_LEASE_ENDED: _ErrorCode.ValueType  # 9
     """A repeated lease request whose lease has ended; ask again with a new request_id."""
     ERROR_CODE_SEQUENCE_GAP: _ErrorCode.ValueType  # 10
@@ -69,12 +69,12 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_ITEM_TOO_LARGE: _ErrorCode.ValueType  # 21
     """The next item is larger than the reply may be; ask with a larger max_bytes."""
     ERROR_CODE_VERSION_CONFLICT: _ErrorCode.ValueType  # 22
-    """The settings were changed by somebody else since they were read."""
+    """The settings have changed since they were read."""
     ERROR_CODE_INTERNAL: _ErrorCode.ValueType  # 23
     """A defect in Querator; the request id finds it in the node's log."""
     ERROR_CODE_ROUTING_CHANGED: _ErrorCode.ValueType  # 24
     """The queue has another number of partitions than the request was routed by: not executed. Nodes route
-    anew by themselves; a client hears of it only as UNAVAILABLE.
+    it again by themselves; a client sees this only as UNAVAILABLE.
     """
     ERROR_CODE_TOO_MANY_DEDUP_KEYS: _ErrorCode.ValueType  # 25
     """The partition remembers as many dedup keys as it may; each is forgotten after the queue's dedup_window."""
@@ -94,7 +94,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The partition knows as many readers as it may; remove some."""
     ERROR_CODE_TRANSACTION_ABORTED: _ErrorCode.ValueType  # 30
     """The batch was not committed and nothing of it is visible: a stage is missing or is not what the commit
-    says, the queue's partitions have changed since, or it was aborted. Its tasks must be staged anew.
+    says, the queue's partitions have changed since, or it was aborted. Its tasks must be staged again.
     """
     ERROR_CODE_STAGE_FULL: _ErrorCode.ValueType  # 31
     """The partition holds as many staged bytes, or stages, as it may: commit or abort batches, or wait."""
@@ -121,7 +121,7 @@ ERROR_CODE_QUEUE_IN_USE: ErrorCode.ValueType  # 6
 ERROR_CODE_NAMESPACE_NOT_FOUND: ErrorCode.ValueType  # 7
 """The namespace does not exist."""
 ERROR_CODE_LEASE_LOST: ErrorCode.ValueType  # 8
-"""The lease has ended, is unknown or does not hold the item: somebody else may have the item by now."""
+"""The lease has ended, is unknown or does not hold the item: another consumer may have the item by now."""
 ERROR_CODE_LEASE_ENDED: ErrorCode.ValueType  # 9
 """A repeated lease request whose lease has ended; ask again with a new request_id."""
 ERROR_CODE_SEQUENCE_GAP: ErrorCode.ValueType  # 10
@@ -149,12 +149,12 @@ ERROR_CODE_NOT_LEADER: ErrorCode.ValueType  # 20
 ERROR_CODE_ITEM_TOO_LARGE: ErrorCode.ValueType  # 21
 """The next item is larger than the reply may be; ask with a larger max_bytes."""
 ERROR_CODE_VERSION_CONFLICT: ErrorCode.ValueType  # 22
-"""The settings were changed by somebody else since they were read."""
+"""The settings have changed since they were read."""
 ERROR_CODE_INTERNAL: ErrorCode.ValueType  # 23
 """A defect in Querator; the request id finds it in the node's log."""
 ERROR_CODE_ROUTING_CHANGED: ErrorCode.ValueType  # 24
 """The queue has another number of partitions than the request was routed by: not executed. Nodes route
-anew by themselves; a client hears of it only as UNAVAILABLE.
+it again by themselves; a client sees this only as UNAVAILABLE.
 """
 ERROR_CODE_TOO_MANY_DEDUP_KEYS: ErrorCode.ValueType  # 25
 """The partition remembers as many dedup keys as it may; each is forgotten after the queue's dedup_window."""
@@ -174,7 +174,7 @@ ERROR_CODE_TOO_MANY_READERS: ErrorCode.ValueType  # 45
 """The partition knows as many readers as it may; remove some."""
 ERROR_CODE_TRANSACTION_ABORTED: ErrorCode.ValueType  # 30
 """The batch was not committed and nothing of it is visible: a stage is missing or is not what the commit
-says, the queue's partitions have changed since, or it was aborted. Its tasks must be staged anew.
+says, the queue's partitions have changed since, or it was aborted. Its tasks must be staged again.
 """
 ERROR_CODE_STAGE_FULL: ErrorCode.ValueType  # 31
 """The partition holds as many staged bytes, or stages, as it may: commit or abort batches, or wait."""

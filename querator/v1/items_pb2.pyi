@@ -569,7 +569,7 @@ Global___DeadLetterColumns: _TypeAlias = DeadLetterColumns  # noqa: Y015
 
 @_typing.final
 class ItemColumns(_message.Message):
-    """ItemColumns are items by column, for those who take many at a time. Numbers are packed, little-endian, one for
+    """ItemColumns are items by column, for callers that take many at a time. Numbers are packed, little-endian, one for
     each row, so that with `offsets` and `data` of byte columns they are the buffers of Apache Arrow arrays as they
     are. There are no bitmaps: what an item does not have is empty text, or 0. A column is unset where no row has it.
     """

@@ -26,9 +26,9 @@ if _version_not_supported:
 
 
 class NodeServiceStub:
-    """NodeService is what the nodes of one cluster say to each other besides replication: commands and questions
-    for partitions that another node leads. It is not for clients: whoever calls it must prove that it knows the
-    cluster's token, and what its frames hold changes with the version.
+    """NodeService carries what the nodes of one cluster send each other apart from replication: commands and
+    queries for partitions that another node leads. It is not for clients: a caller must prove that it knows the
+    cluster's token, and the content of the frames changes with the version.
     """
 
     def __init__(self, channel):
@@ -45,14 +45,14 @@ class NodeServiceStub:
 
 
 class NodeServiceServicer:
-    """NodeService is what the nodes of one cluster say to each other besides replication: commands and questions
-    for partitions that another node leads. It is not for clients: whoever calls it must prove that it knows the
-    cluster's token, and what its frames hold changes with the version.
+    """NodeService carries what the nodes of one cluster send each other apart from replication: commands and
+    queries for partitions that another node leads. It is not for clients: a caller must prove that it knows the
+    cluster's token, and the content of the frames changes with the version.
     """
 
     def Link(self, request_iterator, context):
         """Carries what one node asks another, and the answers in whatever order they are ready. Begins with a
-        handshake: both sides prove the token, which is never sent, and say who they are.
+        handshake: both sides prove the token, which is never sent, and say which nodes they are.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -75,9 +75,9 @@ def add_NodeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class NodeService:
-    """NodeService is what the nodes of one cluster say to each other besides replication: commands and questions
-    for partitions that another node leads. It is not for clients: whoever calls it must prove that it knows the
-    cluster's token, and what its frames hold changes with the version.
+    """NodeService carries what the nodes of one cluster send each other apart from replication: commands and
+    queries for partitions that another node leads. It is not for clients: a caller must prove that it knows the
+    cluster's token, and the content of the frames changes with the version.
     """
 
     @staticmethod

@@ -27,9 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class NodeServiceStub:
-    """NodeService is what the nodes of one cluster say to each other besides replication: commands and questions
-    for partitions that another node leads. It is not for clients: whoever calls it must prove that it knows the
-    cluster's token, and what its frames hold changes with the version.
+    """NodeService carries what the nodes of one cluster send each other apart from replication: commands and
+    queries for partitions that another node leads. It is not for clients: a caller must prove that it knows the
+    cluster's token, and the content of the frames changes with the version.
     """
 
     @_typing.overload
@@ -38,26 +38,26 @@ class NodeServiceStub:
     def __new__(cls, channel: _aio.Channel) -> NodeServiceAsyncStub: ...
     Link: _grpc.StreamStreamMultiCallable[_node_service_pb2.LinkRequest, _node_service_pb2.LinkResponse]
     """Carries what one node asks another, and the answers in whatever order they are ready. Begins with a
-    handshake: both sides prove the token, which is never sent, and say who they are.
+    handshake: both sides prove the token, which is never sent, and say which nodes they are.
     """
 
 @_typing.type_check_only
 class NodeServiceAsyncStub(NodeServiceStub):
-    """NodeService is what the nodes of one cluster say to each other besides replication: commands and questions
-    for partitions that another node leads. It is not for clients: whoever calls it must prove that it knows the
-    cluster's token, and what its frames hold changes with the version.
+    """NodeService carries what the nodes of one cluster send each other apart from replication: commands and
+    queries for partitions that another node leads. It is not for clients: a caller must prove that it knows the
+    cluster's token, and the content of the frames changes with the version.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Link: _aio.StreamStreamMultiCallable[_node_service_pb2.LinkRequest, _node_service_pb2.LinkResponse]  # type: ignore[assignment]
     """Carries what one node asks another, and the answers in whatever order they are ready. Begins with a
-    handshake: both sides prove the token, which is never sent, and say who they are.
+    handshake: both sides prove the token, which is never sent, and say which nodes they are.
     """
 
 class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
-    """NodeService is what the nodes of one cluster say to each other besides replication: commands and questions
-    for partitions that another node leads. It is not for clients: whoever calls it must prove that it knows the
-    cluster's token, and what its frames hold changes with the version.
+    """NodeService carries what the nodes of one cluster send each other apart from replication: commands and
+    queries for partitions that another node leads. It is not for clients: a caller must prove that it knows the
+    cluster's token, and the content of the frames changes with the version.
     """
 
     @_abc_1.abstractmethod
@@ -67,7 +67,7 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_node_service_pb2.LinkResponse], _abc.AsyncIterator[_node_service_pb2.LinkResponse]]:
         """Carries what one node asks another, and the answers in whatever order they are ready. Begins with a
-        handshake: both sides prove the token, which is never sent, and say who they are.
+        handshake: both sides prove the token, which is never sent, and say which nodes they are.
         """
 
 def add_NodeServiceServicer_to_server(servicer: NodeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

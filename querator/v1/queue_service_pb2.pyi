@@ -192,14 +192,14 @@ class BrowseResponse(_message.Message):
     NEXT_SEQ_FIELD_NUMBER: _builtins.int
     UPTO_SEQ_FIELD_NUMBER: _builtins.int
     next_seq: _builtins.int
-    """Everything before this sequence has been returned or is not wanted: where to go on. More than
+    """Everything before this sequence has been returned or is not wanted: where to continue. More than
     `upto_seq` in the last response, and only there.
     """
     upto_seq: _builtins.int
     """The last sequence that is returned: that of the request, if it names one."""
     @_builtins.property
     def columns(self) -> _items_pb2.ItemColumns:
-        """The items; may be none, where many were looked at."""
+        """The items; may be none, where many were checked."""
 
     def __init__(
         self,
@@ -837,7 +837,7 @@ class ProduceStreamResponse(_message.Message):
 
     @_builtins.property
     def error(self) -> _errors_pb2.Error:
-        """It was refused or failed; the stream goes on."""
+        """It was refused or failed; the stream continues."""
 
     def __init__(
         self,
@@ -1076,7 +1076,7 @@ class LeaseStreamResponse(_message.Message):
 
     @_builtins.property
     def error(self) -> _errors_pb2.Error:
-        """The request of this number was refused; the stream goes on."""
+        """The request of this number was refused; the stream continues."""
 
     def __init__(
         self,

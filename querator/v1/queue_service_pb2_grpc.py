@@ -140,7 +140,7 @@ class QueueServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetRouting(self, request, context):
-        """Returns the nodes of the cluster, and who leads the partitions of a queue. Any node takes any call for any
+        """Returns the nodes of the cluster, and the leaders of the partitions of a queue. Any node takes any call for any
         partition; clients that go to the leader spare it the way between nodes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -150,7 +150,7 @@ class QueueServiceServicer:
     def Browse(self, request, context):
         """Returns the items of a part of a partition by column, without leasing them. Each answer shows the partition
         at a moment of its own: no item comes twice, one that is completed meanwhile may be missing. The stream goes
-        as fast as it is read. After a failure, go on with a call from the last `next_seq`.
+        as fast as it is read. After a failure, continue with a call from the last `next_seq`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -51,13 +51,13 @@ class QueueServiceStub:
     LeaseStream: _grpc.StreamStreamMultiCallable[_queue_service_pb2.LeaseStreamRequest, _queue_service_pb2.LeaseStreamResponse]
     """Leases against credit, and settles leases on the same stream. The first frame subscribes."""
     GetRouting: _grpc.UnaryUnaryMultiCallable[_queue_service_pb2.GetRoutingRequest, _queue_service_pb2.GetRoutingResponse]
-    """Returns the nodes of the cluster, and who leads the partitions of a queue. Any node takes any call for any
+    """Returns the nodes of the cluster, and the leaders of the partitions of a queue. Any node takes any call for any
     partition; clients that go to the leader spare it the way between nodes.
     """
     Browse: _grpc.UnaryStreamMultiCallable[_queue_service_pb2.BrowseRequest, _queue_service_pb2.BrowseResponse]
     """Returns the items of a part of a partition by column, without leasing them. Each answer shows the partition
     at a moment of its own: no item comes twice, one that is completed meanwhile may be missing. The stream goes
-    as fast as it is read. After a failure, go on with a call from the last `next_seq`.
+    as fast as it is read. After a failure, continue with a call from the last `next_seq`.
     """
 
 @_typing.type_check_only
@@ -83,13 +83,13 @@ class QueueServiceAsyncStub(QueueServiceStub):
     LeaseStream: _aio.StreamStreamMultiCallable[_queue_service_pb2.LeaseStreamRequest, _queue_service_pb2.LeaseStreamResponse]  # type: ignore[assignment]
     """Leases against credit, and settles leases on the same stream. The first frame subscribes."""
     GetRouting: _aio.UnaryUnaryMultiCallable[_queue_service_pb2.GetRoutingRequest, _queue_service_pb2.GetRoutingResponse]  # type: ignore[assignment]
-    """Returns the nodes of the cluster, and who leads the partitions of a queue. Any node takes any call for any
+    """Returns the nodes of the cluster, and the leaders of the partitions of a queue. Any node takes any call for any
     partition; clients that go to the leader spare it the way between nodes.
     """
     Browse: _aio.UnaryStreamMultiCallable[_queue_service_pb2.BrowseRequest, _queue_service_pb2.BrowseResponse]  # type: ignore[assignment]
     """Returns the items of a part of a partition by column, without leasing them. Each answer shows the partition
     at a moment of its own: no item comes twice, one that is completed meanwhile may be missing. The stream goes
-    as fast as it is read. After a failure, go on with a call from the last `next_seq`.
+    as fast as it is read. After a failure, continue with a call from the last `next_seq`.
     """
 
 class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -160,7 +160,7 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _queue_service_pb2.GetRoutingRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_queue_service_pb2.GetRoutingResponse, _abc.Awaitable[_queue_service_pb2.GetRoutingResponse]]:
-        """Returns the nodes of the cluster, and who leads the partitions of a queue. Any node takes any call for any
+        """Returns the nodes of the cluster, and the leaders of the partitions of a queue. Any node takes any call for any
         partition; clients that go to the leader spare it the way between nodes.
         """
 
@@ -172,7 +172,7 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_queue_service_pb2.BrowseResponse], _abc.AsyncIterator[_queue_service_pb2.BrowseResponse]]:
         """Returns the items of a part of a partition by column, without leasing them. Each answer shows the partition
         at a moment of its own: no item comes twice, one that is completed meanwhile may be missing. The stream goes
-        as fast as it is read. After a failure, go on with a call from the last `next_seq`.
+        as fast as it is read. After a failure, continue with a call from the last `next_seq`.
         """
 
 def add_QueueServiceServicer_to_server(servicer: QueueServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

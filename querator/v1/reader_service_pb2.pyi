@@ -385,10 +385,10 @@ class ReadBatchResponse(_message.Message):
     COLUMNS_FIELD_NUMBER: _builtins.int
     NEXT_INDEX_FIELD_NUMBER: _builtins.int
     next_index: _builtins.int
-    """Index behind the last of these items: where to go on. That of the request's end in the last response."""
+    """Index behind the last of these items: where to continue. That of the request's end in the last response."""
     @_builtins.property
     def columns(self) -> _items_pb2.ItemColumns:
-        """The items in the order of the batch, which is that of the line: `seq` need not ascend."""
+        """The items in the order of the batch, in which the partition gave them out: `seq` need not ascend."""
 
     def __init__(
         self,
@@ -452,7 +452,7 @@ class ReaderPartition(_message.Message):
     acked_seq: _builtins.int
     """The last batch that was acknowledged; 0: none was."""
     ready: _builtins.int
-    """Items that wait in the partition, for this reader or whoever comes first."""
+    """Items that wait in the partition, for this reader or another one that comes first."""
     @_builtins.property
     def open_batch(self) -> Global___NamedBatch:
         """The batch that was given out and not acknowledged; unset when there is none."""

@@ -84,8 +84,8 @@ class ReaderServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadBatch(self, request, context):
-        """Returns the items of an open batch by column: any part of it, any number of times, to whoever asks; no epoch is
-        needed. The stream goes as fast as it is read. After a failure, go on with a call from the last `next_index`.
+        """Returns the items of an open batch by column: any part of it, any number of times, to any caller; no epoch is
+        needed. The stream goes as fast as it is read. After a failure, continue with a call from the last `next_index`.
         BATCH_RELEASED and BATCH_NOT_FOUND (it is acknowledged, or was never given out) say why there are none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -42,8 +42,8 @@ class ReaderServiceStub:
     not acknowledged is given out again, unchanged: a call may be repeated whatever became of it.
     """
     ReadBatch: _grpc.UnaryStreamMultiCallable[_reader_service_pb2.ReadBatchRequest, _reader_service_pb2.ReadBatchResponse]
-    """Returns the items of an open batch by column: any part of it, any number of times, to whoever asks; no epoch is
-    needed. The stream goes as fast as it is read. After a failure, go on with a call from the last `next_index`.
+    """Returns the items of an open batch by column: any part of it, any number of times, to any caller; no epoch is
+    needed. The stream goes as fast as it is read. After a failure, continue with a call from the last `next_index`.
     BATCH_RELEASED and BATCH_NOT_FOUND (it is acknowledged, or was never given out) say why there are none.
     """
     ListReaders: _grpc.UnaryUnaryMultiCallable[_reader_service_pb2.ListReadersRequest, _reader_service_pb2.ListReadersResponse]
@@ -67,8 +67,8 @@ class ReaderServiceAsyncStub(ReaderServiceStub):
     not acknowledged is given out again, unchanged: a call may be repeated whatever became of it.
     """
     ReadBatch: _aio.UnaryStreamMultiCallable[_reader_service_pb2.ReadBatchRequest, _reader_service_pb2.ReadBatchResponse]  # type: ignore[assignment]
-    """Returns the items of an open batch by column: any part of it, any number of times, to whoever asks; no epoch is
-    needed. The stream goes as fast as it is read. After a failure, go on with a call from the last `next_index`.
+    """Returns the items of an open batch by column: any part of it, any number of times, to any caller; no epoch is
+    needed. The stream goes as fast as it is read. After a failure, continue with a call from the last `next_index`.
     BATCH_RELEASED and BATCH_NOT_FOUND (it is acknowledged, or was never given out) say why there are none.
     """
     ListReaders: _aio.UnaryUnaryMultiCallable[_reader_service_pb2.ListReadersRequest, _reader_service_pb2.ListReadersResponse]  # type: ignore[assignment]
@@ -107,8 +107,8 @@ class ReaderServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _reader_service_pb2.ReadBatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_reader_service_pb2.ReadBatchResponse], _abc.AsyncIterator[_reader_service_pb2.ReadBatchResponse]]:
-        """Returns the items of an open batch by column: any part of it, any number of times, to whoever asks; no epoch is
-        needed. The stream goes as fast as it is read. After a failure, go on with a call from the last `next_index`.
+        """Returns the items of an open batch by column: any part of it, any number of times, to any caller; no epoch is
+        needed. The stream goes as fast as it is read. After a failure, continue with a call from the last `next_index`.
         BATCH_RELEASED and BATCH_NOT_FOUND (it is acknowledged, or was never given out) say why there are none.
         """
 

@@ -83,7 +83,7 @@ class StageRequest(_message.Message):
     task: _builtins.int
     """Number of the task, 0 to 2^31 - 1: a part of the batch that is made by itself."""
     attempt: _builtins.bytes
-    """Identity of this attempt at the task, a UUID (16 bytes) made anew for each."""
+    """Identity of this attempt at the task, a UUID (16 bytes) made for each."""
     sequence: _builtins.int
     """Number of this request of the attempt, from 1: a repeat changes nothing."""
     partition: _builtins.int

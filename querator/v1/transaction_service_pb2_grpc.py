@@ -71,7 +71,7 @@ class TransactionServiceServicer:
     """
 
     def Stage(self, request, context):
-        """Stores items of one attempt at a task of a batch; nobody sees them before the commit.
+        """Stores items of one attempt at a task of a batch; they are invisible before the commit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,7 +37,7 @@ class TransactionServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TransactionServiceAsyncStub: ...
     Stage: _grpc.UnaryUnaryMultiCallable[_transaction_service_pb2.StageRequest, _transaction_service_pb2.StageResponse]
-    """Stores items of one attempt at a task of a batch; nobody sees them before the commit."""
+    """Stores items of one attempt at a task of a batch; they are invisible before the commit."""
     CommitTxn: _grpc.UnaryUnaryMultiCallable[_transaction_service_pb2.CommitTxnRequest, _transaction_service_pb2.CommitTxnResponse]
     """Makes what the named attempts have staged visible, and drops all others. Answered when it is decided; the
     items become visible partition by partition right after.
@@ -58,7 +58,7 @@ class TransactionServiceAsyncStub(TransactionServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Stage: _aio.UnaryUnaryMultiCallable[_transaction_service_pb2.StageRequest, _transaction_service_pb2.StageResponse]  # type: ignore[assignment]
-    """Stores items of one attempt at a task of a batch; nobody sees them before the commit."""
+    """Stores items of one attempt at a task of a batch; they are invisible before the commit."""
     CommitTxn: _aio.UnaryUnaryMultiCallable[_transaction_service_pb2.CommitTxnRequest, _transaction_service_pb2.CommitTxnResponse]  # type: ignore[assignment]
     """Makes what the named attempts have staged visible, and drops all others. Answered when it is decided; the
     items become visible partition by partition right after.
@@ -82,7 +82,7 @@ class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_service_pb2.StageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_transaction_service_pb2.StageResponse, _abc.Awaitable[_transaction_service_pb2.StageResponse]]:
-        """Stores items of one attempt at a task of a batch; nobody sees them before the commit."""
+        """Stores items of one attempt at a task of a batch; they are invisible before the commit."""
 
     @_abc_1.abstractmethod
     def CommitTxn(

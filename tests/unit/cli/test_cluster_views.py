@@ -183,7 +183,7 @@ def test_most_nodes_are_down():
         "2 partitions: (map), q/0 cannot be used: most of the replicas are on nodes that are down "
         "(b, c). Start them again."
     )
-    assert "nobody 1" in shown(told)
+    assert "none 1" in shown(told)
 
 
 def test_no_leader_for_a_moment():
