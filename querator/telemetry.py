@@ -5,9 +5,9 @@
 
 An event is named `package.what`. Its keys end in their unit. Events go through the standard
 library's loggers under `querator`, so a program with a node inside keeps its own logging: it sees
-`placement.step_failed queue=orders pause_s=0.02`. `set_up` is for processes that belong to Querator: one
-line per event on a stream, JSON or coloured text, also for other libraries' logs. `bind` adds keys
-to every line of such a process.
+`placement.step_failed queue=orders pause_s=0.02`. `set_up` is for processes that belong to
+Querator: one line per event on a stream, JSON or coloured text, also for other libraries' logs.
+`bind` adds keys to every line of such a process.
 """
 
 import logging
