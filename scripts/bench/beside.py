@@ -185,7 +185,7 @@ async def compare(server: Servers, stuck: StuckClients, pairs: int) -> None:
         )
     await balance(HEALTHY, server.address, so_far)
     produced, completed = (statistics.median(each) for each in zip(*ratios, strict=True))
-    print(f"clients of the stuck queues were told: {dict(stuck.told)}")
+    print(f"answers to clients of the stuck queues: {dict(stuck.told)}")
     print(
         f"median of the ratios: produces {produced:.2f}, completions {completed:.2f}, goal {GOAL}"
     )

@@ -112,7 +112,7 @@ class Books:
             (not self.errors, f"the clients saw {len(self.errors)} errors"),
             (not lost, f"{lost} acknowledged items were never completed"),
             (not twice, f"{twice} items were completed twice"),
-            (not strange, f"{strange} items were completed that nobody had been told were stored"),
+            (not strange, f"{strange} items were completed without an acknowledged produce"),
             (total.produced == count, f"the server counts {total.produced} items, not {count}"),
             (total.completed == count, f"the server counts {total.completed} completed"),
             (not left, f"{left} items are left in the queue"),

@@ -44,11 +44,11 @@ class Defect(msgspec.Struct, frozen=True):
 
 
 MUTANTS = (
-    Defect("an answer is swallowed", "service room", "whole", mutant="swallows_answers"),
-    Defect("a waiter is not woken", "service room", "whole", mutant="lets_waiters_sleep"),
-    Defect("a grant is dropped", "service room", "whole", mutant="drops_grants"),
-    Defect("a stale route is kept", "service room", "whole", mutant="keeps_stale_routes"),
-    Defect("a mover skips", "service room", "whole", needs="winding", mutant="skips_what_moves"),
+    Defect("an answer is swallowed", "service package", "whole", mutant="swallows_answers"),
+    Defect("a waiter is not woken", "service package", "whole", mutant="lets_waiters_sleep"),
+    Defect("a grant is dropped", "service package", "whole", mutant="drops_grants"),
+    Defect("a stale route is kept", "service package", "whole", mutant="keeps_stale_routes"),
+    Defect("a mover skips", "service package", "whole", needs="winding", mutant="skips_what_moves"),
     Defect(
         "a configuration that is taken back stays", "21", "core", needs="members",
         mutant="keeps_a_configuration_that_is_taken_back",

@@ -56,7 +56,7 @@ async def test_the_books_name_what_does_not_balance() -> None:
         "the clients saw 1 errors",
         "1 acknowledged items were never completed",
         "1 items were completed twice",
-        "1 items were completed that nobody had been told were stored",
+        "1 items were completed without an acknowledged produce",
         "the server counts 2 completed",
         "1 items are left in the queue",
         "1 items died",
