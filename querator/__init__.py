@@ -15,10 +15,10 @@ Code belongs into a package; only modules that assemble a node or serve all pack
     config       the settings of a node: sources, checks, addresses
     model        the values that travel between packages
     node         a node: starts, stops and connects all its parts
+    node_core    assembles Raft, placement and services for a node
     partition    the state machine of a queue's partition
     placement    queues, nodes, and the places of partitions
     raft         Raft groups: replication of entries into a machine
-    rooms        assembles Raft, placement and services for a node
     server       the gRPC server, links between nodes, the admin port
     service      calls between the API and the partitions
     spark        queues as a data source of Spark

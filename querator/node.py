@@ -42,12 +42,12 @@ from querator import telemetry
 from querator.config import ClusterSettings, TlsSettings, with_port
 from querator.model.limits import LOG_BYTES_KEPT, SCRUB_BYTES_PER_S
 from querator.model.placement_map import PlacedNode
+from querator.node_core import NodeCore
 from querator.placement.bootstrap import ClusterBootstrap
 from querator.placement.joining.membership import Membership, stored_map
 from querator.placement.placement import Placement
 from querator.raft.clock import Clock, RealClock
 from querator.raft.tcp.tcp_peers import TcpPeers
-from querator.rooms import Rooms
 from querator.server.admin.admin_view import Observed
 from querator.server.certificates import Dialing, server_credentials
 from querator.server.grpc_server import GrpcServer
@@ -134,7 +134,7 @@ class Node:
         self._admin_address = ""
         self._observed = Observed()
         self._identity: Identity | None = None
-        self._rooms: Rooms | None = None
+        self._core: NodeCore | None = None
         self._server: GrpcServer | None = None
         self._end_wanted = asyncio.Event()
         self._failure: BaseException | None = None
@@ -226,10 +226,10 @@ class Node:
             credentials = await asyncio.to_thread(server_credentials, self._tls)
             dial_tls = await asyncio.to_thread(Dialing, self._tls)
         forwarding = self._make_forwarding(dial_tls)
-        self._rooms = rooms = Rooms(
+        self._core = core = NodeCore(
             environment,
             clock=clock,
-            standing=ClusterBootstrap(
+            bootstrap=ClusterBootstrap(
                 cluster_id=self.identity.cluster_id,
                 node=self._said(),
                 replicas=self.identity.replicas,
@@ -238,22 +238,22 @@ class Node:
             on_failure=self.on_failure,
             on_hand_off=self._on_hand_off,
             peers=peers,
-            vicinity=self._membership,
+            peer_services=self._membership,
             forwarding=forwarding,
             log_bytes_kept=self._log_bytes_kept,
             scrub_bytes_per_s=self._scrub_bytes_per_s,
         )
-        placement, service = rooms.placement, rooms.service
-        observed.host, observed.placement, observed.service = rooms.host, placement, service
-        observed.conditions, observed.scrub = rooms.conditions, rooms.scrub
+        placement, service = core.placement, core.service
+        observed.host, observed.placement, observed.service = core.host, placement, service
+        observed.conditions, observed.scrub = core.conditions, core.scrub
         if self._trust_clock:
-            rooms.host.trust_clock()
-        await rooms.start(self._running)
+            core.host.trust_clock()
+        await core.start(self._running)
         await self._until_formed(placement)
         self._server = server = GrpcServer(
             service,
-            rooms.admin,
-            rooms.cluster,
+            core.admin,
+            core.cluster,
             listen=self._listen,
             readers=service.readers,
             forwarding=forwarding,
@@ -405,8 +405,8 @@ class Node:
         if self._failure is None:
             self._failure = self._observed.failure = error
             _log.critical("node.failed", exc_info=error)
-        if self._rooms is not None:
-            self._rooms.placement.end()
+        if self._core is not None:
+            self._core.placement.end()
         self._end_wanted.set()
 
 

@@ -61,24 +61,24 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
     closed: bool = False
 
     @property
-    def shares(self) -> int:
+    def routed_partitions(self) -> int:
         """Number of partitions over which identities and keys are distributed."""
         return self.routed or len(self.groups)
 
     @property
-    def taking(self) -> int:
+    def producing_partitions(self) -> int:
         """Number of partitions that accept items without identity or key."""
-        return min(self.shares, self.settings.partitions)
+        return min(self.routed_partitions, self.settings.partitions)
 
     @property
     def is_changing(self) -> bool:
         """Whether the number of partitions is being changed; closing ones may remain afterwards."""
-        return self.shares != self.settings.partitions or self.reopening > 0
+        return self.routed_partitions != self.settings.partitions or self.reopening > 0
 
     @property
     def opening(self) -> int:
         """Number of partitions that will accept items and do not yet."""
-        return max(0, self.settings.partitions - self.shares)
+        return max(0, self.settings.partitions - self.routed_partitions)
 
     @property
     def closing(self) -> int:

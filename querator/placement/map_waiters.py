@@ -89,8 +89,8 @@ def not_followed(asked: Queue, placed: PlacementMap, missing: Sequence[int]) -> 
     waits = f"; it waits for partitions {numbers}" if numbers else ""
     known = placed.get(asked.id)
     going_on = ""
-    if known is not None and known.shares != asked.settings.partitions:
-        going_on = f"; until then requests use {known.shares} partitions"
+    if known is not None and known.routed_partitions != asked.settings.partitions:
+        going_on = f"; until then requests use {known.routed_partitions} partitions"
     return QueratorError(
         ErrorCode.OUTCOME_UNKNOWN,
         f"the settings of queue {asked.name} are stored, and are being sent to its "

@@ -36,7 +36,7 @@ from querator.placement.map.commands import (
 from querator.placement.map.machine import PlacementEffects, PlacementMachine
 from querator.placement.map.map_follower import MapFollower
 from querator.placement.map_waiters import MapWaiters, not_closed, not_decided, not_followed
-from querator.placement.tasks.leader_tasks import Connected, HandedOver, LeaderTasks, Newcomers
+from querator.placement.tasks.leader_tasks import Connected, HandoffOutcome, LeaderTasks, Newcomers
 from querator.placement.tasks.partition_calls import here
 from querator.placement.tasks.reconcile import MachineFactory, Reconciler, ReconcileStep
 from querator.placement.tasks.repartitioning import Repartitioner
@@ -78,7 +78,7 @@ class Placement:
         machine_for: MachineFactory,
         *,
         environment: Environment,
-        standing: ClusterBootstrap,
+        bootstrap: ClusterBootstrap,
         on_failure: Callable[[BaseException], None],
         propose: Propose | None = None,
         ask: Ask | None = None,
@@ -92,18 +92,20 @@ class Placement:
         """
         self._host = host
         self._connected = connected
-        self._standing = standing
-        self._said = standing.node
+        self._bootstrap = bootstrap
+        self._description = bootstrap.node
         self._propose: Propose = propose or host.propose
-        self._reconciler = Reconciler(host, machine_for, node=standing.key, propose=self._propose)
-        self._sharing = Repartitioner(propose=self._propose, ask=ask or here(host, environment))
-        self._duties = LeaderTasks(
+        self._reconciler = Reconciler(host, machine_for, node=bootstrap.key, propose=self._propose)
+        self._repartitioner = Repartitioner(
+            propose=self._propose, ask=ask or here(host, environment)
+        )
+        self._leader_tasks = LeaderTasks(
             host,
             lambda: self.map,
-            node=standing.key,
+            node=bootstrap.key,
             propose=self._propose,
             connected=connected,
-            said=lambda: self._said,
+            said=lambda: self._description,
             newcomers=newcomers,
         )
         self._follower = MapFollower(host, environment, self._on_heard)
@@ -144,7 +146,7 @@ class Placement:
         """
         if queue not in self.pending or not self._host.leads(PLACEMENT_GROUP):
             return ()
-        there = {*self._reconciler.unconfigured.get(queue, ()), *self._sharing.missing(queue)}
+        there = {*self._reconciler.unconfigured.get(queue, ()), *self._repartitioner.missing(queue)}
         return tuple(sorted(there))
 
     def last_error(self, queue: QueueId) -> str:
@@ -175,7 +177,7 @@ class Placement:
 
     def on_partition(self, group: GroupId, effects: PartitionEffects) -> None:
         """Takes over the effects of an apply on a partition with a replica here."""
-        self._sharing.on_drained(group, effects.drained)
+        self._repartitioner.on_drained(group, effects.drained)
 
     def _on_heard(self, effects: PlacementEffects) -> None:
         if effects.map.epoch > self.map.epoch or not self._known.is_set():
@@ -190,7 +192,7 @@ class Placement:
         If a group does not open, only its partition is down, and the failure is logged.
         """
         loop = asyncio.get_running_loop()
-        replicas = self._standing.replicas
+        replicas = self._bootstrap.replicas
         machine = PlacementMachine(self._follower.listener(loop))
         await self._host.create_group(PLACEMENT_GROUP, machine, replicas)
         if len(replicas) > 1:
@@ -203,7 +205,7 @@ class Placement:
         self._work()
         # Owned: `_always` keeps them, and `stop` waits for them.
         self._always = (
-            loop.create_task(self._run(self._duties.run)),
+            loop.create_task(self._run(self._leader_tasks.run)),
             loop.create_task(self._run(self._follower.run)),
             loop.create_task(self._run(self._clear_surplus)),
             loop.create_task(self._run(self._remove_closing)),
@@ -215,7 +217,7 @@ class Placement:
         """Returns when the map lists this node with its incarnation: the node is usable from then
         on.
         """
-        own = self._standing.node
+        own = self._bootstrap.node
         while (known := self.map.node(own.name)) is None or known.key != own.key:
             await self._moved.wait()
 
@@ -313,14 +315,14 @@ class Placement:
     @property
     def description(self) -> PlacedNode:
         """This node's own description."""
-        return self._said
+        return self._description
 
     def say(self, node: PlacedNode) -> None:
         """Replaces this node's own description. The map receives it shortly afterwards."""
-        assert node.key == self._standing.key
-        self._said = node
+        assert node.key == self._bootstrap.key
+        self._description = node
 
-    async def hand_over(self, timeout_s: float) -> HandedOver:
+    async def hand_over(self, timeout_s: float) -> HandoffOutcome:
         """Transfers all leaderships of this node to others within the time. The node takes none
         again until it restarts, as far as the other nodes can be informed.
         """
@@ -331,10 +333,10 @@ class Placement:
                     await self._tell_handoff()
             except TimeoutError:
                 _log.info("placement.handoff_not_reported", error=f"no answer in {TELL_S:.0f} s")
-        return await self._duties.hand_over(until_s - asyncio.get_running_loop().time())
+        return await self._leader_tasks.hand_over(until_s - asyncio.get_running_loop().time())
 
     async def _tell_handoff(self) -> None:
-        said = self._said
+        said = self._description
         command = HandOffNode(said.name, said.incarnation, said.boots)
         try:
             await self._decided(command)
@@ -439,7 +441,7 @@ class Placement:
         def led() -> PlacementMap:
             return self.map if self._host.leads(PLACEMENT_GROUP) else _NOTHING.map
 
-        await self._sharing.run(led, lambda: self.pending)
+        await self._repartitioner.run(led, lambda: self.pending)
 
     def _step_for(self, queue_id: QueueId) -> ReconcileStep | None:
         """The next step of this node for the queue."""
@@ -448,7 +450,7 @@ class Placement:
         if queue is None:
             return None
         if queue.state is QueueState.DELETING:
-            deleted = self._standing.key in self.deleted_on.get(queue_id, ())
+            deleted = self._bootstrap.key in self.deleted_on.get(queue_id, ())
             return None if deleted else ReconcileStep.DELETE
         if self._reconciler.missing(placed, queue):
             return ReconcileStep.OPEN
@@ -471,11 +473,11 @@ class Placement:
                 await self._reconciler.delete(queue)
 
     async def _configure(self, placed: PlacementMap, queue: Queue) -> None:
-        if queue.is_changing and await self._sharing.recover(queue):
+        if queue.is_changing and await self._repartitioner.recover(queue):
             return
         await self._reconciler.configure(placed, queue)
         if queue.is_changing:
-            await self._sharing.change(queue)
+            await self._repartitioner.change(queue)
 
     @contextlib.asynccontextmanager
     async def _opening_meanwhile(self, queue_id: QueueId) -> AsyncIterator[None]:
@@ -548,7 +550,7 @@ class Placement:
     async def _form(self) -> None:
         """Proposes the first nodes to the map, while this node leads and the map has none."""
         pause_s = AGAIN_AFTER_S_MIN
-        command = FormCluster(self._standing.cluster_id, self._standing.founders)
+        command = FormCluster(self._bootstrap.cluster_id, self._bootstrap.founders)
         try:
             while not self.map.nodes and self._host.leads(PLACEMENT_GROUP):
                 try:

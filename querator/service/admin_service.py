@@ -429,7 +429,7 @@ class AdminService:
         dead = await self._live(namespace, queue.settings.dead_queue)
         homes = tuple(
             DeadTarget(name, partition, group)
-            for partition, group in enumerate(queue.groups[: queue.taking])
+            for partition, group in enumerate(queue.groups[: queue.producing_partitions])
         )
         if not item_ids:
             each: list[tuple[GroupId, tuple[int, ...]]] = [(group, ()) for group in dead.groups]

@@ -59,7 +59,7 @@ class Admission(Shares[K]):
         )
 
 
-class Held(Admission[str]):
+class ConnectionBudget(Admission[str]):
     """Unanswered work of one kind that a node holds, by connection."""
 
     __slots__ = ()
@@ -67,19 +67,19 @@ class Held(Admission[str]):
     def __init__(self, kind: str, *, calls_max: int, bytes_max: int = 0) -> None:
         super().__init__(kind, "connection", calls_max=calls_max, bytes_max=bytes_max)
 
-    def held(self, size: int = 0) -> "Holding":
+    def held(self, size: int = 0) -> "CountedCall":
         """Counts a call of this connection until the returned context ends. Raises OVERLOADED."""
         connection = CONNECTION.get()
         self.enter(connection, size, named=lambda: f"connection {connection}")
-        return Holding(self, connection, size)
+        return CountedCall(self, connection, size)
 
 
-class Holding:
+class CountedCall:
     """One call that is counted until the end of its `with` statement."""
 
     __slots__ = ("_connection", "_held", "_size")
 
-    def __init__(self, held: Held, connection: str, size: int) -> None:
+    def __init__(self, held: ConnectionBudget, connection: str, size: int) -> None:
         self._held = held
         self._connection = connection
         self._size = size
@@ -101,7 +101,7 @@ class Ticket:
     __slots__ = ("_budget", "_group", "_sending", "_size")
 
     def __init__(
-        self, sending: "Sending", budget: "Admission[GroupId]", group: GroupId, size: int
+        self, sending: "PartitionBudget", budget: "Admission[GroupId]", group: GroupId, size: int
     ) -> None:
         """`budget`: the budget of `sending` that the call has entered."""
         self._sending = sending
@@ -128,7 +128,7 @@ class Ticket:
         self._budget.remove(self._group, self._size)
 
 
-class Sending:
+class PartitionBudget:
     """Work of one kind on its way to partitions."""
 
     def __init__(self, kind: str, *, calls_max: int, bytes_max: int = 0) -> None:

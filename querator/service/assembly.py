@@ -17,7 +17,7 @@ from querator.model.limits import (
     PRODUCES_WAITING_MAX,
     SETTLES_WAITING_MAX,
 )
-from querator.service.admission import Held, Sending
+from querator.service.admission import ConnectionBudget, PartitionBudget
 from querator.service.departed import Departed
 from querator.service.events import ServiceEvents
 from querator.service.exchange.node_exchange import NodeExchange
@@ -97,13 +97,15 @@ def assemble(
     )
     mover = Mover(router, directory, environment, damage)
     departed = Departed(router, directory, environment)
-    produces = Held("produces", calls_max=PRODUCES_HELD_MAX, bytes_max=PRODUCE_BYTES_HELD_MAX)
-    settles = Held("settles", calls_max=settles_max)
-    leases = Held("lease calls and streams", calls_max=leases_max)
+    produces = ConnectionBudget(
+        "produces", calls_max=PRODUCES_HELD_MAX, bytes_max=PRODUCE_BYTES_HELD_MAX
+    )
+    settles = ConnectionBudget("settles", calls_max=settles_max)
+    leases = ConnectionBudget("lease calls and streams", calls_max=leases_max)
     producing = ProduceService(
         router,
         directory,
-        budget=Sending("produces", calls_max=produces_max, bytes_max=produce_bytes_max),
+        budget=PartitionBudget("produces", calls_max=produces_max, bytes_max=produce_bytes_max),
         durable=durable,
     )
     settling = SettleService(
@@ -111,7 +113,7 @@ def assemble(
         directory,
         clock=clock,
         calls=settles,
-        budget=Sending("settles", calls_max=settles_max),
+        budget=PartitionBudget("settles", calls_max=settles_max),
     )
     exchange = None
     if forwarder is not None:
@@ -132,7 +134,7 @@ def assemble(
         directory=directory,
         supplies=supplies,
         dispatchers=dispatchers,
-        elsewhere=exchange,
+        other_nodes=exchange,
         settling=settling,
         damage=damage,
         environment=environment,

@@ -31,7 +31,7 @@ from querator.model.txn_calls import (
     StageReply,
     TxnList,
 )
-from querator.service.admission import Held
+from querator.service.admission import ConnectionBudget
 from querator.service.events import ServiceEvents
 from querator.service.exchange.node_exchange import NodeExchange
 from querator.service.lease.calls import LeaseService
@@ -76,7 +76,7 @@ class QueueService:
         producing: ProduceService,
         settling: SettleService,
         transactions: TransactionService,
-        admissions: tuple[Held, Held, Held],
+        admissions: tuple[ConnectionBudget, ConnectionBudget, ConnectionBudget],
     ) -> None:
         """`admissions` count accepted calls that are not answered: produces, settles, and lease
         calls with streams. `exchange` handles requests of other nodes; None on a single node.
@@ -108,7 +108,7 @@ class QueueService:
             queue = await self.directory.find(namespace, name)
             leaders = tuple(
                 self.router.name if route.local else route.leader
-                for route in self.router.routes(queue)[: queue.shares]
+                for route in self.router.routes(queue)[: queue.routed_partitions]
             )
         placed = self.router.map
         nodes = tuple((node.name, node.client_address) for node in placed.nodes)

@@ -45,7 +45,7 @@ from querator.model.ids import (
 )
 from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.queues import Queue
-from querator.service.admission import Held, Sending
+from querator.service.admission import ConnectionBudget, PartitionBudget
 from querator.service.produce.split import merged_error
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import each
@@ -172,7 +172,7 @@ async def settle(
     queue: Queue,
     call: CompleteCall | RetryCall,
     *,
-    budget: Sending,
+    budget: PartitionBudget,
     deadline: float | None,
 ) -> SettleReply:
     """One outcome per lease, in order; `budget` as in `Router.call`. Raises QueratorError when all
@@ -221,7 +221,7 @@ async def extend(
     call: ExtendCall,
     *,
     clock: "Clock",
-    budget: Sending,
+    budget: PartitionBudget,
     deadline: float | None,
 ) -> ExtendReply:
     """One outcome per lease in order, or for a client by partition and lease. Raises QueratorError
@@ -310,7 +310,7 @@ async def _ask(
     queue: Queue,
     shares: Sequence[Share],
     command: Settle,
-    budget: Sending,
+    budget: PartitionBudget,
     deadline: float | None,
 ) -> Sequence[object]:
     """The answer of each partition, or its error."""
@@ -337,8 +337,8 @@ class SettleService:
         directory: QueueDirectory,
         *,
         clock: "Clock",
-        calls: Held,
-        budget: Sending,
+        calls: ConnectionBudget,
+        budget: PartitionBudget,
     ) -> None:
         """`calls` counts unanswered calls, `budget` their commands."""
         self._router = router

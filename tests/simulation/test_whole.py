@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from querator.rooms import Rooms
+from querator.node_core import NodeCore
 from tests.simulation import whole
 from tests.simulation.seeds import known
 from tests.simulation.timeline import MS, SECOND
@@ -89,11 +89,11 @@ def test_no_two_starts_of_nodes_name_leases_alike(fault: str, monkeypatch: pytes
     """Nor do starts of one node on several copies of its data, which count the same starts."""
     born: list[str] = []
 
-    def noted(*args: Any, **more: Any) -> Rooms:
+    def noted(*args: Any, **more: Any) -> NodeCore:
         born.append(more["born"])
-        return Rooms(*args, **more)
+        return NodeCore(*args, **more)
 
-    monkeypatch.setattr(node, "Rooms", noted)
+    monkeypatch.setattr(node, "NodeCore", noted)
     profile = replace(
         draw(1, random.Random(1)),
         nodes=3, faults=(fault,), faulty_us=10 * SECOND, fault_every_us=700 * MS, winding=False,

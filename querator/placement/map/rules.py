@@ -274,7 +274,7 @@ def _with_other_number(view: View, queue: Queue, updated: Queue) -> Change:
     """The change for `updated`, which has another number of partitions than the queue."""
     settings, configured = updated.settings, view.configured[queue.id]
     also = _with_other_targets(view.map, queue)
-    if queue.state is QueueState.ACTIVE and settings.partitions == queue.shares:
+    if queue.state is QueueState.ACTIVE and settings.partitions == queue.routed_partitions:
         # The current change is given up.
         undone = _reopening(updated)
         return Change(QueueUpdated(undone), put=undone, configured=configured, also=also)
@@ -285,7 +285,9 @@ def _with_other_number(view: View, queue: Queue, updated: Queue) -> Change:
     if refusal is not None:
         return Change(refusal)
     new = tuple(GroupId(view.map.next_group + step) for step in range(more))
-    updated = msgspec.structs.replace(updated, groups=(*queue.groups, *new), routed=queue.shares)
+    updated = msgspec.structs.replace(
+        updated, groups=(*queue.groups, *new), routed=queue.routed_partitions
+    )
     return Change(
         QueueUpdated(updated),
         put=updated,
@@ -306,8 +308,8 @@ def _refuse_while_changing(queue: Queue) -> Refusal | None:
     if queue.state is QueueState.ACTIVE and not queue.is_changing:
         return None
     doing = (
-        f"its partitions are being changed from {queue.shares} to {queue.settings.partitions}; "
-        f"partitions={queue.shares} undoes that"
+        f"its partitions are being changed from {queue.routed_partitions} to "
+        f"{queue.settings.partitions}; partitions={queue.routed_partitions} undoes that"
     )
     if queue.reopening:
         doing = "a change of its partitions is being undone; wait"
@@ -388,7 +390,7 @@ def _routed(view: View, command: QueueRouted) -> Change:
         return Change(Done())
     expected = (queue.routing + 1, queue.settings.partitions)
     if queue.reopening:
-        expected = (queue.reopening, queue.shares)
+        expected = (queue.reopening, queue.routed_partitions)
     if (command.routing, command.partitions) != expected:
         return Change(Done())
     routed = msgspec.structs.replace(

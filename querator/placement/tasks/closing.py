@@ -69,8 +69,8 @@ class _Look:
 class PartitionClosing:
     """Belongs to one event loop."""
 
-    def __init__(self, telling: PartitionCalls) -> None:
-        self._telling = telling
+    def __init__(self, partition_calls: PartitionCalls) -> None:
+        self._partition_calls = partition_calls
         self._looks: dict[QueueId, _Look] = {}
 
     async def run(
@@ -119,7 +119,7 @@ class PartitionClosing:
             return seen
         first_seqs = tuple(one.next_seq for one in going)
         command = PartitionsEmpty(queue.id, queue.routing, left, first_seqs)
-        await self._telling.accepted(PLACEMENT_GROUP, command)
+        await self._partition_calls.accepted(PLACEMENT_GROUP, command)
         _log.info(
             "placement.partitions_closed", queue=queue.name, queue_id=queue.id, remaining=left
         )
@@ -151,7 +151,9 @@ class PartitionClosing:
         )
 
     async def _look_at(self, groups: Sequence[GroupId]) -> Seen:
-        return await self._telling.all([partial(self._telling.closure, group) for group in groups])
+        return await self._partition_calls.all(
+            [partial(self._partition_calls.closure, group) for group in groups]
+        )
 
 
 def _is_closing(queue: Queue) -> bool:

@@ -40,7 +40,13 @@ from querator.placement.map.majorities import is_deleting
 from querator.placement.tasks.balancing import next_places, planned
 from querator.placement.tasks.group_worklist import GroupWorklist, some_at_once
 from querator.placement.tasks.plan import Placing
-from querator.placement.tasks.steps import HandOver, has_settled, heir, moves_home, next_step
+from querator.placement.tasks.steps import (
+    LeadershipTransfer,
+    has_settled,
+    moves_home,
+    next_step,
+    transfer_target,
+)
 from querator.raft.configuration import Change
 from querator.raft.host import Host
 
@@ -61,7 +67,7 @@ Connected = Callable[[], Mapping[NodeKey, PlacedNode]]
 _log = telemetry.logger(__name__)
 
 
-class HandedOver(msgspec.Struct, frozen=True):
+class HandoffOutcome(msgspec.Struct, frozen=True):
     """The outcome of a handover of all leaderships. `left` are groups that no other node could take
     over.
     """
@@ -226,7 +232,7 @@ class LeaderTasks:
             and self._placed().preferred(group) == self._node
         )
 
-    def _next(self, group: GroupId) -> Change | HandOver | None:
+    def _next(self, group: GroupId) -> Change | LeadershipTransfer | None:
         status, placed = self._host.status(group), self._placed().placed(group)
         if status is None or placed is None:
             return None
@@ -250,7 +256,7 @@ class LeaderTasks:
         """Takes the next steps of one group, until one is refused or none is left."""
         try:
             while self._host.leads(group) and (step := self._next(group)) is not None:
-                if isinstance(step, HandOver):
+                if isinstance(step, LeadershipTransfer):
                     self._declined.setdefault(group, Counter())[step.to] += 1
                     await self._host.transfer(group, step.to)
                     del self._declined[group]
@@ -315,7 +321,7 @@ class LeaderTasks:
         _log.debug("placement.leadership_transferred", group=group, to=to)
         return True
 
-    async def hand_over(self, timeout_s: float) -> HandedOver:
+    async def hand_over(self, timeout_s: float) -> HandoffOutcome:
         """Transfers all leaderships that other nodes can take over, within the timeout. From then
         on this node transfers any leadership that it gets.
         """
@@ -327,7 +333,7 @@ class LeaderTasks:
             if not await self._hand_over_some(given):
                 await asyncio.sleep(HANDING_PAUSE_S)
         kept = tuple(sorted(self._host.led_groups))
-        return HandedOver(moved=given.total(), left=kept)
+        return HandoffOutcome(moved=given.total(), left=kept)
 
     async def _hand_over_some(self, given: Counter[NodeKey]) -> bool:
         """Transfers leaderships concurrently and counts them; whether there were some and all
@@ -362,7 +368,7 @@ class LeaderTasks:
             status = self._host.status(group)
             if status is None:
                 continue
-            to = heir(
+            to = transfer_target(
                 status,
                 self._placed().preferred(group),
                 able - {self._node},

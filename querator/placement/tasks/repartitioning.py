@@ -104,7 +104,7 @@ def _is_closed(queue: Queue, seen: Sequence[Closure | None]) -> bool:
 
 def _behind(queue: Queue, seen: Sequence[Closure | None]) -> list[int]:
     """Numbers of the partitions that answer and were away when the queue was reopened."""
-    later = range(queue.shares, queue.settings.partitions)
+    later = range(queue.routed_partitions, queue.settings.partitions)
     return [
         number
         for number, one in enumerate(seen)
@@ -116,7 +116,7 @@ def _check_changes(queue: Queue, seen: Sequence[Closure]) -> None:
     """Raises UNAVAILABLE when too many changes are unfinished for the keys."""
     if any(
         sum(version <= queue.routing for version, _, _ in one.changes) >= KEY_CHANGES_MAX
-        for one in seen[: queue.shares]
+        for one in seen[: queue.routed_partitions]
     ):
         message = (
             f"the last {KEY_CHANGES_MAX} changes of the partitions of queue {queue.name} are not "
@@ -128,8 +128,8 @@ def _check_changes(queue: Queue, seen: Sequence[Closure]) -> None:
 def _undone(queue: Queue, reason: str, again_ms: int) -> QueratorError:
     return QueratorError(
         ErrorCode.UNAVAILABLE,
-        f"the change of queue {queue.name} from {queue.shares} to {queue.settings.partitions} "
-        f"partitions was undone, and is tried again: {reason}",
+        f"the change of queue {queue.name} from {queue.routed_partitions} to "
+        f"{queue.settings.partitions} partitions was undone, and is tried again: {reason}",
         retry_delay_ms=again_ms,
     )
 
@@ -162,7 +162,7 @@ class Repartitioner:
         the caller then retries.
         """
         if not queue.reopening:
-            seen = await self._seen(queue, queue.groups[: queue.shares])
+            seen = await self._seen(queue, queue.groups[: queue.routed_partitions])
             if None not in seen or not _is_closed(queue, seen):
                 return False
             return await self._undo(queue)
@@ -177,7 +177,7 @@ class Repartitioner:
         self._check_pause(queue)
         seen = await self._all_seen(queue)
         _check_changes(queue, seen)
-        since_ms = [0] * queue.shares
+        since_ms = [0] * queue.routed_partitions
         if not _is_closed(queue, seen):
             since_ms = await self._hand_over(queue, since_ms)
         try:
@@ -200,7 +200,7 @@ class Repartitioner:
                 "placement.routing_changed",
                 queue=queue.name,
                 queue_id=queue.id,
-                before=queue.shares,
+                before=queue.routed_partitions,
                 partitions=queue.settings.partitions,
             )
             self._look.set()
@@ -210,10 +210,14 @@ class Repartitioner:
         it.
         """
         routing, partitions = queue.routing + 1, queue.settings.partitions
-        await self._command(queue, Route(routing, partitions, open=False, before=queue.shares))
+        await self._command(
+            queue, Route(routing, partitions, open=False, before=queue.routed_partitions)
+        )
         await self._nothing_pinned(queue)
         await self._hand_over(queue, since_ms)
-        await self._command(queue, Route(routing, partitions, open=True, before=queue.shares))
+        await self._command(
+            queue, Route(routing, partitions, open=True, before=queue.routed_partitions)
+        )
         done = await self.telling.accepted(
             PLACEMENT_GROUP, QueueRouted(queue.id, routing, partitions)
         )
@@ -244,17 +248,17 @@ class Repartitioner:
         partition beyond the number never accepts moves again.
         """
         groups = queue.groups
-        if queue.settings.partitions > queue.shares:
-            groups = groups[: queue.shares]
-        route = Route(queue.reopening, queue.shares, open=True)
+        if queue.settings.partitions > queue.routed_partitions:
+            groups = groups[: queue.routed_partitions]
+        route = Route(queue.reopening, queue.routed_partitions, open=True)
         await self.telling.all([partial(self.telling.taken, group, route) for group in groups])
-        command = QueueRouted(queue.id, queue.reopening, queue.shares)
+        command = QueueRouted(queue.id, queue.reopening, queue.routed_partitions)
         await self.telling.accepted(PLACEMENT_GROUP, command)
         _log.warning(
             "placement.routing_undone",
             queue=queue.name,
             queue_id=queue.id,
-            partitions=queue.shares,
+            partitions=queue.routed_partitions,
             asked=queue.settings.partitions,
             missing=self.missing(queue.id),
         )
@@ -311,7 +315,9 @@ class Repartitioner:
         first: FactsPage | None = None
         after = b""
         while True:
-            query = FactsQuery(group, queue.shares, queue.settings.partitions, after, since_ms)
+            query = FactsQuery(
+                group, queue.routed_partitions, queue.settings.partitions, after, since_ms
+            )
             page = await self.telling.ask(group, query)
             assert isinstance(page, FactsPage)
             if page.redating or (first is not None and not page.is_after(first)):
@@ -409,7 +415,7 @@ class Repartitioner:
                         partial(self._unhold, group, Unhold(version, masks.to_bytes(mine)))
                     )
         behind = _behind(queue, seen)
-        route = Route(queue.routing, queue.shares, open=True)
+        route = Route(queue.routing, queue.routed_partitions, open=True)
         telling += [partial(self.telling.taken, queue.groups[number], route) for number in behind]
         if not behind and all(one is not None and not one.changes for one in seen):
             self._settled[queue.id] = queue.routing

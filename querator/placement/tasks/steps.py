@@ -41,7 +41,7 @@ may be the one that gave it away because it is about to stop.
 _NOBODY: Final[Mapping[NodeKey, int]] = {}
 
 
-class HandOver(msgspec.Struct, frozen=True):
+class LeadershipTransfer(msgspec.Struct, frozen=True):
     to: NodeKey
 
 
@@ -52,7 +52,7 @@ def next_step(
     own: int,
     lost: Callable[[NodeKey], bool] = lambda _: False,
     declined: Mapping[NodeKey, int] = _NOBODY,
-) -> Change | HandOver | None:
+) -> Change | LeadershipTransfer | None:
     """The next step of the leader, whose replica is `own`; None when there is none. `lost` returns
     whether a node will never be heard again, `declined` has how often a node did not accept the
     leadership.
@@ -83,7 +83,7 @@ def next_step(
         if replica.voter
     )
     if own not in wanted and heirs:
-        return HandOver(heirs[0][-1])
+        return LeadershipTransfer(heirs[0][-1])
     return None
 
 
@@ -125,7 +125,7 @@ def moves_home(
     return any(follower.node == preferred for follower in may_take_over(status, able))
 
 
-def heir(
+def transfer_target(
     status: GroupStatus,
     preferred: NodeKey | None,
     able: Collection[NodeKey],

@@ -54,7 +54,7 @@ _LATER_S: Final = 0.001
 
 PROMPT_S: Final = 0.02
 """A follower that was heard within this is expected to answer soon."""
-GIVES_WAY_S: Final = 3.0
+BLOCKING_S_MAX: Final = 3.0
 """A leader that hinders the others waits this long for their entries. It is longer than a node that
 is not heard any more still counts as heard.
 """
@@ -83,7 +83,7 @@ class Member(Voter):
         """The progress of every other replica, while this one leads."""
         self.damaged: list[AttachmentDamaged] = []
         """Attachments that could not be sent; the reader of this list clears it."""
-        self._hinders_s: float | None = None
+        self._blocking_since_s: float | None = None
         """Since when it leads and hinders the others."""
         self.read_round = 0
         super().__init__(
@@ -259,12 +259,12 @@ class Member(Voter):
         elif led and (not self.leads or self._should_step_down()):
             # No majority answers, or a majority could continue with another leader. No voter that
             # still hears this leader would soon stand for election.
-            if (heir := self.heir()) is not None:
+            if (heir := self.transfer_target()) is not None:
                 self._send(heir, TimeoutNow(self.term))
             self._become_follower()
             self._SyncObj__raftLeader = None
             self._set_deadline(self._clock.monotonic_s())
-        self._stands = False
+        self._may_campaign = False
         assert self.term >= term
         assert commit <= self.commit_index <= self._journal.last_index
         if not self.is_only_voter:
@@ -282,16 +282,18 @@ class Member(Voter):
         """
         others = [self.progress[id_] for id_ in self._voters & self.progress.keys()]
         if not any(one.unsent > self.commit_index for one in others):
-            self._hinders_s = None
+            self._blocking_since_s = None
             return False
         now_s = self._clock.monotonic_s()
         heard_after_s = now_s - self._getConf().leaderFallbackTimeout
         heard = sum(one.heard_s > heard_after_s for one in others)
         if heard <= len(self._voters) / 2:
-            self._hinders_s = None
-        elif self._hinders_s is None:
-            self._hinders_s = now_s
-        return self._hinders_s is not None and now_s - self._hinders_s > GIVES_WAY_S
+            self._blocking_since_s = None
+        elif self._blocking_since_s is None:
+            self._blocking_since_s = now_s
+        return (
+            self._blocking_since_s is not None and now_s - self._blocking_since_s > BLOCKING_S_MAX
+        )
 
     def applied(self, index: int) -> None:
         """Records that entries up to `index` are applied in the open transaction."""
@@ -364,7 +366,7 @@ class Member(Voter):
 
     # --- transfer (Ongaro, section 3.10) -----------------------------------------------
 
-    def may_lead(self, replica: int) -> bool:
+    def is_caught_up(self, replica: int) -> bool:
         """Whether the replica is a voter and has all of the log."""
         progress = self.progress.get(replica)
         return (
@@ -373,7 +375,7 @@ class Member(Voter):
             and progress.match == self._journal.last_index
         )
 
-    def heir(self, *, able: bool = False) -> int | None:
+    def transfer_target(self, *, able: bool = False) -> int | None:
         """The voter that is best suited to lead next. Criteria, in this order: committed entries, a
         right clock, being heard, and the log. `able`: only a voter that is heard and has a right
         clock, or None.
@@ -381,7 +383,7 @@ class Member(Voter):
         heard_after_s = self._clock.monotonic_s() - self._getConf().leaderFallbackTimeout
         found = []
         for id_ in self._voters & self.progress.keys():
-            progress, right = self.progress[id_], self._skew.may_lead(self._nodes[id_])
+            progress, right = self.progress[id_], self._skew.has_right_clock(self._nodes[id_])
             heard = progress.heard_s > heard_after_s
             complete = progress.match >= self.commit_index
             if not able or (right and heard and progress.heartbeat_suffices):
@@ -390,7 +392,7 @@ class Member(Voter):
 
     def hand_to(self, replica: int) -> None:
         """Asks the replica to stand for election at once."""
-        assert self.may_lead(replica)
+        assert self.is_caught_up(replica)
         self._send(replica, TimeoutNow(self.term))
 
     # --- heartbeats ----------------------------------------------------------------

@@ -123,19 +123,22 @@ class Skew:
                 self._compare()
 
     def _compare(self) -> None:
-        was_beyond = self.beyond
+        was_beyond = self.clock_is_wrong
         self.ms = self._median_near(0)
-        if self.beyond != was_beyond:
-            tell = _log.warning if self.beyond else _log.info
-            tell("clock.skew_exceeded" if self.beyond else "clock.skew_ended", ahead_ms=-self.ms)
-        self._differs = None if self.beyond else self._furthest()
+        if self.clock_is_wrong != was_beyond:
+            tell = _log.warning if self.clock_is_wrong else _log.info
+            tell(
+                "clock.skew_exceeded" if self.clock_is_wrong else "clock.skew_ended",
+                ahead_ms=-self.ms,
+            )
+        self._differs = None if self.clock_is_wrong else self._furthest()
 
     def _furthest(self) -> tuple[NodeKey, int] | None:
         far = [
             (node, ahead_ms)
             for node in self._samples
             if abs(ahead_ms := self._ahead_ms(node)) > CLOCK_SKEW_MS_MAX
-            and self.may_lead(node)
+            and self.has_right_clock(node)
             and self._is_fresh(node)
         ]
         return max(far, key=lambda one: abs(one[1]), default=None)
@@ -196,11 +199,11 @@ class Skew:
     # --- what follows from it ------------------------------------------------------
 
     @property
-    def beyond(self) -> bool:
+    def clock_is_wrong(self) -> bool:
         """Whether this node leads only when no other node can."""
         return abs(self.ms) > CLOCK_SKEW_MS_MAX
 
-    def may_lead(self, node: NodeKey) -> bool:
+    def has_right_clock(self, node: NodeKey) -> bool:
         """Whether the clock of another node lets it lead, as far as this node knows."""
         if node not in self._samples:
             return True

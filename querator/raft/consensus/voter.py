@@ -40,7 +40,7 @@ _FIRST_ELECTION_S: Final = 0.05
 """The preferred replica in a new group stands after this."""
 _LEADER_GONE_S: Final = 0.25
 """When the connection to the leader breaks, its followers stand within this."""
-_WAIVED_MAX: Final = 10
+_SKIPPED_ELECTIONS_MAX: Final = 10
 """Elections in a row that a replica leaves to the others, on a node with a wrong clock or a hanging
 event loop. The others may lack entries that it has, and then none of them can lead: it stands, and
 hands over to a replica that it has brought up to date.
@@ -88,8 +88,8 @@ class Voter(PySyncObjEngine):
         self._votes: set[int] = set()
         self._pre_votes: set[int] | None = None
         """Replicas that would vote for it in the next term; None when it does not ask."""
-        self._waived = 0
-        self._stands = False
+        self._skipped_elections = 0
+        self._may_campaign = False
         """Whether the next tick may begin an election."""
         self._transferred = False
         self._heard_s = float("-inf")
@@ -178,13 +178,13 @@ class Voter(PySyncObjEngine):
         if (
             self._SyncObj__raftState != FOLLOWER
             or self._SyncObj__raftCurrentTerm != term
-            or self._stands
+            or self._may_campaign
             or self._pre_votes is not None
             or followed is None
             or followed.id != leader
         ):
             return False
-        self._waived = 0
+        self._skipped_elections = 0
         self._heard_s = now_s
         self._set_deadline(now_s)
         return True
@@ -197,12 +197,12 @@ class Voter(PySyncObjEngine):
         if term == self.term and self.leads:
             raise Diverged(f"replica {leader} leads in term {term} as well")
         # A message that the leader sent right after `TimeoutNow` does not cancel that.
-        told = self._stands and self._transferred and term == self.term
+        told = self._may_campaign and self._transferred and term == self.term
         self.waits_for_clock = False
         if term > self.term:
             self._SyncObj__setCurrentTerm(term, None)
         self._become_follower()
-        self._waived = 0
+        self._skipped_elections = 0
         self._SyncObj__raftLeader = Node(leader)
         self._heard_s = now_s
         self._set_deadline(now_s)
@@ -214,7 +214,7 @@ class Voter(PySyncObjEngine):
         self._SyncObj__setState(FOLLOWER)
         self._pre_votes = None
         self._votes.clear()
-        self._stands = self._transferred = False
+        self._may_campaign = self._transferred = False
 
     def _step_down(self, term: int) -> None:
         """Adopts a higher term."""
@@ -247,13 +247,13 @@ class Voter(PySyncObjEngine):
         if self.is_only_voter and not self._clock_allows():
             self._SyncObj__raftElectionDeadline = self._clock.monotonic_s() + _LOOK_AT_CLOCK_S
             return
-        if self.is_only_voter or self._stands:
-            self._stands = True
+        if self.is_only_voter or self._may_campaign:
+            self._may_campaign = True
             return
         self._SyncObj__raftElectionDeadline = self._clock.monotonic_s() + self._again_s()
         self._SyncObj__raftLeader = None
-        if self._unfit and self._waived < _WAIVED_MAX:
-            self._waived += 1
+        if self._unfit and self._skipped_elections < _SKIPPED_ELECTIONS_MAX:
+            self._skipped_elections += 1
             return
         # A candidate stays a candidate: votes of its last election may still arrive.
         self._pre_votes = {self.id}
@@ -264,7 +264,7 @@ class Voter(PySyncObjEngine):
     @property
     def _unfit(self) -> bool:
         """Whether its node leads only when no other node can."""
-        return self._skew.beyond or self._loop_watch.hangs
+        return self._skew.clock_is_wrong or self._loop_watch.hangs
 
     def _clock_allows(self) -> bool:
         """Whether the wall clock allows it to stand."""
@@ -336,11 +336,11 @@ class Voter(PySyncObjEngine):
             self._pre_votes.add(sender)
             if not self._is_majority(self._pre_votes):
                 return
-            if self._clock_allows() or self._waived >= _WAIVED_MAX:
+            if self._clock_allows() or self._skipped_elections >= _SKIPPED_ELECTIONS_MAX:
                 self._stand()
             else:
                 # It asks again with the next deadline.
-                self._waived += 1
+                self._skipped_elections += 1
                 self._pre_votes = None
         elif self._SyncObj__raftState == CANDIDATE and reply.term == self.term:
             self._votes.add(sender)
@@ -353,7 +353,7 @@ class Voter(PySyncObjEngine):
     def _stand(self) -> None:
         """Lets the next tick begin an election."""
         self._pre_votes = None
-        self._stands = True
+        self._may_campaign = True
         self._SyncObj__raftElectionDeadline = float("-inf")
 
     def _on_timeout_now(self, sender: int, message: TimeoutNow) -> None:
@@ -377,11 +377,11 @@ class Voter(PySyncObjEngine):
 
     def _SyncObj__generateRaftTimeout(self) -> float:
         conf = self._getConf()
-        if self._stands:
+        if self._may_campaign:
             return self._again_s()
         spread: float = conf.raftMaxTimeout - conf.raftMinTimeout
         return float(conf.raftMinTimeout) + spread * self._chance.random()
 
     def _SyncObj__connectedToAnyone(self) -> bool:
         """Allows or blocks an election in the library."""
-        return self._stands
+        return self._may_campaign

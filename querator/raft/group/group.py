@@ -304,7 +304,7 @@ class Group:
         )
         if self.leader_term is not None:
             self.leader_term.check_clock()
-            unfit = self._skew.beyond or self._loop_watch.hangs or self._lacks_room
+            unfit = self._skew.clock_is_wrong or self._loop_watch.hangs or self._lacks_room
             if unfit or self.leader_term.by_others_clocks:
                 self.leader_term.transfer_away()
             self.leader_term.continue_transfer(outcome)

@@ -247,7 +247,7 @@ class LeaderTerm:
         elif self._transfer is not None:
             message = f"group {self._group} is being handed over already"
             error = QueratorError(ErrorCode.UNAVAILABLE, message)
-        elif not self._skew.may_lead(target.node):
+        elif not self._skew.has_right_clock(target.node):
             message = f"the clock of {node_name(request.to)} is wrong"
             error = QueratorError(ErrorCode.UNAVAILABLE, message)
         if error is not None or target is None or target.id == self._member.id:
@@ -262,7 +262,7 @@ class LeaderTerm:
         now_s = self._clock.monotonic_s()
         if self._transfer is not None or now_s - self._offered_s < HAND_AWAY_AGAIN_S:
             return
-        heir = self._member.heir(able=True)
+        heir = self._member.transfer_target(able=True)
         replica = None if heir is None else configuration.find(self._journal.replicas, heir)
         if replica is not None:
             self._offered_s = now_s
@@ -284,7 +284,7 @@ class LeaderTerm:
             self._end_transfer(request, QueratorError(ErrorCode.UNAVAILABLE, message), outcome)
             return
         target = configuration.of_node(self._journal.replicas, request.to)
-        if target is not None and not self._handed and self._member.may_lead(target.id):
+        if target is not None and not self._handed and self._member.is_caught_up(target.id):
             self._handed = True
             self._member.hand_to(target.id)
 

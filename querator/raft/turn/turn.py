@@ -433,7 +433,7 @@ class Turns:
     def _hear_clock(self, node: NodeKey, wall_ms: int) -> None:
         if wall_ms:
             self.skew.record_clock(node, wall_ms)
-        if self.skew.beyond:
+        if self.skew.clock_is_wrong:
             # The led groups must hand over their leaderships.
             self._dirty.update(self._heartbeats.led)
 

@@ -11,7 +11,7 @@ from querator.model.ids import QueueId
 from querator.model.limits import REPLY_BYTES_DEFAULT
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
-from querator.service.admission import Held
+from querator.service.admission import ConnectionBudget
 from querator.service.lease.dispatcher import LeaseDispatcher, OtherNodes
 from querator.service.lease.replies import PayloadCache, load
 from querator.service.lease.subscriptions import Subscription
@@ -42,23 +42,23 @@ class LeaseService:
         directory: QueueDirectory,
         supplies: Supplies,
         dispatchers: dict[QueueId, LeaseDispatcher],
-        elsewhere: OtherNodes | None,
+        other_nodes: OtherNodes | None,
         settling: SettleService,
         damage: DamagedBlocks,
         environment: "Environment",
         cache: PayloadCache,
         clock: "Clock",
-        calls: Held,
+        calls: ConnectionBudget,
     ) -> None:
         """`dispatchers`: by queue, of the queues that this node has leased from. This service keeps
-        them; the exchange with other nodes reads them. `elsewhere` is None when there are no other
-        nodes. `calls` counts unanswered calls and open streams.
+        them; the exchange with other nodes reads them. `other_nodes` is None when there are no
+        other nodes. `calls` counts unanswered calls and open streams.
         """
         self._router = router
         self._directory = directory
         self._supplies = supplies
         self._dispatchers = dispatchers
-        self._elsewhere = elsewhere
+        self._other_nodes = other_nodes
         self._settling = settling
         self._damage = damage
         self._environment = environment
@@ -83,8 +83,8 @@ class LeaseService:
         routes = self._router.routes(queue)
         if not call.wait_ms and not any(route.is_reachable for route in routes):
             raise leaderless(self._router, queue)
-        if not call.wait_ms and self._elsewhere is not None:
-            await self._elsewhere.look_around(queue)
+        if not call.wait_ms and self._other_nodes is not None:
+            await self._other_nodes.look_around(queue)
         dispatcher = self._dispatcher(queue)
         pinned = None
         if call.partition is not None:
@@ -152,7 +152,7 @@ class LeaseService:
                 self._supplies_of(queue),
                 router=self._router,
                 clock=self._clock,
-                elsewhere=self._elsewhere,
+                other_nodes=self._other_nodes,
             )
         return dispatcher
 
@@ -193,8 +193,8 @@ class LeaseService:
             error = gone(queue)
             dispatcher.end(error)
             del self._dispatchers[queue_id]
-            if self._elsewhere is not None:
-                self._elsewhere.forget(dispatcher)
+            if self._other_nodes is not None:
+                self._other_nodes.forget(dispatcher)
             self._end_streams(error, queue_id)
 
     def _end_streams(self, error: QueratorError, queue_id: QueueId) -> None:

@@ -109,17 +109,17 @@ class LeaseDispatcher:
         *,
         router: Router,
         clock: "Clock",
-        elsewhere: "OtherNodes | None" = None,
+        other_nodes: "OtherNodes | None" = None,
     ) -> None:
-        """`elsewhere` is None when there are no other nodes."""
+        """`other_nodes` is None when there are no other nodes."""
         self.queue_id = queue_id
         self.supplies: tuple[PartitionSupply, ...] = ()
-        self._elsewhere = elsewhere
+        self._other_nodes = other_nodes
         self._router = router
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._members: dict[Waiter, None] = {}
-        self._hasty: dict[Waiter, None] = {}
+        self._impatient: dict[Waiter, None] = {}
         """The members that are not patient."""
         self._parked = FairQueue()
         self._pinned: dict[PartitionSupply, dict[Waiter, None]] = {}
@@ -161,7 +161,7 @@ class LeaseDispatcher:
             self._finish(waiter)
             return
         if not waiter.patient:
-            self._hasty[waiter] = None
+            self._impatient[waiter] = None
         self._park(waiter)
         self._wake()
 
@@ -288,16 +288,16 @@ class LeaseDispatcher:
             allot(self._askable(), self._parked, asks)
         for supply, asking in asks.items():
             self._ask(supply, asking if supply.route.local else within_a_frame(asking))
-        if self._hasty:
+        if self._impatient:
             self._dismiss()
-        if self._elsewhere is not None and self._members:
-            self._elsewhere.wanting(self)
+        if self._other_nodes is not None and self._members:
+            self._other_nodes.wanting(self)
 
     def _askable(self) -> Iterable[PartitionSupply]:
         """Open partitions that do not rest. While a waiter is not patient, all open partitions."""
         return (
             self._open
-            if self._hasty
+            if self._impatient
             else (supply for supply in self._open if not supply.is_resting)
         )
 
@@ -325,8 +325,8 @@ class LeaseDispatcher:
                 waiter.state = WaiterState.ASKING
         asked = "" if supply.route.local else supply.route.leader
         then = partial(self._on_lease_answered, supply, asked, asks, self._clock.monotonic_s())
-        if self._elsewhere is not None and not supply.route.local:
-            self._elsewhere.on_lease_asked(self, supply)
+        if self._other_nodes is not None and not supply.route.local:
+            self._other_nodes.on_lease_asked(self, supply)
         self._router.post(supply.route, Lease(tuple(ask.caller for ask in asks)), then=then)
         for ask in asks:
             if ask.waiter.on_asked is not None:
@@ -340,7 +340,7 @@ class LeaseDispatcher:
             idle = [there for supply, there in self._pinned.items() if not supply.in_flight]
             waiters = [waiter for there in idle for waiter in there if not waiter.patient]
         else:
-            waiters = list(self._hasty)
+            waiters = list(self._impatient)
         for waiter in waiters:
             if not waiter.asked:
                 self._finish(waiter)
@@ -366,7 +366,7 @@ class LeaseDispatcher:
         self._settle_all([ask.waiter for ask in asks])
         if not supply.in_flight:
             self.on_supply(supply)
-        if self._parked or self._hasty:
+        if self._parked or self._impatient:
             self._wake()
 
     def _take_in(
@@ -377,11 +377,11 @@ class LeaseDispatcher:
         asked_s: float,
         outcome: Accepted | QueratorError,
     ) -> None:
-        if self._elsewhere is not None:
+        if self._other_nodes is not None:
             if not supply.route.local:
                 supply.renew(outcome.ready if isinstance(outcome, CarriedLease) else 0)
             took_s = self._clock.monotonic_s() - asked_s
-            self._elsewhere.on_lease_answered(self, supply, asked, outcome, took_s)
+            self._other_nodes.on_lease_answered(self, supply, asked, outcome, took_s)
         if isinstance(outcome, QueratorError):
             for ask in asks:
                 self._failed(ask.waiter, outcome)
@@ -499,7 +499,7 @@ class LeaseDispatcher:
         if waiter.straggler is not None:
             waiter.straggler.cancel()
         self._members.pop(waiter, None)
-        self._hasty.pop(waiter, None)
+        self._impatient.pop(waiter, None)
         self._unpark(waiter)
 
     # --- parking -----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from querator.model.ids import GroupId, QueueId
 from querator.model.limits import LEADER_WAIT_MS_MAX, OVERLOADED_RETRY_MS
 from querator.model.queues import Queue, QueueState
 from querator.model.txn_calls import StageCall
-from querator.service.admission import Sending
+from querator.service.admission import PartitionBudget
 from querator.service.produce import split as parts
 from querator.service.produce.chooser import PartitionChooser
 from querator.service.produce.load import PartitionLoad
@@ -35,7 +35,7 @@ class ProduceService:
     """
 
     def __init__(
-        self, router: Router, directory: QueueDirectory, *, budget: Sending, durable: bool
+        self, router: Router, directory: QueueDirectory, *, budget: PartitionBudget, durable: bool
     ) -> None:
         """`budget` limits the produces on their way to partitions."""
         self.budget = budget
@@ -43,14 +43,14 @@ class ProduceService:
         self._directory = directory
         self._durable = durable
         self._loop = asyncio.get_running_loop()
-        self._spreads: dict[QueueId, PartitionChooser] = {}
+        self._choosers: dict[QueueId, PartitionChooser] = {}
         self._loads: dict[GroupId, PartitionLoad] = {}
         self._moved = asyncio.Event()
         """Set and replaced by each new map."""
 
     def on_map(self) -> None:
         # Partitions may be gone, and others may have taken their numbers.
-        self._spreads.clear()
+        self._choosers.clear()
         placed = self._router.map
         for group in [group for group, load in self._loads.items() if not load.produces]:
             if placed.by_group(group) is None:
@@ -88,7 +88,7 @@ class ProduceService:
                 for part in parts.cut(
                     one,
                     home=self._home(queue, call),
-                    partitions=queue.shares,
+                    partitions=queue.routed_partitions,
                     routing=queue.routing,
                 )
             ]
@@ -170,14 +170,14 @@ class ProduceService:
 
     def _home(self, queue: Queue, call: ProduceCall) -> int:
         """The partition of a request without keys."""
-        partition = parts.identified_partition(call, queue.shares)
+        partition = parts.identified_partition(call, queue.routed_partitions)
         if partition is None:
-            spread = self._spreads.get(queue.id)
-            if spread is None or spread.partitions != queue.taking:
-                routes = self._router.routes(queue)[: queue.taking]
+            chooser = self._choosers.get(queue.id)
+            if chooser is None or chooser.partitions != queue.producing_partitions:
+                routes = self._router.routes(queue)[: queue.producing_partitions]
                 loads = tuple(self._load(route.group) for route in routes)
-                spread = self._spreads[queue.id] = PartitionChooser(routes, loads)
-            partition = spread.choose(len(call.lengths) // 4, len(call.items))
+                chooser = self._choosers[queue.id] = PartitionChooser(routes, loads)
+            partition = chooser.choose(len(call.lengths) // 4, len(call.items))
         return partition
 
     async def _store(

@@ -37,7 +37,7 @@ from querator.model.reader_calls import (
 )
 from querator.model.readers import OpenReader, ReaderResult, ReleaseReader
 from querator.partition.readers import unknown_reader
-from querator.service.admission import Held
+from querator.service.admission import ConnectionBudget
 from querator.service.reading.advancing import advance_reader
 from querator.service.reading.browsing import batch_slots
 from querator.service.reading.queries import Queries
@@ -61,7 +61,7 @@ class ReaderService:
     """The calls of readers. Every method raises QueratorError, and runs on the event loop."""
 
     def __init__(
-        self, *, router: Router, directory: QueueDirectory, reads: Queries, calls: Held
+        self, *, router: Router, directory: QueueDirectory, reads: Queries, calls: ConnectionBudget
     ) -> None:
         """`calls` counts accepted calls that may wait."""
         self._reading = batch_slots()

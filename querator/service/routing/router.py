@@ -38,7 +38,7 @@ from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
 from querator.partition.dedup_export import ClosureQuery
 from querator.raft.host import Host
-from querator.service.admission import Sending, Ticket
+from querator.service.admission import PartitionBudget, Ticket
 from querator.service.routing.answers import QueryAnswers
 from querator.service.routing.call_errors import CallErrors
 from querator.service.routing.forwarder import Forwarder, Query
@@ -338,7 +338,7 @@ class Router:
         attachment: bytes = b"",
         *,
         deadline: float | None = None,
-        budget: Sending | None = None,
+        budget: PartitionBudget | None = None,
     ) -> Accepted:
         """Proposes a command and waits for its result. `deadline` is by the loop's clock; `budget`
         limits the bytes on their way to partitions (None: not counted). Raises QueratorError.

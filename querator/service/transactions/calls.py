@@ -109,13 +109,13 @@ class TransactionService:
         changed.
         """
         if call.partition is None:
-            home = (crc32(call.attempt) + call.sequence) % queue.shares
-        elif call.partition < queue.shares:
+            home = (crc32(call.attempt) + call.sequence) % queue.routed_partitions
+        elif call.partition < queue.routed_partitions:
             home = call.partition
         else:
             raise invalid(
                 "partition",
-                f"is {call.partition}; queue {queue.name} has {queue.shares} partitions",
+                f"is {call.partition}; queue {queue.name} has {queue.routed_partitions} partitions",
                 value=call.partition,
             )
         whole = parts.whole(
@@ -132,7 +132,9 @@ class TransactionService:
         )
         if not call.slots:
             return [whole]
-        return parts.cut(whole, home=home, partitions=queue.shares, routing=queue.routing)
+        return parts.cut(
+            whole, home=home, partitions=queue.routed_partitions, routing=queue.routing
+        )
 
     async def _store(
         self, queue: Queue, call: StageCall, part: parts.Part, deadline: float | None

@@ -36,7 +36,7 @@ class Asking(Draining):
 
     async def act(self) -> None:
         ended = await self.call(
-            "ask", lambda rooms: rooms.service.routing(NAMESPACE, self.queue), again=True
+            "ask", lambda core: core.service.routing(NAMESPACE, self.queue), again=True
         )
         if ended.error is not None:
             self.unexpected("a question", ended)
@@ -119,7 +119,7 @@ class Lapsing(Draining):
         asked_us = self._world.timeline.now_us
         try:
             reply: LeaseReply = await self._stub.call(
-                node, lambda rooms: rooms.service.lease(call), patience_s=WAIT_MS / 1000 + 2
+                node, lambda core: core.service.lease(call), patience_s=WAIT_MS / 1000 + 2
             )
         except QueratorError as error:
             return f"is refused: {error}"

@@ -1,5 +1,5 @@
-"""A process of the simulation with all its packages: `querator.rooms.Rooms` over simulated turns,
-an event loop under virtual time, and links over a simulated network.
+"""A process of the simulation with all its packages: `querator.node_core.NodeCore` over simulated
+turns, an event loop under virtual time, and links over a simulated network.
 
 The turns are those of `tests.simulation.node`. Their answers reach the event loop as from the raft
 thread. A crash ends both, a pause stops both.
@@ -16,6 +16,7 @@ from querator.model.ids import GroupId
 from querator.model.limits import STOP_WAIT_MS_MAX
 from querator.model.nodes import NodeKey, Replicas, node_name
 from querator.model.placement_map import PlacedNode, PlacementMap
+from querator.node_core import NodeCore
 from querator.placement.bootstrap import ClusterBootstrap, founding
 from querator.placement.joining.formation import Description
 from querator.raft.machine import Machine
@@ -24,7 +25,6 @@ from querator.raft.starts import StartMemory
 from querator.raft.turn.liveness import Liveness
 from querator.raft.turn.thread import Deliver, Failed
 from querator.raft.turn.turn import Turns
-from querator.rooms import Rooms
 from querator.server.incoming import Incoming
 from querator.server.link.forwarding import Forwarding
 from querator.server.link.node_calls import NodeCalls
@@ -118,8 +118,8 @@ class SimulatedTurns:
         await asyncio.shield(self._ended)
 
 
-class SimulatedVicinity:
-    """A `querator.rooms.Vicinity`."""
+class SimulatedPeerServices:
+    """A `querator.node_core.PeerServices`."""
 
     def __init__(self, node: "WholeNode", world: Surroundings, network: Network[bytes]) -> None:
         self._node = node
@@ -132,7 +132,7 @@ class SimulatedVicinity:
             for other in self._world.whole_nodes()
             if other is not self._node
             and other.said is not None
-            and other.rooms is not None
+            and other.core is not None
             and self._network.connected(self._node.endpoint, other.key)
         }
 
@@ -199,7 +199,7 @@ class WholeNode(SimulatedNode):
             endpoint=endpoint,
         )
         self.begins = _starts_of
-        self.rooms: Rooms | None = None
+        self.core: NodeCore | None = None
         self.said: PlacedNode | None = None
         self.serves = False
         """Whether the map names it, and clients are let in."""
@@ -286,16 +286,16 @@ class WholeNode(SimulatedNode):
         )
         self.said = said
         forwarding = Forwarding(identity.name, token=TOKEN, connect=self._connect)
-        self.rooms = Rooms(
+        self.core = NodeCore(
             self.disk.environment,
             clock=self.clock,
-            standing=ClusterBootstrap(
+            bootstrap=ClusterBootstrap(
                 identity.cluster_id, said, identity.replicas, identity.founders
             ),
             on_failure=self._on_failure,
             on_hand_off=self._on_hand_off,
             turn_loop=SimulatedTurns(self),
-            vicinity=SimulatedVicinity(self, self._world, self._network),
+            peer_services=SimulatedPeerServices(self, self._world, self._network),
             forwarding=forwarding,
             machine_for=lambda group: self._world.machine(self, group),
             scrub_bytes_per_s=self._world.scrub_bytes_per_s,
@@ -310,10 +310,10 @@ class WholeNode(SimulatedNode):
         return self.port.connect(peers[-1] if peers else "")
 
     async def _live(self) -> None:
-        rooms = self.rooms
-        assert rooms is not None
-        await rooms.start(self._running)
-        await rooms.placement.until_formed()
+        core = self.core
+        assert core is not None
+        await core.start(self._running)
+        await core.placement.until_formed()
         self.serves = True
         self._timeline.tell(self.name, "serves")
 
@@ -340,7 +340,7 @@ class WholeNode(SimulatedNode):
             return
         self.loop.end()
         self.serves = False
-        self.rooms = None
+        self.core = None
         self._deliver = None
         answering, self._answering = self._answering, {}
         self._removing.clear()
@@ -358,12 +358,12 @@ class WholeNode(SimulatedNode):
             self.loop.start(self._leave())
 
     async def _leave(self) -> None:
-        rooms = self.rooms
-        assert rooms is not None
-        await rooms.placement.hand_over(HAND_OVER_S)
+        core = self.core
+        assert core is not None
+        await core.placement.hand_over(HAND_OVER_S)
         self.serves = False
         self.port.drain()
-        await rooms.service.stop()
+        await core.service.stop()
         await self._running.aclose()
         boots = self.boots
 
@@ -475,9 +475,9 @@ class WholeNode(SimulatedNode):
     # --- calls from outside ------------------------------------------------------------------
 
     def node_calls(self, context: AcceptedStream) -> NodeCalls | None:
-        if self.rooms is None or not self.serves:
+        if self.core is None or not self.serves:
             return None
-        exchange = self.rooms.service.exchange
+        exchange = self.core.service.exchange
         assert exchange is not None
         return NodeCalls(
             context, "link", exchange, self._forwarding, Incoming().messages_of("link")
@@ -485,19 +485,19 @@ class WholeNode(SimulatedNode):
 
     def call(
         self,
-        work: Callable[[Rooms], Awaitable[Any]],
+        work: Callable[[NodeCore], Awaitable[Any]],
         answer: Callable[[Any, BaseException | None], None],
     ) -> Callable[[], None]:
         """Has the process do what a client asks. The returned function cancels the call, as a
         transport does when the client has gone. Only while the process serves.
         """
-        rooms = self.rooms
-        assert rooms is not None
+        core = self.core
+        assert core is not None
         loop = self.loop
 
         async def run() -> None:
             try:
-                result = await work(rooms)
+                result = await work(core)
             except Exception as error:  # noqa: BLE001 - what the call has come to
                 ended(None, error)
             else:

@@ -28,7 +28,7 @@ from querator.model.commands import ItemSpecial
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.limits import MIB
 from querator.model.routing import slot_of_key
-from querator.rooms import Rooms
+from querator.node_core import NodeCore
 from tests.checkers import history
 from tests.checkers.history import History, Recorder
 from tests.simulation.clock import EPOCH_MS
@@ -276,7 +276,7 @@ class Producing(Program):
         )
         pending = self._begin(recorded)
         ended = await self.call(
-            "produce", lambda rooms: rooms.service.produce(call), again=bool(self._producer)
+            "produce", lambda core: core.service.produce(call), again=bool(self._producer)
         )
         if ended.result is None:
             self._not_answered("a produce", ended, pending)
@@ -331,7 +331,7 @@ class Consuming(Program):
         )
         asked_us = self._ground.timeline.now_us
         pending = self._begin(history.Lease(most, "", timeout_ms / 1000))
-        ended = await self.call("lease", lambda rooms: rooms.service.lease(call), again=True)
+        ended = await self.call("lease", lambda core: core.service.lease(call), again=True)
         if ended.result is None:
             self._not_answered("a lease", ended, pending)
             # What an attempt was granted lapses, or is given back.
@@ -365,7 +365,7 @@ class Consuming(Program):
         runs = history.ranges(list(held))
         pending = self._begin(history.Complete((history.Named(lease_id, runs),)))
         call = CompleteCall(NAMESPACE, self.queue, (LeasedRanges(lease_id, runs),))
-        ended = await self.call("complete", lambda rooms: self.completing(rooms, call), again=True)
+        ended = await self.call("complete", lambda core: self.completing(core, call), again=True)
         ledger, now_us = self._ground.ledger, self._ground.timeline.now_us
         if self._settled("a complete", ended, pending):
             [outcome] = ended.result.outcomes
@@ -376,8 +376,8 @@ class Consuming(Program):
         elif ended.unknown or ended.result is not None:
             ledger.perhaps_completed(held.values())
 
-    def completing(self, rooms: Rooms, call: CompleteCall) -> Awaitable[SettleReply]:
-        return rooms.service.complete(call)
+    def completing(self, core: NodeCore, call: CompleteCall) -> Awaitable[SettleReply]:
+        return core.service.complete(call)
 
     async def retry(self, lease_id: str, held: Held) -> None:
         runs = history.ranges(list(held))
@@ -388,7 +388,7 @@ class Consuming(Program):
         call = RetryCall(
             NAMESPACE, self.queue, (LeasedRanges(lease_id, runs),), count_attempt=counted, dead=dead
         )
-        ended = await self.call("retry", lambda rooms: rooms.service.retry(call), again=True)
+        ended = await self.call("retry", lambda core: core.service.retry(call), again=True)
         self._settled("a retry", ended, pending)
 
     def _settled(self, what: str, ended: Ended, pending: history.Pending) -> bool:
@@ -412,7 +412,7 @@ class Consuming(Program):
         timeout_ms = 2_000
         pending = self._begin(history.Extend((lease_id,), timeout_ms / 1000))
         call = ExtendCall(NAMESPACE, self.queue, (lease_id,), lease_timeout_ms=timeout_ms)
-        ended = await self.call("extend", lambda rooms: rooms.service.extend(call), again=True)
+        ended = await self.call("extend", lambda core: core.service.extend(call), again=True)
         if ended.result is None:
             self._not_answered("an extend", ended, pending)
             return

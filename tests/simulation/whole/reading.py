@@ -24,7 +24,7 @@ from querator.model.reader_calls import (
     ReadBatchCall,
     ReaderAck,
 )
-from querator.rooms import Rooms
+from querator.node_core import NodeCore
 from querator.v1 import items_pb2
 from tests.simulation.whole.programs import NAMESPACE, Ground, Program
 
@@ -76,7 +76,7 @@ class Reading(Program):
     async def _open(self) -> None:
         request_id = f"{self.name} {self._chance.getrandbits(64):x}"
         call = OpenReaderCall(NAMESPACE, self.queue, READER, request_id=request_id)
-        ended = await self.call("open", lambda rooms: rooms.service.readers.open(call), again=True)
+        ended = await self.call("open", lambda core: core.service.readers.open(call), again=True)
         if ended.result is None:
             if ended.error is not None:
                 self.unexpected("an open", ended)
@@ -106,7 +106,7 @@ class Reading(Program):
     async def _advance(self) -> tuple[AdvanceOutcome, ...]:
         call = self._call(self._epoch, self._acks())
         ended = await self.call(
-            "advance", lambda rooms: rooms.service.readers.advance(call), again=True
+            "advance", lambda core: core.service.readers.advance(call), again=True
         )
         if ended.result is None:
             if ended.error is not None:
@@ -123,7 +123,7 @@ class Reading(Program):
         assert self._former is not None
         call = self._call(*self._former)
         ended = await self.call(
-            "late advance", lambda rooms: rooms.service.readers.advance(call), again=True
+            "late advance", lambda core: core.service.readers.advance(call), again=True
         )
         if ended.gave_up:
             return
@@ -155,8 +155,8 @@ class Reading(Program):
         """None: there is no answer."""
         call = ReadBatchCall(NAMESPACE, self.queue, READER, partition, seq)
 
-        async def read(rooms: Rooms) -> list[BatchPage]:
-            reading = await rooms.service.readers.read(call)
+        async def read(core: NodeCore) -> list[BatchPage]:
+            reading = await core.service.readers.read(call)
             try:
                 pages = [await reading.page(0)]
                 while pages[-1].next_index < pages[-1].upto_index:

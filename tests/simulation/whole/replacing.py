@@ -69,7 +69,7 @@ class Replacing:
         assert waiting is not None
         while not (place := self._place(waiting.key)):
             ended = await operator.call(
-                "replace", lambda rooms: rooms.cluster.replace(name), again=True
+                "replace", lambda core: core.cluster.replace(name), again=True
             )
             # The node has its place, and the answer to that was lost; or a change is under way.
             allowed = (ErrorCode.INVALID_ARGUMENT, ErrorCode.VERSION_CONFLICT)
@@ -135,7 +135,7 @@ class Retiring(Program):
     async def _drain(self, name: str, *, undo: bool) -> None:
         self._drained = name
         ended = await self.call(
-            "drain", lambda rooms: rooms.cluster.drain(name, undo=undo), again=True
+            "drain", lambda core: core.cluster.drain(name, undo=undo), again=True
         )
         if ended.error is not None:
             self.unexpected("a drain", ended)

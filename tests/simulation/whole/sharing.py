@@ -8,7 +8,7 @@ from struct import pack
 from typing import Any
 
 from querator.model.calls import CompleteCall, LeasedRanges, ProduceCall, SubscribeCall
-from querator.rooms import Rooms
+from querator.node_core import NodeCore
 from querator.service.lease.subscriptions import Subscription
 from tests.simulation.network import Nature
 from tests.simulation.timeline import MS, SECOND
@@ -81,11 +81,11 @@ class SharingWorld(WholeWorld):
 
         node.call(work, ended)
 
-    async def _produce(self, rooms: Rooms) -> None:
+    async def _produce(self, core: NodeCore) -> None:
         for _ in range(0, self._items, PRODUCED_AT_ONCE):
             items = [wire_item(b"x")] * PRODUCED_AT_ONCE
             sizes = pack(f"<{PRODUCED_AT_ONCE}I", *map(len, items))
-            await rooms.service.produce(ProduceCall(NAMESPACE, QUEUE, b"".join(items), sizes))
+            await core.service.produce(ProduceCall(NAMESPACE, QUEUE, b"".join(items), sizes))
 
     async def work(self, node: str, number: int) -> None:
         self.got[node][number] += 1
@@ -105,9 +105,9 @@ class _Consumer:
         self._node = node.name
         self._number = number
 
-    async def run(self, rooms: Rooms) -> None:
+    async def run(self, core: NodeCore) -> None:
         call = SubscribeCall(NAMESPACE, QUEUE, f"{self._node} {self._number}", 0, 0)
-        stream = await rooms.service.subscribe(call)
+        stream = await core.service.subscribe(call)
         stream.grant(HELD_MAX, 0)
         held: asyncio.Queue[LeasedRanges] = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:

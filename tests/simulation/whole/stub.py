@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from querator.model.errors import ErrorCode, QueratorError
-from querator.rooms import Rooms
+from querator.node_core import NodeCore
 from tests.simulation.timeline import MS, Timeline
 from tests.simulation.whole.loop import VirtualLoop
 from tests.simulation.whole.node import Lost, WholeNode
 
-Ask = Callable[[Rooms], Awaitable[Any]]
+Ask = Callable[[NodeCore], Awaitable[Any]]
 PAUSED_US = 20 * MS
 """Interval between two checks of a paused process."""
 

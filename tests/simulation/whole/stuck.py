@@ -76,7 +76,7 @@ class Beside(Calling):
         """Changes the number of partitions, and takes one away in the middle of the change."""
         world = self._world
         world._until(lambda: all(map(self._is_led, range(PARTITIONS))), within_us=10 * SECOND)
-        shares, routing = self._placed().shares, self._placed().routing
+        shares, routing = self._placed().routed_partitions, self._placed().routing
         resizing = world.client_loop.start(self._resize(self._chance.choice((2, 4))))
         if not world._until(
             lambda: any(self._is_closed(number, routing) for number in range(shares)),
@@ -134,7 +134,7 @@ class Beside(Calling):
         while True:
             producer = EPOCH_MS.to_bytes(6, "big") + self._chance.randbytes(10)
             if partition == partition_of_producer(
-                producer, 1, ordered=True, partitions=self._placed().shares
+                producer, 1, ordered=True, partitions=self._placed().routed_partitions
             ):
                 return producer
 
@@ -152,7 +152,7 @@ class Beside(Calling):
         call = self._produce(partition, reference.encode().ljust(LARGE), WAITING_MS)
         ledger = self._world.ledger
         try:
-            await self._stub.call(node, lambda rooms: rooms.service.produce(call), patience_s=15)
+            await self._stub.call(node, lambda core: core.service.produce(call), patience_s=15)
         except Lost:
             ledger.produced([reference], known=False)
         except QueratorError as error:
@@ -165,7 +165,7 @@ class Beside(Calling):
         world = self._world
         asked = [
             (partition, node.name, world.client_loop.start(self._take(partition, node, within_s)))
-            for partition in range(self._placed().shares)
+            for partition in range(self._placed().routed_partitions)
             if partition != stuck
             for node in world.whole_nodes()
         ]
@@ -193,7 +193,7 @@ class Beside(Calling):
                 if left_s <= 0:
                     raise Lost(node.name)
                 await self._stub.call(
-                    node, lambda rooms: rooms.service.produce(call), patience_s=left_s
+                    node, lambda core: core.service.produce(call), patience_s=left_s
                 )
             except QueratorError as error:
                 if error.code is ErrorCode.OVERLOADED or until_s <= loop.time():
@@ -208,6 +208,6 @@ class Beside(Calling):
         settings = QueueSettings(partitions=partitions)
         await self.call(
             "resize",
-            lambda rooms: rooms.admin.update_queue(NAMESPACE, QUEUE, settings, ("partitions",), 0),
+            lambda core: core.admin.update_queue(NAMESPACE, QUEUE, settings, ("partitions",), 0),
             again=True,
         )

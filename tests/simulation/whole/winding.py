@@ -14,7 +14,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.limits import MIB
 from querator.model.queues import QueueSettings
 from querator.model.txn_calls import AbortCall, CommitCall, CommittedAttempt, StageCall
-from querator.rooms import Rooms
+from querator.node_core import NodeCore
 from querator.service.lease.subscriptions import Subscription
 from tests.simulation.clock import EPOCH_MS
 from tests.simulation.whole.node import Lost, WholeNode
@@ -38,8 +38,8 @@ class StreamStub:
 
     def __init__(self, ground: Ground, node: WholeNode, call: SubscribeCall) -> None:
         self.subscription: Subscription | None = None
-        self.rooms: Rooms | None = None
-        """`Rooms` of the process that the stream belongs to."""
+        self.core: NodeCore | None = None
+        """`NodeCore` of the process that the stream belongs to."""
         self.node = node
         self._ground = ground
         self._call = call
@@ -95,9 +95,9 @@ class StreamStub:
         else:
             self._ended(None, NobodyListens(self.node.name))
 
-    async def _serve(self, rooms: Rooms) -> None:
-        subscription = await rooms.service.subscribe(self._call)
-        self.subscription, self.rooms = subscription, rooms
+    async def _serve(self, core: NodeCore) -> None:
+        subscription = await core.service.subscribe(self._call)
+        self.subscription, self.core = subscription, core
         subscription.grant(CREDIT_ITEMS, 0)
         try:
             while True:
@@ -173,11 +173,11 @@ class Streaming(Consuming):
             self._stream = None
         self._ground.timeline.note("stream", self.name, self._number)
 
-    def completing(self, rooms: Rooms, call: CompleteCall) -> Any:
+    def completing(self, core: NodeCore, call: CompleteCall) -> Any:
         stream = self._stream
-        if stream is not None and stream.subscription is not None and stream.rooms is rooms:
+        if stream is not None and stream.subscription is not None and stream.core is core:
             return stream.subscription.complete(call)
-        return super().completing(rooms, call)
+        return super().completing(core, call)
 
 
 class Redriving(Program):
@@ -186,7 +186,7 @@ class Redriving(Program):
     async def act(self) -> None:
         ended = await self.call(
             "redrive",
-            lambda rooms: rooms.admin.redrive_dead_letters(NAMESPACE, self.queue, ()),
+            lambda core: core.admin.redrive_dead_letters(NAMESPACE, self.queue, ()),
             again=True,
         )
         if ended.error is not None:
@@ -201,7 +201,7 @@ class GivingUp(Program):
     async def act(self) -> None:
         ended = await self.call(
             "give up",
-            lambda rooms: rooms.admin.give_up_damaged(NAMESPACE, self.queue, dry_run=False),
+            lambda core: core.admin.give_up_damaged(NAMESPACE, self.queue, dry_run=False),
             again=True,
         )
         if ended.error is not None or (ended.result is not None and ended.result[1]):
@@ -216,7 +216,7 @@ class Resizing(Program):
         settings = QueueSettings(partitions=partitions)
         ended = await self.call(
             "resize",
-            lambda rooms: rooms.admin.update_queue(
+            lambda core: core.admin.update_queue(
                 NAMESPACE, self.queue, settings, ("partitions",), 0
             ),
             again=True,
@@ -240,7 +240,7 @@ class Passing(Producing):
         name = self.queue
         created = await self.call(
             "create",
-            lambda rooms: rooms.admin.create_queue(NAMESPACE, name, settings),
+            lambda core: core.admin.create_queue(NAMESPACE, name, settings),
             again=True,
         )
         if created.error is not None and created.error.code not in _OF_GOING_QUEUES:
@@ -249,7 +249,7 @@ class Passing(Producing):
             await super().act()
         late = asyncio.get_running_loop().create_task(super().act())
         deleted = await self.call(
-            "delete", lambda rooms: rooms.admin.delete_queue(NAMESPACE, name), again=True
+            "delete", lambda core: core.admin.delete_queue(NAMESPACE, name), again=True
         )
         answered = deleted.error is None and deleted.result is None and not deleted.gave_up
         await late
@@ -325,7 +325,7 @@ class Staging(Program):
         for name in references:
             del ledger.staged[name]
         call = CommitCall(NAMESPACE, self.queue, self.name, self._batch, tuple(counting))
-        ended = await self.call("commit", lambda rooms: rooms.service.commit(call), again=True)
+        ended = await self.call("commit", lambda core: core.service.commit(call), again=True)
         if ended.result is not None:
             ledger.produced(references, known=True)
         elif ended.error is not None and ended.error.code is ErrorCode.TRANSACTION_ABORTED:
@@ -349,7 +349,7 @@ class Staging(Program):
             items=b"".join(items),
             lengths=pack(f"<{len(items)}I", *map(len, items)),
         )
-        ended = await self.call("stage", lambda rooms: rooms.service.stage(call), again=True)
+        ended = await self.call("stage", lambda core: core.service.stage(call), again=True)
         if ended.result is None:
             if ended.error is not None and ended.error.code is not ErrorCode.TRANSACTION_ABORTED:
                 self.unexpected("a stage", ended)
@@ -358,7 +358,7 @@ class Staging(Program):
 
     async def _abort(self) -> None:
         call = AbortCall(NAMESPACE, self.queue, self.name, self._batch)
-        ended = await self.call("abort", lambda rooms: rooms.service.abort(call), again=True)
+        ended = await self.call("abort", lambda core: core.service.abort(call), again=True)
         if ended.error is not None:
             self.unexpected("an abort", ended)
 

@@ -273,7 +273,7 @@ class WholeWorld:
     # --- the map ---------------------------------------------------------------------------
 
     def newest_map(self) -> PlacementMap:
-        maps = [node.rooms.placement.map for node in self._nodes.values() if node.rooms is not None]
+        maps = [node.core.placement.map for node in self._nodes.values() if node.core is not None]
         return max(maps, key=lambda placed: placed.epoch, default=PlacementMap())
 
     def queue(self, name: str) -> Queue | None:
@@ -403,7 +403,7 @@ class WholeWorld:
         operator = Calling(self, "operator", name, self._chance)
         ended = await operator.call(
             "create",
-            lambda rooms: rooms.admin.create_queue(NAMESPACE, name, settings),
+            lambda core: core.admin.create_queue(NAMESPACE, name, settings),
             again=True,
             give_up_s=CREATED_US / SECOND,
         )

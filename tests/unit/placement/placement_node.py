@@ -33,7 +33,7 @@ class PlacementNode:
             self.host,
             PartitionMachine,
             environment=environment,
-            standing=alone(),
+            bootstrap=alone(),
             on_failure=self.on_failure,
         )
 

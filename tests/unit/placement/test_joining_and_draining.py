@@ -35,7 +35,7 @@ from querator.placement.map.commands import (
 )
 from querator.placement.tasks.balancing import MOVING_MAX, council, next_places, planned
 from querator.placement.tasks.reconcile import first_configuration
-from querator.placement.tasks.steps import HandOver, next_step
+from querator.placement.tasks.steps import LeadershipTransfer, next_step
 from querator.raft.configuration import changed, voters
 from tests.unit.placement.conftest import Group, node
 
@@ -333,7 +333,7 @@ class Model:
         for id_ in groups:
             target, current = placed(self.placement, id_), self.current[id_]
             step = next_step(current, target, own=self.leads[id_])
-            if isinstance(step, HandOver):
+            if isinstance(step, LeadershipTransfer):
                 heir = next(one for one in current if one.node == step.to)
                 assert heir.voter
                 self.leads[id_] = heir.id

@@ -57,7 +57,7 @@ class ServiceNode:
             self.host,
             PartitionMachine,
             environment=environment,
-            standing=alone(),
+            bootstrap=alone(),
             on_failure=self.failures.append,
         )
         self.queues = assemble(

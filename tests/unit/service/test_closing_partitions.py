@@ -26,7 +26,7 @@ class Asked:
         self.away: set[GroupId] = set()
         self.counts: Counter[GroupId] = Counter()
         self._ask = here(node.host, node.environment)
-        node.placement._sharing.telling.ask = self.ask
+        node.placement._repartitioner.telling.ask = self.ask
 
     async def ask(self, group: GroupId, query: Any) -> Any:
         self.counts[group] += 1

@@ -25,7 +25,7 @@ from querator.raft.host import Host
 from querator.raft.status import GroupStatus, ReplicaStatus
 from querator.server.admin.health import Health
 from querator.server.admin.metrics import Metrics
-from querator.service.admission import Sending
+from querator.service.admission import PartitionBudget
 from querator.service.conditions import KINDS, LOOK_S, MEMORY_S, PATIENCE_S, Conditions
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.server.observed_node import Exposition, observed
@@ -337,7 +337,7 @@ async def test_what_is_refused_on_the_way_counts_as_well() -> None:
     async with service_node() as node:
         group = (await node.create()).groups[0]
         router = node.queues.router
-        full = Sending("produces", calls_max=1)
+        full = PartitionBudget("produces", calls_max=1)
         full.enter(group, 0, waits=False, named=str)
         call = router.call(router.route(group), Expire(), budget=full)
         assert await code(call) is ErrorCode.OVERLOADED

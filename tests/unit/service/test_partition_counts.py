@@ -47,7 +47,12 @@ async def test_new_partitions_take_items_at_once():
     async with service_node() as node:
         await node.create(partitions=2)
         queue = await change(node, 5)
-        assert (len(queue.groups), queue.shares, queue.opening, queue.closing) == (5, 5, 0, 0)
+        assert (len(queue.groups), queue.routed_partitions, queue.opening, queue.closing) == (
+            5,
+            5,
+            0,
+            0,
+        )
         used: set[int] = set()
         for _ in range(5):
             used.update(batch.partition for batch in (await node.produce(b"x")).batches)
@@ -292,7 +297,7 @@ class Broken:
         self.left = commands
         self.reached = asyncio.Event()
         self._propose = node.host.propose
-        telling = node.placement._sharing.telling
+        telling = node.placement._repartitioner.telling
         telling.propose = self.propose
         telling.ask = self.ask
         self._ask = here(node.host, node.environment)

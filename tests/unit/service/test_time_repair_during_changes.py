@@ -33,8 +33,8 @@ class Repairing:
         self._closed = False
         self.repaired = 0
         self._ask = here(node.host, node.environment)
-        node.placement._sharing.telling.propose = self.propose
-        node.placement._sharing.telling.ask = self.ask
+        node.placement._repartitioner.telling.propose = self.propose
+        node.placement._repartitioner.telling.ask = self.ask
 
     async def propose(self, group: GroupId, command: Any) -> Any:
         if isinstance(command, Route) and not command.open and not self._closed:
@@ -67,7 +67,7 @@ async def test_what_is_remembered_is_read_anew_when_time_goes_back_while_it_is_r
         await node.produce(b"x", keys=[b"first"])
         clock.advance(HOUR_MS)
         road = Repairing(node, clock, waits=waits)
-        assert (await change(node, 2)).shares == 2
+        assert (await change(node, 2)).routed_partitions == 2
         assert road.repaired > 0
         for key in KEYS:
             await node.produce(b"x", keys=[key])

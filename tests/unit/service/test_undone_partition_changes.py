@@ -53,8 +53,8 @@ class Road:
         self.told: list[Any] = []
         self._propose = node.host.propose
         self._ask = here(node.host, node.environment)
-        node.placement._sharing.telling.propose = self.propose
-        node.placement._sharing.telling.ask = self.ask
+        node.placement._repartitioner.telling.propose = self.propose
+        node.placement._repartitioner.telling.ask = self.ask
         node.placement._reconciler._propose = self.propose
 
     async def propose(self, group: GroupId, command: Any) -> Any:
@@ -133,7 +133,7 @@ async def test_a_partition_that_is_lost_on_the_way_stops_nothing(partitions: int
         await node.until(lambda: placed(node).is_changing)
         await assert_taken(node, 0, 1, 2)
         await node.until(lambda: placed(node).routing == 2)
-        assert (placed(node).shares, placed(node).settings.partitions) == (4, partitions)
+        assert (placed(node).routed_partitions, placed(node).settings.partitions) == (4, partitions)
         await assert_taken(node, 0, 1, 2)
         again = await node.produce(b"1", b"2", sequence=1, **known)
         assert [(b.partition, b.first_seq, b.repeated) for b in again.batches] == [
@@ -163,7 +163,7 @@ async def test_a_change_that_was_undone_is_made_later(
         road.away = set()
         queue = await changing
         await producing
-        assert (queue.shares, queue.is_changing) == (partitions, False)
+        assert (queue.routed_partitions, queue.is_changing) == (partitions, False)
         for request in (identified, second):
             assert all(one.repeated for one in (await node.produce(*keys, **request)).batches)
         assert (await node.total()).produced == 80
@@ -206,7 +206,7 @@ async def test_a_transaction_that_stays_prepared_undoes_a_change():
         changing = change(node, 6)
         await node.until(lambda: placed(node).is_changing)
         await assert_taken(node, 0, 1, 2, 3)
-        assert placed(node).shares == 4
+        assert placed(node).routed_partitions == 4
         await ended(changing)
 
 
@@ -226,7 +226,7 @@ async def test_partitions_that_a_lost_leader_left_closed_are_reopened():
         road = Road(node)
         road.away, road.hangs = {placed(node).groups[3]}, True
         await node.until(lambda: placed(node).routing >= 1)
-        assert (placed(node).shares, placed(node).routing) == (4, 2)
+        assert (placed(node).routed_partitions, placed(node).routing) == (4, 2)
         road.away = set()
         await assert_taken(node, 0, 1, 2, 3)
 
@@ -245,11 +245,11 @@ async def test_the_old_number_undoes_a_change(monkeypatch: pytest.MonkeyPatch):
         await node.until(lambda: placed(node).settings.partitions == 4)
         road.away = set()
         queue = await undoing
-        assert (queue.shares, queue.is_changing) == (4, False)
+        assert (queue.routed_partitions, queue.is_changing) == (4, False)
         assert not (await changing).is_changing
         await node.until(lambda: len(placed(node).groups) == 4)
         await assert_taken(node, 0, 1, 2, 3)
-        assert (await change(node, 6)).shares == 6
+        assert (await change(node, 6)).routed_partitions == 6
 
 
 async def test_a_caller_hears_which_partition_is_waited_for(monkeypatch: pytest.MonkeyPatch):
@@ -284,9 +284,9 @@ async def test_a_change_whose_answer_was_lost_is_not_called_undone(
                 raise QueratorError(ErrorCode.OUTCOME_UNKNOWN, "the leader was deposed")
             return result
 
-        node.placement._sharing.telling.propose = loses_answer
-        assert (await change(node, 6)).shares == 6
-        assert (await change(node, 4)).shares == 4
+        node.placement._repartitioner.telling.propose = loses_answer
+        assert (await change(node, 6)).routed_partitions == 6
+        assert (await change(node, 4)).routed_partitions == 4
         assert sum(isinstance(one, QueueRouted) for one in road.told) == 2
         assert "undone" not in caplog.text
 

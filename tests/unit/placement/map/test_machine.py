@@ -285,7 +285,12 @@ def test_more_partitions_and_fewer(group: Group):
     route(group)
     smaller = group.map.get(QueueId(1))
     assert smaller is not None
-    assert (len(smaller.groups), smaller.shares, smaller.closing, smaller.routing) == (4, 1, 3, 2)
+    assert (len(smaller.groups), smaller.routed_partitions, smaller.closing, smaller.routing) == (
+        4,
+        1,
+        3,
+        2,
+    )
     assert group.propose(early) == Done(), "of the routing before"
     for wrong in (
         PartitionsEmpty(QueueId(1), 2, 0, (1,) * 4),

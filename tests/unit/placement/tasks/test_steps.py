@@ -15,12 +15,12 @@ from querator.placement.assign import replaced
 from querator.placement.tasks.leader_tasks import differs
 from querator.placement.tasks.steps import (
     SETTLED_S,
-    HandOver,
+    LeadershipTransfer,
     has_settled,
-    heir,
     may_take_over,
     moves_home,
     next_step,
+    transfer_target,
 )
 from querator.raft.configuration import AddLearner, Promote, RemoveReplica, changed, voters
 from querator.raft.status import GroupStatus, ReplicaStatus
@@ -65,7 +65,7 @@ def test_the_steps_of_a_replacement():
     current = THREE
     steps = []
     while (step := next_step(current, placed(TARGET), own=1)) is not None:
-        assert not isinstance(step, HandOver)
+        assert not isinstance(step, LeadershipTransfer)
         steps.append(step)
         current = changed(current, step)
     assert steps == [AddLearner(4, B2), Promote(4), RemoveReplica(2)]
@@ -78,7 +78,7 @@ def test_who_is_lost_votes_no_more_when_who_takes_the_place_begins_to():
     current = THREE
     steps = []
     while step := next_step(current, placed(TARGET), own=1, lost=lambda node: node == B):
-        assert not isinstance(step, HandOver)
+        assert not isinstance(step, LeadershipTransfer)
         steps.append(step)
         current = changed(current, step)
     assert steps == [AddLearner(4, B2), RemoveReplica(2), Promote(4)]
@@ -106,7 +106,7 @@ def test_a_map_that_is_behind_changes_nothing():
 
 def test_the_leader_that_is_to_go_hands_over_first():
     target = (Replica(2, B), Replica(3, C))
-    assert next_step(THREE, placed(target), own=1) == HandOver(B)
+    assert next_step(THREE, placed(target), own=1) == LeadershipTransfer(B)
     assert next_step(THREE, placed(target), own=2) == RemoveReplica(1)
 
 
@@ -114,7 +114,7 @@ def test_an_heir_that_did_not_take_the_leadership_is_asked_again_after_the_other
     target = (Replica(2, B), Replica(3, C))
     asked = Counter[NodeKey]()
     for one in (B, C, B, C):
-        assert next_step(THREE, placed(target), own=1, declined=asked) == HandOver(one)
+        assert next_step(THREE, placed(target), own=1, declined=asked) == LeadershipTransfer(one)
         asked[one] += 1
 
 
@@ -139,7 +139,7 @@ def test_any_targets_are_reached_in_safe_steps(moves, refusals, chance):
             current = taken(current, where, chance, next(asked, False))
     leader = min(voters(current))
     while (step := next_step(current, where, own=leader)) is not None:
-        if isinstance(step, HandOver):
+        if isinstance(step, LeadershipTransfer):
             leader = next(one.id for one in current if one.node == step.to)
         else:
             current = changed(current, step)
@@ -151,7 +151,7 @@ def taken(current: Replicas, where: PlacedGroup, chance, refused: bool) -> Repli
     step = next_step(current, where, own=leader)
     if step is None or refused:
         return current
-    if isinstance(step, HandOver):
+    if isinstance(step, LeadershipTransfer):
         assert any(one.node == step.to for one in where.target)
         return current
     try:
@@ -187,12 +187,12 @@ def test_leaderships_go_home_when_all_is_as_it_should_be():
 
 
 def test_heirs():
-    assert heir(status(), B, {B, C}, {}) == B
-    assert heir(status(), A, {B, C}, {B: 2, C: 1}) == C
-    assert heir(status(b=0), B, {B, C}, {C: 9}) == C
-    assert heir(status(), B, set(), {}) is None
-    assert heir(status(), B, {B, C}, {C: 9}, {B: 1}) == C
-    assert heir(status(), B, {B, C}, {C: 9}, {B: 1, C: 1}) == B
+    assert transfer_target(status(), B, {B, C}, {}) == B
+    assert transfer_target(status(), A, {B, C}, {B: 2, C: 1}) == C
+    assert transfer_target(status(b=0), B, {B, C}, {C: 9}) == C
+    assert transfer_target(status(), B, set(), {}) is None
+    assert transfer_target(status(), B, {B, C}, {C: 9}, {B: 1}) == C
+    assert transfer_target(status(), B, {B, C}, {C: 9}, {B: 1, C: 1}) == B
 
 
 def test_what_the_map_learns_of_a_node():

@@ -41,7 +41,7 @@ def heard(*ahead_ms: int) -> Skew:
 def test_a_clock_is_compared_with_the_median(ahead_ms, ms):
     skew = heard(*ahead_ms)
     assert skew.ms == ms
-    assert skew.beyond == (abs(ms) > CLOCK_SKEW_MS_MAX)
+    assert skew.clock_is_wrong == (abs(ms) > CLOCK_SKEW_MS_MAX)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_the_clock_of_a_node_that_is_down_is_not_said_to_differ():
 @given(st.lists(st.integers(-10_000, 10_000), min_size=3, max_size=7))
 def test_somebody_may_always_lead(clocks_ms):
     beyond = [
-        heard(*(other - mine for j, other in enumerate(clocks_ms) if j != i)).beyond
+        heard(*(other - mine for j, other in enumerate(clocks_ms) if j != i)).clock_is_wrong
         for i, mine in enumerate(clocks_ms)
     ]
     assert not all(beyond)
@@ -88,7 +88,7 @@ def test_the_one_that_is_wrong_is_found_and_nobody_else(clocks_ms, data):
     clocks_ms[wrong] += data.draw(st.sampled_from([-2_000, 2_000]))
     for i, mine in enumerate(clocks_ms):
         others = [other - mine for j, other in enumerate(clocks_ms) if j != i]
-        assert heard(*others).beyond == (i == wrong)
+        assert heard(*others).clock_is_wrong == (i == wrong)
 
 
 def test_a_message_that_was_long_on_its_way_does_not_count_beside_others():
@@ -97,7 +97,7 @@ def test_a_message_that_was_long_on_its_way_does_not_count_beside_others():
     for _, late_ms in itertools.product(range(3), (0, 1_000, 4_000)):
         skew.record_clock(B, clock.wall_ms() - late_ms)
         skew.record_clock(C, clock.wall_ms() - late_ms)
-        assert not skew.beyond
+        assert not skew.clock_is_wrong
 
 
 def test_a_clock_that_is_set_right_is_believed_after_some_messages():
@@ -106,7 +106,7 @@ def test_a_clock_that_is_set_right_is_believed_after_some_messages():
     clock.step_wall(-5_000)
     for node in (B, C):
         skew.record_clock(node, clock.wall_ms() + 5_000)
-    assert skew.beyond
+    assert skew.clock_is_wrong
     clock.step_wall(5_000)
     for _, node in itertools.product(range(4), (B, C)):
         skew.record_clock(node, clock.wall_ms())

@@ -37,7 +37,7 @@ from querator.storage.environment import Environment
 _log = telemetry.logger(__name__)
 
 
-class Vicinity(Protocol):
+class PeerServices(Protocol):
     """The peer port's knowledge of the other nodes."""
 
     def connected(self) -> Mapping[NodeKey, PlacedNode]:
@@ -65,7 +65,7 @@ class Vicinity(Protocol):
         ...
 
 
-class Rooms:
+class NodeCore:
     """Created on the event loop that all parts use. `start` once; the caller's stack ends it."""
 
     def __init__(
@@ -73,12 +73,12 @@ class Rooms:
         environment: Environment,
         *,
         clock: Clock,
-        standing: ClusterBootstrap,
+        bootstrap: ClusterBootstrap,
         on_failure: Callable[[BaseException], None],
         on_hand_off: Callable[[], Awaitable[None]],
         peers: PeerLink | None = None,
         turn_loop: TurnLoop | None = None,
-        vicinity: Vicinity | None = None,
+        peer_services: PeerServices | None = None,
         forwarding: Forwarding | None = None,
         machine_for: MachineFactory = PartitionMachine,
         log_bytes_kept: int = LOG_BYTES_KEPT,
@@ -86,36 +86,36 @@ class Rooms:
         born: str = "",
     ) -> None:
         """`peers`, `turn_loop` and `log_bytes_kept` as for `Host`, `on_hand_off` as for
-        `ClusterService`, `scrub_bytes_per_s` as for `Scrub`, `born` as for `Router`. `vicinity` and
-        `forwarding` None: a single node. `on_failure` receives the error that has stopped the raft
-        package, or the work behind the map, for good; it ends the rest of that work
+        `ClusterService`, `scrub_bytes_per_s` as for `Scrub`, `born` as for `Router`.
+        `peer_services` and `forwarding` None: a single node. `on_failure` receives the error that
+        has stopped the raft package, or the work behind the map, for good; it ends the rest of that work
         (`Placement.end`).
         """
         self._on_failure = on_failure
-        self._vicinity = vicinity
+        self._peer_services = peer_services
         self._forwarding = forwarding
         self.host = Host(
             environment,
             clock=clock,
             events=self,
-            node=standing.key,
+            node=bootstrap.key,
             peers=peers,
             log_bytes_kept=log_bytes_kept,
             turn_loop=turn_loop,
         )
         connected: Callable[[], Mapping[NodeKey, PlacedNode]] = (
-            dict if vicinity is None else vicinity.connected
+            dict if peer_services is None else peer_services.connected
         )
         self.placement = placement = Placement(
             self.host,
             machine_for,
             environment=environment,
-            standing=standing,
+            bootstrap=bootstrap,
             on_failure=self.on_failure,
             propose=None if forwarding is None else self._propose,
             ask=None if forwarding is None else self._ask,
             connected=connected,
-            newcomers=tuple if vicinity is None else vicinity.newcomers,
+            newcomers=tuple if peer_services is None else peer_services.newcomers,
         )
         if forwarding is not None:
             placement.watch(forwarding.on_map)
@@ -129,8 +129,8 @@ class Rooms:
             born=born,
         )
         placement.watch(self.service.events.on_map)
-        if vicinity is not None:
-            placement.watch(vicinity.on_map)
+        if peer_services is not None:
+            placement.watch(peer_services.on_map)
         self.admin = AdminService(
             placement=placement,
             router=self.service.router,
@@ -149,11 +149,11 @@ class Rooms:
             host=self.host,
             environment=environment,
             placement=placement,
-            ask=None if vicinity is None else vicinity.ask,
+            ask=None if peer_services is None else peer_services.ask,
             connected=connected,
             on_hand_off=on_hand_off,
             damaged=self.service.damage.items,
-            old_copies=dict if vicinity is None else vicinity.old_copies,
+            old_copies=dict if peer_services is None else peer_services.old_copies,
             conditions=lambda: self.conditions.present,
             scrub=self.scrub.for_operators,
         )
@@ -184,9 +184,9 @@ class Rooms:
 
     def _out_of_reach(self) -> frozenset[str]:
         """The other nodes of the map that the peer port cannot reach, or does not hear."""
-        if self._vicinity is None:
+        if self._peer_services is None:
             return frozenset()
-        return self._vicinity.out_of_reach(self.placement.map)
+        return self._peer_services.out_of_reach(self.placement.map)
 
     # --- events of the host ----------------------------------------------------------------
 
