@@ -88,8 +88,8 @@ class NodeCore:
         """`peers`, `turn_loop` and `log_bytes_kept` as for `Host`, `on_hand_off` as for
         `ClusterService`, `scrub_bytes_per_s` as for `Scrub`, `born` as for `Router`.
         `peer_services` and `forwarding` None: a single node. `on_failure` receives the error that
-        has stopped the raft package, or the work behind the map, for good; it ends the rest of that work
-        (`Placement.end`).
+        has stopped the raft package, or the work behind the map, for good; it ends the rest of that
+        work (`Placement.end`).
         """
         self._on_failure = on_failure
         self._peer_services = peer_services

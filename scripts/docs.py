@@ -22,7 +22,7 @@ def errors_table() -> str:
     for code, spec in ERRORS.items():
         retry = "yes" if spec.retriable else "no"
         lines.append(
-            f"| `{code.name}` | {code.value} | {spec.grpc_status} | {retry} | {spec.sentence} |"
+            f"| `{code.name}` | {code.value} | {spec.grpc_status} | {retry} | {spec.meaning} |"
         )
     return "\n".join(lines) + "\n"
 

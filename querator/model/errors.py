@@ -54,7 +54,10 @@ class ErrorSpec(msgspec.Struct, frozen=True):
     http_status: int
     retriable: bool
     refresh_map: bool
-    sentence: str
+    meaning: str
+    """The sentence of the code in docs/api.md. The message of an error is in the code that raises
+    it.
+    """
 
 
 ERRORS: dict[ErrorCode, ErrorSpec] = {

@@ -247,7 +247,7 @@ PEER_PING_MS = 200  # A node that has sent nothing for this time sends a ping.
 # Time without messages after which other nodes are asked for a leader. Longer on a link with longer
 # gaps.
 PEER_QUIET_MS = 700
-PEER_SILENCE_MS_MAX = 2 * SECOND_MS  # Nothing received: link dead. Below an election timeout.
+PEER_SILENCE_MS_MAX = 2 * SECOND_MS  # Nothing received: the link is dead.
 PEER_RETRY_MS_MIN = 50
 PEER_RETRY_MS_MAX = 1 * SECOND_MS
 PEER_REFUSAL_LOG_MS = 1 * MINUTE_MS  # One line for the same refusal of the same host.

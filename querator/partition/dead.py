@@ -1,4 +1,7 @@
-"""How items die and how they become ready: the only place that judges expiry and attempts.
+"""How items die and how they become ready again, and where a dead item goes.
+
+Expiry is a comparison of times (`rows.Block.expired`): leases and readers make it for the items
+that they meet, and `expire` for the others. All of them call `kill`.
 
 A dead item goes to the dead queue through the outbox (state MOVING). If the queue has no dead
 queue, the item is dropped and counted. The target of a move is fixed when its row is written.

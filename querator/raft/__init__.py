@@ -15,6 +15,7 @@ Nothing here knows about queues: the state machines are in other packages and im
     refusals        reasons for refusing a peer, and their log
     status          status of a group for operators and other packages
     stats           durations and sizes of turns
+    timing          the times of heartbeats and elections
     consensus       one replica of a group, without I/O
     engine          PySyncObj, pinned to one version
     group           one group on this node: replica, state machine, calls

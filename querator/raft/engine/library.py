@@ -12,6 +12,7 @@ from typing import Any
 
 from querator.raft.clock import Clock
 from querator.raft.engine import pinned
+from querator.raft.timing import ELECTION_TIMEOUT_S_MAX, ELECTION_TIMEOUT_S_MIN, HEARTBEAT_S
 
 pinned.check(pinned.directory())
 
@@ -90,9 +91,9 @@ def settings() -> Any:
         appendEntriesUseBatch=True,
         dynamicMembershipChange=False,
         commandsWaitLeader=False,
-        appendEntriesPeriod=0.35,
-        raftMinTimeout=1.2,
-        raftMaxTimeout=2.4,
-        leaderFallbackTimeout=2.4,
+        appendEntriesPeriod=HEARTBEAT_S,
+        raftMinTimeout=ELECTION_TIMEOUT_S_MIN,
+        raftMaxTimeout=ELECTION_TIMEOUT_S_MAX,
+        leaderFallbackTimeout=ELECTION_TIMEOUT_S_MAX,
         connectionTimeout=3.5,
     )

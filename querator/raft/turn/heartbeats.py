@@ -1,7 +1,7 @@
 """One heartbeat for all groups between two nodes.
 
-Every `PERIOD_S` a node sends each other node one message with a beat for each group that it leads
-and the other follows. One reply answers all beats except the few that it refuses. A follower whose
+Every `HEARTBEAT_S` a node sends each other node one message with a beat for each group that it
+leads and the other follows. One reply answers all beats except the few that it refuses. A follower whose
 log the leader does not know yet gets a message of its own instead (`raft.consensus.replication`).
 
 A reply counts for the beats of its round, in the term in which they were sent. It shows the leader
@@ -19,8 +19,8 @@ from querator.raft.group.group import Group
 from querator.raft.messages import Beat, Heartbeat, HeartbeatReply, Stale
 from querator.raft.peer_outbox import PeerOutbox
 from querator.raft.requests import Outcome
+from querator.raft.timing import HEARTBEAT_S
 
-PERIOD_S: Final = 0.35
 _ROUNDS_MAX: Final = 8
 """Most rounds with outstanding replies."""
 
@@ -46,7 +46,7 @@ class Heartbeats:
         """Checks whether the group needs heartbeats of a leader here."""
         if group.member.leads and len(group.journal.replicas) > 1 and group.quarantined is None:
             if not self.led:
-                self._due_s = self._clock.monotonic_s() + PERIOD_S
+                self._due_s = self._clock.monotonic_s() + HEARTBEAT_S
             self.led[group.group] = group
         else:
             self.led.pop(group.group, None)
@@ -61,7 +61,7 @@ class Heartbeats:
     def send(self, now_s: float, outcome: Outcome) -> None:
         if not self.led or now_s < self._due_s:
             return
-        self._due_s = now_s + PERIOD_S
+        self._due_s = now_s + HEARTBEAT_S
         self._round += 1
         beats: defaultdict[NodeKey, list[Beat]] = defaultdict(list)
         for group in list(self.led.values()):
