@@ -1,8 +1,9 @@
 """One heartbeat for all groups between two nodes.
 
 Every `HEARTBEAT_S` a node sends each other node one message with a beat for each group that it
-leads and the other follows. One reply answers all beats except the few that it refuses. A follower whose
-log the leader does not know yet gets a message of its own instead (`raft.consensus.replication`).
+leads and the other follows. One reply answers all beats except the few that it refuses. A follower
+whose log the leader does not know yet gets a message of its own instead
+(`raft.consensus.replication`).
 
 A reply counts for the beats of its round, in the term in which they were sent. It shows the leader
 that the followers hear it (a leader that no majority hears steps down). It confirms no reads, and
