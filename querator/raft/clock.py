@@ -47,8 +47,9 @@ class RealClock:
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    monotonic_s = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME))
-    """As in `Clock`. A turn reads it about 25 times, so it is not a function in Python."""
+    def __init__(self) -> None:
+        self.monotonic_s = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+        """As in `Clock`. A turn reads it about 25 times, so it is not a function in Python."""
 
     def on_step(self, wake: Callable[[], None]) -> None:
         """Does nothing: the machine's clocks change only by passing."""

@@ -70,16 +70,16 @@ def test_who_waits_as_told_is_never_late_by_more_than_a_moment(step_ms, ahead_ms
 
 
 def test_a_machine_that_was_suspended_has_not_stood_still(monkeypatch: pytest.MonkeyPatch):
-    clock = RealClock()
-    state_time = StateTime(clock, last_ms=0, believed_ms=lambda wall_ms, _: wall_ms)
-    began_ms = state_time.now_ms()
     # These two clocks of the kernel count the time in which the machine is suspended.
-    night_ns, real_ns = 8 * 3600 * 10**9, time.time_ns
-    boot_s = time.clock_gettime
-    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + night_ns)
+    suspended_s, real_ns, boot_s = 0, time.time_ns, time.clock_gettime
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + suspended_s * 10**9)
     monkeypatch.setattr(
         time,
         "clock_gettime",
-        lambda which: boot_s(which) + (8 * 3600 if which == time.CLOCK_BOOTTIME else 0),
+        lambda which: boot_s(which) + (suspended_s if which == time.CLOCK_BOOTTIME else 0),
     )
+    clock = RealClock()
+    state_time = StateTime(clock, last_ms=0, believed_ms=lambda wall_ms, _: wall_ms)
+    began_ms = state_time.now_ms()
+    suspended_s = 8 * 3600
     assert state_time.now_ms() >= began_ms + 8 * 3600 * 1000

@@ -143,7 +143,7 @@ def test_a_leader_with_a_wrong_clock_that_nobody_follows_works_most_of_the_time(
     cluster = RaftCluster("a", "b", "c")
     leader = cluster.leader()
     # The others find that their clocks are wrong as well, and do not take over.
-    monkeypatch.setattr(Skew, "beyond", property(lambda self: True))
+    monkeypatch.setattr(Skew, "clock_is_wrong", property(lambda self: True))
     cluster.pass_s(3)
     for count in range(1, 7):
         cluster.add(leader, 1)

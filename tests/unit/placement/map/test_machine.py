@@ -270,7 +270,7 @@ def route(group: Group, name: str = "q") -> None:
 def test_more_partitions_and_fewer(group: Group):
     create(group, "q", partitions=2)
     larger = update(group, "q", partitions=4).queue
-    assert (larger.groups, larger.shares, larger.opening) == ((1, 2, 3, 4), 2, 2)
+    assert (larger.groups, larger.routed_partitions, larger.opening) == ((1, 2, 3, 4), 2, 2)
     assert all(group.map.placed(one) is not None for one in larger.groups)
     assert group.effects.pending == {1}
     assert group.propose(QueueRouted(QueueId(1), 1, 3)) == Done(), "of another number"
