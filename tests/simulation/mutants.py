@@ -142,7 +142,7 @@ def cuts_the_log_without_conflict() -> Any:
             journal.take_back(snapshots, message.prev_index)
         take(journal, snapshots, message, commit_index)
 
-    return replaced(member, "take", cut)
+    return replaced(member, "append_entries", cut)
 
 
 def commits_what_is_not_verified() -> Any:
@@ -213,7 +213,7 @@ def believes_any_clock() -> Any:
 
 def reads_without_asking() -> Any:
     """The leader answers a read from its own state, without asking a majority."""
-    return replaced(Member, "answered", lambda self, round_: True)
+    return replaced(Member, "has_quorum_for", lambda self, round_: True)
 
 
 def takes_the_office_too_early() -> Any:

@@ -58,7 +58,7 @@ def drops_grants() -> Any:
             came = msgspec.structs.replace(came, grants=grants)
         answered(self, supply, asked, asks, asked_s, came)
 
-    return replaced(LeaseDispatcher, "_answered", drop)
+    return replaced(LeaseDispatcher, "_on_lease_answered", drop)
 
 
 def keeps_stale_routes() -> Any:
