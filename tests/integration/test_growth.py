@@ -194,7 +194,7 @@ async def test_a_node_that_will_not_return_is_removed_and_its_replicas_made_anew
 
         # The replacement of the replica counts.
         await cluster["a"].kill()
-        out, _ = await cluster.querator("lease", "q", asked="d")
+        out, _ = await cluster.querator("lease", "q", "--wait", "30s", asked="d")
         assert "before" in out
 
 
