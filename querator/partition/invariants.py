@@ -2,6 +2,8 @@
 
 `check` returns each violation as a sentence. No violation means that the tables agree with one
 another. It runs after every step of the tests, in the simulator, and as `querator verify`.
+
+Longer than 500 lines: one invariant a function, and a reader looks for the one that is missing.
 """
 
 from querator.model.limits import BLOCK_ITEMS_MAX

@@ -21,6 +21,9 @@ deleted in steps.
 Steps may come late, and again. A partition remembers which transactions it has published or
 discarded (`partition.txn_producers`), so that a late Stage stores nothing and a late Prepare pins
 nothing.
+
+Longer than 500 lines: a stage's life from its first request to its end is read in one place,
+because each step relies on the checks of the steps before it.
 """
 
 from collections.abc import Iterator, Sequence

@@ -98,25 +98,25 @@ class CountedCall:
 class Ticket:
     """One call on its way to a partition; `leave` ends it."""
 
-    __slots__ = ("_budget", "_group", "_sending", "_size")
+    __slots__ = ("_budget", "_budgets", "_group", "_size")
 
     def __init__(
-        self, sending: "PartitionBudget", budget: "Admission[GroupId]", group: GroupId, size: int
+        self, budgets: "PartitionBudget", budget: "Admission[GroupId]", group: GroupId, size: int
     ) -> None:
-        """`budget`: the budget of `sending` that the call has entered."""
-        self._sending = sending
+        """`budget`: the budget of `budgets` that the call has entered."""
+        self._budgets = budgets
         self._budget = budget
         self._group = group
         self._size = size
 
     def wait(self) -> None:
         """The call waits for a leader."""
-        self._move(self._sending.waiting)
+        self._move(self._budgets.waiting)
 
     def go(self) -> None:
         """The call is sent."""
-        if self._budget is not self._sending.sent:
-            self._move(self._sending.sent)
+        if self._budget is not self._budgets.sent:
+            self._move(self._budgets.sent)
 
     def _move(self, budget: "Admission[GroupId]") -> None:
         if budget is not self._budget:
