@@ -46,7 +46,13 @@ from querator.model.ids import QueueId
 from querator.model.limits import LEASES_EMPTY_MAX, OVERLOADED_RETRY_MS, STRAGGLER_WAIT_MS
 from querator.model.queues import Queue
 from querator.service.lease.fair_queue import FairQueue
-from querator.service.lease.requests import LeaseRequest, allot, granted_by, within_a_frame
+from querator.service.lease.requests import (
+    LeaseRequest,
+    SentLease,
+    allot,
+    granted_by,
+    within_a_frame,
+)
 from querator.service.lease.supply import PartitionSupply
 from querator.service.lease.waiter import Grant, Waiter, WaiterState
 from querator.service.routing.forwarder import CarriedLease
@@ -324,10 +330,15 @@ class LeaseDispatcher:
             if waiter.state is WaiterState.PARKED:
                 waiter.state = WaiterState.ASKING
         asked = "" if supply.route.local else supply.route.leader
-        then = partial(self._on_lease_answered, supply, asked, asks, self._clock.monotonic_s())
+        sent = SentLease(supply, asked, asks, self._clock)
         if self._other_nodes is not None and not supply.route.local:
             self._other_nodes.on_lease_asked(self, supply)
-        self._router.post(supply.route, Lease(tuple(ask.caller for ask in asks)), then=then)
+        self._router.post(
+            supply.route,
+            Lease(tuple(ask.caller for ask in asks)),
+            then=partial(self._on_lease_answered, sent),
+            on_repeat=sent.on_repeat,
+        )
         for ask in asks:
             if ask.waiter.on_asked is not None:
                 ask.waiter.on_asked()
@@ -347,63 +358,54 @@ class LeaseDispatcher:
 
     # --- answers -----------------------------------------------------------------------------
 
-    def _on_lease_answered(
-        self,
-        supply: PartitionSupply,
-        asked: str,
-        asks: list[LeaseRequest],
-        asked_s: float,
-        outcome: Accepted | QueratorError,
-    ) -> None:
+    def _on_lease_answered(self, sent: SentLease, outcome: Accepted | QueratorError) -> None:
+        supply = sent.supply
         self._busy -= 1
         supply.in_flight = False
         try:
-            self._take_in(supply, asked, asks, asked_s, outcome)
+            self._take_in(sent, outcome)
         except Exception as error:  # noqa: BLE001 - every waiter must be answered
             failed = defect_error(error, "accepting a lease")
-            for ask in asks:
+            for ask in sent.asks:
                 ask.waiter.error = failed
-        self._settle_all([ask.waiter for ask in asks])
+        self._settle_all([ask.waiter for ask in sent.asks])
         if not supply.in_flight:
             self.on_supply(supply)
         if self._parked or self._impatient:
             self._wake()
 
-    def _take_in(
-        self,
-        supply: PartitionSupply,
-        asked: str,
-        asks: list[LeaseRequest],
-        asked_s: float,
-        outcome: Accepted | QueratorError,
-    ) -> None:
+    def _take_in(self, sent: SentLease, outcome: Accepted | QueratorError) -> None:
+        supply = sent.supply
         if self._other_nodes is not None:
             if not supply.route.local:
                 supply.renew(outcome.ready if isinstance(outcome, CarriedLease) else 0)
-            took_s = self._clock.monotonic_s() - asked_s
-            self._other_nodes.on_lease_answered(self, supply, asked, outcome, took_s)
+            took_s = self._clock.monotonic_s() - sent.asked_s
+            self._other_nodes.on_lease_answered(self, supply, sent.asked, outcome, took_s)
         if isinstance(outcome, QueratorError):
-            for ask in asks:
+            for ask in sent.asks:
                 self._failed(ask.waiter, outcome)
             if outcome.code in _PAUSING and supply.route.is_reachable:
                 self._pause(supply)
         else:
             assert isinstance(outcome, LeaseResult)
-            self._granted(supply, asks, asked_s, outcome)
+            self._granted(sent, outcome)
             if self._is_stuck(supply, outcome):
                 self._pause(supply)
 
-    def _granted(
-        self, supply: PartitionSupply, asks: list[LeaseRequest], asked_s: float, result: LeaseResult
-    ) -> None:
+    def _granted(self, sent: SentLease, result: LeaseResult) -> None:
         orphans: list[Grant] = []
-        for place, (ask, grant) in enumerate(zip(asks, result.grants, strict=True)):
+        for place, (ask, grant) in enumerate(zip(sent.asks, result.grants, strict=True)):
             ask.waiter.pinned = ask.waiter.home
             if isinstance(grant, Refusal):
-                self._refused(supply, ask, grant)
+                self._refused(sent.supply, ask, grant)
             elif grant.lease:
                 granted = granted_by(
-                    supply.route, ask.waiter, grant, result, place=place, asked_s=asked_s
+                    sent.supply.route,
+                    ask.waiter,
+                    grant,
+                    result,
+                    place=place,
+                    sent_s=sent.sent_s,
                 )
                 closed = ask.waiter.state is WaiterState.CLOSED
                 (orphans if closed else ask.waiter.grants).extend(granted)

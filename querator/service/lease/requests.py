@@ -1,6 +1,7 @@
 """Lease requests to partitions on behalf of waiters, and the grants in their answers."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,6 +13,9 @@ from querator.service.lease.supply import PartitionSupply
 from querator.service.lease.waiter import Grant, Waiter
 from querator.service.routing.forwarder import CarriedLease
 from querator.service.routing.route import PartitionRoute
+
+if TYPE_CHECKING:
+    from querator.raft.clock import Clock
 
 
 class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
@@ -27,6 +31,28 @@ class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
         return LeaseCaller(
             waiter.client_id, waiter.request_id, self.items, self.size, waiter.lease_timeout_ms
         )
+
+
+class SentLease:
+    """A lease command that has been sent to a partition, by instants of the monotonic clock."""
+
+    __slots__ = ("_clock", "asked", "asked_s", "asks", "sent_s", "supply")
+
+    def __init__(
+        self, supply: PartitionSupply, asked: str, asks: list[LeaseRequest], clock: "Clock"
+    ) -> None:
+        """`asked`: the node that the command is first sent to, empty for this node."""
+        self.supply = supply
+        self.asked = asked
+        self.asks = asks
+        self._clock = clock
+        self.asked_s = self.sent_s = clock.monotonic_s()
+        """`asked_s` is that of the first attempt, `sent_s` that of the last: the remaining time of
+        a lease counts from the attempt that was answered.
+        """
+
+    def on_repeat(self) -> None:
+        self.sent_s = self._clock.monotonic_s()
 
 
 def allot(
@@ -84,17 +110,17 @@ def granted_by(
     result: LeaseResult,
     *,
     place: int,
-    asked_s: float,
+    sent_s: float,
 ) -> list[Grant]:
     """Grants of the partition for the waiter, one per lease. `place` is the waiter's position in
-    the request, which was made at `asked_s` by the monotonic clock.
+    the request, which was sent at `sent_s` by the monotonic clock.
     """
     # When the request id is this node's own, no client is processing a first delivery.
     repeated = grant.repeated and waiter.named
     loaded = result.loaded[place] if isinstance(result, CarriedLease) else None
     if not grant.segments[0].lease:
         length_s = (grant.deadline_ms - result.now_ms) / 1000
-        expires_s = asked_s + length_s
+        expires_s = sent_s + length_s
         return [
             Grant(
                 route=route,
@@ -121,7 +147,7 @@ def granted_by(
                 route=route,
                 lease=lease,
                 deadline_ms=deadline_ms,
-                expires_s=asked_s + length_s,
+                expires_s=sent_s + length_s,
                 length_s=length_s,
                 segments=segments,
                 repeated=repeated,

@@ -560,15 +560,17 @@ class Router:
         *,
         then: Callable[[Accepted | QueratorError], None],
         patient: bool = False,
+        on_repeat: Callable[[], None] | None = None,
     ) -> None:
         """Proposes without waiting. `then` is called once, in a later step of the loop, with the
         result or an error. `drained` waits for posted commands.
 
         `patient`: the command is repeated when there is no leader, or another one, as in `call`.
         Otherwise only a repeatable command is repeated, and only when its outcome is unknown.
+        `on_repeat` is called before each attempt but an immediate first one.
         """
         if patient and not route.is_reachable:
-            self._persist(route, command, attachment, then)
+            self._persist(route, command, attachment, then=then, on_repeat=on_repeat)
             return
         node = "" if route.local else route.leader
         try:
@@ -585,7 +587,14 @@ class Router:
             if isinstance(outcome, QueratorError) and not self._stopping:
                 unknown = outcome.code is ErrorCode.OUTCOME_UNKNOWN and repeatable(command)
                 if unknown or (patient and outcome.code in _ELSEWHERE):
-                    self._persist(route, command, attachment, then, outcome if unknown else None)
+                    self._persist(
+                        route,
+                        command,
+                        attachment,
+                        then=then,
+                        on_repeat=on_repeat,
+                        unknown=outcome if unknown else None,
+                    )
                     return
             then(outcome)
 
@@ -596,12 +605,21 @@ class Router:
         route: PartitionRoute,
         command: Command,
         attachment: bytes,
+        *,
         then: Callable[[Accepted | QueratorError], None],
+        on_repeat: Callable[[], None] | None,
         unknown: QueratorError | None = None,
     ) -> None:
+        def send(
+            route: PartitionRoute, node: str, command: Any, attachment: bytes
+        ) -> "asyncio.Future[Any]":
+            if on_repeat is not None:
+                on_repeat()
+            return self._send(route, node, command, attachment)
+
         # Owned: `_posted` keeps it, and `drained` waits for it.
         task = asyncio.get_running_loop().create_task(
-            self._carry_out(route, command, attachment, None, unknown)
+            self._carry_out(route, command, attachment, None, unknown, send=send)
         )
         self._posted.add(task)
 

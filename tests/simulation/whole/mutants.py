@@ -47,16 +47,14 @@ def drops_grants() -> Any:
     """A grant of another node is neither delivered nor given back."""
     answered = LeaseDispatcher._on_lease_answered
 
-    def drop(
-        self: LeaseDispatcher, supply: Any, asked: str, asks: Any, asked_s: float, came: Any
-    ) -> None:
-        if asked and isinstance(came, LeaseResult):
+    def drop(self: LeaseDispatcher, sent: Any, came: Any) -> None:
+        if sent.asked and isinstance(came, LeaseResult):
             grants = tuple(
                 msgspec.structs.replace(grant, lease=0) if isinstance(grant, LeaseGrant) else grant
                 for grant in came.grants
             )
             came = msgspec.structs.replace(came, grants=grants)
-        answered(self, supply, asked, asks, asked_s, came)
+        answered(self, sent, came)
 
     return replaced(LeaseDispatcher, "_on_lease_answered", drop)
 

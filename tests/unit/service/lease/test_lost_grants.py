@@ -46,19 +46,39 @@ async def first_lease(cluster: ServiceCluster) -> None:
         await asyncio.sleep(0)
 
 
-async def lose_the_first_lease(
-    cluster: ServiceCluster, clock: SimulatedClock, gate: CommitGate
-) -> None:
-    """Cuts the link when the leader is about to grant, and mends it after the lease has lapsed. The
-    `gate` was closed before the lease call began.
+async def lose_the_first_grant(cluster: ServiceCluster, gate: CommitGate) -> None:
+    """Cuts the link when the leader is about to grant. The `gate` was closed before the lease call
+    began.
     """
     await first_lease(cluster)
     cluster.cut("a", "b")
     gate.open()
     await cluster.base.until(lambda: cluster.base.counts().leased == 1)
+
+
+async def lose_the_first_lease(
+    cluster: ServiceCluster, clock: SimulatedClock, gate: CommitGate
+) -> None:
+    """As `lose_the_first_grant`, and mends the link after the lease has lapsed."""
+    await lose_the_first_grant(cluster, gate)
     clock.advance(LAPSED_MS)
     await cluster.base.until(lambda: cluster.base.counts().lapsed == 1)
     cluster.mend("a", "b")
+
+
+async def test_a_named_lease_whose_first_answer_was_lost_for_most_of_its_time_is_delivered():
+    clock = SimulatedClock()
+    async with service_cluster("a", "b", clock=clock, lease_timeout_ms=10_000) as cluster:
+        await cluster.produce("a", b"x")
+        gate = closed(cluster)
+        leasing = start(cluster.lease("b", 1, wait_ms=LONG_MS, request_id="mine"))
+        await lose_the_first_grant(cluster, gate)
+        clock.advance(6_000)
+        cluster.mend("a", "b")
+        async with asyncio.timeout(5):
+            [batch] = (await leasing).batches
+        assert (payloads(batch), batch.repeated, batch.attempt) == ([b"x"], True, 1)
+        assert 3_000 < batch.remaining_ms <= 4_000
 
 
 async def test_a_waiting_lease_that_lapsed_on_its_way_is_granted_again():
