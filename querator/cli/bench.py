@@ -216,7 +216,13 @@ async def _bench_queue(client: Client, queue: str | None, partitions: int) -> As
         yield queue
         return
     name = f"bench-{secrets.token_hex(4)}"
-    await client.create_queue(name, partitions=partitions, description="Created by querator bench.")
+    await client.create_queue(
+        name,
+        partitions=partitions,
+        max_attempts=0,
+        dead_queue="",
+        description="Created by querator bench.",
+    )
     try:
         yield name
     finally:

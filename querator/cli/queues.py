@@ -51,13 +51,15 @@ def _settings_options(command: Any) -> Any:
         click.option(
             "--dead-queue",
             metavar="NAME",
-            help="Queue that takes dead letters; '' for none: they are dropped and counted.",
+            help="Queue that takes dead letters; default at creation: dead. '' for none: they are "
+            "dropped and counted.",
         ),
         click.option(
             "--max-attempts",
             type=click.IntRange(0, limits.ATTEMPTS_MAX),
             metavar="N",
-            help="How many times an item is leased before it dies; 0: no limit.",
+            help="How many times an item is leased before it dies; default at creation: "
+            f"{limits.ATTEMPTS_DEFAULT}; 0: no limit.",
         ),
         click.option(
             "--expire-timeout",
@@ -80,12 +82,15 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
 @server_options
 @output_option
 def create(name: str, target: CommandTarget, as_json: bool, **settings: Any) -> None:
-    """Create the queue NAME. If it exists with the same settings, nothing is changed.
+    """Create the queue NAME. If it exists with the settings that are given, nothing is changed.
+
+    Items that die move to the queue `dead`, which is created with the first queue that names no
+    other one.
 
     \b
     Examples:
       querator queue create mail
-      querator queue create mail-dead
+      querator queue create mail-dead --max-attempts 0
       querator queue create mail --partitions 4 --max-attempts 5 --dead-queue mail-dead
     """
 

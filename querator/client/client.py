@@ -148,24 +148,28 @@ class Client:
         self,
         name: str,
         *,
-        partitions: int = 1,
+        partitions: int | None = None,
         lease_timeout: timedelta | None = None,
         expire_timeout: timedelta | None = None,
-        max_attempts: int = 0,
-        dead_queue: str = "",
+        max_attempts: int | None = None,
+        dead_queue: str | None = None,
         dedup_window: timedelta | None = None,
-        partition_items_max: int = 0,
-        description: str = "",
-        replicas: int = 0,
+        partition_items_max: int | None = None,
+        description: str | None = None,
+        replicas: int | None = None,
     ) -> QueueInfo:
-        """Creates a queue; returns when it can be used. None and 0 mean the defaults.
+        """Creates a queue; returns when it can be used. None means the default.
 
-        If the queue exists with the same settings, `created` is False. Raises `QueueExists` when it
-        exists with other settings. `lease_timeout`: 1 s to 24 h, default 30 s. `expire_timeout`: at
-        most 10 years, default never. `max_attempts`: 0 means no limit. `dead_queue`: the queue that
-        gets the dead letters; empty: they are dropped and counted. `dedup_window`: at most 7 days,
-        default 1 h. `partition_items_max`: 0 means no limit. `replicas`: 1, 3 or 5; 0: 3, or the
-        number of nodes while it is below 3.
+        If the queue exists, nothing is changed, and `created` is False. Raises `QueueExists` when a
+        setting that is given differs from the one in force; settings that are None are not
+        compared.
+
+        `partitions`: 1 to 1,024, default 1. `lease_timeout`: 1 s to 24 h, default 30 s.
+        `expire_timeout`: at most 10 years, default never. `max_attempts`: default 20; 0 means no
+        limit. `dead_queue`: the queue that gets the dead letters, default `dead`, which is created
+        when it is missing; empty: dead letters are dropped and counted. `dedup_window`: at most 7
+        days, default 1 h. `partition_items_max`: default and 0 mean no limit. `replicas`: 1, 3 or
+        5; default and 0 mean 3, or the number of nodes while it is below 3.
         """
         settings = {
             "partitions": partitions,

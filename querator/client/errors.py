@@ -141,7 +141,7 @@ class BatchNotFound(NotFound):
 
 
 class QueueExists(RequestError):
-    """The queue exists with other settings."""
+    """The queue exists with other settings than the given ones."""
 
 
 class QueueDeleting(RequestError):

@@ -71,7 +71,11 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
         "NOT_FOUND", 404, False, True, "There is no queue of this name."
     ),
     ErrorCode.QUEUE_EXISTS: ErrorSpec(
-        "ALREADY_EXISTS", 409, False, False, "The queue exists with other settings."
+        "ALREADY_EXISTS",
+        409,
+        False,
+        False,
+        "The queue exists with other settings than the given ones.",
     ),
     ErrorCode.QUEUE_DELETING: ErrorSpec(
         "FAILED_PRECONDITION", 409, False, True, "The queue is being deleted."

@@ -165,6 +165,7 @@ PARTITIONS_MAX = 1_024
 NODES_MAX = 50
 NODE_PARTITIONS_MAX = 2_000  # Average replicas per node: even an idle one costs some CPU.
 ATTEMPTS_MAX = 65_535
+ATTEMPTS_DEFAULT = 20  # As the delivery limit of RabbitMQ's quorum queues.
 RELEASES_MAX = 100  # This number of releases counts as one attempt, unless it is the last.
 KEY_CHANGES_MAX = 8  # Changes of the partition number that items of keys may wait for at once.
 

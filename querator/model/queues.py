@@ -9,6 +9,9 @@ from querator.model.ids import GroupId, QueueId
 
 REPLICAS_ALLOWED = (0, 1, 3, 5)
 
+DEAD_QUEUE_DEFAULT = "dead"
+"""Dead queue of the queues of a namespace that name no other one."""
+
 
 class QueueState(IntEnum):
     CREATING = 1

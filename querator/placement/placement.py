@@ -260,17 +260,23 @@ class Placement:
     # --- changes -----------------------------------------------------------------
 
     async def create_queue(
-        self, namespace: str, name: str, settings: QueueSettings, *, timeout_ms: int = 0
+        self,
+        namespace: str,
+        name: str,
+        settings: QueueSettings,
+        given: tuple[str, ...] | None = None,
+        *,
+        timeout_ms: int = 0,
     ) -> tuple[Queue, bool]:
-        """Returns the queue, ready for use, and whether this call created it. `timeout_ms` bounds
-        the whole call, as does CHANGE_WAIT_MS_MAX; after that, OUTCOME_UNKNOWN. Raises
-        QueratorError:
+        """Returns the queue, ready for use, and whether this call created it. `given`: the settings
+        that an existing queue must have, None for all. `timeout_ms` bounds the whole call, as does
+        CHANGE_WAIT_MS_MAX; after that, OUTCOME_UNKNOWN. Raises QueratorError:
 
-        QUEUE_EXISTS if the settings differ, QUEUE_DELETING, LIMIT_EXCEEDED for partitions, and for
-        the dead queue INVALID_ARGUMENT, QUEUE_NOT_FOUND or UNAVAILABLE.
+        QUEUE_EXISTS if given settings differ, QUEUE_DELETING, LIMIT_EXCEEDED for partitions, and
+        for the dead queue INVALID_ARGUMENT, QUEUE_NOT_FOUND or UNAVAILABLE.
         """
         deadline = _deadline(timeout_ms)
-        result = await self._decided(CreateQueue(namespace, name, settings), deadline)
+        result = await self._decided(CreateQueue(namespace, name, settings, given), deadline)
         return await self._followed(result.queue, deadline), result.created
 
     async def update_queue(

@@ -4,11 +4,13 @@ Requests that are invalid in themselves are refused here. Everything else (dead 
 users of a queue) is decided by placement, in the log. Counts and items are read at the leader of
 each partition (`service.reading.queries`): they are exact, and no scan of a queue is needed to
 count it.
+
+The file is longer than 500 lines, because each call of administrators is a method of one service.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -34,7 +36,7 @@ from querator.model.limits import (
     REQUEST_ITEMS_MAX,
 )
 from querator.model.placement_map import PlacementMap
-from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings, QueueState
 from querator.partition.queries import ItemPage
 from querator.partition.rows import RowState
 from querator.service.reading import paging
@@ -56,6 +58,8 @@ from querator.service.validate import (
 if TYPE_CHECKING:
     from querator.placement.placement import Placement
     from querator.raft.clock import Clock
+
+T = TypeVar("T")
 
 _log = telemetry.logger(__name__)
 
@@ -96,13 +100,49 @@ class AdminService:
     # --- queues ------------------------------------------------------------------------------
 
     async def create_queue(
-        self, namespace: str, name: str, settings: QueueSettings, *, timeout_ms: int = 0
+        self,
+        namespace: str,
+        name: str,
+        settings: QueueSettings,
+        given: tuple[str, ...] | None = None,
+        *,
+        timeout_ms: int = 0,
     ) -> tuple[Queue, bool]:
-        """The queue, and whether this call created it. Answered when all partitions are usable."""
+        """The queue, and whether this call created it. Answered when all partitions are usable.
+        `given`: the settings that an existing queue must have, None for all. The default dead queue
+        is created when it is missing.
+        """
+        deadline = deadline_after(timeout_ms)
         check_name(namespace, field="namespace")
         check_name(name, field="queue")
         check_settings(settings, name=name)
-        return await self._placement.create_queue(namespace, name, settings, timeout_ms=timeout_ms)
+
+        return await self._with_dead_queue(
+            namespace,
+            lambda: self._placement.create_queue(
+                namespace, name, settings, given, timeout_ms=_left_ms(deadline)
+            ),
+            deadline,
+        )
+
+    async def _with_dead_queue(
+        self, namespace: str, change: Callable[[], Awaitable[T]], deadline: float | None
+    ) -> T:
+        """The result of the change. If the default dead queue is missing, it is created, and the
+        change is repeated once.
+        """
+        try:
+            return await change()
+        except QueratorError as error:
+            missing = error.code in (ErrorCode.QUEUE_NOT_FOUND, ErrorCode.UNAVAILABLE)
+            place = (error.field, error.value)
+            if not missing or place != ("settings.dead_queue", DEAD_QUEUE_DEFAULT):
+                raise
+        settings = QueueSettings(description="Dead letters of queues that name no other dead queue")
+        await self._placement.create_queue(
+            namespace, DEAD_QUEUE_DEFAULT, settings, (), timeout_ms=_left_ms(deadline)
+        )
+        return await change()
 
     async def get_queue(self, namespace: str, name: str) -> Queue:
         """The queue, in any state."""
@@ -145,8 +185,12 @@ class AdminService:
         if queue.state is QueueState.ACTIVE and not queue.is_changing:
             # A change in progress can be undone without all partitions.
             await check_running(self._router, queue, deadline=deadline)
-        return await self._placement.update_queue(
-            namespace, name, settings, mask, expected_version, timeout_ms=_left_ms(deadline)
+        return await self._with_dead_queue(
+            namespace,
+            lambda: self._placement.update_queue(
+                namespace, name, settings, mask, expected_version, timeout_ms=_left_ms(deadline)
+            ),
+            deadline,
         )
 
     async def delete_queue(self, namespace: str, name: str, *, timeout_ms: int = 0) -> None:

@@ -67,20 +67,22 @@ class QueueSettings(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
-    """Number of partitions, 1 to 1,024; 0 means 1 at creation. Can be changed either
+    """Number of partitions, 1 to 1,024; unset or 0 means 1 at creation. Can be changed either
     way: new ones take items at once, those beyond the number go when they are empty.
     """
     max_attempts: _builtins.int
-    """How many times an item is leased at most, 0 to 65,535; 0 means no limit."""
+    """How many times an item is leased at most, 0 to 65,535; unset means 20, 0 means no limit."""
     dead_queue: _builtins.str
-    """Queue of the same namespace that gets the dead letters; empty: they are dropped and counted."""
+    """Queue of the same namespace that gets the dead letters. Unset means `dead`, which is created when a
+    queue first names it; the queue `dead` itself has none. Empty: dead letters are dropped and counted.
+    """
     partition_items_max: _builtins.int
-    """How many items a partition holds at most (then QUEUE_FULL); 0 means no limit."""
+    """How many items a partition holds at most (then QUEUE_FULL); unset or 0 means no limit."""
     description: _builtins.str
     """Free text for people; at most 1,000 characters."""
     replicas: _builtins.int
     """Replicas of each partition on different nodes: 1, 3 or 5; at most as many as there are nodes that
-    take replicas. 0 means three, or as many as there are nodes while there are fewer.
+    take replicas. Unset or 0 means three, or as many as there are nodes while there are fewer.
     """
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
@@ -97,21 +99,44 @@ class QueueSettings(_message.Message):
     def __init__(
         self,
         *,
-        partitions: _builtins.int = ...,
+        partitions: _builtins.int | None = ...,
         lease_timeout: _duration_pb2.Duration | None = ...,
         expire_timeout: _duration_pb2.Duration | None = ...,
-        max_attempts: _builtins.int = ...,
-        dead_queue: _builtins.str = ...,
+        max_attempts: _builtins.int | None = ...,
+        dead_queue: _builtins.str | None = ...,
         dedup_window: _duration_pb2.Duration | None = ...,
-        partition_items_max: _builtins.int = ...,
-        description: _builtins.str = ...,
-        replicas: _builtins.int = ...,
+        partition_items_max: _builtins.int | None = ...,
+        description: _builtins.str | None = ...,
+        replicas: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["dedup_window", b"dedup_window", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_replicas", b"_replicas", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "replicas", b"replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_replicas", b"_replicas", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__dead_queue: _TypeAlias = _typing.Literal["dead_queue"]  # noqa: Y015
+    _WhichOneofArgType__dead_queue: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue"]  # noqa: Y015
+    _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
+    _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
+    _WhichOneofReturnType__max_attempts: _TypeAlias = _typing.Literal["max_attempts"]  # noqa: Y015
+    _WhichOneofArgType__max_attempts: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts"]  # noqa: Y015
+    _WhichOneofReturnType__partition_items_max: _TypeAlias = _typing.Literal["partition_items_max"]  # noqa: Y015
+    _WhichOneofArgType__partition_items_max: _TypeAlias = _typing.Literal["_partition_items_max", b"_partition_items_max"]  # noqa: Y015
+    _WhichOneofReturnType__partitions: _TypeAlias = _typing.Literal["partitions"]  # noqa: Y015
+    _WhichOneofArgType__partitions: _TypeAlias = _typing.Literal["_partitions", b"_partitions"]  # noqa: Y015
+    _WhichOneofReturnType__replicas: _TypeAlias = _typing.Literal["replicas"]  # noqa: Y015
+    _WhichOneofArgType__replicas: _TypeAlias = _typing.Literal["_replicas", b"_replicas"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dead_queue) -> _WhichOneofReturnType__dead_queue | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_attempts) -> _WhichOneofReturnType__max_attempts | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition_items_max) -> _WhichOneofReturnType__partition_items_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partitions) -> _WhichOneofReturnType__partitions | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replicas) -> _WhichOneofReturnType__replicas | None: ...
 
 Global___QueueSettings: _TypeAlias = QueueSettings  # noqa: Y015
 
@@ -175,7 +200,9 @@ Global___Queue: _TypeAlias = Queue  # noqa: Y015
 
 @_typing.final
 class CreateQueueRequest(_message.Message):
-    """CreateQueueRequest creates a queue."""
+    """CreateQueueRequest creates a queue. If the queue exists, the settings that the request sets are compared
+    with those in force: QUEUE_EXISTS when one differs. Settings that the request leaves out are not compared.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -188,7 +215,7 @@ class CreateQueueRequest(_message.Message):
     """Name, 1 to 255 of A-Z a-z 0-9 . _ -"""
     @_builtins.property
     def settings(self) -> Global___QueueSettings:
-        """Settings; unset fields take their defaults."""
+        """Settings; unset fields take their defaults when the queue is created."""
 
     def __init__(
         self,
@@ -214,7 +241,7 @@ class CreateQueueResponse(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     CREATED_FIELD_NUMBER: _builtins.int
     created: _builtins.bool
-    """False when it existed with the same settings."""
+    """False when it existed."""
     @_builtins.property
     def queue(self) -> Global___Queue:
         """The queue."""

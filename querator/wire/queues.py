@@ -16,7 +16,7 @@ from querator.model.calls import (
 )
 from querator.model.errors import invalid, over_limit
 from querator.model.ids import check_name
-from querator.model.queues import Queue, QueueSettings
+from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings
 from querator.v1 import admin_service_pb2, items_pb2
 from querator.wire import field_checks, lease
 
@@ -44,8 +44,11 @@ class StatsCall(msgspec.Struct, frozen=True):
 
 
 class CreateQueueCall(msgspec.Struct, frozen=True):
+    """`given`: the fields of `settings` that the request sets; the others have their defaults."""
+
     queue: QueueName
     settings: QueueSettings
+    given: tuple[str, ...]
 
 
 class UpdateQueueCall(msgspec.Struct, frozen=True):
@@ -100,7 +103,15 @@ _Paged = (
 
 def parse_create_queue(data: bytes) -> CreateQueueCall:
     message = field_checks.parse_message(admin_service_pb2.CreateQueueRequest, data)
-    return CreateQueueCall(queue=_queue_name(message), settings=check_settings(message.settings))
+    queue = _queue_name(message)
+    given = [field.name for field, _ in message.settings.ListFields()]
+    if "partitions" in given and not message.settings.partitions:
+        given.remove("partitions")
+    return CreateQueueCall(
+        queue=queue,
+        settings=check_settings(message.settings, name=queue.name),
+        given=tuple(_MODEL_FIELDS.get(name, name) for name in given),
+    )
 
 
 def parse_get_queue(data: bytes) -> QueueName:
@@ -137,9 +148,10 @@ def parse_update_queue(data: bytes) -> UpdateQueueCall:
         field_checks.check_range(
             message.settings.partitions, field="settings.partitions", least=1, most=most
         )
+    queue = _queue_name(message)
     return UpdateQueueCall(
-        queue=_queue_name(message),
-        settings=check_settings(message.settings),
+        queue=queue,
+        settings=check_settings(message.settings, name=queue.name),
         mask=tuple(mask),
         expected_version=message.expected_version,
     )
@@ -188,11 +200,17 @@ def _page_call(
     return PageCall(queue=queue, page_size=page_size, page_token=token, state=state, stale=stale)
 
 
-def check_settings(message: admin_service_pb2.QueueSettings) -> QueueSettings:
-    """Checks settings; unset ones get their defaults."""
-    dead_queue = message.dead_queue
+def check_settings(message: admin_service_pb2.QueueSettings, *, name: str) -> QueueSettings:
+    """Checks settings of the queue `name`; unset ones get their defaults."""
+    is_dead_queue = name == DEAD_QUEUE_DEFAULT
+    dead_queue = "" if is_dead_queue else DEAD_QUEUE_DEFAULT
+    if message.HasField("dead_queue"):
+        dead_queue = message.dead_queue
     if dead_queue:
         check_name(dead_queue, field="settings.dead_queue")
+    max_attempts = 0 if is_dead_queue else limits.ATTEMPTS_DEFAULT
+    if message.HasField("max_attempts"):
+        max_attempts = message.max_attempts
     lease_timeout_ms = limits.LEASE_TIMEOUT_MS_DEFAULT
     if message.HasField("lease_timeout"):
         lease_timeout_ms = field_checks.lease_timeout_ms(
@@ -224,7 +242,7 @@ def check_settings(message: admin_service_pb2.QueueSettings) -> QueueSettings:
         lease_timeout_ms=lease_timeout_ms,
         expire_timeout_ms=expire_timeout_ms,
         max_attempts=field_checks.check_range(
-            message.max_attempts, field="settings.max_attempts", least=0, most=limits.ATTEMPTS_MAX
+            max_attempts, field="settings.max_attempts", least=0, most=limits.ATTEMPTS_MAX
         ),
         dead_queue=dead_queue,
         dedup_window_ms=dedup_window_ms,

@@ -30,10 +30,10 @@ async def test_queues_are_made_listed_changed_and_deleted(client: Client):
     assert made.lease_timeout == timedelta(seconds=7)
     again = await client.create_queue("a", partitions=2, lease_timeout=timedelta(seconds=7))
     assert not again.created
-    with pytest.raises(QueueExists):
+    with pytest.raises(QueueExists, match="partitions is 2, not 3"):
         await client.create_queue("a", partitions=3)
     await client.create_queue("b", description="second")
-    assert [queue.name async for queue in client.list_queues()] == ["a", "b"]
+    assert [queue.name async for queue in client.list_queues()] == ["a", "b", "dead"]
     changed = await client.update_queue("a", max_attempts=3, expected_version=1)
     assert (changed.max_attempts, changed.lease_timeout) == (3, timedelta(seconds=7))
     with pytest.raises(VersionConflict):
@@ -46,6 +46,47 @@ async def test_queues_are_made_listed_changed_and_deleted(client: Client):
     with pytest.raises(QueueNotFound) as caught:
         await client.produce("never", b"x")
     assert caught.value.request_id
+
+
+async def test_a_program_that_creates_its_queue_runs_again_after_an_operator_changed_it(
+    client: Client,
+):
+    await client.create_queue("mail", partitions=2)
+    await client.update_queue("mail", max_attempts=5)
+    again = await client.create_queue("mail", partitions=2)
+    assert (again.created, again.max_attempts) == (False, 5)
+    assert not (await client.create_queue("mail")).created
+    with pytest.raises(QueueExists, match="max_attempts is 5, not 0"):
+        await client.create_queue("mail", max_attempts=0)
+
+
+async def test_an_item_of_a_queue_without_settings_ends_in_the_default_dead_queue(client: Client):
+    made = await client.create_queue("mail")
+    assert (made.max_attempts, made.dead_queue) == (limits.ATTEMPTS_DEFAULT, "dead")
+    await client.produce("mail", b"poison")
+    attempts = 0
+    while items := await client.lease("mail", wait=IDLE):
+        [item] = items
+        attempts += 1
+        assert item.attempt == attempts
+        await item.retry(error="no such mailbox")
+    assert attempts == limits.ATTEMPTS_DEFAULT
+    [letter] = [letter async for letter in client.dead_letters("mail")]
+    assert letter.dead_letter is not None
+    assert (letter.dead_letter.reason, letter.item.payload) == (DeadReason.ATTEMPTS, b"poison")
+    assert (await client.get_queue("dead")).max_attempts == 0, "letters are not dropped"
+    assert await client.redrive("mail") == 1
+    [again] = await client.lease("mail", wait=WAIT)
+    assert (again.payload, again.attempt) == (b"poison", 1)
+    await again.complete()
+
+
+async def test_a_queue_can_do_without_a_dead_queue_and_get_it_back(client: Client):
+    made = await client.create_queue("mail", dead_queue="", max_attempts=0)
+    assert (made.max_attempts, made.dead_queue) == (0, "")
+    assert [queue.name async for queue in client.list_queues()] == ["mail"]
+    changed = await client.update_queue("mail", dead_queue=None, max_attempts=None)
+    assert (changed.max_attempts, changed.dead_queue) == (limits.ATTEMPTS_DEFAULT, "dead")
 
 
 async def test_an_item_arrives_as_it_was_produced(client: Client):

@@ -288,9 +288,12 @@ async def test_queues_by_the_admin_service() -> None:
             update_mask=FieldMask(paths=["lease_timeout"]),
         )
         settings = (await there.admin.UpdateQueue(update)).queue.settings
-        assert (settings.lease_timeout.seconds, settings.max_attempts) == (7, 0)
+        assert (settings.lease_timeout.seconds, settings.max_attempts) == (
+            7,
+            limits.ATTEMPTS_DEFAULT,
+        )
         listed = await there.admin.ListQueues(admin_service_pb2.ListQueuesRequest())
-        assert [queue.name for queue in listed.queues] == ["q"]
+        assert [queue.name for queue in listed.queues] == ["dead", "q"]
         await there.produce(b"look")
         peeked = await there.admin.PeekItems(admin_service_pb2.PeekItemsRequest(queue="q"))
         assert [each.item.payload for each in peeked.items] == [b"look"]

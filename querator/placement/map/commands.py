@@ -68,11 +68,14 @@ from querator.model.queues import Queue, QueueSettings
 
 
 class CreateQueue(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Creates a queue. A repeat with the same settings returns the existing queue."""
+    """Creates a queue. If it exists, the settings that `given` names must be those in force, and
+    the existing queue is returned. None: all settings.
+    """
 
     namespace: str
     name: str
     settings: QueueSettings
+    given: tuple[str, ...] | None = None
 
 
 class UpdateQueue(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -256,7 +259,7 @@ Command = (
 
 
 class QueueCreated(msgspec.Struct, frozen=True):
-    """The result of CreateQueue. `created` False: a queue with these settings existed."""
+    """The result of CreateQueue. `created` False: a queue with the given settings existed."""
 
     queue: Queue
     created: bool

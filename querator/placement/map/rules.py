@@ -25,7 +25,7 @@ from querator.model.errors import ErrorCode
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import NODE_PARTITIONS_MAX, PARTITIONS_MAX
 from querator.model.placement_map import PlacedGroup, PlacementMap
-from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings, QueueState
 from querator.placement.assign import assign, replicas_wanted
 from querator.placement.map import deletion_rules, group_rules, node_rules
 from querator.placement.map.commands import (
@@ -67,7 +67,7 @@ def decide(view: View, command: Command) -> Change:
 def _create(view: View, command: CreateQueue) -> Change:
     existing = view.map.find(command.namespace, command.name)
     if existing is not None:
-        return Change(_repeat_of_create(existing, command.settings))
+        return Change(_repeat_of_create(existing, command))
     partitions = command.settings.partitions
     refusal = (
         _refuse_unformed(view.map)
@@ -103,22 +103,36 @@ def _placed(
     return {group: assign(nodes, group, replicas=wanted) for group in groups}
 
 
-def _repeat_of_create(existing: Queue, settings: QueueSettings) -> Refusal | QueueCreated:
+def _repeat_of_create(existing: Queue, command: CreateQueue) -> Refusal | QueueCreated:
     if existing.state is QueueState.DELETING:
         return _deleting(existing.name, "queue")
-    if existing.settings == settings:
-        return QueueCreated(existing, created=False)
+    given = SETTINGS_FIELDS if command.given is None else command.given
     differing = [
-        field
-        for field in SETTINGS_FIELDS
-        if getattr(existing.settings, field) != getattr(settings, field)
+        _difference(field, there, wanted)
+        for field in given
+        if (there := getattr(existing.settings, field))
+        != (wanted := getattr(command.settings, field))
     ]
+    if not differing:
+        return QueueCreated(existing, created=False)
     return Refusal(
         ErrorCode.QUEUE_EXISTS,
-        f"queue {existing.name} exists with other settings: {', '.join(differing)}",
+        f"queue {existing.name} exists with other settings: {'; '.join(differing)}",
         field="queue",
         value=existing.name,
     )
+
+
+def _difference(field: str, there: int | str, wanted: int | str) -> str:
+    if isinstance(there, str):
+        return (
+            f"{field} differs"
+            if field == "description"
+            else f"{field} is {there!r}, not {wanted!r}"
+        )
+    name = field.removesuffix("_ms")
+    unit = " ms" if name != field else ""
+    return f"{name} is {there}{unit}, not {wanted}{unit}"
 
 
 def _refuse_unformed(placed: PlacementMap) -> Refusal | None:
@@ -174,12 +188,18 @@ def _refuse_replicas(placed: PlacementMap, replicas: int) -> Refusal | None:
 def _refuse_dead_queue(
     placed: PlacementMap, namespace: str, name: str, dead_queue: str
 ) -> Refusal | None:
-    """Why the queue `name` may not have this dead queue; None when it may."""
+    """Why the queue `name` may not have this dead queue; None when it may.
+
+    A dead queue has no dead queue itself, with one exception: the default one, which has none.
+    """
     field = "settings.dead_queue"
     if not dead_queue:
         return None
     if dead_queue == name:
         return _bad_dead_queue(f"{field}: a queue cannot be its own dead queue", dead_queue)
+    if name == DEAD_QUEUE_DEFAULT:
+        message = f"{field}: the queue {name} has no dead queue; there are no chains"
+        return _bad_dead_queue(message, dead_queue)
     target = placed.find(namespace, dead_queue)
     if target is None:
         message = f"{field}: there is no queue {dead_queue} in namespace {namespace}; create it"
@@ -189,9 +209,11 @@ def _refuse_dead_queue(
     if target.state is QueueState.CREATING:
         message = f"{field}: queue {dead_queue} is still being created; try again"
         return Refusal(ErrorCode.UNAVAILABLE, message, field=field, value=dead_queue)
-    if target.settings.dead_queue:
+    if target.settings.dead_queue not in ("", DEAD_QUEUE_DEFAULT):
         message = f"{field}: queue {dead_queue} has a dead queue itself; there are no chains"
         return _bad_dead_queue(message, dead_queue)
+    if dead_queue == DEAD_QUEUE_DEFAULT:
+        return None
     users = _users_of(placed, namespace, name)
     if users:
         message = f"{field}: {name} is the dead queue of {users[0]}; there are no chains"

@@ -34,6 +34,7 @@ class AdminCalls:
             asked.queue.namespace,
             asked.queue.name,
             asked.settings,
+            asked.given,
             timeout_ms=answer_within_ms(context),
         )
         return queues.encode_created_queue(queue, created=created)

@@ -1,10 +1,12 @@
 """Administration: queues, counts, peeking into queues, dead letters."""
 
+import asyncio
+
 import pytest
 
 from querator.model.errors import ErrorCode
 from querator.model.limits import DAY_MS
-from querator.model.queues import QueueSettings
+from querator.model.queues import DEAD_QUEUE_DEFAULT, QueueSettings, QueueState
 from querator.raft.clock import SimulatedClock
 from querator.service.admin_service import AdminService
 from tests.unit.service.service_node import ServiceNode, code, refusal, service_node, whole
@@ -95,16 +97,16 @@ async def test_update_masks(mask):
 
 async def test_no_chains_of_dead_queues_and_none_deleted_in_use():
     async with service_node() as node:
-        await node.create("dead")
-        await node.create(dead_queue="dead")
+        await node.create("q-dead")
+        await node.create(dead_queue="q-dead")
         chain = node.admin.create_queue("default", "third", QueueSettings(dead_queue="q"))
         assert await code(chain) is ErrorCode.INVALID_ARGUMENT
         await node.create("other")
         other_way = node.admin.update_queue(
-            "default", "dead", QueueSettings(dead_queue="other"), ("dead_queue",), 0
+            "default", "q-dead", QueueSettings(dead_queue="other"), ("dead_queue",), 0
         )
         assert await code(other_way) is ErrorCode.INVALID_ARGUMENT
-        error = await refusal(node.admin.delete_queue("default", "dead"))
+        error = await refusal(node.admin.delete_queue("default", "q-dead"))
         assert error.code is ErrorCode.QUEUE_IN_USE
         assert "q" in error.message
 
@@ -246,6 +248,34 @@ async def test_tokens_of_other_lists_are_refused():
 async def dead_letters(admin: AdminService, name: str) -> list[tuple[int, int]]:
     page = await admin.list_dead_letters("default", name, 100, "")
     return [(partition, item.seq) for _, partition, item in page.items]
+
+
+async def test_the_default_dead_queue_is_created_with_the_first_queue_that_needs_it():
+    default = QueueSettings(dead_queue=DEAD_QUEUE_DEFAULT)
+    async with service_node() as node:
+        refused = node.admin.create_queue(
+            "default", "a", QueueSettings(dead_queue=DEAD_QUEUE_DEFAULT, replicas=5)
+        )
+        assert await code(refused) is ErrorCode.INVALID_ARGUMENT
+        assert (await node.admin.list_queues("default", 0, "")).queues == ()
+        made = await asyncio.gather(
+            *(node.admin.create_queue("default", name, default, ()) for name in "abc")
+        )
+        assert [(queue.settings, created) for queue, created in made] == [(default, True)] * 3
+        [*others, dead] = (await node.admin.list_queues("default", 0, "")).queues
+        assert [queue.name for queue in others] == ["a", "b", "c"]
+        assert (dead.name, dead.state) == (DEAD_QUEUE_DEFAULT, QueueState.ACTIVE)
+        assert (dead.settings.max_attempts, dead.settings.dead_queue) == (0, "")
+
+
+async def test_an_update_to_the_default_dead_queue_creates_it():
+    async with service_node() as node:
+        await node.admin.create_queue("default", "a", QueueSettings())
+        wanted = QueueSettings(dead_queue=DEAD_QUEUE_DEFAULT)
+        changed = await node.admin.update_queue("default", "a", wanted, ("dead_queue",), 0)
+        assert changed.settings == wanted
+        dead = await node.admin.get_queue("default", DEAD_QUEUE_DEFAULT)
+        assert dead.state is QueueState.ACTIVE
 
 
 async def test_dead_letters_by_origin_and_redrive_by_id():

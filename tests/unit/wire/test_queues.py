@@ -16,7 +16,7 @@ from querator.model.calls import (
     QueuePage,
 )
 from querator.model.ids import GroupId, QueueId
-from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings, QueueState
 from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
 from querator.wire import queues
 from querator.wire.queues import PageCall, QueueName
@@ -55,12 +55,30 @@ def test_settings_survive_the_way_there_and_back(given_settings: QueueSettings) 
     message = queues.settings_message(given_settings)
     request = admin_service_pb2.CreateQueueRequest(queue="orders", settings=message)
     parsed = queues.parse_create_queue(request.SerializeToString())
-    assert parsed == queues.CreateQueueCall(ORDERS, given_settings)
+    assert (parsed.queue, parsed.settings) == (ORDERS, given_settings)
+    assert sorted(parsed.given) == sorted(QueueSettings.__struct_fields__)
 
 
-def test_unset_settings_have_the_defaults_of_the_model() -> None:
+def test_unset_settings_have_their_defaults() -> None:
     parsed = queues.parse_create_queue(make.create_queue().SerializeToString())
+    assert parsed.settings == QueueSettings(
+        max_attempts=limits.ATTEMPTS_DEFAULT, dead_queue=DEAD_QUEUE_DEFAULT
+    )
+    assert parsed.given == ()
+
+
+def test_the_default_dead_queue_has_no_dead_queue_and_no_limit_of_attempts() -> None:
+    request = admin_service_pb2.CreateQueueRequest(queue=DEAD_QUEUE_DEFAULT)
+    parsed = queues.parse_create_queue(request.SerializeToString())
+    assert (parsed.settings, parsed.given) == (QueueSettings(), ())
+
+
+def test_no_limit_and_no_dead_queue_can_be_given() -> None:
+    settings = admin_service_pb2.QueueSettings(partitions=0, max_attempts=0, dead_queue="")
+    request = admin_service_pb2.CreateQueueRequest(queue="orders", settings=settings)
+    parsed = queues.parse_create_queue(request.SerializeToString())
     assert parsed.settings == QueueSettings()
+    assert parsed.given == ("max_attempts", "dead_queue"), "0 partitions means the default"
 
 
 def test_update_names_the_fields_of_the_model() -> None:
@@ -72,7 +90,7 @@ def test_update_names_the_fields_of_the_model() -> None:
     )
     assert queues.parse_update_queue(request.SerializeToString()) == queues.UpdateQueueCall(
         ORDERS,
-        QueueSettings(max_attempts=3, lease_timeout_ms=9_000),
+        QueueSettings(max_attempts=3, lease_timeout_ms=9_000, dead_queue=DEAD_QUEUE_DEFAULT),
         ("lease_timeout_ms", "max_attempts", "dedup_window_ms"),
         4,
     )
@@ -117,7 +135,7 @@ def test_a_queue_arrives(of: QueueSettings) -> None:
     assert created.created
     assert (message.namespace, message.name, message.id) == ("n", "q", 7)
     assert message.state == admin_service_pb2.QueueState.QUEUE_STATE_ACTIVE
-    assert queues.check_settings(message.settings) == of
+    assert queues.check_settings(message.settings, name="q") == of
     assert (message.settings_version, message.created_at.ToMilliseconds()) == (3, 1_234)
     got = admin_service_pb2.GetQueueResponse.FromString(queues.encode_got_queue(queue(of)))
     updated = admin_service_pb2.UpdateQueueResponse.FromString(

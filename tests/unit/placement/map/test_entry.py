@@ -64,7 +64,10 @@ NODE_BYTES = "99 a161 a169 a3703a31 a3633a32 a17a 03 a176 02 a6616374697665"
 OLD_NODE_BYTES = "98 a161 a169 a3703a31 a3633a32 a17a 03 a176 02"
 """A node without a state."""
 GOLDEN: list[tuple[Command, str]] = [
-    (CreateQueue("n", "q", SETTINGS), f"94 01 a16e a171 {SETTINGS_BYTES}"),
+    (
+        CreateQueue("n", "q", SETTINGS, ("replicas",)),
+        f"95 01 a16e a171 {SETTINGS_BYTES} 91 a87265706c69636173",
+    ),
     (
         UpdateQueue("n", "q", SETTINGS, ("description",), 2),
         f"96 02 a16e a171 {SETTINGS_BYTES} 91 ab6465736372697074696f6e 02",
@@ -92,6 +95,7 @@ GOLDEN: list[tuple[Command, str]] = [
     (PartitionsEmpty(QueueId(300), 2, 4, (1, 300)), "95 13 cd012c 02 04 92 01 cd012c"),
 ]
 OLD: list[tuple[Command, str]] = [
+    (CreateQueue("n", "q", SETTINGS), f"94 01 a16e a171 {SETTINGS_BYTES}"),
     (CreateQueue("n", "q", OLD_SETTINGS), f"94 01 a16e a171 {OLD_SETTINGS_BYTES}"),
     (
         UpdateQueue("n", "q", OLD_SETTINGS, ("description",), 2),

@@ -149,8 +149,22 @@ def test_create_repeats(group: Group):
     assert again == QueueCreated(queue, created=False)
     other = group.propose(CreateQueue("n", "q", QueueSettings(max_attempts=4, partitions=2)))
     message = refused(other, ErrorCode.QUEUE_EXISTS, "queue")
-    assert "partitions, max_attempts" in message
+    assert message.endswith("partitions is 1, not 2; max_attempts is 3, not 4")
     assert group.map.epoch == epoch
+
+
+def test_create_compares_only_the_settings_that_are_given(group: Group):
+    create(group, "q", partitions=2)
+    changed = update(group, "q", max_attempts=3).queue
+    wanted = QueueSettings(partitions=2, max_attempts=20, lease_timeout_ms=7_000)
+    for compared in ((), ("partitions",)):
+        repeat = group.propose(CreateQueue("n", "q", wanted, compared))
+        assert repeat == QueueCreated(changed, created=False)
+    other = group.propose(CreateQueue("n", "q", wanted, ("lease_timeout_ms", "max_attempts")))
+    message = refused(other, ErrorCode.QUEUE_EXISTS, "queue")
+    assert message.endswith("lease_timeout is 30000 ms, not 7000 ms; max_attempts is 3, not 20")
+    other = group.propose(CreateQueue("n", "q", QueueSettings(dead_queue="d"), ("dead_queue",)))
+    assert refused(other, ErrorCode.QUEUE_EXISTS, "queue").endswith("dead_queue is '', not 'd'")
 
 
 def test_one_entry_with_one_bad_command_refuses_only_that(group: Group):
@@ -381,7 +395,8 @@ DEAD_QUEUES: list[tuple[str, ErrorCode | None]] = [
 @pytest.mark.parametrize("how", ["create", "update"])
 def test_dead_queues(group: Group, how: str, dead_queue: str, code: ErrorCode | None):
     create(group, "dead")
-    create(group, "has-one", dead_queue="dead")
+    create(group, "other-dead")
+    create(group, "has-one", dead_queue="other-dead")
     create(group, "creating", active=False)
     create(group, "deleting")
     group.propose(DeleteQueue("n", "deleting"))
@@ -398,11 +413,25 @@ def test_dead_queues(group: Group, how: str, dead_queue: str, code: ErrorCode | 
 
 
 def test_no_chain_from_the_other_end(group: Group):
-    create(group, "dead")
+    create(group, "q-dead")
     create(group, "deader")
-    create(group, "q", dead_queue="dead")
-    result = update(group, "dead", dead_queue="deader")
+    create(group, "q", dead_queue="q-dead")
+    result = update(group, "q-dead", dead_queue="deader")
     assert "dead queue of q" in refused(result, ErrorCode.INVALID_ARGUMENT, "settings.dead_queue")
+
+
+def test_a_dead_queue_may_have_the_default_dead_queue_which_has_none(group: Group):
+    create(group, "dead")
+    create(group, "q-dead", dead_queue="dead")
+    create(group, "q", dead_queue="q-dead")
+    create(group, "r-dead")
+    create(group, "r", dead_queue="r-dead")
+    assert update(group, "r-dead", dead_queue="dead").queue.settings.dead_queue == "dead"
+    create(group, "s")
+    result = update(group, "dead", dead_queue="s")
+    assert "dead has no dead queue" in refused(
+        result, ErrorCode.INVALID_ARGUMENT, "settings.dead_queue"
+    )
 
 
 def test_a_dead_queue_in_use_cannot_be_deleted(group: Group):
