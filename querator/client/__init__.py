@@ -17,6 +17,7 @@ not belong here (`querator.wire`). See docs/sdk.md.
     items         encoding and decoding of items
     results       conversion of protocol answers to the SDK's values
     checks        range checks of options
+    logs          the SDK's loggers
     transport     connections, repeated calls, streams, gRPC errors
 """
 

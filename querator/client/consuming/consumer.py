@@ -11,17 +11,28 @@ streams.
 """
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 from querator.client.checks import check
+from querator.client.consuming.handling import (
+    GRACE_DEFAULT,
+    RETRY_FIRST,
+    RETRY_MOST,
+    Handler,
+    Handling,
+    OnError,
+    RetryDelays,
+    Stop,
+)
 from querator.client.consuming.lease_stream import LeaseTalker
 from querator.client.consuming.leases import LeasedBatch, LeasedItem
-from querator.client.errors import LeaseLost
+from querator.client.consuming.stop_signals import STOP_SIGNALS, stopping_at
 from querator.client.items import duration
+from querator.client.logs import HANDLERS
 from querator.client.transport.nodes import Nodes
 from querator.client.values import ExtendOutcome
 from querator.model import limits
@@ -29,11 +40,8 @@ from querator.model import limits
 CONCURRENCY_DEFAULT = 8
 PREFETCH_DEFAULT = 200
 PREFETCH_BYTES_DEFAULT = 16 * limits.MIB
-RETRY_FIRST = timedelta(seconds=1)
-RETRY_MOST = timedelta(minutes=5)
 CLOSE_SECONDS = 5.0
 
-Handler = Callable[[LeasedItem], Awaitable[object]]
 Extend = Callable[[list[str], timedelta | None], Awaitable[list[ExtendOutcome]]]
 
 
@@ -78,7 +86,8 @@ class Consumer:
         self._nodes = nodes
         self._concurrency = concurrency
         self._idle_seconds = None if idle_timeout is None else idle_timeout.total_seconds()
-        self._loop = asyncio.get_running_loop()
+        self.queue = queue
+        self._stop = Stop()
         self._talker = LeaseTalker(
             nodes,
             namespace=namespace,
@@ -113,9 +122,16 @@ class Consumer:
         """Waits for the answers to settles, gives the other items back, and ends the stream."""
         await self._talker.close(patience=CLOSE_SECONDS)
 
-    def stop(self) -> None:
-        """Ends all iterations, and `run`, after their current items."""
+    def stop(self, *, grace: timedelta | None = None) -> None:
+        """Stops leasing, and ends all iterations and `run` after their current items. Items that
+        are not handed out go back to their places at once.
+
+        `grace`: how long the handlers of `run` may still take, counted from the first call of
+        `stop`; None: as `run` says. A further call may set another time.
+        """
         self._talker.stop()
+        self._talker.give_back_waiting()
+        self._stop.call(grace)
 
     @property
     def held(self) -> int:
@@ -155,63 +171,57 @@ class Consumer:
         concurrency: int | None = None,
         retry_first: timedelta = RETRY_FIRST,
         retry_most: timedelta = RETRY_MOST,
-        on_error: Callable[[LeasedItem, Exception], None] | None = None,
+        on_error: OnError | None = None,
+        grace: timedelta | None = GRACE_DEFAULT,
+        stop_signals: Collection[signal.Signals] = STOP_SIGNALS,
     ) -> None:
         """Calls `handler` with each item, `concurrency` at a time, until iteration ends.
 
         When the handler returns, the item is completed, unless the handler has settled it. When the
-        handler raises, the item is retried after `retry_first`, doubled with each attempt up to
-        `retry_most`, minus a random part of up to half. The exception is the retry's error text,
-        which `peek` shows, and `on_error` is called with it. A lost lease is counted in `lost`:
-        another consumer may have the item. When the handler is cancelled, its item goes back to its
-        place.
+        handler raises, the exception is logged with its traceback (`querator.client.handlers`), and
+        the item is retried after `retry_first`, doubled with each attempt up to `retry_most`, minus
+        a random part of up to half. The exception is the retry's error text, which `peek` shows.
+        `on_error` is called with it before, and may settle the item in another way. A lost lease is
+        counted in `lost`: another consumer may have the item. When the handler is cancelled, its
+        item goes back to its place.
+
+        The first of `stop_signals` (SIGTERM, and SIGINT of Ctrl-C) calls `stop`, and a second one
+        `stop` without time for the handlers; `run` then returns. In threads other than the main
+        thread, and for signals for which the program has a handler, signals keep their effect.
+
+        After a stop the handlers in progress have `grace` (default 25 s; None: no limit) to end.
+        Then they are cancelled.
         """
         workers = self._concurrency if concurrency is None else concurrency
         check("concurrency", workers, 1, 100_000)
+        delays = RetryDelays(retry_first, retry_most)
+        handling = Handling(handler, delays, on_error, self._count_lost)
+        loop = asyncio.get_running_loop()
 
         async def work() -> None:
             async for item in self:
-                await self._handle(item, handler, retry_first, retry_most, on_error)
+                await handling.handle(item)
 
         try:
-            async with asyncio.TaskGroup() as tasks:
-                for _ in range(workers):
-                    tasks.create_task(work())
+            with stopping_at(
+                stop_signals, lambda given: loop.call_soon_threadsafe(self.stop_by_signal, given)
+            ):
+                async with asyncio.TaskGroup() as tasks:
+                    working = [tasks.create_task(work()) for _ in range(workers)]
+                    ending = tasks.create_task(self._stop.end(working, grace))
+                    await asyncio.wait(working)
+                    ending.cancel()
         except BaseExceptionGroup as failed:
             # The same end of the stream fails all workers; one of the errors is enough.
             raise failed.exceptions[0] from None
 
-    async def _handle(
-        self,
-        item: LeasedItem,
-        handler: Handler,
-        retry_first: timedelta,
-        retry_most: timedelta,
-        on_error: Callable[[LeasedItem, Exception], None] | None,
-    ) -> None:
-        try:
-            await handler(item)
-        except asyncio.CancelledError:
-            if not item.settled:
-                item.release()
-            raise
-        except Exception as error:  # noqa: BLE001  the item carries it back to the queue
-            if on_error is not None:
-                on_error(item, error)
-            if item.settled:
-                return
-            delay = _retry_delay(item.attempt, retry_first, retry_most)
-            settled = item.retry(delay=delay, error=f"{type(error).__name__}: {error}")
-        else:
-            if item.settled:
-                return
-            settled = item.complete()
-        try:
-            await settled
-        except LeaseLost:
-            self.lost += 1
+    def _count_lost(self) -> None:
+        self.lost += 1
 
-
-def _retry_delay(attempt: int, first: timedelta, most: timedelta) -> timedelta:
-    delay: timedelta = min(most, first * 2 ** min(max(attempt - 1, 0), 30))
-    return delay * (1 - random.random() / 2)
+    def stop_by_signal(self, grace: timedelta | None) -> None:
+        """`stop`, with a line in the log."""
+        HANDLERS.info(
+            "The consumer of %s stops by a signal; a second signal ends the handlers at once",
+            self.queue,
+        )
+        self.stop(grace=grace)

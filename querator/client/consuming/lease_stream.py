@@ -15,7 +15,15 @@ from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
-from querator.client.consuming.leases import RELEASE, LeasedBatch, LeasedItem, LeaseState, Verb
+from querator.client.consuming.leases import (
+    RELEASE,
+    LeasedBatch,
+    LeasedItem,
+    LeaseState,
+    Verb,
+    masks_left,
+    retrieve_exception,
+)
 from querator.client.consuming.settling import AGAIN_SECONDS, SettleFrame, Settler, unanswered
 from querator.client.consuming.subscribing import Subscribing
 from querator.client.errors import ErrorCode, RequestError, copy_error, make_error
@@ -112,6 +120,14 @@ class LeaseTalker:
         self.stopping = True
         self._readers.wake_all()
 
+    def give_back_waiting(self) -> None:
+        """Releases the delivered items that are not handed out."""
+        waiting = masks_left(self.parts, self._ready)
+        self.parts.clear()
+        self._ready.clear()
+        for batch, mask in waiting.items():
+            self.give_back(batch, mask)
+
     async def next_batch(self, idle_seconds: float | None) -> LeasedBatch | None:
         """The next run of items; None after `stop`, or when nothing came for `idle_seconds`."""
         return await self._next(self._pick_batch, idle_seconds)
@@ -176,7 +192,7 @@ class LeaseTalker:
         but the server's clock decides, and the server might extend the unused lease.
         """
         if batch.counted and self._end is None:
-            batch.settle(RELEASE, mask).add_done_callback(_retrieve_exception)
+            batch.settle(RELEASE, mask).add_done_callback(retrieve_exception)
 
     async def flush(self, *, patience: float | None) -> None:
         self._settler.flush()
@@ -272,7 +288,7 @@ class LeaseTalker:
             frame, self._first_frame = self._first_frame, None
             return frame
         if self._unsent:
-            return self._settle_frame(self._unsent.popleft())
+            return self._unsent.popleft().on_stream(self._namespace, self._queue)
         if self._worth_granting() and not self.stopping:
             return self._grant()
         return None
@@ -298,15 +314,6 @@ class LeaseTalker:
         return queue_service_pb2.LeaseStreamRequest(
             credit=queue_service_pb2.Credit(items=items, bytes=size)
         ).SerializeToString()
-
-    def _settle_frame(self, frame: SettleFrame) -> bytes:
-        message = queue_service_pb2.LeaseStreamRequest(request_number=frame.number)
-        frame.maybe_executed = True
-        if frame.verb.completes:
-            message.complete.CopyFrom(frame.complete_request(self._namespace, self._queue))
-        else:
-            message.retry.CopyFrom(frame.retry_request(self._namespace, self._queue))
-        return message.SerializeToString()
 
     def received(self, data: bytes) -> None:
         self._trying_since = None
@@ -339,6 +346,9 @@ class LeaseTalker:
         self._came = now
         # One task for each item; a task that reads whole runs may then find none.
         self._readers.wake(sum(len(message.items) for message in leased.batches))
+        if self.stopping and not self._closing:
+            # For credit that was granted before the stop.
+            self.give_back_waiting()
 
     def _on_answer(
         self,
@@ -486,9 +496,3 @@ class LeaseTalker:
                 lease.extended(outcome, now=self._loop.time())
             else:
                 lease.ends = 0.0
-
-
-def _retrieve_exception(future: "asyncio.Future[None]") -> None:
-    """Retrieves the exception, which no caller waits for: the lease may have ended."""
-    if not future.cancelled():
-        future.exception()

@@ -9,7 +9,7 @@ the event loop share a frame. An item can be settled once; a second settle raise
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
@@ -427,3 +427,21 @@ class LeasedItem:
     async def extend(self, lease_timeout: timedelta | None = None) -> None:
         """Extends the lease of the whole batch; see `LeasedBatch.extend`. Raises `LeaseLost`."""
         await self._batch.extend(lease_timeout)
+
+
+def masks_left(
+    items: Iterable[LeasedItem], batches: Iterable[LeasedBatch]
+) -> dict[LeasedBatch, int]:
+    """Masks of those of the items, and of the items of the batches, that are not settled."""
+    masks: dict[LeasedBatch, int] = {}
+    for item in items:
+        masks[item.batch] = masks.get(item.batch, 0) | 1 << item.index
+    masks = {batch: mask & batch.left for batch, mask in masks.items()}
+    masks.update((batch, batch.left) for batch in batches)
+    return {batch: mask for batch, mask in masks.items() if mask}
+
+
+def retrieve_exception(future: "asyncio.Future[None]") -> None:
+    """Retrieves the exception, which no caller waits for: the lease may have ended."""
+    if not future.cancelled():
+        future.exception()

@@ -58,6 +58,16 @@ class SettleFrame:
             for part in self.parts
         ]
 
+    def on_stream(self, namespace: str, queue: str) -> bytes:
+        """The request as a frame of a lease stream, which is about to be sent."""
+        self.maybe_executed = True
+        message = queue_service_pb2.LeaseStreamRequest(request_number=self.number)
+        if self.verb.completes:
+            message.complete.CopyFrom(self.complete_request(namespace, queue))
+        else:
+            message.retry.CopyFrom(self.retry_request(namespace, queue))
+        return message.SerializeToString()
+
     def complete_request(self, namespace: str, queue: str) -> queue_service_pb2.CompleteRequest:
         return queue_service_pb2.CompleteRequest(
             namespace=namespace, queue=queue, leases=self.leases()

@@ -2,6 +2,7 @@
 
 It runs the async client and waits for it; a second implementation of a call does not belong here.
 
-    client  SyncClient, SyncProducer, SyncConsumer
-    leases  SyncLeasedItem, SyncLeasedBatch
+    client           SyncClient, SyncProducer, SyncConsumer
+    handler_threads  threads for the handlers of `SyncConsumer.run`
+    leases           SyncLeasedItem, SyncLeasedBatch
 """

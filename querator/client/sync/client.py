@@ -6,10 +6,12 @@ the async client. All objects may be used from several threads.
 """
 
 import asyncio
+import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
+from concurrent.futures import Future
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -19,15 +21,13 @@ from querator.client.client import (
     REQUEST_TIMEOUT_DEFAULT,
     Client,
 )
-from querator.client.consuming.consumer import (
-    CONCURRENCY_DEFAULT,
-    RETRY_FIRST,
-    RETRY_MOST,
-    Consumer,
-)
+from querator.client.consuming.consumer import CONCURRENCY_DEFAULT, Consumer
+from querator.client.consuming.handling import GRACE_DEFAULT, RETRY_FIRST, RETRY_MOST
 from querator.client.consuming.leases import LeasedBatch, LeasedItem
+from querator.client.consuming.stop_signals import STOP_SIGNALS, stopping_at
 from querator.client.items import AnyItem
 from querator.client.producing.producer import Producer
+from querator.client.sync.handler_threads import HandlerThreads
 from querator.client.sync.leases import Runner, SyncLeasedBatch, SyncLeasedItem
 from querator.client.transactions import Aborted, StagedBatches
 from querator.client.values import (
@@ -195,9 +195,11 @@ class SyncConsumer:
         """Number of settles by `run` that were refused with LEASE_LOST."""
         return self._consumer.lost
 
-    def stop(self) -> None:
-        """Ends all iterations, and `run`, after their current items. Does not wait for them."""
-        self._runner.call(self._consumer.stop)
+    def stop(self, *, grace: timedelta | None = None) -> None:
+        """Stops leasing, and ends all iterations and `run` after their current items. Does not wait
+        for them. `grace` as in `Consumer.stop`. May be called from a signal handler.
+        """
+        self._runner.call(partial(self._consumer.stop, grace=grace))
 
     def __iter__(self) -> Iterator[SyncLeasedItem]:
         return (
@@ -219,30 +221,43 @@ class SyncConsumer:
         retry_first: timedelta = RETRY_FIRST,
         retry_most: timedelta = RETRY_MOST,
         on_error: Callable[[SyncLeasedItem, Exception], None] | None = None,
+        grace: timedelta | None = GRACE_DEFAULT,
+        stop_signals: Collection[signal.Signals] = STOP_SIGNALS,
     ) -> None:
-        """Calls `handler` with each item on `concurrency` threads until iteration ends. Completes
-        and retries as `Consumer.run`.
+        """Calls `handler` with each item on `concurrency` threads until iteration ends. Completes,
+        retries, logs and stops as `Consumer.run`.
+
+        A handler that still runs when its `grace` is over cannot be ended: its item goes back to
+        its place, `run` returns, and the handler's thread ends with the process at the latest.
         """
-        runner = self._runner
-        with ThreadPoolExecutor(concurrency, thread_name_prefix="querator-handler") as threads:
+        runner, consumer = self._runner, self._consumer
+        threads = HandlerThreads()
 
-            async def handle(item: LeasedItem) -> None:
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(threads, handler, SyncLeasedItem(runner, item))
+        async def handle(item: LeasedItem) -> None:
+            await asyncio.wrap_future(threads.call(handler, SyncLeasedItem(runner, item)))
 
-            def failed(item: LeasedItem, error: Exception) -> None:
-                if on_error is not None:
-                    on_error(SyncLeasedItem(runner, item), error)
+        def failed(item: LeasedItem, error: Exception) -> None:
+            if on_error is not None:
+                on_error(SyncLeasedItem(runner, item), error)
 
-            runner.run(
-                self._consumer.run(
-                    handle,
-                    concurrency=concurrency,
-                    retry_first=retry_first,
-                    retry_most=retry_most,
-                    on_error=failed,
+        def stop(given: timedelta | None) -> None:
+            runner.call(partial(consumer.stop_by_signal, given))
+
+        try:
+            with stopping_at(stop_signals, stop):
+                runner.run(
+                    consumer.run(
+                        handle,
+                        concurrency=concurrency,
+                        retry_first=retry_first,
+                        retry_most=retry_most,
+                        on_error=failed,
+                        grace=grace,
+                        stop_signals=(),
+                    )
                 )
-            )
+        finally:
+            threads.end()
 
 
 class SyncClient:

@@ -1,0 +1,204 @@
+"""`Consumer.run`: logs, and the end by `stop` and by signals, against `FakeNode`."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from querator.client import Client, LeasedItem
+from querator.v1 import errors_pb2
+from tests.unit.client.fake_node import FakeNode, until
+
+IDLE = timedelta(milliseconds=200)
+FOREVER = timedelta(days=1)
+WAIT_SECONDS = 20
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[FakeNode]:
+    async with FakeNode.running() as node, asyncio.timeout(WAIT_SECONDS):
+        yield node
+
+
+@pytest.fixture
+async def client(node: FakeNode) -> AsyncIterator[Client]:
+    async with Client(node.address) as client:
+        yield client
+
+
+class Held:
+    """A handler that reports its first item, and waits until the test lets it continue."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.goes_on = asyncio.Event()
+        self.handled: list[bytes] = []
+
+    async def __call__(self, item: LeasedItem) -> None:
+        self.began.set()
+        await self.goes_on.wait()
+        self.handled.append(item.payload)
+
+
+def _completed(node: FakeNode) -> set[int]:
+    return {
+        run.first_seq + n
+        for frame in node.settles
+        for lease in frame.complete.leases
+        for run in lease.ranges
+        for n in range(run.count)
+    }
+
+
+def _released(node: FakeNode) -> set[int]:
+    return {
+        run.first_seq + n
+        for frame in node.settles
+        if frame.HasField("retry") and not frame.retry.count_attempt
+        for lease in frame.retry.leases
+        for run in lease.ranges
+        for n in range(run.count)
+    }
+
+
+async def test_an_exception_of_the_handler_is_logged_with_its_traceback(node, client, caplog):
+    await node.make_ready([b"a"])
+
+    async def handler(item: LeasedItem) -> None:
+        raise ValueError("no such address")
+
+    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        await consumer.run(handler)
+    (record,) = caplog.records
+    assert record.name == "querator.client.handlers"
+    assert record.levelno == logging.ERROR
+    assert record.getMessage().startswith("Item 0-1 of q, attempt 1, failed and is retried in ")
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "no such address"
+    assert record.exc_info[2] is not None
+
+
+async def test_a_lost_lease_and_a_failed_settle_are_logged_and_do_not_end_run(node, client, caplog):
+    await node.make_ready([b"a"], [b"b"], [b"c"])
+    node.lost = {1}
+
+    async def handler(item: LeasedItem) -> None:
+        if item.payload == b"b":
+            node.unsettled.append(errors_pb2.ERROR_CODE_STORAGE_FAILED)
+
+    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        await consumer.run(handler, concurrency=1)
+        assert consumer.lost == 1
+    assert _completed(node) == {1, 2, 3}
+    lost, failed = [record.getMessage() for record in caplog.records]
+    assert lost == (
+        "Item 0-1 of q, attempt 1, was not settled: its lease is lost, another consumer may have "
+        "the item"
+    )
+    assert failed.startswith("Item 0-2 of q, attempt 1, may not be settled: STORAGE_FAILED: ")
+
+
+async def test_stop_gives_waiting_items_back_while_a_handler_still_works(node, client):
+    await node.make_ready([b"a", b"b", b"c"], [b"d"])
+    handler = Held()
+    async with client.consumer("q") as consumer:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(consumer.run(handler, concurrency=1))
+            await handler.began.wait()
+            consumer.stop()
+            await consumer.flush()
+            assert _released(node) >= {2, 3}
+            assert not running.done()
+            handler.goes_on.set()
+        assert consumer.held == 0
+    assert handler.handled == [b"a"]
+    assert _completed(node) == {1}
+    assert _released(node) == {2, 3, 4}
+
+
+async def test_a_delivery_after_stop_goes_back_at_once(node, client):
+    await node.make_ready([b"a"])
+    handler = Held()
+    async with client.consumer("q", prefetch_items=10) as consumer:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(consumer.run(handler, concurrency=1))
+            await handler.began.wait()
+            consumer.stop()
+            await node.make_ready([b"late"])
+            await until(lambda: _released(node) == {2})
+            handler.goes_on.set()
+    assert handler.handled == [b"a"]
+
+
+async def test_handlers_are_cancelled_when_their_grace_is_over(node, client, caplog):
+    await node.make_ready([b"a"])
+    handler = Held()
+    async with client.consumer("q") as consumer:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(consumer.run(handler, grace=timedelta(0)))
+            await handler.began.wait()
+            consumer.stop()
+        assert consumer.held == 0
+    assert (handler.handled, _released(node)) == ([], {1})
+    assert "1 handlers did not end in time: their items go back" in caplog.text
+
+
+async def test_a_second_stop_sets_another_grace(node, client):
+    await node.make_ready([b"a"])
+    handler = Held()
+    async with client.consumer("q") as consumer:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(consumer.run(handler, grace=None))
+            await handler.began.wait()
+            consumer.stop(grace=FOREVER)
+            await consumer.flush()
+            consumer.stop(grace=timedelta(0))
+    assert (handler.handled, _released(node)) == ([], {1})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_stops_run(node, client, number):
+    await node.make_ready([b"a"])
+    handler = Held()
+    before = signal.getsignal(number)
+    async with client.consumer("q") as consumer:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(consumer.run(handler))
+            await handler.began.wait()
+            signal.raise_signal(number)
+            handler.goes_on.set()
+    assert signal.getsignal(number) == before
+    assert (handler.handled, _completed(node)) == ([b"a"], {1})
+
+
+async def test_a_second_signal_ends_the_handlers(node, client):
+    await node.make_ready([b"a"])
+    handler = Held()
+    async with client.consumer("q") as consumer:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(consumer.run(handler, grace=None))
+            await handler.began.wait()
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+    assert (handler.handled, _released(node)) == ([], {1})
+
+
+async def test_a_signal_handler_of_the_program_stays(node, client):
+    await node.make_ready([b"a"])
+    handler = Held()
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        async with client.consumer("q") as consumer:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(consumer.run(handler))
+                await handler.began.wait()
+                signal.raise_signal(signal.SIGTERM)
+                assert received == [signal.SIGTERM]
+                consumer.stop()
+                handler.goes_on.set()
+    finally:
+        signal.signal(signal.SIGTERM, before)
