@@ -185,13 +185,40 @@ def _node(
 def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> Iterable[str]:
     for seen in picture.nodes:
         yield from _node_problems(seen, partitions)
+    yield from _availability(picture, partitions)
+    yield from _replica_problems(picture, partitions)
+    yield from _map_voters(picture)
+    yield from map(_damage, picture.damage)
+    yield from (one.condition.sentence for one in picture.conditions if _is_news(one, picture))
+    yield from _ahead(partitions)
+    yield from _held(partitions)
+    yield from map(_pending, picture.pending)
+
+
+def _availability(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> Iterable[str]:
+    """Partitions that cannot be used, or have fewer running replicas than they should."""
+    cut_off = {seen.node.name for seen in picture.nodes if seen.silent and not seen.node.connected}
     leaderless = [one for one in partitions if not one.leader]
-    lost = [one for one in leaderless if 2 * len(one.silent) >= len(one.nodes)]
+    # A leader notices a moment later that the other nodes are gone.
+    lost = [
+        one
+        for one in partitions
+        if 2 * sum(not one.leader or name in cut_off for name in one.silent) >= len(one.nodes)
+    ]
     if lost:
         nodes = ", ".join(sorted({name for one in lost for name in one.silent}))
         yield (
             f"{_named(lost)} cannot be used: most of the replicas are on nodes that are down "
             f"({nodes}). Start them again."
+        )
+    doubtful = [
+        one for one in partitions if one not in lost and 2 * len(one.silent) >= len(one.nodes)
+    ]
+    if doubtful:
+        nodes = ", ".join(sorted({name for one in doubtful for name in one.silent}))
+        yield (
+            f"{_named(doubtful)} may not be usable: most of the replicas are on nodes that do not "
+            f"answer ({nodes})."
         )
     waiting = [one for one in leaderless if one not in lost and one.waits_for_clock]
     if waiting:
@@ -203,26 +230,21 @@ def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> I
     electing = [one for one in leaderless if one not in lost and one not in waiting]
     if electing:
         yield f"{_named(electing)} {_have(electing)} no leader at the moment; one is being elected."
-    weak = [one for one in partitions if one.leader and one.silent]
+    weak = [one for one in partitions if one.leader and 0 < 2 * len(one.silent) < len(one.nodes)]
     if weak:
         nodes = ", ".join(sorted({name for one in weak for name in one.silent}))
         yield (
             f"{_named(weak)} can be used, but {_have(weak)} fewer running replicas than "
             f"configured: {nodes} {'is' if ', ' not in nodes else 'are'} down."
         )
-    yield from _replica_problems(picture, partitions)
-    yield from _map_voters(picture)
-    yield from map(_damage, picture.damage)
-    yield from (one.condition.sentence for one in picture.conditions if _is_news(one, picture))
-    yield from _ahead(partitions)
-    yield from _held(partitions)
-    yield from map(_pending, picture.pending)
 
 
 def _node_problems(seen: SeenNode, partitions: Sequence[PartitionView]) -> Iterable[str]:
     name = seen.node.name
     if seen.node.state != "active":
         yield _retiring(seen, partitions)
+    elif seen.fault:
+        yield f"Node {name} cannot be asked. {seen.fault}"
     elif seen.silent and seen.node.connected:
         yield (
             f"Node {name} does not answer ({seen.silent.rstrip('.')}), and other nodes are "

@@ -80,14 +80,16 @@ def _option(setting: Setting) -> Callable[[Any], Any]:
         flags = f"{setting.flag}/--no-{setting.flag[2:]}"
         return click.option(flags, setting.name, default=None, help=text)
     return click.option(
-        setting.flag, setting.name, default=None, metavar=_metavar(setting.name, bare), help=text
+        setting.flag, setting.name, default=None, metavar=_metavar(setting, bare), help=text
     )
 
 
-def _metavar(name: str, bare: Any) -> str:
+def _metavar(setting: Setting, bare: Any) -> str:
     if get_origin(bare) is Literal:
         return f"[{'|'.join(get_args(bare))}]"
-    return "N" if bare is int else _METAVARS[name]
+    if bare is int:
+        return "SIZE" if setting.in_bytes else "N"
+    return _METAVARS[setting.name]
 
 
 def _options(command: Any) -> Any:

@@ -14,6 +14,7 @@ not belong here (`querator.wire`). See docs/sdk.md.
     cluster       ClusterAdmin: state of the cluster, calls about nodes
     values        values that callers pass and get back
     errors        the exceptions, one class for each ErrorCode
+    faults        why no connection to an address is made
     items         encoding and decoding of items
     results       conversion of protocol answers to the SDK's values
     checks        range checks of options

@@ -65,9 +65,11 @@ class Client:
 
     The client repeats a call with its identity until it has an answer or `request_timeout` (default
     30 s, at most 15 min) has passed. If no node has ever answered, the client gives up after
-    `connect_timeout` (default 5 s). `client_id` names this client as an owner of leases, for
-    people; the default is made of the host name, the process id and a random part. `tls` holds the
-    trusted authorities and the client's certificate (`querator.Tls`); None: no encryption.
+    `connect_timeout` (default 5 s); at once if the cause cannot pass by itself, as a certificate
+    that is not trusted. `client_id` names this client as an owner of leases, for people; the
+    default is made of the host name, the process id and a random part. `tls` holds the trusted
+    authorities and the client's certificate (`querator.Tls`); None: no encryption. Raises
+    ValueError for a malformed address.
 
     Calls raise the errors of `querator.client.errors`. One client must not be used from several
     threads: see `SyncClient`.

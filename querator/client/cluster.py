@@ -10,8 +10,9 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from querator.client.errors import ConnectionFailed, RequestError
+from querator.client.errors import AddressFault, ConnectionFailed, RequestError
 from querator.client.transport.channel import Connection
+from querator.client.transport.rpc_errors import connection_failed
 from querator.client.values import split_addresses
 from querator.model.cluster import (
     ClusterCondition,
@@ -37,9 +38,9 @@ NODE_SECONDS = 2.0
 
 
 class SeenNode(msgspec.Struct, frozen=True):
-    """A node. `silent`: why it does not answer; empty: it answers. `clock_ahead_ms` (ms) and
-    `scrub` are from its own `ClusterStatus`. `old_copy`: why another node has refused a process
-    with its name.
+    """A node. `silent`: why it does not answer; empty: it answers. `fault`: why this client cannot
+    connect to it, if that does not pass by itself. `clock_ahead_ms` (ms) and `scrub` are from its
+    own `ClusterStatus`. `old_copy`: why another node has refused a process with its name.
     """
 
     node: ClusterNode
@@ -47,6 +48,7 @@ class SeenNode(msgspec.Struct, frozen=True):
     clock_ahead_ms: int = 0
     old_copy: str = ""
     scrub: ClusterScrub = ClusterScrub()
+    fault: str = ""
 
 
 class SeenDamage(msgspec.Struct, frozen=True):
@@ -81,6 +83,13 @@ class ClusterPicture(msgspec.Struct, frozen=True):
     pending: tuple[ClusterPending, ...]
     damage: tuple[SeenDamage, ...] = ()
     conditions: tuple[SeenCondition, ...] = ()
+
+
+class _Silent(msgspec.Struct, frozen=True):
+    """Why a node has not answered; `fault` as in `SeenNode`."""
+
+    why: str
+    fault: str = ""
 
 
 class ClusterAdmin:
@@ -141,9 +150,9 @@ class ClusterAdmin:
         silent = {
             node.name: answer
             for node, answer in zip(others, answers, strict=True)
-            if isinstance(answer, str)
+            if isinstance(answer, _Silent)
         }
-        views = [first, *(answer for answer in answers if not isinstance(answer, str))]
+        views = [first, *(answer for answer in answers if not isinstance(answer, _Silent))]
         newest = max(views, key=lambda view: view.epoch)
         refused = {node.name: node for view in views for node in view.nodes if node.old_copy}
         ahead = {view.node: view.clock_ahead_ms for view in views}
@@ -154,10 +163,11 @@ class ClusterAdmin:
             nodes=tuple(
                 SeenNode(
                     node,
-                    silent.get(node.name, ""),
-                    ahead.get(node.name, 0),
-                    refused[node.name].old_copy if node.name in refused else "",
-                    scrubs.get(node.name, ClusterScrub()),
+                    silent=silent[node.name].why if node.name in silent else "",
+                    clock_ahead_ms=ahead.get(node.name, 0),
+                    old_copy=refused[node.name].old_copy if node.name in refused else "",
+                    scrub=scrubs.get(node.name, ClusterScrub()),
+                    fault=silent[node.name].fault if node.name in silent else "",
                 )
                 for node in newest.nodes
             ),
@@ -181,18 +191,19 @@ class ClusterAdmin:
             ),
         )
 
-    async def _ask(self, node: ClusterNode) -> ClusterStatus | str:
+    async def _ask(self, node: ClusterNode) -> "ClusterStatus | _Silent":
         """Returns the status that the node reports, or why there is none. A node to which the first
         node has no connection is probably down, and is asked only once.
         """
         if not node.client_address:
-            return "its address is not known"
+            return _Silent("its address is not known")
         try:
             return await self._status(node.client_address, NODE_SECONDS, once=not node.connected)
-        except ConnectionFailed:
-            return f"no node answers at {node.client_address}"
+        except ConnectionFailed as error:
+            fault = error.faults[0].text if error.fault.certain else ""
+            return _Silent(f"no node answers at {node.client_address}", fault)
         except RequestError as error:
-            return error.message
+            return _Silent(error.message)
 
     async def _status(
         self, address: str, seconds: float | None, *, once: bool = False
@@ -213,12 +224,13 @@ class ClusterAdmin:
 
     async def _first(self, ask: Callable[[str], Awaitable[R]]) -> R:
         """Returns the answer of the first node that can be reached."""
-        for address in self._addresses[:-1]:
+        faults: list[AddressFault] = []
+        for address in self._addresses:
             try:
                 return await ask(address)
-            except ConnectionFailed:
-                continue
-        return await ask(self._addresses[-1])
+            except ConnectionFailed as error:
+                faults += error.faults
+        raise connection_failed(faults)
 
     async def _call(
         self,

@@ -16,7 +16,7 @@
        │                              └─ TooManyDedupKeys
        ├─ TransactionAborted          no item of the batch is visible; stage it again
        ├─ Unavailable                 certainly not executed
-       │  ├─ ConnectionFailed         no node answers at the address
+       │  ├─ ConnectionFailed         no connection to a node; `fault` says why
        │  ├─ NotLeader
        │  ├─ RoutingChanged           the queue has other partitions
        │  ├─ Overloaded
@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from querator.client.faults import AddressFault, ConnectionFault
 from querator.model.errors import ERRORS, ErrorCode, QueratorError
 
 if TYPE_CHECKING:
@@ -40,9 +41,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AckMismatch",
+    "AddressFault",
     "BatchNotFound",
     "BatchReleased",
     "ConnectionFailed",
+    "ConnectionFault",
     "DeadlineExceeded",
     "ErrorCode",
     "Full",
@@ -236,7 +239,17 @@ class Unavailable(RequestError):
 
 
 class ConnectionFailed(Unavailable):
-    """No node answers at the address; nothing was sent."""
+    """No connection to a node was made; nothing was sent. `faults` has the cause for each address;
+    the message names all of them.
+    """
+
+    faults: tuple[AddressFault, ...] = ()
+
+    @property
+    def fault(self) -> ConnectionFault:
+        """The cause, if it is the same for all addresses; else UNKNOWN."""
+        kinds = {one.kind for one in self.faults}
+        return kinds.pop() if len(kinds) == 1 else ConnectionFault.UNKNOWN
 
 
 class NotLeader(Unavailable):
@@ -346,6 +359,8 @@ def copy_error(error: RequestError) -> RequestError:
         request_id=error.request_id,
     )
     other.__class__ = error.__class__
+    if isinstance(error, ConnectionFailed) and isinstance(other, ConnectionFailed):
+        other.faults = error.faults
     if isinstance(error, LeaseLost) and isinstance(other, LeaseLost):
         other.items, other.lease_id = error.items, error.lease_id
     return other

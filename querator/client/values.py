@@ -10,18 +10,26 @@ from typing import NamedTuple, overload
 
 import msgspec
 
+from querator.model.addresses import EXAMPLE, split_host_port
 from querator.model.errors import ErrorCode
 from querator.model.ids import PartitionNumber, Seq, format_item_id, parse_item_id
 
 
-def split_addresses(address: str | Iterable[str]) -> tuple[str, ...]:
+def split_addresses(address: str | Iterable[str], *, argument: str = "address") -> tuple[str, ...]:
     """Splits `host:port`, several of them separated by commas, or an iterable. Raises ValueError
-    for an empty address.
+    with a sentence that names `argument`, for a text to which no client can connect.
     """
     parts = address.split(",") if isinstance(address, str) else list(address)
     addresses = tuple(dict.fromkeys(part.strip() for part in parts))
-    if not addresses or not all(addresses):
-        raise ValueError(f"address is {address!r}; give host:port, or several of them")
+    if not any(addresses):
+        raise ValueError(f"{argument} is empty; write HOST:PORT, for example {EXAMPLE}")
+    for one in addresses:
+        try:
+            _, port = split_host_port(one)
+        except ValueError as error:
+            raise ValueError(f"{argument}: {error}") from None
+        if not port:
+            raise ValueError(f"{argument}: {one!r} has port 0; write for example {EXAMPLE}")
     return addresses
 
 

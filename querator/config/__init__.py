@@ -8,6 +8,7 @@ Command-line parsing is in `querator.cli`.
     files       detection of changed files that settings name
     loading     the sources of settings: flags, environment, TOML file
     settings    the fields of `Config` with defaults and descriptions
+    sizes       sizes in bytes, with units
 """
 
 from querator.config.addresses import parse_address, with_port

@@ -6,6 +6,7 @@ import socket
 from typing import Final
 
 from querator.config.errors import ConfigError
+from querator.model.addresses import split_host_port
 from querator.model.limits import NODE_NAME_CHARS_MAX
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
@@ -72,14 +73,10 @@ def check_address(setting: str, text: str, *, insecure: bool) -> None:
 
 def parse_address(text: str, *, setting: str = "listen") -> tuple[str, int]:
     """Host (without brackets) and port of `HOST:PORT`. Raises ConfigError, naming `setting`."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ConfigError(f"{setting}: {text!r}: write an IPv6 address as [ADDRESS]:PORT")
-    if not host or not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ConfigError(f"{setting}: {text!r} is not HOST:PORT, for example 127.0.0.1:4470")
-    return host, int(port)
+    try:
+        return split_host_port(text)
+    except ValueError as error:
+        raise ConfigError(f"{setting}: {error}") from error
 
 
 def _is_loopback(host: str) -> bool:

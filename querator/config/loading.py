@@ -19,6 +19,7 @@ import msgspec
 from querator.config.checks import check
 from querator.config.errors import ConfigError
 from querator.config.settings import ENVIRONMENT_PREFIX, SETTINGS, Config, Setting
+from querator.config.sizes import parse_size
 
 FILE_VARIABLE: Final = "QUERATOR_CONFIG"
 NEAR: Final = 0.6
@@ -97,13 +98,27 @@ def _hint(name: str, known: Mapping[str, Any], alike: float) -> str:
 
 
 def _converted(setting: Setting, value: Any, place: str, *, strict: bool) -> Any:
+    if setting.in_bytes and isinstance(value, str):
+        try:
+            value = parse_size(value)
+        except ValueError as error:
+            raise ConfigError(f"{place}: {error}") from error
     try:
         return msgspec.convert(value, setting.type, strict=strict)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{place}: {error}{_choices(setting)}") from error
+        raise ConfigError(f"{place} is {value!r}; write {_allowed(setting)}") from error
 
 
-def _choices(setting: Setting) -> str:
-    """The allowed values of a setting with a fixed choice; empty for others."""
-    bare = get_args(setting.type)[0]
-    return f"; it is one of {', '.join(get_args(bare))}" if get_origin(bare) is Literal else ""
+def _allowed(setting: Setting) -> str:
+    """What values the setting may have."""
+    bare, *rules = get_args(setting.type)
+    if bare is bool:
+        return "true or false"
+    if get_origin(bare) is Literal:
+        return f"one of {', '.join(get_args(bare))}"
+    if bare is str:
+        return "a text"
+    least, most = rules[0].ge, rules[0].le
+    unit = " of bytes, or for example 10GiB," if setting.in_bytes else ""
+    upto = "" if most is None else f" to {most}"
+    return f"a whole number{unit} from {least}{upto}{'' if upto else ' on'}"

@@ -195,9 +195,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="Most bytes that data may take; 0 means the space of the disk (with "
-            "`memory`: 1 GiB), else at least 512 MiB. Beyond it the node refuses produce "
-            "with STORAGE_FULL.",
+            description="Most bytes that data may take, for example `10GiB`; 0 means the space of "
+            "the disk (with `memory`: 1 GiB), else at least 512 MiB. Beyond it the node refuses "
+            "produce with STORAGE_FULL.",
         ),
     ] = 0
     log_bytes_kept: Annotated[
@@ -284,6 +284,11 @@ class Setting(msgspec.Struct, frozen=True):
     @property
     def flag(self) -> str:
         return "--" + self.name.replace("_", "-")
+
+    @property
+    def in_bytes(self) -> bool:
+        """Whether the value is a number of bytes, which may be written with a unit."""
+        return "bytes" in self.name.split("_")
 
 
 def _settings() -> tuple[Setting, ...]:

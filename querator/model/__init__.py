@@ -2,6 +2,7 @@
 
 Encodings of these values are in `querator.wire` and next to the state machines.
 
+    addresses        the text form of an address
     calls            client calls and their replies
     cluster          what a node reports to operators about its cluster
     commands         commands that change a partition, with their results

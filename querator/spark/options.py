@@ -248,13 +248,9 @@ def _check_use(options: Mapping[str, str], others: Sequence[str], whose: str, in
 def target(options: Mapping[str, str]) -> Target:
     endpoint = required(options, "endpoint", "host:port of a node, or several with commas between")
     try:
-        endpoints = split_addresses(endpoint)
-    except ValueError:
-        endpoints = ()
-    if not endpoints or not all(each.rpartition(":")[2].isdecimal() for each in endpoints):
-        raise OptionError(
-            f"option endpoint is {endpoint!r}: give host:port, or several with commas between"
-        )
+        endpoints = split_addresses(endpoint, argument="option endpoint")
+    except ValueError as error:
+        raise OptionError(f"{error}; several with commas between") from None
     cert, key = options.get("tlsCertFile", ""), options.get("tlsKeyFile", "")
     if bool(cert) != bool(key):
         raise OptionError("tlsCertFile and tlsKeyFile go together: give both or none")

@@ -86,7 +86,7 @@ def demo(rows: int, nodes: str) -> None:
     count = int(nodes)
     started = "a node" if count == 1 else f"a cluster of {count} nodes"
     note(f"Starting {started}; then {rows:,} flights go through it.")
-    with tempfile.TemporaryDirectory(prefix="querator-demo-") as directory, explained("the demo"):
+    with tempfile.TemporaryDirectory(prefix="querator-demo-") as directory, explained():
         books, total, seconds, killed = run_to_end(_run(Path(directory), path, rows, count))
     view = DemoView(
         produced=books.acknowledged,

@@ -9,12 +9,14 @@ from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 
 from querator.cli.shared.failures import ExitCode, explained
 from querator.cli.shared.parameters import DURATION
 from querator.client import Client
 from querator.client.client import CONNECT_TIMEOUT_DEFAULT
 from querator.client.cluster import ClusterAdmin
+from querator.client.values import split_addresses
 from querator.model import limits
 from querator.wire.tls import Tls, TlsError
 
@@ -63,7 +65,7 @@ class CommandTarget:
 
     def finish(self, main: Coroutine[Any, Any, _Result]) -> _Result:
         """Runs `main` to its end. Raises `Failure` for the client's errors."""
-        with explained(self.address):
+        with explained():
             return run_to_end(main)
 
     def cluster(self) -> ClusterAdmin:
@@ -130,6 +132,17 @@ def server_options(command: _Command) -> _Command:
     return cast(_Command, decorated(wrapper, (*WHERE, tls_flag, *TLS_FILES)))
 
 
+def _check_address(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Refuses a malformed address, and names the option or the variable that has it."""
+    assert parameter.name is not None
+    in_environment = context.get_parameter_source(parameter.name) is ParameterSource.ENVIRONMENT
+    try:
+        split_addresses(value, argument="QUERATOR_ADDRESS" if in_environment else "--address")
+    except ValueError as error:
+        raise click.UsageError(f"{error}.") from None
+    return value
+
+
 def _tls_file(what: str, text: str) -> Callable[[Any], Any]:
     return click.option(
         f"--tls-{what}",
@@ -149,6 +162,7 @@ WHERE = (
         show_default=True,
         show_envvar=True,
         metavar="HOST:PORT",
+        callback=_check_address,
         help="Address of the server: any node of a cluster, or several, separated by commas.",
     ),
     click.option(

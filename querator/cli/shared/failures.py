@@ -20,6 +20,8 @@ from typing import TypeVar
 import click
 
 from querator.client import errors
+from querator.client.errors import ConnectionFault
+from querator.client.transport.rpc_errors import LOCAL_ADDRESSES
 from querator.model.errors import ErrorCode, QueratorError
 
 
@@ -54,19 +56,30 @@ _ADVICE = {
     ErrorCode.OUTCOME_UNKNOWN: "See: querator stats",
 }
 
+_WAYS_OUT = {
+    ConnectionFault.REFUSED: "Start a node with: querator serve --data-dir ./data --new",
+    ConnectionFault.TLS_REQUIRED: (
+        "Give --tls-ca FILE, and --tls-cert and --tls-key if it requires a client certificate."
+    ),
+    ConnectionFault.NO_TLS: "Leave out --tls, --tls-ca, --tls-cert and --tls-key.",
+    ConnectionFault.UNTRUSTED: "Name the authority that has signed it with --tls-ca FILE.",
+    ConnectionFault.CERTIFICATE_REQUIRED: "Give --tls-cert FILE and --tls-key FILE.",
+    ConnectionFault.CERTIFICATE_REFUSED: "Give another one with --tls-cert and --tls-key.",
+}
+
 
 @contextmanager
-def explained(address: str) -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Turns the client's errors, also one inside a group of tasks, into a `Failure`."""
     try:
         yield
     except QueratorError as error:
-        raise _failure(error, address) from error
+        raise _failure(error) from error
     except BaseExceptionGroup as group:
         if (failure := _first(group, Failure)) is not None:
             raise failure from group
         if (known := _first(group, QueratorError)) is not None:
-            raise _failure(known, address) from group
+            raise _failure(known) from group
         raise
 
 
@@ -82,13 +95,9 @@ def _first(group: BaseExceptionGroup[BaseException], kind: type[_Error]) -> _Err
     return None
 
 
-def _failure(error: QueratorError, address: str) -> Failure:
+def _failure(error: QueratorError) -> Failure:
     if isinstance(error, errors.ConnectionFailed):
-        return Failure(
-            f"No server answers at {address}. Start one with: querator serve --data-dir ./data "
-            "--new; or name another with --address.",
-            ExitCode.UNAVAILABLE,
-        )
+        return Failure(_no_connection(error), ExitCode.UNAVAILABLE)
     message = error.message.rstrip(".")
     if not (error.field and message.startswith(error.field)):
         message = f"{message[:1].upper()}{message[1:]}"
@@ -100,3 +109,14 @@ def _failure(error: QueratorError, address: str) -> Failure:
     if isinstance(error, errors.Unavailable):
         return Failure(words, ExitCode.UNAVAILABLE)
     return Failure(words, ExitCode.REFUSED)
+
+
+def _no_connection(error: errors.ConnectionFailed) -> str:
+    sentences = ["No server can be reached."] if len(error.faults) > 1 else []
+    advices = []
+    for one in error.faults:
+        sentences.append(one.text)
+        local = one.address in LOCAL_ADDRESSES
+        if one.kind is not ConnectionFault.REFUSED or local:
+            advices.append(_WAYS_OUT.get(one.kind, ""))
+    return " ".join((*sentences, *filter(None, dict.fromkeys(advices))))

@@ -84,7 +84,7 @@ def demo(rows: int, nodes: str, kills: bool, out: Path) -> None:
     each flight must have been completed once. The last line is a JSON object; the exit code is 1 if
     there is a problem.
     """
-    with failures("the demo"):
+    with failures():
         check_requirements()
         check_java()
     try:
@@ -101,7 +101,7 @@ def demo(rows: int, nodes: str, kills: bool, out: Path) -> None:
             f"Starting {'a node' if nodes == '1' else f'a cluster of {nodes} nodes'}, and Spark."
         )
         books = PipelineCounts(split)
-        with failures("the demo"):
+        with failures():
             outcome = run_to_end(run_demo(Path(scratch), home, books, int(nodes), kills=kills))
     seconds = time.monotonic() - began
     problems = find_problems(books, outcome)

@@ -74,7 +74,7 @@ class Engine(msgspec.Struct, frozen=True):
     @contextmanager
     def session(self, place: QueuePlace) -> Iterator[Any]:
         """A SparkSession, stopped at the end. Raises Failure for its errors."""
-        with failures(place.endpoint):
+        with failures():
             with _quiet(loud="spark.log.level" in self.conf):
                 spark = open_session(self.master, self.conf)
             try:
@@ -93,10 +93,10 @@ def settings_of() -> Iterator[None]:
 
 
 @contextmanager
-def failures(address: str) -> Iterator[None]:
+def failures() -> Iterator[None]:
     """Turns the errors of pipelines into a `Failure`."""
     try:
-        with explained(address):
+        with explained():
             yield
     except (ImportError, JavaMissing) as error:
         words = str(error)

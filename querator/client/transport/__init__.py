@@ -6,6 +6,8 @@ the calls and frames contain does not belong here.
     stream      a bidirectional stream that is opened again when it breaks
     attempts    repetition of one request within its timeout
     backoff     exponential backoff with jitter
+    diagnosis   the cause of missing connections, found in the background
+    probe       one attempt with plain sockets that finds the cause
     rpc_errors  conversion of gRPC and protocol errors to exceptions
     wait_queue  wait queue of tasks on one event loop
 """

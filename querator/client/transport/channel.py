@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from querator.client.errors import ConnectionFailed, ErrorCode, RequestError
+from querator.client.errors import AddressFault, ConnectionFailed, ErrorCode, RequestError
 from querator.client.errors import make_error as make
 from querator.client.transport.attempts import repeated
-from querator.client.transport.rpc_errors import from_rpc
+from querator.client.transport.diagnosis import Diagnosis
+from querator.client.transport.rpc_errors import connection_failed, fault_from_text, from_rpc
 from querator.model import limits
 from querator.v1 import (
     admin_service_pb2_grpc,
@@ -83,6 +84,7 @@ class Connection:
         self._reached = False
         self._closed = False
         self._stood = False
+        self._diagnosis = Diagnosis(address, tls)
         self._channel = open_channel(address, tls, CHANNEL_OPTIONS)
         self.queues = queue_service_pb2_grpc.QueueServiceStub(self._channel)
         self.readers = reader_service_pb2_grpc.ReaderServiceStub(self._channel)
@@ -123,6 +125,11 @@ class Connection:
         self._stood = self._stood or state is grpc.ChannelConnectivity.READY
         return state is grpc.ChannelConnectivity.READY
 
+    @property
+    def fault(self) -> AddressFault | None:
+        """Why there is no connection, as far as it is known."""
+        return self._diagnosis.fault
+
     async def connect(self, seconds: float) -> bool:
         """Connects; returns whether that succeeded within `seconds`. Returns False as soon as the
         attempt has failed.
@@ -132,11 +139,24 @@ class Connection:
                 while not self.connected:
                     state = self._channel.get_state()
                     if self._closed or state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        self._diagnosis.failed()
                         return False
                     await self._channel.wait_for_state_change(state)
         except TimeoutError:
+            self._diagnosis.failed()
             return False
         return True
+
+    def not_connected(self, error: ConnectionFailed) -> None:
+        """Records that a call or stream had no connection, and begins to look for the cause."""
+        self._diagnosis.failed(error)
+
+    async def explained(self, error: ConnectionFailed, *, patient: bool) -> AddressFault:
+        """Why there is no connection. `patient`: waits for a probe that runs."""
+        if patient:
+            await self._diagnosis.settle()
+        said = next((one for one in error.faults if one.address == self.address), None)
+        return self.fault or said or fault_from_text(self.address, "")
 
     def open_stream(self, name: str) -> "grpc.aio.StreamStreamCall[bytes, bytes]":
         self.check_open()
@@ -147,12 +167,17 @@ class Connection:
             raise make(ErrorCode.UNAVAILABLE, "the client is closed")
 
     def hopeless(self, error: RequestError, waited: float) -> bool:
-        """Whether to give up, `waited` seconds after the first try: the node has never answered."""
-        return (
-            isinstance(error, ConnectionFailed)
-            and not self._reached
-            and waited >= self._connect_timeout
-        )
+        """Whether to give up, `waited` seconds after the first try: the node has never answered,
+        and there was enough time, or more time does not help.
+        """
+        if self._reached or not isinstance(error, ConnectionFailed):
+            return False
+        return waited >= self._connect_timeout or self.wrong
+
+    @property
+    def wrong(self) -> bool:
+        """Whether no connection can be made until a setting is changed."""
+        return self.fault is not None and self.fault.kind.certain
 
     async def call(
         self,
@@ -167,12 +192,16 @@ class Connection:
 
         Raises the last refusal, or `OutcomeUnknown` when an attempt may have been executed.
         """
-        return await repeated(
-            lambda left: self.attempt(send, left, changes),
-            seconds=self._request_timeout if seconds is None else seconds,
-            hopeless=self.hopeless,
-            repeatable=repeatable,
-        )
+        try:
+            return await repeated(
+                lambda left: self.attempt(send, left, changes),
+                seconds=self._request_timeout if seconds is None else seconds,
+                hopeless=self.hopeless,
+                repeatable=repeatable,
+            )
+        except ConnectionFailed as error:
+            fault = await self.explained(error, patient=not self._reached)
+            raise connection_failed((fault,)) from error.__cause__
 
     async def attempt(
         self, send: Callable[[float], Awaitable[R]], seconds: float, changes: bool
@@ -187,13 +216,20 @@ class Connection:
         except grpc.aio.AioRpcError as raw:
             error = from_rpc(raw, address=self.address, changes=changes)
             error.__cause__ = raw
-            self._reached = self._reached or not isinstance(error, ConnectionFailed)
+            if isinstance(error, ConnectionFailed):
+                self.not_connected(error)
+            else:
+                self._answered()
             return error
         except asyncio.CancelledError:
             self._raise_if_cut()
             raise
-        self._reached = True
+        self._answered()
         return answer
+
+    def _answered(self) -> None:
+        self._reached = True
+        self._diagnosis.succeeded()
 
     def _raise_if_cut(self) -> None:
         """Raises `OutcomeUnknown` if gRPC has cancelled the call because the channel was closed.

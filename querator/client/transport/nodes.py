@@ -229,12 +229,28 @@ class Nodes:
                 self._learning.add_done_callback(self._has_learned)
 
     def hopeless(self, error: RequestError, waited: float) -> bool:
-        """Whether to give up, `waited` seconds after the first try: no node has ever answered."""
-        return (
-            isinstance(error, ConnectionFailed)
-            and not self._reached
-            and waited >= self._connect_timeout
+        """Whether to give up, `waited` seconds after the first try: no node has ever answered, and
+        there was enough time, or more time does not help.
+        """
+        if self._reached or not isinstance(error, ConnectionFailed):
+            return False
+        return waited >= self._connect_timeout or all(
+            node.connection.wrong for node in self._nodes.values()
         )
+
+    async def explained(self, error: RequestError) -> RequestError:
+        """The error, with the causes of all addresses if it is that no node can be reached. Until
+        a node has answered, waits for probes that run.
+        """
+        if not isinstance(error, ConnectionFailed):
+            return error
+        faults = await asyncio.gather(
+            *(
+                node.connection.explained(error, patient=not self._reached)
+                for node in self._nodes.values()
+            )
+        )
+        return connection_failed(faults)
 
     # --- calls -----------------------------------------------------------------------------
 
@@ -290,9 +306,7 @@ class Nodes:
                 telling=telling,
             )
         except ConnectionFailed as error:
-            if len(self._nodes) == 1:
-                raise
-            raise connection_failed(", ".join(self._nodes), "") from error
+            raise await self.explained(error) from error.__cause__
 
     # --- list of nodes ---------------------------------------------------------------------
 

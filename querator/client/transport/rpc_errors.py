@@ -5,11 +5,21 @@ executed. An error without such details comes from gRPC itself or from a proxy i
 that changes something may then have been executed, unless no connection was ever made.
 """
 
+import re
+from collections.abc import Sequence
+
 import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from querator.client.errors import ConnectionFailed, ErrorCode, RequestError, make_error
+from querator.client.errors import (
+    AddressFault,
+    ConnectionFailed,
+    ConnectionFault,
+    ErrorCode,
+    RequestError,
+    make_error,
+)
 from querator.v1 import errors_pb2
 
 _STATUS_DETAILS = "grpc-status-details-bin"
@@ -22,6 +32,21 @@ _NO_CONNECTION = (
     "network is unreachable",
     "name resolution",
 )
+_NO_NAME = ("dns resolution failed", "errors resolving", "name resolution")
+_PREFIX = re.compile(r"[A-Z_]+: (?:ipv[46]:\S+: )?")
+"""What gRPC puts before a reason: a status, and the address."""
+LOCAL_ADDRESSES = frozenset(("127.0.0.1:4470", "localhost:4470", "[::1]:4470"))
+"""Addresses of a node that was started with defaults on this machine."""
+_START = "Start a node with: querator serve --data-dir ./data --new"
+_TLS = "querator.Tls.from_files(ca=…{})"
+_ADVICE = {
+    ConnectionFault.TLS_REQUIRED: f"Give the client tls={_TLS.format('')}.",
+    ConnectionFault.NO_TLS: "Make the client without tls.",
+    ConnectionFault.UNTRUSTED: f"Name the authority that has signed it: {_TLS.format('')}.",
+    ConnectionFault.CERTIFICATE_REQUIRED: (
+        f"Give the client one: {_TLS.format(', cert=…, key=…')}."
+    ),
+}
 _LOST = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,
@@ -41,7 +66,7 @@ def from_rpc(error: grpc.aio.AioRpcError, *, address: str, changes: bool) -> Req
         return named
     status, text = error.code(), error.details() or ""
     if status is grpc.StatusCode.UNAVAILABLE and _never_connected(text):
-        return connection_failed(address, text)
+        return connection_failed((fault_from_text(address, text),))
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return make_error(
             ErrorCode.INTERNAL, f"what listens at {address} does not speak querator.v1: {text}"
@@ -62,13 +87,35 @@ def from_rpc(error: grpc.aio.AioRpcError, *, address: str, changes: bool) -> Req
     return make_error(ErrorCode.INTERNAL, f"{address} failed with {status.name}: {text}")
 
 
-def connection_failed(address: str, text: str) -> ConnectionFailed:
-    reason = text.rpartition("last error: ")[2] or "no connection"
-    return ConnectionFailed(
-        ErrorCode.UNAVAILABLE,
-        f"no node answers at {address} ({reason}); start one with `querator serve`, "
-        "or give the address of one that runs",
-    )
+def connection_failed(faults: Sequence[AddressFault]) -> ConnectionFailed:
+    """The error for these causes, one for each address."""
+    texts = [f"{one.text} {advice}".rstrip() for one in faults for advice in (_advice(one),)]
+    if len(texts) > 1:
+        texts.insert(0, "No node can be reached.")
+    error = ConnectionFailed(ErrorCode.UNAVAILABLE, " ".join(texts))
+    error.faults = tuple(faults)
+    return error
+
+
+def fault_from_text(address: str, text: str) -> AddressFault:
+    """The cause as far as the text of gRPC names it."""
+    lowered = text.lower()
+    if "connection refused" in lowered:
+        return AddressFault(address, ConnectionFault.REFUSED, f"Connection refused at {address}.")
+    if any(words in lowered for words in _NO_NAME):
+        host = address.rpartition(":")[0]
+        return AddressFault(
+            address, ConnectionFault.NAME_UNKNOWN, f"The name {host} cannot be resolved."
+        )
+    reason = _PREFIX.sub("", text.rpartition("last error: ")[2]).rstrip(".")
+    why = f": {reason}" if reason else ""
+    return AddressFault(address, ConnectionFault.UNKNOWN, f"No connection to {address}{why}.")
+
+
+def _advice(fault: AddressFault) -> str:
+    if fault.kind is ConnectionFault.REFUSED:
+        return _START if fault.address in LOCAL_ADDRESSES else ""
+    return _ADVICE.get(fault.kind, "")
 
 
 def from_frame(message: errors_pb2.Error) -> RequestError:

@@ -131,6 +131,7 @@ class Stream:
             if self._moving:
                 self._moving = False
                 continue
+            error = await self._nodes.explained(error)
             if not self._talker.on_broken(error):
                 return error
             if self._nodes.has_good():
@@ -189,7 +190,10 @@ class Stream:
             return make_error(ErrorCode.UNAVAILABLE, "the node ended the stream")
         except grpc.aio.AioRpcError as raw:
             error = from_rpc(raw, address=node.address, changes=True)
-            self._heard = self._heard or not isinstance(error, ConnectionFailed)
+            if isinstance(error, ConnectionFailed):
+                node.not_connected(error)
+            else:
+                self._heard = True
             return error
         except asyncio.CancelledError:
             task = asyncio.current_task()

@@ -186,6 +186,34 @@ def test_most_nodes_are_down():
     assert "none 1" in shown(told)
 
 
+def test_most_nodes_are_down_and_the_leader_has_not_noticed():
+    nodes = (seen("a"), seen("b", "gone"), seen("c", "gone"))
+    problems = view(group(0, queue=""), group(1, "a"), nodes=nodes).problems
+    assert problems[-1] == (
+        "2 partitions: (map), q/0 cannot be used: most of the replicas are on nodes that are down "
+        "(b, c). Start them again."
+    )
+    assert not any("can be used" in problem for problem in problems)
+
+
+def test_most_nodes_do_not_answer_and_are_connected_to_the_leader():
+    hung = seen("b", "gone", connected=True)
+    problems = view(group(1, "a"), nodes=(seen("a"), hung, seen("c", "gone"))).problems
+    assert problems[-1] == (
+        "Partition q/0 may not be usable: most of the replicas are on nodes that do not answer "
+        "(b, c)."
+    )
+    assert not any("can be used" in problem for problem in problems)
+
+
+def test_a_node_to_which_the_command_cannot_connect():
+    text = "The certificate of client:1 is not trusted: certificate has expired."
+    wrong = msgspec.structs.replace(seen("b", "no node answers at client:1"), fault=text)
+    problems = view(nodes=(seen("a"), wrong, seen("c"))).problems
+    assert problems[0] == f"Node b cannot be asked. {text}"
+    assert not any("Node b is down" in problem for problem in problems)
+
+
 def test_no_leader_for_a_moment():
     told = view(group(0, queue=""), group(1, ""))
     assert told.problems == ("Partition q/0 has no leader at the moment; one is being elected.",)

@@ -79,7 +79,7 @@ ARCHIVE = ["spark", "archive", "q", "/lake", "--reader-id", "lake"]
         ([*ARCHIVE, "--partition-by", "two words"], "name=SQL expression"),
         ([*ARCHIVE, "--max-items", "500001"], "1<=x<=500000"),
         ([*ARCHIVE, "--conf", "spark.driver.memory"], "name=value"),
-        ([*ARCHIVE, "--address", ","], "host:port"),
+        ([*ARCHIVE, "--address", ","], "--address is empty; write HOST:PORT"),
         ([*ARCHIVE, "--tls-cert", "cert.pem"], "go together"),
         (["spark", "copy", "q", "other", "--reader-id", "r"], "--checkpoint"),
         (["spark", "stats"], "'QUEUE...'"),
@@ -98,6 +98,37 @@ def test_a_wrong_command_line_is_refused_with_a_hint(arguments: list[str], words
     outcome = CliRunner().invoke(querator, arguments)
     assert outcome.exit_code == 2
     assert words in outcome.output
+
+
+EXAMPLE = "for example 127.0.0.1:4470."
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("foo", f"'foo' is not HOST:PORT, {EXAMPLE}"),
+        ("127.0.0.1", f"'127.0.0.1' is not HOST:PORT, {EXAMPLE}"),
+        (":99999", f"':99999' is not HOST:PORT, {EXAMPLE}"),
+        ("h:99999", "'h:99999': a port is at most 65535, as in 127.0.0.1:4470."),
+        ("http://h:4470", f"'http://h:4470' is a URL; write HOST:PORT, {EXAMPLE}"),
+        ("a:1,b", f"'b' is not HOST:PORT, {EXAMPLE}"),
+    ],
+)
+@pytest.mark.parametrize("command", [["stats"], ["cluster", "status"], ["produce", "q", "x"]])
+def test_a_malformed_address_is_refused_at_once(
+    command: list[str], address: str, message: str
+) -> None:
+    flag = CliRunner().invoke(querator, [*command, "--address", address])
+    assert (flag.exit_code, flag.output.splitlines()[-1]) == (2, f"Error: --address: {message}")
+    variable = CliRunner().invoke(querator, command, env={"QUERATOR_ADDRESS": address})
+    assert variable.exit_code == 2
+    assert variable.output.splitlines()[-1] == f"Error: QUERATOR_ADDRESS: {message}"
+
+
+def test_an_empty_address() -> None:
+    outcome = CliRunner().invoke(querator, ["stats", "--address", ""])
+    assert outcome.exit_code == 2
+    assert f"--address is empty; write HOST:PORT, {EXAMPLE}" in outcome.output
 
 
 def test_where_spark_or_java_is_missing_a_line_says_what_to_install() -> None:

@@ -6,7 +6,13 @@ import pytest
 from google.rpc import code_pb2
 
 from querator.client import errors
-from querator.client.errors import ErrorCode, copy_error, make_error
+from querator.client.errors import (
+    AddressFault,
+    ConnectionFault,
+    ErrorCode,
+    copy_error,
+    make_error,
+)
 from querator.client.transport.rpc_errors import from_frame, from_rpc
 from querator.model.errors import ERRORS, QueratorError
 from querator.wire.errors import error_message, error_status
@@ -47,17 +53,48 @@ def test_each_code_has_a_class_of_its_own():
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "kind", "message"),
     [
-        "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:5: refused",
-        "errors resolving h: [field:hostname lookup error:address lookup failed for h]",
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:5: Failed to "
+            "connect to remote host: Connection refused",
+            ConnectionFault.REFUSED,
+            "Connection refused at h:5.",
+        ),
+        (
+            "errors resolving h:5: [field:hostname lookup error:address lookup failed for h:5]",
+            ConnectionFault.NAME_UNKNOWN,
+            "The name h cannot be resolved.",
+        ),
+        (
+            "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:1.2.3.4:5: "
+            "Socket closed",
+            ConnectionFault.UNKNOWN,
+            "No connection to h:5: Socket closed.",
+        ),
     ],
 )
-def test_nobody_listening_says_where_and_what_to_do(text):
+def test_no_connection_names_the_address_and_the_cause(
+    text: str, kind: ConnectionFault, message: str
+):
     error = from_rpc(_rpc_error(grpc.StatusCode.UNAVAILABLE, text), address="h:5", changes=True)
-    assert isinstance(error, errors.ConnectionFailed)
-    assert "h:5" in error.message
-    assert "querator serve" in error.message
+    for got in (error, copy_error(error)):
+        assert isinstance(got, errors.ConnectionFailed)
+        assert got.message == message
+        assert got.fault is kind
+        assert got.faults == (AddressFault("h:5", kind, message),)
+
+
+def test_only_the_default_address_gets_the_advice_to_start_a_node():
+    refused = "failed to connect to all addresses; last error: Connection refused"
+    for address, advised in (
+        ("127.0.0.1:4470", True), ("localhost:4470", True), ("10.0.0.1:4470", False),
+        ("127.0.0.1:4480", False),
+    ):  # fmt: skip
+        status = _rpc_error(grpc.StatusCode.UNAVAILABLE, refused)
+        message = from_rpc(status, address=address, changes=True).message
+        assert message.startswith(f"Connection refused at {address}.")
+        assert ("querator serve" in message) is advised
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A client of several nodes: it changes to another node, and learns the nodes of the cluster."""
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from querator import Client
+from querator import Client, SyncClient
 from querator.client import LeaseRef
 from querator.client.errors import (
     ConnectionFailed,
@@ -60,10 +61,32 @@ def test_addresses() -> None:
     assert split_addresses("a:1") == ("a:1",)
     assert split_addresses(" a:1, b:2,a:1") == ("a:1", "b:2")
     assert split_addresses(["a:1", "b:2"]) == ("a:1", "b:2")
-    with pytest.raises(ValueError, match="host:port"):
-        split_addresses("a:1,")
-    with pytest.raises(ValueError, match="host:port"):
-        split_addresses([])
+    assert split_addresses("[::1]:4470,localhost:1") == ("[::1]:4470", "localhost:1")
+
+
+EXAMPLE = "for example 127.0.0.1:4470"
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("foo", f"address: 'foo' is not HOST:PORT, {EXAMPLE}"),
+        ("a:1,foo", f"address: 'foo' is not HOST:PORT, {EXAMPLE}"),
+        ("a:1,", f"address: '' is not HOST:PORT, {EXAMPLE}"),
+        (":4470", f"address: ':4470' is not HOST:PORT, {EXAMPLE}"),
+        ("a:", f"address: 'a:' is not HOST:PORT, {EXAMPLE}"),
+        ("a:99999", "address: 'a:99999': a port is at most 65535, as in 127.0.0.1:4470"),
+        ("a:0", "address: 'a:0' has port 0; write for example 127.0.0.1:4470"),
+        ("http://a:1", f"address: 'http://a:1' is a URL; write HOST:PORT, {EXAMPLE}"),
+        ("::1:4470", "address: '::1:4470': write an IPv6 address as [ADDRESS]:PORT"),
+        ("", f"address is empty; write HOST:PORT, {EXAMPLE}"),
+        ([], f"address is empty; write HOST:PORT, {EXAMPLE}"),
+    ],
+)
+def test_malformed_addresses(address: str | list[str], message: str):
+    for make in (Client, SyncClient):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            make(address)
 
 
 async def test_a_call_goes_to_whoever_answers():
@@ -133,7 +156,7 @@ async def test_a_connection_that_was_lost_is_made_anew():
 
 async def test_nobody_answers():
     async with Client(f"{NOBODY},127.0.0.1:2", connect_timeout=SOON) as client:
-        with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1, 127\.0\.0\.1:2"):
+        with pytest.raises(ConnectionFailed, match=r"refused at 127\.0\.0\.1:1.*127\.0\.0\.1:2"):
             await client.produce("q", b"x")
 
 

@@ -1,0 +1,71 @@
+"""The cause of missing connections, found in the background.
+
+The probe runs on a thread of its own, so that neither the event loop nor the repetition of a call
+waits for it. While connections fail, it is repeated after growing pauses.
+"""
+
+import asyncio
+import contextlib
+import threading
+
+from querator.client.errors import AddressFault, ConnectionFailed, ConnectionFault
+from querator.client.transport.backoff import Backoff
+from querator.client.transport.probe import PROBE_SECONDS, probe
+from querator.wire.tls import Tls
+
+PAUSE_SECONDS_FIRST = 1.0
+PAUSE_SECONDS_MOST = 30.0
+
+
+class Diagnosis:
+    """Why no connection to `address` is made, for one event loop."""
+
+    def __init__(self, address: str, tls: Tls | None) -> None:
+        self._address = address
+        self._tls = tls
+        self._backoff = Backoff(first=PAUSE_SECONDS_FIRST, most=PAUSE_SECONDS_MOST)
+        self._due = 0.0
+        self._running: asyncio.Future[None] | None = None
+        self.fault: AddressFault | None = None
+        """None while it is not known."""
+
+    def failed(self, error: ConnectionFailed | None = None) -> None:
+        """Records that no connection was made, with the error of a call. If that does not name the
+        cause, begins to look for it, unless that was done a moment ago.
+        """
+        for fault in error.faults if error is not None else ():
+            if fault.kind is not ConnectionFault.UNKNOWN:
+                self.fault = fault
+                return
+        loop = asyncio.get_running_loop()
+        if self._running is not None or loop.time() < self._due:
+            return
+        self._running = loop.create_future()
+        # Not a thread of an executor: the end of the program would wait for the resolution of a
+        # name, which may take long.
+        threading.Thread(
+            target=self._look, args=(loop,), name="querator-probe", daemon=True
+        ).start()
+
+    def succeeded(self) -> None:
+        """Records that the node has answered."""
+        self.fault = None
+        self._due = 0.0
+        self._backoff.reset()
+
+    async def settle(self) -> None:
+        """Waits for the end of a probe that runs, at most about as long as a probe takes."""
+        if self._running is not None:
+            await asyncio.wait((self._running,), timeout=PROBE_SECONDS)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        fault = probe(self._address, self._tls)
+        with contextlib.suppress(RuntimeError):  # The loop has been closed meanwhile.
+            loop.call_soon_threadsafe(self._found, fault, loop)
+
+    def _found(self, fault: AddressFault | None, loop: asyncio.AbstractEventLoop) -> None:
+        running, self._running = self._running, None
+        if running is not None and not running.done():
+            running.set_result(None)
+        self.fault = fault
+        self._due = loop.time() + self._backoff.next()

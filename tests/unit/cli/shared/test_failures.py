@@ -1,0 +1,37 @@
+"""Failures of commands as one line."""
+
+import pytest
+
+from querator.cli.shared.failures import Failure, explained
+from querator.client.errors import AddressFault, ConnectionFault
+from querator.client.transport.rpc_errors import connection_failed
+
+START = "Start a node with: querator serve --data-dir ./data --new"
+
+
+def told(*faults: AddressFault) -> str:
+    with pytest.raises(Failure) as failed, explained():
+        raise connection_failed(faults)
+    assert failed.value.exit_code == 4
+    return failed.value.message
+
+
+def refused(address: str) -> AddressFault:
+    return AddressFault(address, ConnectionFault.REFUSED, f"Connection refused at {address}.")
+
+
+def test_only_at_the_default_address_a_node_is_to_be_started():
+    default = "127.0.0.1:4470"
+    assert told(refused(default)) == f"Connection refused at {default}. {START}"
+    assert told(refused("127.0.0.1:5470")) == "Connection refused at 127.0.0.1:5470."
+    assert told(refused("10.0.0.1:4470")) == "Connection refused at 10.0.0.1:4470."
+
+
+def test_several_addresses_and_one_remedy():
+    tls = [
+        AddressFault(at, ConnectionFault.NO_TLS, f"{at} does not use TLS.") for at in ("a:1", "b:1")
+    ]
+    assert told(*tls, refused("c:1")) == (
+        "No server can be reached. a:1 does not use TLS. b:1 does not use TLS. Connection refused "
+        "at c:1. Leave out --tls, --tls-ca, --tls-cert and --tls-key."
+    )
