@@ -4,7 +4,7 @@ The public names load on first use, so a program that only talks to a server nev
 or the Raft engine:
 
 * `Client`, `SyncClient`, `Tls`: the SDK;
-* `Node`: a node inside the caller's process.
+* `Node`, `SyncNode`: a node inside the caller's process.
 
 Code belongs into a package; only modules that assemble a node or serve all packages are here.
 `.importlinter` holds the order of the imports.
@@ -23,7 +23,9 @@ Code belongs into a package; only modules that assemble a node or serve all pack
     service      calls between the API and the partitions
     spark        queues as a data source of Spark
     storage      the disk: environments, tables, the node's identity
+    sync_node    a node for programs without an event loop
     telemetry    logs: events with keys, as text or JSON
+    testing      fixtures, a clock and assertions for tests of programs
     v1           generated stubs of the protocol `proto/querator/v1`
     wire         requests and answers as bytes, to and from model values
 """
@@ -34,13 +36,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from querator.client import Client, SyncClient, Tls
     from querator.node import Node
+    from querator.sync_node import SyncNode
 
-__all__ = ["Client", "Node", "SyncClient", "Tls"]
+__all__ = ["Client", "Node", "SyncClient", "SyncNode", "Tls"]
 
 _HOMES = {
     "Client": "querator.client",
     "Node": "querator.node",
     "SyncClient": "querator.client",
+    "SyncNode": "querator.sync_node",
     "Tls": "querator.client",
 }
 

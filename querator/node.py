@@ -102,10 +102,12 @@ class Node:
         trust_clock: bool = False,
         shutdown_timeout_ms: int = 5_000,
         switch_interval_s: float | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Give one of `data_dir`, `memory` and `environment` (a back end of the caller, which the
         node closes). The other settings are those of `querator.config.Config`. By default, `listen`
-        takes a free port, and there is no admin port. `cluster` None: a single node.
+        takes a free port, and there is no admin port. `cluster` None: a single node. `clock` None:
+        the machine's; `querator.testing` has one for tests.
         """
         if [data_dir is not None, memory, environment is not None].count(True) != 1:
             raise ValueError("give one of data_dir, memory=True and environment")
@@ -129,6 +131,7 @@ class Node:
         self._trust_clock = trust_clock
         self._shutdown_timeout_ms = shutdown_timeout_ms
         self._switch_interval_s = switch_interval_s
+        self._clock: Clock = RealClock() if clock is None else clock
         self._running = contextlib.AsyncExitStack()
         self._address: str | None = None
         self._admin_address = ""
@@ -209,7 +212,7 @@ class Node:
     async def _start(self) -> None:
         if self._switch_interval_s is not None:
             sys.setswitchinterval(self._switch_interval_s)
-        clock, observed = RealClock(), self._observed
+        clock, observed = self._clock, self._observed
         admin_server = await self._start_admin()
         environment = await asyncio.to_thread(self._open)
         self._environment = observed.environment = environment

@@ -16,8 +16,10 @@ not belong here (`querator.wire`). See docs/sdk.md.
     errors        the exceptions, one class for each ErrorCode
     faults        why no connection to an address is made
     items         encoding and decoding of items
+    outcomes      what a handler may raise: Retry, Reject
     results       conversion of protocol answers to the SDK's values
     checks        range checks of options
+    clock         the wall clock of clients, which tests replace
     logs          the SDK's loggers
     transport     connections, repeated calls, streams, gRPC errors
 """
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from querator.client.client import Client
     from querator.client.consuming.consumer import Consumer
     from querator.client.consuming.leases import LeasedBatch, LeasedItem
+    from querator.client.outcomes import Reject, Retry, UndecodablePayload
     from querator.client.producing.producer import Producer
     from querator.client.sync.client import (
         SyncClient,
@@ -82,6 +85,8 @@ __all__ = [
     "Producer",
     "QueueInfo",
     "QueueStats",
+    "Reject",
+    "Retry",
     "SettleOutcome",
     "SyncClient",
     "SyncConsumer",
@@ -90,6 +95,7 @@ __all__ = [
     "SyncProducer",
     "Tls",
     "TlsError",
+    "UndecodablePayload",
 ]
 
 _HOMES = {
@@ -98,6 +104,8 @@ _HOMES = {
     "LeasedBatch": "client.consuming.leases",
     "LeasedItem": "client.consuming.leases",
     "Producer": "client.producing.producer",
+    "Reject": "client.outcomes",
+    "Retry": "client.outcomes",
     "SyncClient": "client.sync.client",
     "SyncConsumer": "client.sync.client",
     "SyncLeasedBatch": "client.sync.client",
@@ -105,6 +113,7 @@ _HOMES = {
     "SyncProducer": "client.sync.client",
     "Tls": "wire.tls",
     "TlsError": "wire.tls",
+    "UndecodablePayload": "client.outcomes",
 }
 """Modules of the names that are not in `client.values`."""
 

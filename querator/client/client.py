@@ -23,7 +23,7 @@ from querator.client.errors import OutcomeUnknown, ProducerExpired
 from querator.client.items import AnyItem, encode_items
 from querator.client.producing import producer as producers
 from querator.client.producing.producer import Producer
-from querator.client.producing.window import IDENTITY_SECONDS_MAX, ProducerIdentity
+from querator.client.producing.window import ProducerIdentity
 from querator.client.readers import Readers
 from querator.client.results import lease_lost, produced_runs
 from querator.client.transactions import Aborted, StagedBatches, Transactions
@@ -285,7 +285,7 @@ class Client:
         nodes = self._nodes()
         encoded = encode_items(items)
         now = asyncio.get_running_loop().time()
-        if self._identity is None or now - self._identity.born > IDENTITY_SECONDS_MAX:
+        if self._identity is None or self._identity.is_too_old(now):
             self._identity, self._sequence = ProducerIdentity.new(now), 0
         self._sequence += 1
         head = queue_service_pb2.ProduceRequest(

@@ -18,7 +18,7 @@ import msgspec
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from querator.client import values
+from querator.client import clock, values
 from querator.client.errors import ErrorCode, make_error
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import fields
@@ -151,7 +151,7 @@ def _add_times(message: items_pb2.Item, item: values.Item) -> None:
     if item.delay is not None:
         if item.enqueue_at is not None:
             raise ValueError("an item has either enqueue_at or delay")
-        message.enqueue_at.CopyFrom(timestamp(datetime.now(UTC) + item.delay))
+        message.enqueue_at.CopyFrom(timestamp(clock.now() + item.delay))
     elif item.enqueue_at is not None:
         message.enqueue_at.CopyFrom(timestamp(item.enqueue_at))
     if item.expire_timeout is not None:

@@ -10,10 +10,14 @@ the event loop share a frame. An item can be settled once; a second settle raise
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, Protocol
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
+from querator.client import clock
 from querator.client.items import decode_dead_letter, decode_item, instant
+from querator.client.outcomes import UndecodablePayload
 from querator.client.values import DeadLetter, ExtendOutcome, Item, ItemId, Priority
 from querator.model import limits
 from querator.v1 import items_pb2
@@ -49,7 +53,7 @@ def retry_verb(
             raise ValueError("give either delay or retry_at")
         if delay < timedelta(0):
             raise ValueError(f"delay is {delay}; it must not be negative")
-        retry_at = datetime.now(UTC) + delay if delay else None
+        retry_at = clock.now() + delay if delay else None
     if retry_at is not None:
         # The server's precision is 1 ms; so retries of the same ms share a request.
         retry_at += timedelta(microseconds=-retry_at.microsecond % 1000)
@@ -296,6 +300,23 @@ class LeasedItem:
     @property
     def payload(self) -> bytes:
         return self._message.payload
+
+    def text(self) -> str:
+        """The payload as UTF-8 text. Raises UndecodablePayload."""
+        try:
+            return self.payload.decode()
+        except UnicodeDecodeError as error:
+            raise UndecodablePayload(f"{self._payload_name()} is not UTF-8: {error}") from error
+
+    def json(self) -> Any:
+        """The value of a JSON payload. Raises UndecodablePayload."""
+        try:
+            return msgspec.json.decode(self.payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UndecodablePayload(f"{self._payload_name()} is not JSON: {error}") from error
+
+    def _payload_name(self) -> str:
+        return f"the payload of item {self.id} ({len(self.payload):,} bytes)"
 
     @property
     def kind(self) -> str:

@@ -25,6 +25,7 @@ from typing import Protocol
 
 import uuid_utils
 
+from querator.client import clock as wall_clock
 from querator.client.errors import (
     DeadlineExceeded,
     ErrorCode,
@@ -75,14 +76,24 @@ class PendingProduce:
 
 @dataclass(slots=True, frozen=True)
 class ProducerIdentity:
-    """A producer's identity at the partitions. `born` is an instant of the loop's clock."""
+    """A producer's identity at the partitions. `born` is an instant of the loop's clock, which may
+    stand still while the machine is suspended; `born_ns` is one of the wall clock, which the nodes
+    compare with theirs.
+    """
 
     id: bytes
     born: float
+    born_ns: int
 
     @classmethod
     def new(cls, now: float) -> "ProducerIdentity":
-        return cls(uuid_utils.uuid7().bytes, now)
+        born_ns = wall_clock.now_ns()
+        return cls(uuid_utils.uuid7(nanoseconds=born_ns).bytes, now, born_ns)
+
+    def is_too_old(self, now: float) -> bool:
+        """Whether the nodes may soon forget it. `now` is an instant of the loop's clock."""
+        age = max(now - self.born, (wall_clock.now_ns() - self.born_ns) / 1e9)
+        return age > IDENTITY_SECONDS_MAX
 
 
 @dataclass(slots=True)
@@ -141,7 +152,7 @@ class Window:
         return None
 
     def _too_old(self) -> bool:
-        return self.clock() - self.identity.born > IDENTITY_SECONDS_MAX
+        return self.identity.is_too_old(self.clock())
 
     def pause(self, error: RequestError | None = None) -> None:
         """Stops sending until `requeue`, which is due when the window is quiet."""

@@ -106,6 +106,15 @@ def _iterate(runner: Runner, source: AsyncIterator[T]) -> Iterator[T]:
         yield found[0]
 
 
+def _listed(runner: Runner, ask: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
+    """As `_iterate`, for the answer to a call, which begins on the client's loop."""
+
+    async def asked() -> AsyncIterator[T]:
+        return ask()
+
+    return _iterate(runner, runner.run(asked()))
+
+
 class SyncProducer:
     """Puts items into one queue, as `Producer`. Made by `SyncClient.producer`; used in a `with`
     block, which waits at its end until all items are answered.
@@ -309,6 +318,15 @@ class SyncClient:
             self._runner.close()
 
     @property
+    def address(self) -> str:
+        """The addresses that the client was given, separated by commas."""
+        return self._client.address
+
+    @property
+    def namespace(self) -> str:
+        return self._client.namespace
+
+    @property
     def client_id(self) -> str:
         """The name of this client as an owner of leases."""
         return self._client.client_id
@@ -323,7 +341,7 @@ class SyncClient:
 
     def list_queues(self) -> Iterator[QueueInfo]:
         """Yields the queues of the namespace, ordered by name."""
-        return _iterate(self._runner, self._client.list_queues())
+        return _listed(self._runner, self._client.list_queues)
 
     def update_queue(self, name: str, *, expected_version: int = 0, **changes: Any) -> QueueInfo:
         """Changes only the settings that are named. See `Client.update_queue`."""
@@ -348,13 +366,14 @@ class SyncClient:
         stale: bool = False,
     ) -> Iterator[PeekedItem]:
         """Yields items without leasing them, by partition and sequence. See `Client.peek`."""
-        return _iterate(
-            self._runner, self._client.peek(name, state=state, limit=limit, stale=stale)
+        return _listed(
+            self._runner,
+            lambda: self._client.peek(name, state=state, limit=limit, stale=stale),
         )
 
     def dead_letters(self, name: str, *, limit: int | None = None) -> Iterator[PeekedItem]:
         """Yields the dead letters of a queue, at most `limit`. See `Client.dead_letters`."""
-        return _iterate(self._runner, self._client.dead_letters(name, limit=limit))
+        return _listed(self._runner, lambda: self._client.dead_letters(name, limit=limit))
 
     def repair_time(self, name: str, *, dry_run: bool = False) -> tuple[PartitionTime, ...]:
         """Resets the time of a queue's partitions to the clock. See `Client.repair_time`."""

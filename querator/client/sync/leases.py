@@ -39,6 +39,14 @@ class SyncLeasedItem:
     def payload(self) -> bytes:
         return self.leased.payload
 
+    def text(self) -> str:
+        """The payload as UTF-8 text. Raises UndecodablePayload."""
+        return self.leased.text()
+
+    def json(self) -> Any:
+        """The value of a JSON payload. Raises UndecodablePayload."""
+        return self.leased.json()
+
     @property
     def kind(self) -> str:
         return self.leased.kind

@@ -7,6 +7,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3] / "querator"
 
 
+USED_TWICE = {"Retry"}
+"""A command of the state machine, and the exception by which a handler asks for it."""
+
+
 def test_each_public_class_name_is_used_once():
     places = defaultdict(list)
     for path in sorted(ROOT.rglob("*.py")):
@@ -14,4 +18,4 @@ def test_each_public_class_name_is_used_once():
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     places[node.name].append(str(path.relative_to(ROOT)))
-    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+    assert {name: files for name, files in places.items() if len(files) > 1}.keys() == USED_TWICE

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from querator.client import Client, LeasedItem
+from querator.client import Client, LeasedItem, UndecodablePayload
 from querator.client.consuming import settling
 from querator.client.consuming.subscribing import Subscribing
 from querator.client.errors import LeaseLost, Unavailable
@@ -362,3 +362,17 @@ async def test_a_batch_is_not_handed_out_in_both_ways():
             await anext(consumer)
             with pytest.raises(RuntimeError, match="item by item"):
                 await anext(consumer.batches())
+
+
+async def test_payloads_are_decoded_or_named():
+    async with FakeNode.running() as node, Client(node.address) as client:
+        await node.make_ready([b'{"to": "ada", "n": 1}', "Grüße".encode(), b"\xff"])
+        async with client.consumer("q") as consumer:
+            order, text, junk = [await anext(consumer) for _ in range(3)]
+    assert order.json() == {"to": "ada", "n": 1}
+    assert text.text() == "Grüße"
+    with pytest.raises(UndecodablePayload, match=r"item 0-3 \(1 bytes\) is not UTF-8"):
+        junk.text()
+    for item in (text, junk):
+        with pytest.raises(UndecodablePayload, match=f"item {item.id} .* is not JSON"):
+            item.json()

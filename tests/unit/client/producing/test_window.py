@@ -1,7 +1,9 @@
 """The producer's window: repeated requests, their identity, and unknown outcomes."""
 
+import time
 from dataclasses import dataclass, field
 
+from querator.client import clock as wall_clock
 from querator.client.errors import (
     ErrorCode,
     OutcomeUnknown,
@@ -193,6 +195,28 @@ def test_an_old_identity_is_replaced_between_requests():
     window.requeue()
     assert [(r.number, r.sequence) for r in _send_all(window)] == [(2, 1)]
     assert window.identity != identity
+
+
+def test_time_in_which_the_machine_was_suspended_makes_an_identity_old():
+    # The nodes' wall clocks went on; this machine's monotonic clock stood still.
+    born_ns = time.time_ns()
+    with wall_clock.replaced(lambda: born_ns):
+        window = _window(1)
+        (first,) = _send_all(window)
+        assert window.pop_answered(first.number) is first
+        window.remove(first)
+    woken_ns = born_ns + int((IDENTITY_SECONDS_MAX + 1) * 1e9)
+    with wall_clock.replaced(lambda: woken_ns):
+        request = PendingProduce(
+            number=2, pieces=[b"x"], size=1, count=1, deadline=1e9, sink=_Sink()
+        )
+        window.add(request)
+        assert window.next_request() is None
+        identity = window.identity
+        window.requeue()
+        assert window.next_request() is request
+        assert window.identity != identity
+        assert int.from_bytes(window.identity.id[:6], "big") == woken_ns // 1_000_000
 
 
 def test_a_gap_that_comes_of_overtaking_keeps_the_identity():

@@ -1,0 +1,60 @@
+"""What a handler may raise to decide the outcome of its item."""
+
+from datetime import datetime, timedelta
+
+
+class Retry(Exception):
+    """Raised by a handler of a worker: the item is handled again later.
+
+        raise Retry("the mail server is busy", delay=timedelta(minutes=5))
+
+    `delay` or `at` (aware) says when; without both, the delay grows with the attempts as after any
+    other exception. `reason` stays with the item. With `count_attempt=False` this attempt does not
+    count towards the queue's `max_attempts`. The log has one line, without a traceback.
+    """
+
+    def __init__(
+        self,
+        reason: str = "",
+        *,
+        delay: timedelta | None = None,
+        at: datetime | None = None,
+        count_attempt: bool = True,
+    ) -> None:
+        """Raises TypeError for a `reason` or `delay` of another type; ValueError for a negative
+        `delay`, a naive `at`, and for both.
+        """
+        if not isinstance(reason, str):
+            raise TypeError(f"reason is {reason!r}; it must be a text: Retry('busy', delay=…)")
+        if delay is not None and not isinstance(delay, timedelta):
+            raise TypeError(f"delay is {delay!r}; it must be a timedelta")
+        if delay is not None and at is not None:
+            raise ValueError("give either delay or at")
+        if delay is not None and delay < timedelta(0):
+            raise ValueError(f"delay is {delay}; it must not be negative")
+        if at is not None and at.tzinfo is None:
+            raise ValueError("at needs a time zone: datetime(..., tzinfo=UTC)")
+        super().__init__(reason)
+        self.reason = reason
+        self.delay = delay
+        self.at = at
+        self.count_attempt = count_attempt
+
+
+class Reject(Exception):
+    """Raised by a handler of a worker: the item becomes a dead letter at once, with `reason`.
+
+    Without a dead queue, the queue drops the item and counts it. The log has one line, without a
+    traceback.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class UndecodablePayload(ValueError):
+    """The payload is not of the form that the handler asked for (`item.json()`, `item.text()`).
+
+    A worker with `on_undecodable="reject"` makes the item a dead letter with this reason.
+    """

@@ -1,0 +1,33 @@
+"""The exceptions of handlers."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from querator.client import Reject, Retry
+
+MINUTE = timedelta(minutes=1)
+
+
+def test_they_carry_what_they_ask_for():
+    retry = Retry("busy", delay=MINUTE, count_attempt=False)
+    assert (str(retry), retry.reason, retry.delay, retry.at) == ("busy", "busy", MINUTE, None)
+    assert not retry.count_attempt
+    assert (Retry().reason, Retry().delay, Retry().count_attempt) == ("", None, True)
+    assert (str(Reject("no address")), Reject().reason) == ("no address", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"delay": 60}, TypeError, "delay is 60; it must be a timedelta"),
+        ({"reason": MINUTE}, TypeError, "must be a text"),
+        ({"delay": -MINUTE}, ValueError, "must not be negative"),
+        ({"at": datetime(2030, 1, 1)}, ValueError, "time zone"),  # noqa: DTZ001 - that is the point
+        ({"at": datetime(2030, 1, 1, tzinfo=UTC), "delay": MINUTE}, ValueError, "either"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], kind: type, words: str):
+    with pytest.raises(kind, match=words):
+        Retry(**options)

@@ -1,0 +1,17 @@
+"""The shipped fixtures, as a program's tests get them by `pytest_plugins`."""
+
+from querator.testing.fixtures import (
+    querator_client,
+    querator_clock,
+    querator_node,
+    querator_session_client,
+    querator_session_node,
+)
+
+__all__ = [
+    "querator_client",
+    "querator_clock",
+    "querator_node",
+    "querator_session_client",
+    "querator_session_node",
+]

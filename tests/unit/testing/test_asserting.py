@@ -1,0 +1,78 @@
+"""The assertions of `querator.testing`: what they wait for, and what they say."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+from querator import SyncClient
+from querator.client import DeadReason, Item
+from querator.client.errors import QueueNotFound
+from querator.testing import assert_completed, assert_dead, assert_empty, dead_letters, drain
+
+AT_ONCE = timedelta(0)
+
+
+@pytest.fixture
+def client(querator_session_client: SyncClient) -> SyncClient:
+    client = querator_session_client
+    client.create_queue("dead")
+    client.create_queue("q", max_attempts=1, dead_queue="dead")
+    return client
+
+
+def test_drain_completes_what_is_ready(client: SyncClient):
+    client.produce("q", *(b"%d" % n for n in range(150)), Item(b"later", delay=timedelta(hours=1)))
+    assert [item.payload for item in drain(client, "q", limit=2)] == [b"0", b"1"]
+    assert len(drain(client, "q")) == 148
+    assert drain(client, "q") == []
+    assert_completed(client, "q", 150)
+
+
+def test_assert_completed_waits(client: SyncClient):
+    client.produce("q", b"x")
+    (item,) = client.lease("q")
+    completing = threading.Timer(0.1, item.complete)
+    completing.start()
+    assert_completed(client, "q", 1)
+    completing.join()
+
+
+def test_assert_completed_says_what_is_there(client: SyncClient):
+    client.produce("q", b"x", b"y")
+    drain(client, "q", limit=1)
+    with pytest.raises(AssertionError, match="2 completed expected; it has completed 1 of 2"):
+        assert_completed(client, "q", 2, within=AT_ONCE)
+
+
+def test_a_count_that_is_too_high_is_not_waited_for(client: SyncClient):
+    client.produce("q", b"x", b"y")
+    drain(client, "q")
+    with pytest.raises(AssertionError, match="1 completed expected"):
+        assert_completed(client, "q", 1, within=timedelta(hours=1))
+
+
+def test_assert_empty_counts_every_item_that_is_left(client: SyncClient):
+    assert_empty(client, "q")
+    client.produce("q", Item(b"later", delay=timedelta(hours=1)))
+    with pytest.raises(AssertionError, match=r"no item expected.* scheduled 1"):
+        assert_empty(client, "q", within=AT_ONCE)
+
+
+def test_assert_dead_knows_reasons(client: SyncClient):
+    client.produce("q", b"a", b"b")
+    first, second = client.lease("q", max_items=2)
+    client.retry("q", first, dead=True, error="no address")
+    client.retry("q", second, error="the attempts are used up")
+    assert_dead(client, "q", 2)
+    assert_dead(client, "q", 1, reason=DeadReason.REJECTED)
+    assert_dead(client, "q", 1, reason=DeadReason.ATTEMPTS)
+    with pytest.raises(AssertionError, match="2 dead letters with the reason REJECTED expected"):
+        assert_dead(client, "q", 2, reason=DeadReason.REJECTED, within=AT_ONCE)
+    reasons = [item.dead_letter.errors for item in dead_letters(client, "q") if item.dead_letter]
+    assert sorted(reasons) == [("no address",), ("the attempts are used up",)]
+
+
+def test_a_queue_that_does_not_exist_is_an_error(client: SyncClient):
+    with pytest.raises(QueueNotFound, match="nowhere"):
+        assert_empty(client, "nowhere")
