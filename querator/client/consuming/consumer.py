@@ -22,11 +22,11 @@ from querator.client.consuming.handling import (
     GRACE_DEFAULT,
     RETRY_FIRST,
     RETRY_MOST,
+    GracefulStop,
     Handler,
     Handling,
     OnError,
     RetryDelays,
-    Stop,
 )
 from querator.client.consuming.lease_stream import LeaseTalker
 from querator.client.consuming.leases import LeasedBatch, LeasedItem
@@ -87,7 +87,7 @@ class Consumer:
         self._concurrency = concurrency
         self._idle_seconds = None if idle_timeout is None else idle_timeout.total_seconds()
         self.queue = queue
-        self._stop = Stop()
+        self._stop = GracefulStop()
         self._talker = LeaseTalker(
             nodes,
             namespace=namespace,

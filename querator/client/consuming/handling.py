@@ -93,7 +93,7 @@ def _name(item: LeasedItem) -> str:
     return f"Item {item.id} of {item.queue}, attempt {item.attempt},"
 
 
-class Stop:
+class GracefulStop:
     """The stop of a consumer, with the time that handlers in progress still have."""
 
     def __init__(self) -> None:
