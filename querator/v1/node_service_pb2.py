@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1equerator/v1/node_service.proto\x12\x0bquerator.v1\"+\n\rLinkHandshake\x12\x0c\n\x04kind\x18\x01 \x01(\r\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\"W\n\x0bLinkRequest\x12/\n\thandshake\x18\x01 \x01(\x0b\x32\x1a.querator.v1.LinkHandshakeH\x00\x12\x0e\n\x04\x61sks\x18\x0f \x01(\x0cH\x00\x42\x07\n\x05\x66rame\"[\n\x0cLinkResponse\x12/\n\thandshake\x18\x01 \x01(\x0b\x32\x1a.querator.v1.LinkHandshakeH\x00\x12\x11\n\x07\x61nswers\x18\x0f \x01(\x0cH\x00\x42\x07\n\x05\x66rame2N\n\x0bNodeService\x12?\n\x04Link\x12\x18.querator.v1.LinkRequest\x1a\x19.querator.v1.LinkResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1equerator/v1/node_service.proto\x12\x0bquerator.v1\"+\n\rLinkHandshake\x12\x0c\n\x04kind\x18\x01 \x01(\r\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\"W\n\x0bLinkRequest\x12/\n\thandshake\x18\x01 \x01(\x0b\x32\x1a.querator.v1.LinkHandshakeH\x00\x12\x0e\n\x04\x61sks\x18\x0f \x01(\x0cH\x00\x42\x07\n\x05\x66rame\"[\n\x0cLinkResponse\x12/\n\thandshake\x18\x01 \x01(\x0b\x32\x1a.querator.v1.LinkHandshakeH\x00\x12\x11\n\x07\x61nswers\x18\x0f \x01(\x0cH\x00\x42\x07\n\x05\x66rame2N\n\x0bNodeService\x12?\n\x04Link\x12\x18.querator.v1.LinkRequest\x1a\x19.querator.v1.LinkResponse(\x01\x30\x01\x42\x18Z\x16querator/v1;queratorv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'querator.v1.node_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'Z\026querator/v1;queratorv1'
   _globals['_LINKHANDSHAKE']._serialized_start=47
   _globals['_LINKHANDSHAKE']._serialized_end=90
   _globals['_LINKREQUEST']._serialized_start=92

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	pb "querator.test/client/queratorv1"
+	pb "querator.test/client/querator/v1"
 )
 
 const (
