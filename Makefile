@@ -53,6 +53,7 @@ $(VENV)/.demo: requirements/demo.lock $(VENV)/.dev
 
 # For the tests of the data source. Spark comes as source: half a minute, and 400 MB on the disk.
 $(VENV)/.spark: requirements/spark.lock $(VENV)/.dev
+	@echo 'Installing PySpark into $(VENV): 450 MB as source, one to two minutes.'
 	$(UV) pip install --quiet --compile-bytecode --python $(PY) --require-hashes -r requirements/spark.lock \
 	  || $(PY) -m pip install --quiet --require-hashes -r requirements/spark.lock
 	@touch $@
@@ -63,7 +64,8 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 .PHONY: lock
 lock: setup ## resolve requirements/*.lock again from pyproject.toml (UPGRADE=--upgrade for the newest)
 	$(COMPILE) $(UPGRADE) pyproject.toml -o requirements/base.lock
-	$(COMPILE) $(UPGRADE) pyproject.toml --group dev -c requirements/base.lock -o requirements/dev.lock
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra server -c requirements/base.lock -o requirements/server.lock
+	$(COMPILE) $(UPGRADE) pyproject.toml --extra server --group dev -c requirements/server.lock -o requirements/dev.lock
 	$(COMPILE) $(UPGRADE) --group demo --no-deps -o requirements/demo.lock
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra spark -c requirements/dev.lock -o requirements/spark.lock
 	@! grep -n '://' requirements/*.lock
@@ -249,8 +251,8 @@ ci: check proto-check test ## everything; a skipped test must be listed in tests
 # --- release -----------------------------------------------------------------
 
 .PHONY: dist
-dist: setup ## build the wheel and try it in a fresh environment
-	scripts/dist
+dist: setup ## build the wheel and try it in empty environments: client, server, spark (WITHOUT=spark)
+	$(PY) -m scripts.dist $(addprefix --without ,$(WITHOUT))
 
 .PHONY: clean
 clean: ## remove what make has made (not ./data)

@@ -4,7 +4,9 @@ The public names load on first use, so a program that only talks to a server nev
 or the Raft engine:
 
 * `Client`, `SyncClient`, `Tls`: the SDK;
-* `Node`, `SyncNode`: a node inside the caller's process.
+* `Item`, `LeasedItem`, `PeekedItem` and others: the values and types of its calls;
+* `errors`: the exceptions;
+* `Node`, `SyncNode`, `NodeFailedError`: a node inside the caller's process; need the extra `server`.
 
 Code belongs into a package; only modules that assemble a node or serve all packages are here.
 `.importlinter` holds the order of the imports.
@@ -13,6 +15,8 @@ Code belongs into a package; only modules that assemble a node or serve all pack
     cli          the command `querator`
     client       the Python SDK
     config       the settings of a node: sources, checks, addresses
+    errors       the exceptions that programs catch
+    extras       the extras of the package, and the commands that install them
     model        the values that travel between packages
     node         a node: starts, stops and connects all its parts
     node_core    assembles Raft, placement and services for a node
@@ -31,28 +35,78 @@ Code belongs into a package; only modules that assemble a node or serve all pack
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from querator.client import Client, SyncClient, Tls
-    from querator.node import Node
+    from querator import errors
+    from querator.client import (
+        Client,
+        Consumer,
+        DeadLetter,
+        Item,
+        ItemId,
+        LeasedBatch,
+        LeasedItem,
+        PeekedItem,
+        ProducedItem,
+        Producer,
+        QueueInfo,
+        QueueStats,
+        SyncClient,
+        SyncConsumer,
+        SyncLeasedBatch,
+        SyncLeasedItem,
+        SyncProducer,
+        Tls,
+    )
+    from querator.node import Node, NodeFailedError
     from querator.sync_node import SyncNode
 
-__all__ = ["Client", "Node", "SyncClient", "SyncNode", "Tls"]
+    __version__: str
 
-_HOMES = {
-    "Client": "querator.client",
-    "Node": "querator.node",
-    "SyncClient": "querator.client",
-    "SyncNode": "querator.sync_node",
-    "Tls": "querator.client",
-}
+__all__ = [
+    "Client",
+    "Consumer",
+    "DeadLetter",
+    "Item",
+    "ItemId",
+    "LeasedBatch",
+    "LeasedItem",
+    "Node",
+    "NodeFailedError",
+    "PeekedItem",
+    "ProducedItem",
+    "Producer",
+    "QueueInfo",
+    "QueueStats",
+    "SyncClient",
+    "SyncConsumer",
+    "SyncLeasedBatch",
+    "SyncLeasedItem",
+    "SyncNode",
+    "SyncProducer",
+    "Tls",
+    "__version__",
+    "errors",
+]
+
+_OF_A_NODE: Final = {"Node": "node", "NodeFailedError": "node", "SyncNode": "sync_node"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    """Raises MissingExtra for a name that needs an extra which is not installed."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    if name == "__version__":
+        return import_module("importlib.metadata").version("querator")
+    if name == "errors":
+        return import_module("querator.errors")
+    if name not in _OF_A_NODE:
+        return getattr(import_module("querator.client"), name)
+    from querator.extras import needed
+
+    with needed("server", f"querator.{name}"):
+        return getattr(import_module(f"querator.{_OF_A_NODE[name]}"), name)
 
 
 def __dir__() -> list[str]:

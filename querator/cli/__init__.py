@@ -35,6 +35,8 @@ from typing import Any, Final
 
 import click
 
+from querator.extras import MissingExtra, needed
+
 _COMMANDS: Final = {
     "serve": "serve:serve",
     "queue": "queues:queue",
@@ -79,10 +81,35 @@ class LazyGroup(click.Group):
         if cmd_name not in self._table:
             return None
         module, name = self._table[cmd_name].split(":")
-        with _collector_off(), _hidden(_NOT_FOR_SERVE if module == "serve" else ()):
-            command = getattr(import_module(f"{__name__}.{module}"), name)
+        try:
+            with (
+                _collector_off(),
+                _hidden(_NOT_FOR_SERVE if module == "serve" else ()),
+                needed("server", cmd_name),
+            ):
+                command = getattr(import_module(f"{__name__}.{module}"), name)
+        except MissingExtra as missing:
+            return _refusal(cmd_name, missing)
         assert isinstance(command, click.Command)
         return command
+
+
+def _refusal(name: str, missing: MissingExtra) -> click.Command:
+    """Stands for a command whose extra is not installed, and accepts every command line of it.
+    Raises MissingExtra when it runs.
+    """
+
+    @click.command(
+        name,
+        short_help=f"Needs querator[{missing.extra}], which is not installed.",
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
+    def refuse() -> None:
+        what = click.get_current_context().command_path
+        raise MissingExtra(missing.extra, what, missing.module)
+
+    return refuse
 
 
 @contextlib.contextmanager
@@ -141,6 +168,8 @@ def main() -> None:
         _end(error.format_message(), error.exit_code)
     except click.Abort:
         sys.exit(130)
+    except MissingExtra as error:
+        _end(str(error), 1)
 
 
 def _end(message: str, exit_code: int) -> None:

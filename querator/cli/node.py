@@ -9,9 +9,7 @@ import uuid_utils
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import count, note, write_json
-from querator.placement.joining.restoring import KEPT_NAME, restore
-from querator.storage.environment import StorageError, StorageLocked
-from querator.storage.identity import DirectoryRefused
+from querator.extras import needed
 
 
 @click.group(short_help="Hand off, drain, remove, replace or restore a node.")
@@ -106,6 +104,11 @@ def restore_from_copy(data_dir: Path, as_json: bool) -> None:
     Example:
       querator node restore-from-copy --data-dir ./data
     """
+    with needed("server", "querator node restore-from-copy"):
+        from querator.placement.joining.restoring import KEPT_NAME, restore
+        from querator.storage.environment import StorageError, StorageLocked
+        from querator.storage.identity import DirectoryRefused
+
     try:
         restored = restore(data_dir, make_id=lambda: uuid_utils.uuid7().hex)
     except StorageLocked:

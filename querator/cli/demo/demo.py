@@ -31,6 +31,7 @@ from querator.cli.shared.failures import ExitCode, Failure, explained
 from querator.cli.shared.output import note, write_details, write_json
 from querator.client import Client
 from querator.client.values import PartitionStats
+from querator.extras import require
 
 DOWN_SECONDS = 1.0
 """How long the killed node stays down."""
@@ -79,6 +80,7 @@ def demo(rows: int, nodes: str) -> None:
     At the end the counts must balance: every flight was completed exactly once. The last line is a
     JSON object; the exit code is 1 if there is a problem.
     """
+    require("server", "querator demo")
     try:
         path = find_flights()
     except FlightsMissing as error:

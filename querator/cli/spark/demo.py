@@ -20,6 +20,7 @@ from querator.cli.shared.output import count, note, write_details, write_json
 from querator.cli.spark.demo_counts import DemoOutcome, PipelineCounts, find_problems, split_flights
 from querator.cli.spark.demo_run import run_demo
 from querator.cli.spark.run import failures
+from querator.extras import require
 from querator.spark.pipelines.session import check_java
 from querator.spark.report.page import Section, render
 from querator.spark.requirements import check_requirements
@@ -87,6 +88,7 @@ def demo(rows: int, nodes: str, kills: bool, out: Path) -> None:
     with failures():
         check_requirements()
         check_java()
+        require("server", "querator spark demo")
     try:
         path = find_flights()
     except FlightsMissing as error:

@@ -17,6 +17,7 @@ from querator.cli.shared.connection import OUTPUT, TLS_FILES, WHERE, decorated
 from querator.cli.shared.failures import ExitCode, Failure, explained
 from querator.cli.shared.output import count, note, write_details, write_json
 from querator.cli.shared.parameters import ATTRIBUTE
+from querator.extras import install_command
 from querator.model.limits import BATCH_ITEMS_MAX
 from querator.spark.options import OptionError
 from querator.spark.pipelines.session import JavaMissing, open_session
@@ -98,12 +99,15 @@ def failures() -> Iterator[None]:
     try:
         with explained():
             yield
-    except (ImportError, JavaMissing) as error:
+    except ImportError as error:
         words = str(error)
-        way_out = "pip install 'querator[spark]'"
-        if way_out not in words:
-            words = f"{words}; install the other requirements with: {way_out}"
-        raise Failure(_sentence(words)) from error
+        if "querator[" not in words:
+            # A module that a package of the extra needs.
+            words = f"{words}: {install_command('spark')}"
+        # The command ends the line, so that it can be copied.
+        raise Failure(words) from error
+    except JavaMissing as error:
+        raise Failure(_sentence(str(error))) from error
     except (SettingsError, OptionError) as error:
         raise Failure(_sentence(str(error)), ExitCode.USAGE) from error
     except (ValueError, RuntimeError) as error:

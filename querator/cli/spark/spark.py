@@ -26,6 +26,6 @@ _COMMANDS: Final = {
 def spark() -> None:
     """Move items between queues and files with Spark, each exactly once.
 
-    Spark needs Java 17 or newer and `pip install 'querator[spark]'`. Every run ends with a summary.
+    Spark needs Java 17 or newer and the extra querator[spark]. Every run ends with a summary.
     The exit code is 1 if the numbers of items taken and items made differ.
     """

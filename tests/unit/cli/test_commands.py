@@ -1,5 +1,6 @@
 """The command line itself: help texts, the reference page, usage errors."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -135,8 +136,12 @@ def test_where_spark_or_java_is_missing_a_line_says_what_to_install() -> None:
     outcome = CliRunner().invoke(querator, ARCHIVE, env={"JAVA_HOME": "/nowhere"})
     assert outcome.exit_code == 1
     [line] = outcome.output.splitlines()
-    assert line.startswith("Error: ")
-    assert "pip install 'querator[spark]'" in line
+    # PySpark is looked for first.
+    assert re.fullmatch(
+        r"Error: querator\.spark needs .* install .*'querator\[spark\]'"
+        r"|Error: Spark needs Java 17 or newer: JAVA_HOME is /nowhere, and has no bin/java\.",
+        line,
+    )
 
 
 def test_serve_is_loaded_without_libraries_that_it_does_not_use() -> None:
