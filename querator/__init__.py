@@ -6,7 +6,7 @@ or the Raft engine:
 * `Client`, `SyncClient`, `Tls`: the SDK;
 * `Item`, `LeasedItem`, `PeekedItem` and others: the values and types of its calls;
 * `errors`: the exceptions;
-* `Node`, `SyncNode`, `NodeFailedError`: a node inside the caller's process; need the extra `server`.
+* `Node`, `SyncNode`, `NodeFailedError`: a node in the caller's process, with the extra `server`.
 
 Code belongs into a package; only modules that assemble a node or serve all packages are here.
 `.importlinter` holds the order of the imports.
