@@ -21,6 +21,7 @@ not belong here (`querator.wire`). See docs/sdk.md.
     checks        range checks of options
     clock         the wall clock of clients, which tests replace
     logs          the SDK's loggers
+    names         the name of a client as an owner of leases
     transport     connections, repeated calls, streams, gRPC errors
 """
 

@@ -1,14 +1,10 @@
 """`querator.Client`: all calls of a program to a cluster, on one event loop."""
 
 import asyncio
-import os
-import socket
 from collections.abc import AsyncIterator, Iterable
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
-
-import uuid_utils
+from typing import Any, NoReturn, Self
 
 from querator.client.admin import Admin
 from querator.client.consuming.consumer import (
@@ -21,6 +17,7 @@ from querator.client.consuming.leases import COMPLETE, LeasedItem, retry_verb
 from querator.client.consuming.single import Held, SingleHolder, extend, raise_lost, settle_held
 from querator.client.errors import OutcomeUnknown, ProducerExpired
 from querator.client.items import AnyItem, encode_items
+from querator.client.names import ClientName
 from querator.client.producing import producer as producers
 from querator.client.producing.producer import Producer
 from querator.client.producing.window import ProducerIdentity
@@ -50,6 +47,10 @@ ADDRESS_DEFAULT = "127.0.0.1:4470"
 REQUEST_TIMEOUT_DEFAULT = timedelta(seconds=30)
 CONNECT_TIMEOUT_DEFAULT = timedelta(seconds=5)
 CLOSE_SECONDS = 5.0
+NOT_PICKLED = (
+    "a client cannot be sent to another process: make one there, for example in the initializer of "
+    "a ProcessPoolExecutor"
+)
 
 
 class Client:
@@ -72,7 +73,8 @@ class Client:
     ValueError for a malformed address.
 
     Calls raise the errors of `querator.client.errors`. One client must not be used from several
-    threads: see `SyncClient`.
+    threads: see `SyncClient`. It belongs to the event loop and the process of its first use: a
+    client that was used before a fork raises `UsedAfterFork` in the child.
     """
 
     def __init__(
@@ -91,16 +93,23 @@ class Client:
         self._addresses = split_addresses(address)
         self.address = ",".join(self._addresses)
         self.namespace = namespace
-        self.client_id = client_id or _own_name()
+        self._name = ClientName(client_id)
         self._request_seconds = request_timeout.total_seconds()
         self._connect_seconds = connect_timeout.total_seconds()
         self._tls = tls
         self._open: Nodes | None = None
-        self._admin_calls: Admin | None = None
         self._holders: dict[str, SingleHolder] = {}
         self._closed = False
         self._identity: ProducerIdentity | None = None
         self._sequence = 0
+
+    @property
+    def client_id(self) -> str:
+        """The name of this client as an owner of leases."""
+        return self._name.here()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(NOT_PICKLED)
 
     async def __aenter__(self) -> Self:
         self._nodes()
@@ -119,14 +128,15 @@ class Client:
         from `lease`. Leave the blocks of producers and consumers before.
         """
         self._closed = True
+        if self._open is None or not self._open.usable_here:
+            return
         for holder in self._holders.values():
             await holder.close(patience=CLOSE_SECONDS)
-        if self._open is not None:
-            await self._open.close()
+        await self._open.close()
 
     def _nodes(self) -> Nodes:
         """Returns the connections. They are made at the first use, because they belong to the
-        running event loop.
+        process and to the running event loop.
         """
         if self._open is None:
             if self._closed:
@@ -137,14 +147,13 @@ class Client:
                 connect_timeout=self._connect_seconds,
                 tls=self._tls,
             )
+        self._open.check_here()
         return self._open
 
     # Queues.
 
     def _admin(self) -> Admin:
-        if self._admin_calls is None:
-            self._admin_calls = Admin(self._nodes(), self.namespace)
-        return self._admin_calls
+        return Admin(self._nodes(), self.namespace)
 
     async def create_queue(
         self,
@@ -332,9 +341,10 @@ class Client:
         return [item for batch in batches for item in batch]
 
     def _holder(self, queue: str) -> SingleHolder:
+        nodes = self._nodes()
         holder = self._holders.get(queue)
         if holder is None:
-            holder = SingleHolder(self._nodes(), namespace=self.namespace, queue=queue)
+            holder = SingleHolder(nodes, namespace=self.namespace, queue=queue)
             self._holders[queue] = holder
         return holder
 
@@ -479,9 +489,3 @@ class Client:
             release_on_disconnect=release_on_disconnect,
             idle_timeout=idle_timeout,
         )
-
-
-def _own_name() -> str:
-    host = socket.gethostname()[: limits.CLIENT_ID_CHARS_MAX // 2]
-    # The end of a UUIDv7 is random; its beginning is the time.
-    return f"{host}-{os.getpid()}-{uuid_utils.uuid7().hex[-12:]}"

@@ -25,6 +25,8 @@
        ├─ ItemTooLarge
        └─ ServerFailed                └─ StorageFailed
 
+`UsedAfterFork` is a RuntimeError, as other errors of a program that uses the SDK in a wrong way.
+
 The client repeats a request while `retriable` allows it and the request's timeout has not passed.
 Then it raises the last refusal, or `OutcomeUnknown` if any attempt may have been executed.
 """
@@ -82,6 +84,7 @@ __all__ = [
     "TooManyReaders",
     "TransactionAborted",
     "Unavailable",
+    "UsedAfterFork",
     "VersionConflict",
     "make_error",
 ]
@@ -91,8 +94,13 @@ class RequestError(QueratorError):
     """A request of this client was refused or failed.
 
     `code`, `message`, `field`, `limit`, `value`, `retriable`: as in `QueratorError`. `request_id`
-    finds the request in the node's log; empty when the node never saw it.
+    finds the request in the node's log; empty when the node never saw it. `grpc_status` and
+    `grpc_details`: the status and the text of gRPC, if the error came with the end of a call or
+    stream; else empty.
     """
+
+    grpc_status: str = ""
+    grpc_details: str = ""
 
     def __init__(
         self,
@@ -113,6 +121,12 @@ class RequestError(QueratorError):
     def __str__(self) -> str:
         text = super().__str__()
         return f"{text} (request {self.request_id})" if self.request_id else text
+
+
+class UsedAfterFork(RuntimeError):
+    """A process that was forked uses a client of its parent, or cannot use gRPC at all. The message
+    says what to do. Nothing was sent.
+    """
 
 
 class InvalidArgument(RequestError):
@@ -361,6 +375,7 @@ def copy_error(error: RequestError) -> RequestError:
     other.__class__ = error.__class__
     if isinstance(error, ConnectionFailed) and isinstance(other, ConnectionFailed):
         other.faults = error.faults
+    other.grpc_status, other.grpc_details = error.grpc_status, error.grpc_details
     if isinstance(error, LeaseLost) and isinstance(other, LeaseLost):
         other.items, other.lease_id = error.items, error.lease_id
     return other

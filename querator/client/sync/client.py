@@ -7,17 +7,17 @@ the async client. All objects may be used from several threads.
 
 import asyncio
 import signal
-import threading
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from querator.client.client import (
     ADDRESS_DEFAULT,
     CONNECT_TIMEOUT_DEFAULT,
+    NOT_PICKLED,
     REQUEST_TIMEOUT_DEFAULT,
     Client,
 )
@@ -29,6 +29,7 @@ from querator.client.items import AnyItem
 from querator.client.producing.producer import Producer
 from querator.client.sync.handler_threads import HandlerThreads
 from querator.client.sync.leases import Runner, SyncLeasedBatch, SyncLeasedItem
+from querator.client.sync.loop_thread import LoopThread, iterate, listed
 from querator.client.transactions import Aborted, StagedBatches
 from querator.client.values import (
     ExtendOutcome,
@@ -51,68 +52,6 @@ T = TypeVar("T")
 
 SyncHeld = SyncLeasedItem | LeaseRef | str
 SyncHandler = Callable[[SyncLeasedItem], object]
-
-
-class _LoopThread:
-    """An event loop in its own thread; `run` waits for a coroutine there."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="querator-client", daemon=True
-        )
-        self._thread.start()
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Returns or raises what the coroutine does. An interrupt of the caller cancels it."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def start(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-    def call(self, function: Callable[[], None]) -> None:
-        self._loop.call_soon_threadsafe(function)
-
-    def close(self) -> None:
-        """Cancels the tasks that still run on the loop, then ends the thread."""
-        if self._loop.is_closed():
-            return
-        self.run(_cancel_others())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
-
-
-async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-
-
-def _iterate(runner: Runner, source: AsyncIterator[T]) -> Iterator[T]:
-    async def following() -> tuple[T, ...]:
-        async for value in source:
-            return (value,)
-        return ()
-
-    while found := runner.run(following()):
-        yield found[0]
-
-
-def _listed(runner: Runner, ask: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-    """As `_iterate`, for the answer to a call, which begins on the client's loop."""
-
-    async def asked() -> AsyncIterator[T]:
-        return ask()
-
-    return _iterate(runner, runner.run(asked()))
 
 
 class SyncProducer:
@@ -212,14 +151,14 @@ class SyncConsumer:
 
     def __iter__(self) -> Iterator[SyncLeasedItem]:
         return (
-            SyncLeasedItem(self._runner, item) for item in _iterate(self._runner, self._consumer)
+            SyncLeasedItem(self._runner, item) for item in iterate(self._runner, self._consumer)
         )
 
     def batches(self) -> Iterator[SyncLeasedBatch]:
         """Yields whole runs of items: the cheapest way to consume. See `Consumer.batches`."""
         return (
             SyncLeasedBatch(self._runner, batch)
-            for batch in _iterate(self._runner, self._consumer.batches())
+            for batch in iterate(self._runner, self._consumer.batches())
         )
 
     def run(
@@ -277,6 +216,9 @@ class SyncClient:
             client.produce("mail", b"hello")
 
     Options, meanings and errors are those of `Client`. The calls wait for their outcome.
+
+    A client belongs to the process of its first use. A client that was made before a fork, and not
+    used, may be used in the child. One that was used raises `UsedAfterFork` there.
     """
 
     def __init__(
@@ -297,7 +239,7 @@ class SyncClient:
             connect_timeout=connect_timeout,
             tls=tls,
         )
-        self._runner = _LoopThread()
+        self._runner = LoopThread()
 
     def __enter__(self) -> Self:
         return self
@@ -311,11 +253,17 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
-        """Ends all calls, closes the connections and ends the client's thread."""
+        """Ends all calls, closes the connections and ends the client's thread. Has no effect in a
+        process that was forked after the first use.
+        """
         try:
-            self._runner.run(self._client.close())
+            if self._runner.here:
+                self._runner.run(self._client.close())
         finally:
             self._runner.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(NOT_PICKLED)
 
     @property
     def address(self) -> str:
@@ -341,7 +289,7 @@ class SyncClient:
 
     def list_queues(self) -> Iterator[QueueInfo]:
         """Yields the queues of the namespace, ordered by name."""
-        return _listed(self._runner, self._client.list_queues)
+        return listed(self._runner, self._client.list_queues)
 
     def update_queue(self, name: str, *, expected_version: int = 0, **changes: Any) -> QueueInfo:
         """Changes only the settings that are named. See `Client.update_queue`."""
@@ -366,14 +314,14 @@ class SyncClient:
         stale: bool = False,
     ) -> Iterator[PeekedItem]:
         """Yields items without leasing them, by partition and sequence. See `Client.peek`."""
-        return _listed(
+        return listed(
             self._runner,
             lambda: self._client.peek(name, state=state, limit=limit, stale=stale),
         )
 
     def dead_letters(self, name: str, *, limit: int | None = None) -> Iterator[PeekedItem]:
         """Yields the dead letters of a queue, at most `limit`. See `Client.dead_letters`."""
-        return _listed(self._runner, lambda: self._client.dead_letters(name, limit=limit))
+        return listed(self._runner, lambda: self._client.dead_letters(name, limit=limit))
 
     def repair_time(self, name: str, *, dry_run: bool = False) -> tuple[PartitionTime, ...]:
         """Resets the time of a queue's partitions to the clock. See `Client.repair_time`."""

@@ -2,8 +2,10 @@
 the calls and frames contain does not belong here.
 
     nodes       the known nodes of the cluster, and choice of one for a call
+    known_node  one node: its connection, its health
     channel     Connection: one gRPC connection to one node
     stream      a bidirectional stream that is opened again when it breaks
+    forking     connections are closed before a fork of the process
     attempts    repetition of one request within its timeout
     backoff     exponential backoff with jitter
     diagnosis   the cause of missing connections, found in the background

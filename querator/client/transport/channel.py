@@ -14,6 +14,7 @@ import grpc.aio
 
 from querator.client.errors import AddressFault, ConnectionFailed, ErrorCode, RequestError
 from querator.client.errors import make_error as make
+from querator.client.transport import forking
 from querator.client.transport.attempts import repeated
 from querator.client.transport.diagnosis import Diagnosis
 from querator.client.transport.rpc_errors import connection_failed, fault_from_text, from_rpc
@@ -85,7 +86,8 @@ class Connection:
         self._closed = False
         self._stood = False
         self._diagnosis = Diagnosis(address, tls)
-        self._channel = open_channel(address, tls, CHANNEL_OPTIONS)
+        with forking.opening():
+            self._channel = open_channel(address, tls, CHANNEL_OPTIONS)
         self.queues = queue_service_pb2_grpc.QueueServiceStub(self._channel)
         self.readers = reader_service_pb2_grpc.ReaderServiceStub(self._channel)
         self.admin = admin_service_pb2_grpc.AdminServiceStub(self._channel)
@@ -201,7 +203,7 @@ class Connection:
             )
         except ConnectionFailed as error:
             fault = await self.explained(error, patient=not self._reached)
-            raise connection_failed((fault,)) from error.__cause__
+            raise connection_failed((fault,)) from None
 
     async def attempt(
         self, send: Callable[[float], Awaitable[R]], seconds: float, changes: bool
@@ -215,7 +217,6 @@ class Connection:
             answer = await send(max(seconds, 0.001))
         except grpc.aio.AioRpcError as raw:
             error = from_rpc(raw, address=self.address, changes=changes)
-            error.__cause__ = raw
             if isinstance(error, ConnectionFailed):
                 self.not_connected(error)
             else:

@@ -10,12 +10,13 @@ gRPC would wait for seconds, and continues to try meanwhile.
 """
 
 import asyncio
+import os
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-import grpc.aio
+import grpc
 
 from querator.client.errors import (
     ConnectionFailed,
@@ -25,11 +26,13 @@ from querator.client.errors import (
     OutcomeUnknown,
     RequestError,
     StorageFailed,
+    copy_error,
 )
 from querator.client.errors import make_error as make
+from querator.client.transport import forking
 from querator.client.transport.attempts import repeated
-from querator.client.transport.backoff import Backoff
 from querator.client.transport.channel import Connection
+from querator.client.transport.known_node import KnownNode
 from querator.client.transport.rpc_errors import connection_failed
 from querator.model import limits
 from querator.v1 import queue_service_pb2
@@ -55,19 +58,6 @@ from the others, so the next attempt goes to another node.
 """
 
 
-class _Node:
-    __slots__ = ("alone_until", "backoff", "connection", "given", "name")
-
-    def __init__(self, connection: Connection, *, name: str, given: bool) -> None:
-        self.connection = connection
-        self.name = name
-        """Empty while it is not known."""
-        self.given = given
-        """Whether the program gave the address; else another node did."""
-        self.alone_until = 0.0
-        self.backoff = Backoff()
-
-
 class Nodes:
     """The nodes and their connections. `connect_timeout`: seconds after which calls give up when no
     node has ever answered. Once a node has answered, calls wait until their own timeout.
@@ -84,9 +74,10 @@ class Nodes:
         self.request_timeout = request_timeout
         self._connect_timeout = connect_timeout
         self._tls = tls
-        self._loop = asyncio.get_running_loop()
+        self._loop = self.loop = _running_loop()
+        self._pid = os.getpid()
         self._nodes = {
-            address: _Node(self._connection(address), name="", given=True) for address in addresses
+            address: KnownNode(address, tls, name="", given=True) for address in addresses
         }
         self._current = random.choice(list(self._nodes.values()))
         self._reached = False
@@ -95,9 +86,8 @@ class Nodes:
         self._teaches = True
         self._learning: asyncio.Task[None] | None = None
         self._ending: dict[asyncio.Task[None], Connection] = {}
-
-    def _connection(self, address: str) -> Connection:
-        return Connection(address, tls=self._tls)
+        self._woken = asyncio.Event()
+        self._asleep = forking.register(self)
 
     @property
     def closed(self) -> bool:
@@ -110,19 +100,66 @@ class Nodes:
     async def close(self) -> None:
         """Ends open calls and closes the connections. Later calls get `Unavailable`."""
         self._closed = True
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
         if self._learning is not None:
             self._learning.cancel()
             await asyncio.gather(self._learning, return_exceptions=True)
-        for connection in (
-            *(one.connection for one in self._nodes.values()),
-            *self._ending.values(),
-        ):
-            await connection.close()
+        released = [node.release() for node in self._nodes.values()]
+        for connection in (*released, *self._ending.values()):
+            if connection is not None:
+                await connection.close()
         await asyncio.gather(*self._ending)
 
     def check_open(self) -> None:
+        """Raises `Unavailable` when the client is closed, `UsedAfterFork` in another process."""
+        self.check_process()
         if self._closed:
             raise make(ErrorCode.UNAVAILABLE, "the client is closed")
+
+    def check_process(self) -> None:
+        forking.check_process(self._pid, "client")
+
+    @property
+    def usable_here(self) -> bool:
+        """Whether this is the process and the event loop of the connections."""
+        return self._pid == os.getpid() and self.loop is _running_loop()
+
+    def check_here(self) -> None:
+        """Raises `UsedAfterFork` in another process, RuntimeError on another event loop."""
+        self.check_process()
+        if self.loop is not _running_loop():
+            raise RuntimeError(
+                "this Client belongs to the event loop on which it was used first, and that is not "
+                "the running one: make one in each asyncio.run"
+            )
+
+    # --- forks (`forking.Sleeper`) ---------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        return bool(self._ending) or any(node.opened for node in self._nodes.values())
+
+    async def sleep(self) -> None:
+        """Closes the connections. Calls and streams wait for `wake`, and are then repeated."""
+        self._asleep = True
+        self._woken.clear()
+        await self._disconnect()
+
+    def drop(self) -> None:
+        for node in self._nodes.values():
+            node.release()
+        self._ending.clear()
+        self._learning = None
+
+    def wake(self) -> None:
+        self._asleep = False
+        self._woken.set()
+
+    async def _awake(self) -> None:
+        while self._asleep:
+            await self._woken.wait()
 
     # --- choice of a node ------------------------------------------------------------------
 
@@ -132,20 +169,26 @@ class Nodes:
         connected within a moment.
         """
         self.check_open()
+        await self._awake()
         now = self._loop.time()
         wanted = self._nodes.get(address)
         if wanted is None or wanted.alone_until > now:
             wanted = self._any(now)
         return (await self._near(wanted)).connection
 
-    async def _near(self, node: _Node) -> _Node:
+    async def _near(self, node: KnownNode) -> KnownNode:
         """Returns this node, or another good one when it is not connected within NEAR_SECONDS."""
-        left: list[_Node] = []
+        left: list[KnownNode] = []
         while not self._connected(node):
             if self._other(node, self._loop.time()) is node:
                 break
-            if await node.connection.connect(NEAR_SECONDS):
+            connection = node.connection
+            if await connection.connect(NEAR_SECONDS):
                 break
+            await self._awake()
+            if not node.has(connection):
+                # A fork has closed it.
+                continue
             now = self._loop.time()
             node.alone_until = now + node.backoff.next()
             self._learned = -LEARN_SECONDS
@@ -153,25 +196,26 @@ class Nodes:
             near = [one for one in left if self._connected(one)]
             node = near[0] if near else self._other(node, now)
         # The node may have left the cluster meanwhile.
-        return self._any(self._loop.time()) if node.connection.closed else node
+        here = self._nodes.get(node.address) is node
+        return node if here else self._any(self._loop.time())
 
-    def _connected(self, node: _Node) -> bool:
+    def _connected(self, node: KnownNode) -> bool:
         """Whether the node is connected; if not, starts connecting. A lost connection is replaced
         by a new one, because it would first try the former address of the node's name.
         """
         lost = node.connection
         if lost.lost and not lost.closed:
-            node.connection = self._connection(lost.address)
+            node.release()
             self._end(lost, self.request_timeout)
         return node.connection.connected
 
-    def _any(self, now: float) -> _Node:
+    def _any(self, now: float) -> KnownNode:
         good = [node for node in self._nodes.values() if node.alone_until <= now]
         if good:
             return random.choice(good)
         return min(self._nodes.values(), key=lambda node: node.alone_until)
 
-    def _other(self, node: _Node, now: float, asked: Collection[_Node] = ()) -> _Node:
+    def _other(self, node: KnownNode, now: float, asked: Collection[KnownNode] = ()) -> KnownNode:
         """Returns another good node, if there is one; preferably one that is not in `asked`."""
         others = [one for one in self._nodes.values() if one is not node]
         good = [one for one in others if one.alone_until <= now]
@@ -198,8 +242,10 @@ class Nodes:
                 self.mark_working(connection)
             return False
         node = self._nodes.get(connection.address)
-        if node is not None and node.connection is connection:
-            node.alone_until = self._loop.time() + node.backoff.next()
+        if node is not None and node.has(connection):
+            now = self._loop.time()
+            node.alone_until = now + node.backoff.next()
+            node.lost(error, now)
         self._learned = -LEARN_SECONDS
         return True
 
@@ -218,9 +264,11 @@ class Nodes:
         """Records that the node works."""
         self._reached = True
         node = self._nodes.get(connection.address)
-        if node is not None and node.alone_until:
-            node.alone_until = 0.0
-            node.backoff.reset()
+        if node is not None:
+            node.works(self._loop.time())
+            if node.alone_until:
+                node.alone_until = 0.0
+                node.backoff.reset()
         if self._teaches and self._loop.time() - self._learned > LEARN_SECONDS:
             self._learned = self._loop.time()
             if self._learning is None:
@@ -272,11 +320,12 @@ class Nodes:
 
         Raises the last refusal, or `OutcomeUnknown` when an attempt may have been executed.
         """
-        asked: set[_Node] = set()
+        asked: set[KnownNode] = set()
 
         async def attempt(left: float) -> R | RequestError:
             nonlocal patience
             self.check_open()
+            await self._awake()
             if patience is not None and len(self._nodes) > 1:
                 left = min(left, patience)
             now = self._loop.time()
@@ -286,7 +335,14 @@ class Nodes:
             left -= self._loop.time() - now
             connection = self._current.connection
             asked.add(self._current)
-            answer = await connection.attempt(partial(send, connection), left, changes)
+            try:
+                answer = await connection.attempt(partial(send, connection), left, changes)
+            except RequestError as cut:
+                if self._closed or not connection.closed:
+                    raise
+                # A fork has closed the connection, or the node has left the cluster. The error's
+                # traceback would keep the connection in memory, and thereby gRPC in use.
+                return copy_error(cut)
             if isinstance(answer, RequestError):
                 if patience is not None and _waited_in_vain(answer):
                     patience *= 2
@@ -306,7 +362,7 @@ class Nodes:
                 telling=telling,
             )
         except ConnectionFailed as error:
-            raise await self.explained(error) from error.__cause__
+            raise await self.explained(error) from None
 
     # --- list of nodes ---------------------------------------------------------------------
 
@@ -316,7 +372,7 @@ class Nodes:
         """
         if not self._teaches or (self._learned > 0 and len(self._nodes) == 1):
             return ""
-        asked = await self.near(self._current.connection.address)
+        asked = await self.near(self._current.address)
         if not await asked.connect(ASK_SECONDS if len(self._nodes) == 1 else NEAR_SECONDS):
             return ""
         routing = await self._ask(asked, namespace, queue)
@@ -340,12 +396,17 @@ class Nodes:
     ) -> queue_service_pb2.GetRoutingResponse | None:
         """Asks a node for the nodes and leaders, and takes in the nodes; None without an answer."""
         request = queue_service_pb2.GetRoutingRequest(namespace=namespace, queue=queue)
-        routing: Any = await connection.attempt(
-            lambda left: connection.queues.GetRouting(request, timeout=left), ASK_SECONDS, False
-        )
+        try:
+            routing: Any = await connection.attempt(
+                lambda left: connection.queues.GetRouting(request, timeout=left), ASK_SECONDS, False
+            )
+        except RequestError:
+            # The connection was closed meanwhile.
+            self.check_open()
+            return None
         if isinstance(routing, RequestError):
-            if isinstance(routing.__cause__, grpc.aio.AioRpcError):
-                self._teaches = routing.__cause__.code() is not grpc.StatusCode.UNIMPLEMENTED
+            if routing.grpc_status:
+                self._teaches = routing.grpc_status != grpc.StatusCode.UNIMPLEMENTED.name
             return None
         assert isinstance(routing, queue_service_pb2.GetRoutingResponse)
         self._learned = self._loop.time()
@@ -366,17 +427,19 @@ class Nodes:
             if node is not None:
                 node.name = name
             elif name not in known and not self._closed:
-                self._nodes[address] = _Node(self._connection(address), name=name, given=False)
+                self._nodes[address] = KnownNode(address, self._tls, name=name, given=False)
         for address, node in list(self._nodes.items()):
             if not node.given and there.get(node.name) != address:
                 self._drop(address, node)
 
-    def _drop(self, address: str, node: _Node) -> None:
+    def _drop(self, address: str, node: KnownNode) -> None:
         """Forgets a node that has left the cluster or has another address."""
         del self._nodes[address]
         if self._current is node:
             self._current = self._any(self._loop.time())
-        self._end(node.connection, limits.SECOND_MS / 1000)
+        connection = node.release()
+        if connection is not None:
+            self._end(connection, limits.SECOND_MS / 1000)
 
     def _end(self, connection: Connection, seconds: float) -> None:
         """Closes the connection when its calls have ended, at the latest after `seconds`."""
@@ -384,6 +447,16 @@ class Nodes:
         task = self._loop.create_task(connection.close(seconds))
         self._ending[task] = connection
         task.add_done_callback(self._ending.pop)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "a Client is used on an event loop, from async functions; a program without one uses "
+            "SyncClient"
+        ) from None
 
 
 def _waited_in_vain(error: RequestError) -> bool:

@@ -61,6 +61,13 @@ def from_rpc(error: grpc.aio.AioRpcError, *, address: str, changes: bool) -> Req
     """Converts the error of a call. `changes`: whether the call may have changed something when its
     outcome is not known.
     """
+    converted = _converted(error, address, changes)
+    converted.grpc_status = error.code().name
+    converted.grpc_details = error.details() or ""
+    return converted
+
+
+def _converted(error: grpc.aio.AioRpcError, address: str, changes: bool) -> RequestError:
     named = _from_details(error)
     if named is not None:
         return named

@@ -489,3 +489,21 @@ async def test_leases_of_a_later_call_that_is_refused_have_the_refusal(monkeypat
         )
         assert (done.error, done.done) == (None, (1,))
         assert (refused.lease_id, refused.error) == ("2", ErrorCode.QUEUE_NOT_FOUND)
+
+
+async def test_a_lost_connection_is_logged_once_with_its_cause_and_when_it_is_there_again(caplog):
+    async with FakeNode.running() as node, Client(node.address) as client:
+        async with client.consumer("q") as consumer, client.producer("q") as producer:
+            await node.make_ready([b"a"])
+            await (await anext(consumer)).complete()
+            await producer.produce(b"a")
+            await node.stop()
+            waiting = await producer.submit(b"b")
+            await until(lambda: len(caplog.records) == 1)
+            await node.start()
+            await waiting
+            await until(lambda: len(caplog.records) == 2)
+    lost, again = caplog.records
+    assert (lost.name, lost.levelname) == ("querator.client.connection", "WARNING")
+    assert lost.getMessage().startswith(f"Lost the connection to {node.address}: ")
+    assert re.fullmatch(f"Connected to {node.address} again after \\d+\\.\\d s", again.getMessage())

@@ -1,0 +1,112 @@
+"""The event loop of a `SyncClient`, on a thread of its own."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from querator.client.sync.leases import Runner
+from querator.client.transport import forking
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in its own thread, which starts at the first use; `run` waits for a coroutine
+    there. It belongs to the process of its first use: a fork does not copy the thread.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+        self._closed = False
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        """Returns the loop. Raises RuntimeError after `close`, and `UsedAfterFork` in a process
+        other than that of the first use.
+        """
+        if self._loop is None:
+            with forking.no_fork():
+                self._start()
+        else:
+            forking.check_process(self._pid, "SyncClient")
+        if self._closed or self._loop is None:
+            raise RuntimeError("the client is closed")
+        return self._loop
+
+    def _start(self) -> None:
+        """Starts the thread, unless another thread of the program has started it meanwhile."""
+        if self._loop is not None or self._closed:
+            return
+        loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=loop.run_forever, name="querator-client", daemon=True
+        )
+        self._thread.start()
+        self._pid = os.getpid()
+        self._loop = loop
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Returns or raises what the coroutine does. An interrupt of the caller cancels it."""
+        future = self.start(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
+        try:
+            loop = self._started()
+        except RuntimeError:
+            coroutine.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(coroutine, loop)
+
+    def call(self, function: Callable[[], None]) -> None:
+        self._started().call_soon_threadsafe(function)
+
+    @property
+    def here(self) -> bool:
+        """Whether the thread runs in this process."""
+        return self._loop is not None and self._pid == os.getpid() and not self._closed
+
+    def close(self) -> None:
+        """Cancels the tasks that still run on the loop, then ends the thread."""
+        loop, thread = self._loop, self._thread
+        if self.here and loop is not None and thread is not None:
+            self.run(_cancel_others())
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+        self._closed = True
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def iterate(runner: Runner, source: AsyncIterator[T]) -> Iterator[T]:
+    async def following() -> tuple[T, ...]:
+        async for value in source:
+            return (value,)
+        return ()
+
+    while found := runner.run(following()):
+        yield found[0]
+
+
+def listed(runner: Runner, ask: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
+    """As `_iterate`, for the answer to a call, which begins on the client's loop."""
+
+    async def asked() -> AsyncIterator[T]:
+        return ask()
+
+    return iterate(runner, runner.run(asked()))

@@ -1,0 +1,74 @@
+"""One node that a client knows: its connection, and what is known of its health."""
+
+from querator.client.errors import RequestError, StorageFailed
+from querator.client.logs import CONNECTION
+from querator.client.transport.backoff import Backoff
+from querator.client.transport.channel import Connection
+from querator.wire.tls import Tls
+
+
+class KnownNode:
+    """A node of the cluster, as one client sees it. The connection is made at its first use."""
+
+    __slots__ = (
+        "_connection",
+        "_tls",
+        "_works",
+        "address",
+        "alone_until",
+        "backoff",
+        "given",
+        "lost_at",
+        "name",
+    )
+
+    def __init__(self, address: str, tls: Tls | None, *, name: str, given: bool) -> None:
+        self.address = address
+        self._tls = tls
+        self._connection: Connection | None = None
+        self._works = False
+        self.lost_at: float | None = None
+        """When the connection was lost; None while it is not, or was never used."""
+        self.name = name
+        """Empty while it is not known."""
+        self.given = given
+        """Whether the program gave the address; else another node did."""
+        self.alone_until = 0.0
+        self.backoff = Backoff()
+
+    @property
+    def connection(self) -> Connection:
+        """The connection, which is made at its first use."""
+        if self._connection is None:
+            self._connection = Connection(self.address, tls=self._tls)
+        return self._connection
+
+    @property
+    def opened(self) -> bool:
+        """Whether there is a connection."""
+        return self._connection is not None
+
+    def release(self) -> Connection | None:
+        """Returns the connection, if there is one, and forgets it."""
+        released, self._connection = self._connection, None
+        return released
+
+    def has(self, connection: Connection) -> bool:
+        return self._connection is connection
+
+    def lost(self, error: RequestError, now: float) -> None:
+        """Logs the first failure after success."""
+        if self._works and not isinstance(error, StorageFailed):
+            self._works = False
+            self.lost_at = now
+            cause = error.message.removeprefix(f"no answer from {self.address}: ")
+            CONNECTION.warning("Lost the connection to %s: %s", self.address, cause)
+
+    def works(self, now: float) -> None:
+        """Logs the first success after a failure."""
+        self._works = True
+        if self.lost_at is not None:
+            CONNECTION.warning(
+                "Connected to %s again after %.1f s", self.address, now - self.lost_at
+            )
+            self.lost_at = None

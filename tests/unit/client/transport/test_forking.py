@@ -1,0 +1,105 @@
+"""Connections that are closed for a fork; `integration/test_fork.py` really forks."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from querator import Client, SyncClient
+from querator.client.errors import UsedAfterFork
+from querator.client.transport import forking
+from querator.client.transport.nodes import Nodes
+from tests.unit.client.fake_node import FakeNode, until
+
+IDLE = timedelta(milliseconds=200)
+
+
+async def test_calls_wait_while_the_process_forks_and_are_repeated():
+    async with FakeNode.running() as node, Client(node.address) as client:
+        await client.produce("q", b"a")
+        nodes = client._nodes()
+        node.hung = True
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(client.produce("q", b"b"))
+            await until(lambda: node.asked == 2)
+            node.hung = False
+            await nodes.sleep()
+            later = tasks.create_task(client.produce("q", b"c"))
+            await asyncio.sleep(0)
+            assert not nodes.connected
+            nodes.wake()
+        assert len(waiting.result()) == len(later.result()) == 1
+    assert sorted(node.stored) == [b"a", b"b", b"c"]
+
+
+async def test_streams_continue_after_a_fork(caplog):
+    async with FakeNode.running() as node, Client(node.address) as client:
+        await node.make_ready([b"a", b"b"])
+        async with client.producer("q") as producer, client.consumer("q") as consumer:
+            await producer.produce(b"a")
+            first = await anext(consumer)
+            nodes = client._nodes()
+            await nodes.sleep()
+            settled, second = first.complete(), await anext(consumer)
+            stored = await producer.submit(b"b")
+            assert not nodes.connected
+            nodes.wake()
+            await settled
+            await second.complete()
+            await stored
+            await node.make_ready([b"c"])
+            assert (await anext(consumer)).payload == b"c"
+    assert node.stored == [b"a", b"b"]
+    assert caplog.records == []
+
+
+def test_another_process_is_refused():
+    with pytest.raises(UsedAfterFork) as refused:
+        forking.check_process(1, "SyncClient")
+    assert "this SyncClient was used in process 1 before a fork" in str(refused.value)
+
+
+async def test_a_client_on_another_event_loop_is_refused():
+    async with FakeNode.running() as node, Client(node.address) as client:
+        await client.produce("q", b"a")
+
+        async def use() -> None:
+            await client.produce("q", b"b")
+
+        def other_loop() -> None:
+            with pytest.raises(RuntimeError, match=r"belongs to the event loop .* asyncio\.run"):
+                asyncio.run(use())
+
+        await asyncio.to_thread(other_loop)
+
+
+def test_a_client_without_an_event_loop_is_refused():
+    with pytest.raises(RuntimeError, match="a program without one uses SyncClient"):
+        Client().list_queues()
+
+
+def test_a_closed_sync_client_is_refused():
+    client = SyncClient()
+    client.close()
+    with pytest.raises(RuntimeError, match="the client is closed"):
+        client.produce("q", b"a")
+
+
+@pytest.mark.parametrize("client", [Client(), SyncClient()])
+def test_a_client_cannot_be_sent_to_another_process(client):
+    with pytest.raises(TypeError, match="make one there"):
+        client.__reduce__()
+
+
+async def test_a_fork_in_progress_puts_new_connections_to_sleep(monkeypatch):
+    monkeypatch.setattr(forking._state, "forking", True)
+    monkeypatch.setattr(forking._state, "asleep", [])
+    async with FakeNode.running() as node:
+        nodes = Nodes((node.address,), request_timeout=5, connect_timeout=5)
+        opening = asyncio.ensure_future(nodes.near())  # noqa: TID251 - awaited below
+        await asyncio.sleep(0)
+        assert not nodes.connected
+        (asleep,) = forking._state.asleep
+        asleep.wake()
+        assert (await opening).address == node.address
+        await nodes.close()
