@@ -58,6 +58,12 @@ $(VENV)/.spark: requirements/spark.lock $(VENV)/.dev
 	  || $(PY) -m pip install --quiet --require-hashes -r requirements/spark.lock
 	@touch $@
 
+# For the site of docs/, and for the frameworks in its programs.
+$(VENV)/.docs: requirements/docs.lock $(VENV)/.dev
+	$(UV) pip install --quiet --compile-bytecode --python $(PY) --require-hashes -r requirements/docs.lock \
+	  || $(PY) -m pip install --quiet --require-hashes -r requirements/docs.lock
+	@touch $@
+
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
@@ -67,6 +73,7 @@ lock: setup ## resolve requirements/*.lock again from pyproject.toml (UPGRADE=--
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra server -c requirements/base.lock -o requirements/server.lock
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra server --group dev -c requirements/server.lock -o requirements/dev.lock
 	$(COMPILE) $(UPGRADE) --group demo --no-deps -o requirements/demo.lock
+	$(COMPILE) $(UPGRADE) --group docs -c requirements/dev.lock -o requirements/docs.lock
 	$(COMPILE) $(UPGRADE) pyproject.toml --extra spark -c requirements/dev.lock -o requirements/spark.lock
 	@! grep -n '://' requirements/*.lock
 
@@ -109,6 +116,11 @@ PARTITIONS ?= 1000
 .PHONY: idle
 idle: setup ## measure what PARTITIONS (1000) cost on three nodes in which nothing happens
 	$(PY) -m scripts.bench.idle --partitions $(PARTITIONS)
+
+.PHONY: docs
+docs: setup $(VENV)/.docs ## build the site of docs/ in build/site; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "build/site/index.html"
 
 # --- static checks -----------------------------------------------------------
 
@@ -180,7 +192,7 @@ mutants: setup ## count the seeds that find each mended defect again (SEEDS=300 
 	$(PY) -m tests.simulation.defects $(MUTANT) --seeds $(if $(filter file,$(origin SEEDS)),300,$(SEEDS))
 
 .PHONY: integration
-integration: setup $(VENV)/.demo ## tests/integration: nodes on this machine
+integration: setup $(VENV)/.demo $(VENV)/.docs ## tests/integration: nodes on this machine
 	$(BIN)/pytest tests/integration -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 .PHONY: kill9
@@ -238,7 +250,7 @@ stalls: setup ## leaders that hang or are cut off: how long nothing is acknowled
 # The simulation only computes; the others wait much of the time.
 .PHONY: test
 test: export RUNS ?= 1
-test: unit $(VENV)/.demo $(VENV)/.spark ## every tier
+test: unit $(VENV)/.demo $(VENV)/.docs $(VENV)/.spark ## every tier
 	scripts/side-by-side simulation integration clients spark powerloss
 
 .PHONY: check
@@ -246,7 +258,7 @@ check: lint type layers prose unit ## what to run before each commit; under a mi
 
 .PHONY: ci
 ci: export CI := true
-ci: check proto-check test ## everything; a skipped test must be listed in tests/skips.toml
+ci: check proto-check docs test ## everything; a skipped test must be listed in tests/skips.toml
 
 # --- release -----------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""Tables in docs/ that come from the code: `python -m scripts.docs` writes them, `--check`
-compares.
+"""Tables and lists in docs/ that come from the code.
 
-A table stands between `<!-- NAME: … -->` and `<!-- end -->`.
+`python -m scripts.docs` writes them, and `--check` compares them. A table stands between
+`<!-- NAME: … -->` and `<!-- end -->`.
 """
 
 import re
@@ -9,12 +9,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from querator.client.errors import make_error
 from querator.model.errors import ERRORS
 from querator.partition.states import table_markdown
 from querator.server.admin.metric_catalogue import METRICS
+from scripts import limits_list
 
 API = Path("docs/api.md")
 METRICS_PAGE = Path("docs/metrics.md")
+ERRORS_PAGE = Path("docs/reference/errors.md")
+LIMITS_PAGE = Path("docs/reference/limits.md")
+DECISIONS = Path("docs/adr/README.md")
 
 
 def errors_table() -> str:
@@ -24,6 +29,24 @@ def errors_table() -> str:
         lines.append(
             f"| `{code.name}` | {code.value} | {spec.grpc_status} | {retry} | {spec.meaning} |"
         )
+    return "\n".join(lines) + "\n"
+
+
+def exceptions_table() -> str:
+    lines = ["| code | exception of the SDK | repeated | meaning |", "|---|---|---|---|"]
+    for code, spec in ERRORS.items():
+        repeated = "yes" if spec.retriable else "no"
+        name = type(make_error(code, "")).__name__
+        lines.append(f"| `{code.name}` | `{name}` | {repeated} | {spec.meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def decisions_list() -> str:
+    """Links to the decisions, the newest first, by the headings of their pages."""
+    lines = []
+    for path in sorted(DECISIONS.parent.glob("0*.md"), reverse=True):
+        heading = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        lines.append(f"- [{heading}]({path.name})")
     return "\n".join(lines) + "\n"
 
 
@@ -39,6 +62,9 @@ TABLES: dict[tuple[Path, str], Callable[[], str]] = {
     (API, "errors"): errors_table,
     (API, "states"): table_markdown,
     (METRICS_PAGE, "metrics"): metrics_table,
+    (ERRORS_PAGE, "exceptions"): exceptions_table,
+    (LIMITS_PAGE, "limits"): limits_list.markdown,
+    (DECISIONS, "decisions"): decisions_list,
 }
 
 

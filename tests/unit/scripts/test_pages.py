@@ -53,7 +53,11 @@ def anchors(path: Path) -> set[str]:
     return {heading.strip().replace(" ", "-") for heading in plain}
 
 
-@pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
 def test_links_lead_somewhere(path: Path):
     for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if "://" in target:

@@ -1,0 +1,128 @@
+"""The programs of docs/examples, each against a real node. The tutorial's run in test_tutorial."""
+
+import asyncio
+import re
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from querator import Client
+from tests.integration.page_programs import DOCS, PageBlock, PageReader
+
+EXAMPLES = DOCS / "examples"
+OUTPUTS = {
+    "hello.py": ["b'hello'"],
+    "coming/celery_tasks.py": ["1 + 2 = 3", "3 + 4 = 7"],
+    "coming/sqs_loop.py": ["resize 17 1"],
+    "coming/rabbitmq_consumer.py": ["done: fine", "done: busy", "dead: broken because broken"],
+}
+FRAMEWORKS = ("letters", "django_app", "fastapi_app", "flask_app", "celery_app")
+
+DJANGO = """\
+import django
+from django.conf import settings
+settings.configure(
+    SECRET_KEY="for the test",
+    ROOT_URLCONF="django_app",
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+)
+django.setup()
+from django.test import Client
+answer = Client(SERVER_NAME="localhost").post("/sign-up", {"email": "ann@example"})
+print(answer.status_code, answer.content.decode())
+"""
+FLASK = """\
+import flask_app
+answer = flask_app.app.test_client().post("/sign-up", data={"email": "ann@example"})
+print(answer.status_code, answer.text)
+"""
+CELERY = """\
+from celery_app import app, sign_up
+app.conf.broker_transport_options = {
+    "data_folder_in": "letters", "data_folder_out": "letters", "control_folder": "control",
+}
+app.conf.worker_hijack_root_logger = False
+"""
+
+
+@pytest.fixture
+async def reader(tmp_path: Path) -> AsyncIterator[PageReader]:
+    reader = PageReader(tmp_path)
+    async with reader.terminal("querator serve --memory"):
+        yield reader
+
+
+def test_every_example_is_run():
+    there = {
+        path.relative_to(EXAMPLES).as_posix()
+        for path in EXAMPLES.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    run = {*OUTPUTS, *(f"frameworks/{name}.py" for name in FRAMEWORKS)}
+    assert {name for name in there - run if not name.startswith("tutorial/")} == set()
+    assert run <= there
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+async def test_a_program_and_its_output(reader: PageReader, name: str):
+    text = (EXAMPLES / name).read_text()
+    reader.save(PageBlock("", "python", "program.py", text))
+    output = await reader.run("python program.py")
+    assert output.splitlines() == OUTPUTS[name]
+
+
+async def _framework(reader: PageReader, *names: str) -> None:
+    for name in ("letters", *names):
+        text = (EXAMPLES / "frameworks" / f"{name}.py").read_text()
+        reader.save(PageBlock("", "python", f"{name}.py", text))
+    await reader.run("querator queue create mail")
+
+
+async def _assert_a_letter(reader: PageReader) -> None:
+    async with Client(reader.environment["QUERATOR_ADDRESS"]) as client:
+        letters = [letter.item.payload async for letter in client.peek("mail")]
+    assert letters == [b'{"to": "ann@example"}']
+
+
+@pytest.mark.parametrize(("name", "driver"), [("django_app", DJANGO), ("flask_app", FLASK)])
+async def test_a_request_to_a_web_program(reader: PageReader, name: str, driver: str):
+    await _framework(reader, name)
+    reader.save(PageBlock("", "python", "driver.py", driver))
+    assert await reader.run("python driver.py") == "202 we write to you\n"
+    await _assert_a_letter(reader)
+
+
+def _post(address: str) -> tuple[int, bytes]:
+    with urllib.request.urlopen(urllib.request.Request(address, method="POST")) as answer:
+        return answer.status, answer.read()
+
+
+async def test_a_request_to_fastapi(reader: PageReader):
+    await _framework(reader, "fastapi_app")
+    server = await reader.start("exec python -m uvicorn fastapi_app:app --port 0")
+    try:
+        await server.until("Uvicorn running on")
+        [address] = re.findall(r"http://[\d.]+:\d+", server.output)
+        status, body = await asyncio.to_thread(_post, f"{address}/sign-up?email=ann@example")
+        assert (status, body) == (202, b'"we write to you"')
+    finally:
+        await server.stop()
+    await _assert_a_letter(reader)
+
+
+async def test_a_task_in_a_forked_worker_of_celery(reader: PageReader):
+    await _framework(reader, "celery_app")
+    reader.environment["CELERY_BROKER"] = "filesystem://"
+    reader.save(PageBlock("", "python", "driver.py", CELERY))
+    await reader.run("mkdir letters control")
+    await reader.run("python -c 'import driver; driver.sign_up.delay(\"ann@example\")'")
+    worker = await reader.start(
+        "exec python -m celery -A driver worker --pool prefork --concurrency 2 --loglevel INFO"
+    )
+    try:
+        await worker.until("succeeded in")
+    finally:
+        await worker.stop()
+    await _assert_a_letter(reader)
