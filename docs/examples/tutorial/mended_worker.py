@@ -1,14 +1,14 @@
 import asyncio
-import json
 from datetime import timedelta
 
 from querator import Client
+from querator.client import UndecodablePayload
 
 
 async def send(item):
     try:
-        letter = json.loads(item.payload)
-    except ValueError:
+        letter = item.json()
+    except UndecodablePayload:
         letter = {"to": "the postmaster"}
     print(f"to {letter['to']}, attempt {item.attempt}", flush=True)
 

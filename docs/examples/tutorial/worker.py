@@ -1,12 +1,11 @@
 import asyncio
-import json
 from datetime import timedelta
 
 from querator import Client
 
 
 async def send(item):
-    letter = json.loads(item.payload)
+    letter = item.json()
     print(f"to {letter['to']}, attempt {item.attempt}", flush=True)
 
 
