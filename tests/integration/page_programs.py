@@ -19,7 +19,7 @@ from querator.cli.demo.local_nodes import free_ports
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 READY: Final = "querator ready"
-PATIENCE_S: Final = 100
+PATIENCE_S: Final = 250
 
 _FENCE: Final = re.compile(r"```\{?\.?(?P<language>\w*)(?P<rest>[^\n]*)$")
 _INCLUDE: Final = re.compile(r'^--8<-- "([^"]+)"$', re.MULTILINE)

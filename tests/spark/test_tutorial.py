@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.integration.page_programs import DOCS, PageReader, page_blocks
 
 
+@pytest.mark.timeout(300)
 async def test_the_archive(tmp_path: Path):
     step = [
         block for block in page_blocks(DOCS / "start" / "tutorial.md") if "Spark" in block.section
