@@ -3,8 +3,7 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 
-from querator import Client
-from querator.client import Item
+from querator import Client, Item
 
 TASKS: dict[str, Callable] = {}
 

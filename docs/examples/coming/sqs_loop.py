@@ -1,7 +1,6 @@
 from datetime import timedelta
 
-from querator import SyncClient
-from querator.client import Item
+from querator import Item, SyncClient
 
 with SyncClient("127.0.0.1:4470") as client:
     client.create_queue("jobs")
