@@ -6,8 +6,14 @@ same map, each from its own thread, and every task takes a copy of it. When two 
 same moment, the map may count more entries than it has; every later task then fails with
 OptionalDataException. To change the value of an existing entry is safe. `register` therefore
 creates the four entries, with Spark's default values.
+
+Spark starts the `python3` of PATH for its Python processes unless PYSPARK_PYTHON names another one.
+Where the environment of the program is not activated, that is another interpreter, which may lack
+PySpark. With `register` a session on this machine therefore uses the interpreter of the program.
 """
 
+import os
+import sys
 from typing import Any, Final
 
 _VARIABLES: Final = {
@@ -22,6 +28,9 @@ def register(spark: Any, source: type | None = None) -> None:
     """Makes the format `querator` known to the session. `source` is a class that replaces
     `QueratorDataSource`. Several streaming queries of the session may begin at the same moment.
 
+    If the session runs on this machine (master `local…`), and neither PYSPARK_PYTHON nor
+    `spark.pyspark.python` is set, then the Python processes of the session use this interpreter.
+
     Over Spark Connect it calls only `spark.dataSource.register`: such queries must begin one by
     one.
     """
@@ -32,6 +41,7 @@ def register(spark: Any, source: type | None = None) -> None:
     if is_remote():
         spark.dataSource.register(source)
         return
+    _use_this_python(spark.sparkContext)
     environment = spark.sparkContext.environment
     added = {name: value for name, value in _VARIABLES.items() if name not in environment}
     environment.update(added)
@@ -40,3 +50,9 @@ def register(spark: Any, source: type | None = None) -> None:
     finally:
         for name in added:
             del environment[name]
+
+
+def _use_this_python(context: Any) -> None:
+    chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if context.master.startswith("local") and not chosen:
+        context.pythonExec = sys.executable

@@ -70,10 +70,16 @@ class QueratorDataSource(DataSource):
         return BrowseReader(browse_options(_options(schema, self.options)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Raises OptionError."""
-        from querator.spark.streaming import QueueStreamReader
+        """Wrong options: a reader whose first call raises OptionError. Spark's runner of streams
+        (seen in 4.3) would report an UnboundLocalError of its own in place of an error raised here.
+        """
+        from querator.spark.streaming import QueueStreamReader, RefusingStreamReader
 
-        return QueueStreamReader(stream_options(_options(schema, self.options)))
+        try:
+            options = stream_options(_options(schema, self.options))
+        except OptionError as error:
+            return RefusingStreamReader(error)
+        return QueueStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Raises NotSupported, OptionError, RowsError, NotFound, Unreachable."""

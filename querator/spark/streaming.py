@@ -42,6 +42,26 @@ class IncompleteBatch(RuntimeError):
     """A part of a batch arrived with a wrong number of items."""
 
 
+class RefusingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stands for the reader of a query that is refused: every call that the query needs raises
+    `error`.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def _refuse(self, *_: Any) -> Any:
+        raise self._error
+
+    initialOffset = _refuse
+    getDefaultReadLimit = _refuse
+    prepareForTriggerAvailableNow = _refuse
+    latestOffset = _refuse
+    partitions = _refuse
+    commit = _refuse
+    read = _refuse
+
+
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One instance belongs to the driver for a run of the query. Another one is pickled to
     executors before its first use.

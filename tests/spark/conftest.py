@@ -36,6 +36,7 @@ WITHOUT_SESSION = (
     "test_options.py",
     "test_charts.py",
     "test_imports.py",
+    "test_interpreter.py",
 )
 """Modules without a session, in this order. The others share a session of Spark, which takes
 seconds to start: one of two workers has them all, and the other one has these.

@@ -2,9 +2,13 @@
 contains.
 """
 
+from datetime import UTC, datetime
 from xml.etree import ElementTree
 
+from querator.spark.pipelines.counting import ItemGroup, QueueScan, StateHistogram
+from querator.spark.pipelines.counting_page import stats_page
 from querator.spark.report.charts import bars, columns, heat
+from querator.spark.report.page import Picture
 
 FOREIGN = "<script>$x^2$\x1b注文</script>"
 
@@ -55,3 +59,52 @@ def test_a_heat_map_leaves_out_what_is_not_there():
 def test_the_same_is_drawn_the_same():
     first, second = (bars(["a"], {"items": [1]}) for _ in range(2))
     assert first == second
+
+
+def test_small_payloads_are_drawn_in_a_unit_that_shows_them():
+    """In MiB, the axis and all values of these bars would be 0."""
+    found = texts(kinds_picture({"email": 1_500, "sms": 0}))
+    assert "KiB of payload" in found
+    assert {"1.46", "0.00"} <= set(found)
+    assert "B of payload" in texts(kinds_picture({"email": 300}))
+    assert "MiB of payload" in texts(kinds_picture({"email": 3 << 20, "sms": 100}))
+
+
+def kinds_picture(payload_bytes: dict[str, int]) -> bytes:
+    """The picture of kinds in the report on a queue with an item of each kind."""
+    groups = {
+        kind: ItemGroup(
+            items=1,
+            age_s_p50=0.0,
+            age_s_p95=0.0,
+            age_s_max=0.0,
+            attempts_mean=0.0,
+            attempts_max=0,
+            payload_bytes=count,
+            payload_bytes_max=count,
+        )
+        for kind, count in payload_bytes.items()
+    }
+    histogram = StateHistogram((1,), {"ready": (0, len(groups))})
+    scan = QueueScan(
+        queue="mail",
+        scanned_at=datetime(2026, 3, 1, tzinfo=UTC),
+        rows=len(groups),
+        states={"ready": groups["email"]},
+        kinds=groups,
+        kinds_more=0,
+        other_kinds=None,
+        partitions={0: groups["email"]},
+        states_of_partitions={0: {"ready": len(groups)}},
+        ages=histogram,
+        attempts=histogram,
+        sizes=histogram,
+        dead_letters={},
+        told={},
+        stood_still=True,
+        problems=(),
+    )
+    [section] = stats_page([scan]).sections
+    return next(
+        part.svg for part in section.parts if isinstance(part, Picture) and part.title == "Kinds"
+    )

@@ -45,6 +45,12 @@ async def test_totals_equal_those_of_the_csv(java, tmp_path):
     async with demo(tmp_path) as process:
         out, err = (part.decode() for part in await process.communicate())
     assert process.returncode == 0, err
+    # Each step is announced: a run takes minutes.
+    steps = ["Starting Spark", "Spark has started", "ingest flights: the first batch is done",
+             "archive: done", "Spark counts the archive"]  # fmt: skip
+    places = [err.find(step) for step in steps]
+    assert -1 not in places
+    assert places == sorted(places)
     found = msgspec.json.decode(out.splitlines()[-1])
     assert list(found) == KEYS
     assert found["flights"] == found["archived"] == found["copied"] == found["completed"] == ROWS

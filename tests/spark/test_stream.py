@@ -207,8 +207,13 @@ def test_a_stream_needs_a_name(spark, node, queue):
     options = {"endpoint": node.endpoint, "queue": queue}
     frame = spark.readStream.format("querator").options(**options).load()
     query = frame.writeStream.format("noop").start()
-    with pytest.raises(PySparkException, match="option readerId is missing"):
+    with pytest.raises(PySparkException, match="option readerId is missing") as caught:
         query.processAllAvailable()
+    # It is the only error: Spark's runner adds one of its own to errors of `streamReader`.
+    assert "UnboundLocalError" not in str(caught.value)
+    with pytest.raises(PySparkException, match="option readerId is missing") as caught:
+        frame.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination(WAIT_S)
+    assert "UnboundLocalError" not in str(caught.value)
 
 
 def test_options_of_scans_are_refused(spark, node, queue):

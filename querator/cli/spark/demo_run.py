@@ -15,7 +15,15 @@ from querator.cli.spark.driver import SparkDriver
 from querator.client import Client, LeasedBatch
 from querator.client.errors import LeaseLost
 from querator.spark.flights.delays import Flights
-from querator.spark.flights.settings import BOARDING, DEPARTURES, FLIGHTS, DriverReport, Settings
+from querator.spark.flights.settings import (
+    BOARDING,
+    COUNT,
+    DEPARTURES,
+    FLIGHTS,
+    SESSION,
+    DriverReport,
+    Settings,
+)
 
 PARTITIONS = 4
 BATCHES = 5
@@ -24,6 +32,13 @@ FILES_AT_ONCE = 3
 CONSUMERS = 2
 PREFETCH_ITEMS = 4_000
 BATCH_ITEMS = 256
+_STEPS = {
+    SESSION: (
+        f"Spark has started. It puts the flights into the queues {FLIGHTS} and {DEPARTURES}, "
+        f"archives the one, and copies the other into {BOARDING}."
+    ),
+    COUNT: "All pipelines are done. Spark counts the archive.",
+}
 DOWN_SECONDS = 1.0
 """How long the killed node stays down."""
 
@@ -57,6 +72,7 @@ async def run_demo(
             "copied": lambda: books.items("copy"),
             "completed": lambda: books.completed.count,
         }
+        note("Starting Spark: half a minute without figures is usual.")
         async with Bars(rows, counters):
             await run.run()
         archived = msgspec.json.decode(settings.counts.read_bytes(), type=Flights)
@@ -121,9 +137,15 @@ class DemoRun:
 
     def _on_line(self, line: bytes) -> None:
         said = msgspec.json.decode(line, type=DriverReport)
+        if (step := _STEPS.get(said.pipeline)) is not None:
+            note(step)
+            return
         if said.summary is not None:
             self._books.summaries[said.pipeline] = said.summary
+            note(f"{said.pipeline}: done.")
             return
+        if said.pipeline not in self._books.batches:
+            note(f"{said.pipeline}: the first batch is done, {said.items:,} flights.")
         self._books.batches.setdefault(said.pipeline, {})[said.batch] = said.items
         if not self._kills:
             return

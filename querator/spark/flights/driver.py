@@ -17,7 +17,15 @@ import msgspec
 
 from querator.spark.flights.archive import count_flights
 from querator.spark.flights.delays import Flights
-from querator.spark.flights.settings import BOARDING, DEPARTURES, FLIGHTS, DriverReport, Settings
+from querator.spark.flights.settings import (
+    BOARDING,
+    COUNT,
+    DEPARTURES,
+    FLIGHTS,
+    SESSION,
+    DriverReport,
+    Settings,
+)
 from querator.spark.pipelines import (
     ArchiveSettings,
     BatchProgress,
@@ -60,6 +68,7 @@ class Driver:
         """Runs both chains. If a pipeline fails, stops the other chain and then raises that
         error.
         """
+        self._say(DriverReport(SESSION))
         lines = (
             (self._ingest(FLIGHTS), PipelineStep("archive", self._archive)),
             (self._ingest(DEPARTURES), PipelineStep("copy", self._copy)),
@@ -71,6 +80,7 @@ class Driver:
                 self._stop.set()
         for each in running:
             each.result()
+        self._say(DriverReport(COUNT))
         return count_flights(self._spark, str(self._settings.archive))
 
     def _follow(self, line: Sequence[PipelineStep]) -> None:

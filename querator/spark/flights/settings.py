@@ -37,8 +37,13 @@ class Settings(msgspec.Struct, frozen=True):
         return Path(self.home, "counts.json")
 
 
+SESSION: Final = "session"
+COUNT: Final = "count"
+"""In place of a pipeline's name: Spark has started; the program begins to count the archive."""
+
+
 class DriverReport(msgspec.Struct, frozen=True):
-    """A micro-batch of a pipeline is done, or its whole run (`summary`)."""
+    """A micro-batch of a pipeline is done, or its whole run (`summary`), or a step has begun."""
 
     pipeline: str
     batch: int = -1

@@ -122,7 +122,9 @@ def _picture_of_kinds(scan: QueueScan) -> Picture:
     kinds = _kinds(scan)
     panels: dict[str, list[float]] = {"items": [group.items for _, group in kinds]}
     if scan.sizes is not None:
-        panels["MiB of payload"] = [(group.payload_bytes or 0) / (1 << 20) for _, group in kinds]
+        sizes = [group.payload_bytes or 0 for _, group in kinds]
+        unit, name = unit_of(max(sizes))
+        panels[f"{name} of payload"] = [bytes_ / unit for bytes_ in sizes]
     return Picture(
         "Kinds",
         bars([name for name, _ in kinds], panels, decimals=2),
@@ -170,12 +172,15 @@ def _numbers(edges: Sequence[int]) -> list[str]:
     return [*between, f"≥ {edges[-1]}"]
 
 
+def unit_of(count: float) -> tuple[int, str]:
+    """The largest unit of bytes that is not above `count`, in bytes and by name."""
+    return next(((unit, name) for unit, name in _BYTES if count >= unit), (1, "B"))
+
+
 def size(count: float) -> str:
     """Bytes in readable units: `512 B`, `1.5 MiB`."""
-    for unit, name in _BYTES:
-        if count >= unit:
-            return f"{_short(count / unit)} {name}"
-    return f"{count:.0f} B"
+    unit, name = unit_of(count)
+    return f"{count:.0f} B" if unit == 1 else f"{_short(count / unit)} {name}"
 
 
 def duration(seconds: float) -> str:
