@@ -231,7 +231,7 @@ async def grow(home: Path, scale: Scale, say: Callable[[str], None]) -> Outcome:
         await cluster.start(FIRST)
         address = ",".join(cluster[name].address for name in FIRST)
         async with Client(address) as client:
-            await client.create_queue(QUEUE, partitions=PARTITIONS)
+            await client.create_queue(QUEUE, partitions=PARTITIONS, max_attempts=0, dead_queue="")
             await cluster.until_well()
             timed(f"three nodes, {PARTITIONS} partitions: {scale.rate:,.0f} flights a second begin")
             books = Books(scale.rows)

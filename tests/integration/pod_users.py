@@ -95,7 +95,7 @@ class Users:
                 say("served")
 
     async def run(self) -> Seen:
-        await self._client.create_queue(QUEUE, partitions=PARTITIONS)
+        await self._client.create_queue(QUEUE, partitions=PARTITIONS, max_attempts=0, dead_queue="")
         async with asyncio.TaskGroup() as users:
             consuming = [users.create_task(self._consume()) for _ in range(2)]
             async with asyncio.TaskGroup() as producing:

@@ -61,7 +61,7 @@ class SdkLoad:
 
     async def run(self, disturb: Callable[[], Awaitable[None]], *, partitions: int = 6) -> None:
         async with Client(self.address) as client, asyncio.TaskGroup() as users:
-            await client.create_queue("q", partitions=partitions)
+            await client.create_queue("q", partitions=partitions, max_attempts=0, dead_queue="")
             producing = [
                 users.create_task(self.produce(ordered=True)),
                 users.create_task(self.produce(ordered=False)),

@@ -37,7 +37,7 @@ async def scraped(address: str) -> Exposition:
 
 async def test_a_node_under_load_is_scraped(tmp_path: Path) -> None:
     async with server(tmp_path / "data") as node, Client(node.address) as client:
-        await client.create_queue("q", partitions=2)
+        await client.create_queue("q", partitions=2, max_attempts=0, dead_queue="")
 
         async def work() -> None:
             async with client.producer("q") as producer:
@@ -79,7 +79,7 @@ async def test_a_node_under_load_is_scraped(tmp_path: Path) -> None:
 async def test_counters_begin_anew_with_the_process_and_stocks_do_not(tmp_path: Path) -> None:
     async with server(tmp_path / "data") as node:
         async with Client(node.address) as client:
-            await client.create_queue("q")
+            await client.create_queue("q", max_attempts=0, dead_queue="")
             await client.produce("q", b"work")
         said = await scraped(node.admin_address)
         assert said.value("querator_queue_produced_items_total", **QUEUE) == 1
@@ -179,7 +179,7 @@ async def test_a_disk_that_hangs_is_seen_from_outside(monkeypatch: pytest.Monkey
         gate = Gate(environment)
         gate.close()
         async with asyncio.TaskGroup() as tasks:
-            creating = tasks.create_task(client.create_queue("q"))
+            creating = tasks.create_task(client.create_queue("q", max_attempts=0, dead_queue=""))
             await asyncio.to_thread(gate.reached.wait)
             for path in ("/livez", "/readyz"):
                 status, _, text = await get(node.admin_address, path)
@@ -197,7 +197,7 @@ async def test_a_node_whose_disk_fails_says_so_until_it_ends() -> None:
 
     async def fail_and_ask() -> None:
         async with watched(environment) as node, Client(node.address) as client:
-            await client.create_queue("q")
+            await client.create_queue("q", max_attempts=0, dead_queue="")
             environment.faults = _fail
             with pytest.raises(Exception, match="failed"):
                 await client.produce("q", b"work")
@@ -224,7 +224,7 @@ async def test_a_scrape_during_the_end_reads_no_closed_storage(tmp_path: Path) -
     node = Node(tmp_path / "data", new=True, listen_admin="127.0.0.1:0")
     await node.start()
     async with Client(node.address) as client:
-        await client.create_queue("q", partitions=8)
+        await client.create_queue("q", partitions=8, max_attempts=0, dead_queue="")
         await client.produce("q", b"work")
     address = node.admin_address
 

@@ -85,7 +85,7 @@ async def test_three_nodes_add_up_and_tell_of_a_death(tmp_path: Path):
         for name in "abc":
             await cluster[name].ready()
         async with Client(cluster["a"].address) as client:
-            await client.create_queue("q", partitions=3)
+            await client.create_queue("q", partitions=3, max_attempts=0, dead_queue="")
             for _ in range(10):
                 await client.produce("q", b"work")
 

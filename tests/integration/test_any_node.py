@@ -34,7 +34,7 @@ async def test_what_one_node_takes_every_node_gives(tmp_path: Path):
             Client(cluster["b"].address) as b,
             Client(cluster["c"].address) as c,
         ):
-            await a.create_queue("dead", partitions=2)
+            await a.create_queue("dead", partitions=2, max_attempts=0, dead_queue="")
             await b.create_queue("q", partitions=6, dead_queue="dead", max_attempts=1)
             for number in range(60):
                 client = (a, b, c)[number % 3]
@@ -100,7 +100,7 @@ async def test_what_was_on_its_way_through_a_killed_node_comes_back(tmp_path: Pa
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with Client(addresses(cluster)) as client:
-            await client.create_queue("q", partitions=6)
+            await client.create_queue("q", partitions=6, max_attempts=0, dead_queue="")
             for number in range(60):
                 await client.produce("q", b"%d" % number)
             async with streaming(cluster["a"].address, subscribing(1), 60) as stream:
@@ -140,7 +140,7 @@ async def test_a_lost_quorum_is_reported_as_that(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with Client(cluster["a"].address, request_timeout=timedelta(seconds=4)) as client:
-            await client.create_queue("q", partitions=3)
+            await client.create_queue("q", partitions=3, max_attempts=0, dead_queue="")
             await client.produce("q", b"x")
             # A replica is behind its leader by a moment.
             while not (await client.stats("q", stale=True)).total.produced:  # noqa: ASYNC110
@@ -157,7 +157,7 @@ async def test_a_lost_quorum_is_reported_as_that(tmp_path: Path):
             answers = await asyncio.gather(
                 client.lease("q"),
                 client.stats("q"),
-                client.create_queue("r"),
+                client.create_queue("r", max_attempts=0, dead_queue=""),
                 client.update_queue("q", max_attempts=3),
                 return_exceptions=True,
             )
@@ -168,7 +168,7 @@ async def test_a_lost_quorum_is_reported_as_that(tmp_path: Path):
             commands = (
                 ("produce", "q", "x"),
                 ("lease", "q"),
-                ("queue", "create", "r"),
+                ("queue", "create", "r", "--dead-queue", ""),
                 ("node", "drain", "b"),
                 ("node", "remove", "b"),
             )

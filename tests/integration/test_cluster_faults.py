@@ -70,7 +70,7 @@ class Trial:
         """The nodes run, and each leads a partition."""
         await self.cluster.start()
         async with Client(self.addresses) as client:
-            await client.create_queue(QUEUE, partitions=PARTITIONS)
+            await client.create_queue(QUEUE, partitions=PARTITIONS, max_attempts=0, dead_queue="")
         await self.cluster.until(
             lambda view: (
                 is_well(view)
@@ -292,7 +292,7 @@ async def test_a_node_whose_clock_is_wrong_leads_nothing_and_says_so(
         clocks = WallClocks(cluster, offset_library)
         clocks.step("a", 3_000)
         await cluster.start()
-        await cluster.querator("queue", "create", QUEUE, "--partitions", "6")
+        await cluster.querator("queue", "create", QUEUE, "--dead-queue", "", "--partitions", "6")
         view = await cluster.until(partial(are_led_by, {"b", "c"}), "b")
         assert any(
             "The clock of node a is 3.0 s ahead of that of the others" in problem

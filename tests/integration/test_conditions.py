@@ -36,7 +36,7 @@ async def test_a_disk_that_hangs_and_the_copies_on_it(tmp_path: Path):
         cluster["c"].environment |= {"LD_PRELOAD": str(library), "DISK_HANGS": str(hangs)}
         await cluster.start()
         async with Client(cluster["a"].address) as client:
-            await client.create_queue("q", partitions=3)
+            await client.create_queue("q", partitions=3, max_attempts=0, dead_queue="")
             await cluster.until_well()
             hang(True)
             try:
@@ -56,7 +56,9 @@ async def test_a_disk_that_hangs_and_the_copies_on_it(tmp_path: Path):
 async def test_moves_that_wait_and_a_queue_that_refuses(tmp_path: Path):
     async with process_cluster(tmp_path, "a") as cluster:
         await cluster.start()
-        await cluster.querator("queue", "create", "dead", "--partition-items-max", "1")
+        await cluster.querator(
+            "queue", "create", "dead", "--dead-queue", "", "--partition-items-max", "1"
+        )
         await cluster.querator("queue", "create", "q", "--dead-queue", "dead")
         patience = timedelta(seconds=3)
         async with Client(cluster["a"].address, request_timeout=patience) as client:

@@ -20,7 +20,7 @@ OLD_COPY = "the data of node b is an old copy"
 
 async def begin(cluster: ProcessCluster) -> None:
     await cluster.start()
-    await cluster.querator("queue", "create", "q")
+    await cluster.querator("queue", "create", "q", "--dead-queue", "")
     await cluster.until_well("c")
 
 

@@ -59,7 +59,7 @@ async def fill(data_dir: Path) -> None:
     lines = b"".join(b"the payload of item %d\n" % n for n in range(ITEMS))
     async with server(data_dir) as process:
         to = ("--address", process.address)
-        await run("queue", "create", "mail", "--partitions", "3", *to)
+        await run("queue", "create", "mail", "--dead-queue", "", "--partitions", "3", *to)
         for _ in range(3):
             await run("produce", "mail", *to, stdin=lines)
         await run("lease", "mail", "--max-items", "50", "--lease-timeout", "1h", *to)
@@ -174,7 +174,7 @@ async def test_a_payload_that_is_damaged_on_the_leader_comes_from_another_replic
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with Client(cluster["a"].address) as client:
-            await client.create_queue("q", max_attempts=2)
+            await client.create_queue("q", max_attempts=2, dead_queue="")
             for one in sorted(wanted):
                 await client.produce("q", one)
         view = await cluster.until_well()
@@ -202,7 +202,7 @@ async def test_a_payload_that_is_damaged_on_the_leader_comes_from_another_replic
 @pytest.mark.timeout(120)
 async def test_a_node_alone_delivers_what_is_whole_and_says_what_is_not(tmp_path: Path) -> None:
     async with server(tmp_path / "data") as process, Client(process.address) as client:
-        await client.create_queue("q", max_attempts=2)
+        await client.create_queue("q", max_attempts=2, dead_queue="")
         for number in range(10):
             await client.produce("q", payload(number))
         assert flip(tmp_path / "data", payload(4))
@@ -243,7 +243,7 @@ async def test_what_is_damaged_on_all_replicas_is_given_up_when_all_have_said_so
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with Client(cluster["a"].address) as client:
-            await client.create_queue("q")
+            await client.create_queue("q", max_attempts=0, dead_queue="")
             for number in range(5):
                 await client.produce("q", payload(number))
         view = await cluster.until_well()

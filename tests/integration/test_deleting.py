@@ -35,13 +35,15 @@ async def test_no_node_acknowledges_an_item_after_a_deletion_was_answered(tmp_pa
             ]
             for number in range(ROUNDS):
                 queue = f"q{number}"
-                await clients[0].create_queue(queue, partitions=3)
+                await clients[0].create_queue(queue, partitions=3, max_attempts=0, dead_queue="")
                 await asyncio.gather(*(client.produce(queue, b"x") for client in clients))
                 await clients[number % 3].delete_queue(queue)
                 late = await asyncio.gather(*(produced(client, queue) for client in clients))
                 assert all(isinstance(one, GONE) for one in late), f"round {number}: {late}"
             # Without one node, the others are still a majority.
-            await clients[0].create_queue("two-of-three", partitions=3)
+            await clients[0].create_queue(
+                "two-of-three", partitions=3, max_attempts=0, dead_queue=""
+            )
             await cluster["c"].kill()
             await clients[0].delete_queue("two-of-three")
             late = await asyncio.gather(*(produced(one, "two-of-three") for one in clients[:2]))
@@ -52,7 +54,7 @@ async def test_a_deletion_says_that_the_only_copy_is_away_and_ends_when_it_is_ba
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with Client(cluster["a"].address, request_timeout=timedelta(seconds=7)) as client:
-            await client.create_queue("q", partitions=3, replicas=1)
+            await client.create_queue("q", partitions=3, replicas=1, max_attempts=0, dead_queue="")
             await cluster["c"].kill()
             with pytest.raises(OutcomeUnknown) as caught:
                 await client.delete_queue("q")

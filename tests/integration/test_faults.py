@@ -21,7 +21,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[FaultyCluster]:
     async with faulty_cluster(tmp_path) as cluster:
         await cluster.start()
         async with Client(cluster.addresses) as client:
-            await client.create_queue(QUEUE, partitions=3)
+            await client.create_queue(QUEUE, partitions=3, max_attempts=0, dead_queue="")
         await cluster.until(_each_leads_one)
         yield cluster
 

@@ -102,7 +102,7 @@ async def test_a_queue_gets_more_partitions_and_fewer_under_load_while_nodes_die
 async def test_keys_keep_their_order_while_partitions_change(tmp_path: Path):
     async with process_cluster(tmp_path, "abc") as cluster:
         await cluster.start()
-        await cluster.querator("queue", "create", "q", "--partitions", "4")
+        await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "4")
         load = KeyedLoad(",".join(cluster[name].address for name in "abc"))
 
         async def change() -> None:
@@ -138,7 +138,7 @@ def held_items(view: dict[str, Any]) -> int:
 async def test_partitions_that_nobody_has_used_go_at_once(tmp_path: Path):
     async with process_cluster(tmp_path, "abc") as cluster:
         await cluster.start()
-        await cluster.querator("queue", "create", "q", "--partitions", "4")
+        await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "4")
         await cluster.querator("queue", "update", "q", "--partitions", "12")
         out, _ = await cluster.querator("queue", "update", "q", "--partitions", "6", asked="b")
         # The closing partitions may be gone before they are reported.
@@ -155,7 +155,7 @@ async def test_partitions_that_nobody_has_used_go_at_once(tmp_path: Path):
 async def test_one_node_becomes_three(tmp_path: Path):
     async with process_cluster(tmp_path, "abc", "--initial-nodes", "1") as cluster:
         await cluster.start("a")
-        await cluster.querator("queue", "create", "q", "--partitions", "2")
+        await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "2")
         await cluster.querator("produce", "q", "before")
         for name in "bc":
             await cluster[name].start()
@@ -178,7 +178,7 @@ async def test_one_node_becomes_three(tmp_path: Path):
 async def test_a_node_that_will_not_return_is_removed_and_its_replicas_made_anew(tmp_path: Path):
     async with process_cluster(tmp_path, "abcd", "--initial-nodes", "3") as cluster:
         await cluster.start("abc")
-        await cluster.querator("queue", "create", "q", "--partitions", "5")
+        await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "5")
         await cluster.querator("produce", "q", "before")
         _, error = await cluster.querator("node", "remove", "c", code=3)
         assert "querator node drain c" in error
@@ -201,7 +201,9 @@ async def test_a_node_that_will_not_return_is_removed_and_its_replicas_made_anew
 async def test_a_queue_gets_more_copies_and_fewer(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         await cluster.start("abc")
-        await cluster.querator("queue", "create", "q", "--partitions", "3", "--replicas", "1")
+        await cluster.querator(
+            "queue", "create", "q", "--dead-queue", "", "--partitions", "3", "--replicas", "1"
+        )
         await cluster.querator("produce", "q", "before")
         view = await cluster.until_well()
         assert replicas(view) == Counter(a=1, b=1, c=1)
@@ -267,7 +269,7 @@ async def test_a_lone_node_that_nobody_can_join_says_what_to_do(tmp_path: Path):
         together = cluster["a"].options
         alone(cluster, "--new")
         await cluster.start("a")
-        await cluster.querator("queue", "create", "q", "--partitions", "2")
+        await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "2")
         await cluster.querator("produce", "q", "before")
         out, _ = await cluster.querator("cluster", "status")
         assert "start it with --name a, --cluster-token-file and --listen-peers" in out

@@ -32,7 +32,7 @@ WRITTEN_MAX: Final = 2
 async def test_what_was_only_released_is_neither_rejected_nor_completed(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
-        await cluster.querator("queue", "create", "q")
+        await cluster.querator("queue", "create", "q", "--dead-queue", "")
         async with Client(cluster["b"].address) as client:
             later = partial(client.retry, delay=timedelta(hours=1))
             for settle in (partial(client.retry, dead=True), later, client.complete):
@@ -56,7 +56,7 @@ async def test_a_node_that_was_paused_delivers_no_lease_that_has_ended(tmp_path:
     longer than their leases last.
     """
     async with server(tmp_path / "data") as node, Client(node.address) as client:
-        await client.create_queue("q")
+        await client.create_queue("q", max_attempts=0, dead_queue="")
         for _ in range(ITEMS):
             await client.produce("q", bytes(ITEM_BYTES))
         async with grpc.aio.insecure_channel(node.address, SLOW) as channel:

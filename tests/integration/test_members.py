@@ -58,7 +58,9 @@ async def test_any_node_makes_queues_and_all_lead_some(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         for name in "abc":
-            await cluster.querator("queue", "create", f"q-{name}", "--partitions", "3", asked=name)
+            await cluster.querator(
+                "queue", "create", f"q-{name}", "--dead-queue", "", "--partitions", "3", asked=name
+            )
         view = await cluster.until(
             lambda view: all(leaders(view, f"q-{name}") == {"a", "b", "c"} for name in "abc")
         )
@@ -76,7 +78,7 @@ async def test_any_node_makes_queues_and_all_lead_some(tmp_path: Path):
 async def test_restarts_of_one_and_of_all(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
-        await cluster.querator("queue", "create", "q", "--partitions", "3")
+        await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "3")
         await produced(cluster, "a", "one")
         for name in "abc":
             assert await cluster[name].stop() == 0
@@ -101,7 +103,7 @@ async def test_restarts_of_one_and_of_all(tmp_path: Path):
 async def test_a_killed_node_is_missed_and_comes_back(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
-        await cluster.querator("queue", "create", "q", "--partitions", "3")
+        await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "3")
         await cluster["b"].kill()
         await produced(cluster, "a", "without b")
         view = await cluster.status("c")
@@ -114,7 +116,7 @@ async def test_a_killed_node_is_missed_and_comes_back(tmp_path: Path):
 async def test_handing_a_node_off(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
-        await cluster.querator("queue", "create", "q", "--partitions", "6")
+        await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "6")
         _, error = await cluster.querator("node", "handoff", "a", asked="b", code=3)
         assert "this is node b" in error
         assert await healthy(cluster["b"].address)
@@ -143,7 +145,7 @@ async def healthy(address: str) -> bool:
 async def test_lost_data_waits_is_replaced_and_rebuilt(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
-        await cluster.querator("queue", "create", "q", "--partitions", "3")
+        await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "3")
         await produced(cluster, "a", "before")
         _, error = await cluster.querator("node", "replace", "b", code=3)
         assert "is up with its data" in error
@@ -180,7 +182,7 @@ async def test_all_nodes_are_replaced_one_after_the_other(tmp_path: Path):
     """A new node learns the map from its beginning, when it has named other data than there is."""
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
-        await cluster.querator("queue", "create", "q", "--partitions", "3")
+        await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "3")
         await produced(cluster, "a", "before")
         for name in "abcab":
             await cluster[name].kill()
@@ -315,7 +317,7 @@ async def test_settings_that_differ_form_nothing(tmp_path: Path):
 async def test_one_node_with_peers_is_a_cluster_of_one(tmp_path: Path):
     async with process_cluster(tmp_path, "a") as cluster:
         await cluster["a"].start()
-        await cluster.querator("queue", "create", "q", "--partitions", "2")
+        await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "2")
         view = await cluster.until_well()
         assert leaders(view, "q") == {"a"}
         assert await cluster["a"].stop() == 0
@@ -342,7 +344,7 @@ REFUSED = (
 async def test_what_a_cluster_of_three_refuses_says_what_to_do(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
-        await cluster.querator("queue", "create", "q", "--partitions", "3")
+        await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "3")
         await cluster.until(lambda view: leaders(view, "q") == {"a", "b", "c"})
         for command, code, words in REFUSED:
             _, error = await cluster.querator(*command.split(), code=code)

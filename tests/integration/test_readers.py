@@ -98,7 +98,7 @@ async def test_every_item_is_read_once_though_leaders_are_killed(tmp_path: Path)
         await cluster.start()
         addresses = ",".join(member.address for member in cluster.by_name.values())
         async with Client(addresses) as client:
-            await client.create_queue("q", partitions=PARTITIONS)
+            await client.create_queue("q", partitions=PARTITIONS, max_attempts=0, dead_queue="")
             payloads = [b"%d" % number for number in range(ITEMS)]
             async with client.producer("q", ordered=False, batch_items=10) as producer:
                 await producer.produce_many(payloads)
@@ -131,7 +131,7 @@ async def test_an_operator_takes_a_batch_back(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
         async with Client(cluster["b"].address) as client:
-            await client.create_queue("q", partitions=2)
+            await client.create_queue("q", partitions=2, max_attempts=0, dead_queue="")
             for number in range(10):
                 await client.produce("q", b"%d" % number)
             epoch = (await client.readers.open("q", "lake")).epoch

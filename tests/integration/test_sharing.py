@@ -100,7 +100,7 @@ async def shared(
             name: await stack.enter_async_context(Client(cluster[name].address))
             for name in {*consumers, producer}
         }
-        await at[producer].create_queue(QUEUE, partitions=partitions)
+        await at[producer].create_queue(QUEUE, partitions=partitions, max_attempts=0, dead_queue="")
         opened = []
         for number, name in enumerate(consumers):
             consumer = await stack.enter_async_context(

@@ -53,7 +53,9 @@ async def test_batches_while_the_coordinator_and_participants_are_killed(tmp_pat
         await cluster.start()
         addresses = [cluster[name].address for name in "abc"]
         async with Client(",".join(addresses), request_timeout=timedelta(minutes=1)) as client:
-            await client.create_queue("q", partitions=PARTITIONS, replicas=3)
+            await client.create_queue(
+                "q", partitions=PARTITIONS, replicas=3, max_attempts=0, dead_queue=""
+            )
             pipeline = Pipeline(addresses, "pipeline", chance)
             other = Pipeline(addresses, "other pipeline", chance)
             try:
@@ -115,7 +117,7 @@ async def test_what_operators_see_and_do(tmp_path: Path):
         await cluster.start()
         addresses = [cluster[name].address for name in "abc"]
         async with Client(",".join(addresses)) as client:
-            await client.create_queue("q", partitions=PARTITIONS)
+            await client.create_queue("q", partitions=PARTITIONS, max_attempts=0, dead_queue="")
             pipeline = Pipeline(addresses, "pipeline", random.Random(1))
             try:
                 staged = await pipeline.stage(3, 0, [b"x" * 100] * 30)

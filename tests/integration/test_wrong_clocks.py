@@ -65,7 +65,7 @@ async def test_a_node_that_starts_a_day_ahead_moves_no_time(tmp_path: Path, libr
         await cluster.start()
         addresses = cluster["b"].address
         async with Client(addresses) as client:
-            await client.create_queue(QUEUE, partitions=PARTITIONS)
+            await client.create_queue(QUEUE, partitions=PARTITIONS, max_attempts=0, dead_queue="")
         await cluster.until_well("b")
         await fill(addresses)
         before = await counted(addresses)
@@ -103,7 +103,7 @@ async def test_a_lone_node_whose_clock_is_a_month_ahead_waits_until_it_is_set(
     try:
         await node.start()
         async with Client(node.address) as client:
-            await client.create_queue(QUEUE)
+            await client.create_queue(QUEUE, max_attempts=0, dead_queue="")
             await client.produce(QUEUE, Item(payload=b"x", expire_timeout=timedelta(hours=1)))
         await node.kill()
         step(offset, 30 * DAY_MS)

@@ -63,7 +63,7 @@ class SoakFaults(Faults):
         """Fills the disk until the nodes take nothing more; then deletes everything."""
         self._ballast.filling = True
         async with Client(self.cluster.addresses, request_timeout=timedelta(seconds=3)) as client:
-            await client.create_queue(BALLAST)
+            await client.create_queue(BALLAST, max_attempts=0, dead_queue="")
             try:
                 while True:
                     await client.produce(BALLAST, bytes(BALLAST_BYTES))

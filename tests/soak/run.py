@@ -150,7 +150,7 @@ async def _bout(
 
 async def _stock(cluster: FaultyCluster) -> None:
     async with Client(cluster.addresses) as client:
-        await client.create_queue(STOCK, partitions=3)
+        await client.create_queue(STOCK, partitions=3, max_attempts=0, dead_queue="")
         for number in range(STOCK_ITEMS):
             await client.produce(STOCK, stocked(number))
 

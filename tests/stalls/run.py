@@ -169,7 +169,7 @@ async def stalls(
         await cluster.start()
         run = Run(cluster, flags, say)
         async with Client(cluster.addresses) as client:
-            await client.create_queue(QUEUE, partitions=NODES)
+            await client.create_queue(QUEUE, partitions=NODES, max_attempts=0, dead_queue="")
             await run.leaders()
             async with (
                 probing(home) as disk,
