@@ -7,9 +7,11 @@ are not installed. The classes are defined where they are raised.
 
 from querator.client.errors import (
     AckMismatch,
+    AddressFault,
     BatchNotFound,
     BatchReleased,
     ConnectionFailed,
+    ConnectionFault,
     DeadlineExceeded,
     ErrorCode,
     Full,
@@ -46,6 +48,7 @@ from querator.client.errors import (
     TooManyReaders,
     TransactionAborted,
     Unavailable,
+    UsedAfterFork,
     VersionConflict,
 )
 from querator.extras import MissingExtra
@@ -53,9 +56,11 @@ from querator.wire.tls import TlsError
 
 __all__ = [
     "AckMismatch",
+    "AddressFault",
     "BatchNotFound",
     "BatchReleased",
     "ConnectionFailed",
+    "ConnectionFault",
     "DeadlineExceeded",
     "ErrorCode",
     "Full",
@@ -94,5 +99,6 @@ __all__ = [
     "TooManyReaders",
     "TransactionAborted",
     "Unavailable",
+    "UsedAfterFork",
     "VersionConflict",
 ]

@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, get_args, get_origin
 
 import querator
 from querator import errors
@@ -58,7 +58,12 @@ def _parameters(value: Any) -> str:
         for each in given.parameters.values()
         if each.name not in ("self", "cls")
     ]
-    return str(given.replace(parameters=kept, return_annotation=inspect.Signature.empty))
+    text = str(given.replace(parameters=kept, return_annotation=inspect.Signature.empty))
+    for each in given.parameters.values():
+        if each.kind is inspect.Parameter.VAR_KEYWORD and get_origin(each.annotation) is Unpack:
+            [options] = get_args(each.annotation)
+            text += f" {each.name}: {', '.join(options.__annotations__)}"
+    return text
 
 
 if __name__ == "__main__":

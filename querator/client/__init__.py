@@ -16,6 +16,7 @@ not belong here (`querator.wire`). See docs/sdk.md.
     errors        the exceptions, one class for each ErrorCode
     faults        why no connection to an address is made
     items         encoding and decoding of items
+    options       keyword options as types
     outcomes      what a handler may raise: Retry, Reject
     results       conversion of protocol answers to the SDK's values
     checks        range checks of options

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self, Unpack
 
 from querator.client.admin import Admin
 from querator.client.consuming.consumer import (
@@ -18,6 +18,7 @@ from querator.client.consuming.single import Held, SingleHolder, extend, raise_l
 from querator.client.errors import OutcomeUnknown, ProducerExpired
 from querator.client.items import AnyItem, encode_items
 from querator.client.names import ClientName
+from querator.client.options import QueueSettings
 from querator.client.producing import producer as producers
 from querator.client.producing.producer import Producer
 from querator.client.producing.window import ProducerIdentity
@@ -204,7 +205,7 @@ class Client:
         return self._admin().list()
 
     async def update_queue(
-        self, name: str, *, expected_version: int = 0, **changes: Any
+        self, name: str, *, expected_version: int = 0, **changes: Unpack[QueueSettings]
     ) -> QueueInfo:
         """Changes only the settings that are named (as in `create_queue`; None: the default).
         Returns when all partitions have them. Raises `VersionConflict` when the version of the

@@ -39,7 +39,7 @@ async def test_queues_are_made_listed_changed_and_deleted(client: Client):
     with pytest.raises(VersionConflict):
         await client.update_queue("a", max_attempts=4, expected_version=1)
     with pytest.raises(TypeError, match="no such queue setting: colour"):
-        await client.update_queue("a", colour="blue")
+        await client.update_queue("a", colour="blue")  # type: ignore[call-arg]
     await client.delete_queue("b")
     with pytest.raises((QueueNotFound, QueueDeleting)):
         await client.produce("b", b"x")

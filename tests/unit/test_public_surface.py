@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import querator
+from querator.client import errors as client_errors
 from scripts.public_surface import FILE, surface
 
 
@@ -33,3 +34,7 @@ def test_nothing_is_loaded_before_its_first_use():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_errors_has_every_exception_of_the_client():
+    assert set(client_errors.__all__) - set(querator.errors.__all__) == {"make_error"}

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import NoReturn, Self, TypeVar, Unpack
 
 from querator.client.client import (
     ADDRESS_DEFAULT,
@@ -26,6 +26,7 @@ from querator.client.consuming.handling import GRACE_DEFAULT, RETRY_FIRST, RETRY
 from querator.client.consuming.leases import LeasedBatch, LeasedItem
 from querator.client.consuming.stop_signals import STOP_SIGNALS, stopping_at
 from querator.client.items import AnyItem
+from querator.client.options import ConsumerOptions, ProducerOptions, QueueSettings
 from querator.client.producing.producer import Producer
 from querator.client.sync.handler_threads import HandlerThreads
 from querator.client.sync.leases import Runner, SyncLeasedBatch, SyncLeasedItem
@@ -279,7 +280,7 @@ class SyncClient:
         """The name of this client as an owner of leases."""
         return self._client.client_id
 
-    def create_queue(self, name: str, **settings: Any) -> QueueInfo:
+    def create_queue(self, name: str, **settings: Unpack[QueueSettings]) -> QueueInfo:
         """Creates a queue; returns when it can be used. `settings` as in `Client.create_queue`."""
         return self._runner.run(self._client.create_queue(name, **settings))
 
@@ -291,7 +292,9 @@ class SyncClient:
         """Yields the queues of the namespace, ordered by name."""
         return listed(self._runner, self._client.list_queues)
 
-    def update_queue(self, name: str, *, expected_version: int = 0, **changes: Any) -> QueueInfo:
+    def update_queue(
+        self, name: str, *, expected_version: int = 0, **changes: Unpack[QueueSettings]
+    ) -> QueueInfo:
         """Changes only the settings that are named. See `Client.update_queue`."""
         return self._runner.run(
             self._client.update_queue(name, expected_version=expected_version, **changes)
@@ -419,18 +422,18 @@ class SyncClient:
             )
         )
 
-    def producer(self, queue: str, **options: Any) -> SyncProducer:
+    def producer(self, queue: str, **options: Unpack[ProducerOptions]) -> SyncProducer:
         """A producer for many items. `options` are those of `Client.producer`."""
         return SyncProducer(self._runner, self._runner.run(self._make_producer(queue, options)))
 
-    async def _make_producer(self, queue: str, options: dict[str, Any]) -> Producer:
+    async def _make_producer(self, queue: str, options: ProducerOptions) -> Producer:
         return self._client.producer(queue, **options)
 
-    def consumer(self, queue: str, **options: Any) -> SyncConsumer:
+    def consumer(self, queue: str, **options: Unpack[ConsumerOptions]) -> SyncConsumer:
         """A consumer that leases items over a stream. `options` are those of `Client.consumer`."""
         return SyncConsumer(self._runner, self._runner.run(self._make_consumer(queue, options)))
 
-    async def _make_consumer(self, queue: str, options: dict[str, Any]) -> Consumer:
+    async def _make_consumer(self, queue: str, options: ConsumerOptions) -> Consumer:
         return self._client.consumer(queue, **options)
 
 

@@ -1,0 +1,42 @@
+"""Keyword options that calls of `SyncClient` pass on to the async client, as types.
+
+They are those of `Client.create_queue`, `Client.producer` and `Client.consumer`, whose docstrings
+say what each means. A test compares them.
+"""
+
+from datetime import timedelta
+from typing import TypedDict
+
+
+class QueueSettings(TypedDict, total=False):
+    """Settings of a queue; None: the default."""
+
+    partitions: int | None
+    lease_timeout: timedelta | None
+    expire_timeout: timedelta | None
+    max_attempts: int | None
+    dead_queue: str | None
+    dedup_window: timedelta | None
+    partition_items_max: int | None
+    description: str | None
+    replicas: int | None
+
+
+class ProducerOptions(TypedDict, total=False):
+    batch_items: int
+    batch_bytes: int
+    linger: timedelta | None
+    ordered: bool
+    max_in_flight: int
+
+
+class ConsumerOptions(TypedDict, total=False):
+    concurrency: int
+    prefetch_items: int
+    prefetch_bytes: int
+    batch_items: int
+    batch_bytes: int
+    lease_timeout: timedelta | None
+    auto_extend: bool
+    release_on_disconnect: bool
+    idle_timeout: timedelta | None
