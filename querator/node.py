@@ -55,6 +55,7 @@ from querator.server.link.forwarding import Forwarding
 from querator.server.link.grpc_wire import grpc_connect
 from querator.service.queue_service import QueueService
 from querator.storage import opening
+from querator.storage.directory import check_unlocked
 from querator.storage.environment import Environment
 from querator.storage.identity import DirectoryRefused, Empty, Identity, check_alone
 
@@ -213,6 +214,9 @@ class Node:
         if self._switch_interval_s is not None:
             sys.setswitchinterval(self._switch_interval_s)
         clock, observed = self._clock, self._observed
+        if self._data_dir is not None:
+            # Before the ports: a second node on the directory has the same ports, too.
+            await asyncio.to_thread(check_unlocked, self._data_dir)
         admin_server = await self._start_admin()
         environment = await asyncio.to_thread(self._open)
         self._environment = observed.environment = environment

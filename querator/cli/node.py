@@ -111,8 +111,8 @@ def restore_from_copy(data_dir: Path, as_json: bool) -> None:
 
     try:
         restored = restore(data_dir, make_id=lambda: uuid_utils.uuid7().hex)
-    except StorageLocked:
-        raise Failure(f"{data_dir} is in use. Stop its node first.", ExitCode.REFUSED) from None
+    except StorageLocked as error:
+        raise Failure(f"{error}. Stop it first.", ExitCode.REFUSED) from None
     except DirectoryRefused as error:
         raise Failure(f"{str(error).rstrip('.')}.", ExitCode.REFUSED) from error
     except StorageError as error:

@@ -261,9 +261,9 @@ def _verify(data_dir: Path) -> VerifyView:
     except DirectoryRefused:
         raise Failure(f"{data_dir}: no data of Querator there.", ExitCode.USAGE) from None
     try:
-        environment = open_lmdb(data_dir)
-    except StorageLocked:
-        raise Failure(f"{data_dir} is in use. Stop its node first.", ExitCode.REFUSED) from None
+        environment = open_lmdb(data_dir, used_by="querator verify")
+    except StorageLocked as error:
+        raise Failure(f"{error}. Stop it first.", ExitCode.REFUSED) from None
     try:
         if problems := check_pages(data_dir):
             return _damaged(data_dir, problems)

@@ -106,6 +106,11 @@ def check_meta(path: Path, environment: lmdb.Environment) -> None:
 
 
 def translated(error: lmdb.Error) -> StorageError:
+    if isinstance(error, lmdb.MemoryError):
+        return EnvironmentFailed(
+            f"{error}: the data file maps 1 TiB of addresses, which take no memory; remove the "
+            "limit of the process's address space (ulimit -v unlimited)"
+        )
     if isinstance(error, lmdb.MapFullError) or error.code in _FULL_ERRNOS:
         return EnvironmentFull(str(error))
     if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):

@@ -94,15 +94,21 @@ def open_lmdb(
     map_bytes: int = MAP_BYTES_DEFAULT,
     quota_bytes: int | None = None,
     room_bytes: int = 0,
+    used_by: str = "another process",
 ) -> "LmdbEnvironment":
-    """Opens or creates the environment in the directory `path`.
+    """Opens or creates the environment in the directory `path`. `used_by` names this use to other
+    processes that find the directory locked.
 
     `quota_bytes` bounds the used bytes; without it, most of the map does. `room_bytes` is the first
     length of a new data file, which is less where the quota or the disk is small. Raises
     StorageLocked, StorageCorrupt or EnvironmentFailed.
     """
     return LmdbEnvironment(
-        path, map_bytes=map_bytes, quota_bytes=quota_bytes, room_bytes=room_bytes
+        path,
+        map_bytes=map_bytes,
+        quota_bytes=quota_bytes,
+        room_bytes=room_bytes,
+        used_by=used_by,
     )
 
 
@@ -116,6 +122,7 @@ class LmdbEnvironment:
         map_bytes: int = MAP_BYTES_DEFAULT,
         quota_bytes: int | None = None,
         room_bytes: int = 0,
+        used_by: str = "another process",
     ) -> None:
         assert quota_bytes is None or 0 < quota_bytes
         self.path = Path(path)
@@ -125,7 +132,7 @@ class LmdbEnvironment:
         self._failure: str | None = None
         self._writing = False
         self._closed = False
-        self._lock_file, made_in = lock_directory(self.path)
+        self._lock_file, made_in = lock_directory(self.path, used_by=used_by)
         try:
             room_bytes = min(room_bytes, self._quota_bytes // ROOM_SHARE)
             make_data_file(self.path, map_bytes=map_bytes, room_bytes=room_bytes)

@@ -33,7 +33,10 @@ def opened(
     elif data_dir is not None:
         check_directory(data_dir, empty=empty)
         environment = open_lmdb(
-            data_dir, quota_bytes=quota_bytes or None, room_bytes=DATA_FILE_BYTES
+            data_dir,
+            quota_bytes=quota_bytes or None,
+            room_bytes=DATA_FILE_BYTES,
+            used_by="a running node",
         )
     else:
         environment = MemoryEnvironment(quota_bytes=quota_bytes or MEMORY_QUOTA_BYTES_DEFAULT)

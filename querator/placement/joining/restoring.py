@@ -28,6 +28,7 @@ from querator.storage.opening import DATA_FILE_BYTES
 KEPT_NAME: Final = "data.copy"
 RESTORING_NAME: Final = "restoring"
 _DATA_NAME: Final = "data.mdb"
+_USE: Final = "querator node restore-from-copy"
 
 
 def restore(path: Path, *, make_id: Callable[[], str]) -> Identity:
@@ -49,7 +50,7 @@ def _restore(path: Path, make_id: Callable[[], str]) -> Identity:
     if not data.is_file():
         raise DirectoryRefused(f"{path}: no data of Querator there")
     old = _read(path)
-    lock_file, _ = lock_directory(path)
+    lock_file, _ = lock_directory(path, used_by=_USE)
     try:
         if kept.exists():
             raise DirectoryRefused(
@@ -69,7 +70,7 @@ def _restore(path: Path, make_id: Callable[[], str]) -> Identity:
 
 def _read(path: Path) -> Identity:
     """The identity of the data, if it may be restored."""
-    environment = open_lmdb(path)
+    environment = open_lmdb(path, used_by=_USE)
     try:
         with environment.snapshot() as snapshot:
             stored = identities.read(snapshot)
@@ -98,7 +99,7 @@ def _read(path: Path) -> Identity:
 
 def _make(path: Path, old: Identity, make_id: Callable[[], str]) -> Identity:
     """Makes new data of the same node that knows only its cluster."""
-    environment = open_lmdb(path, room_bytes=DATA_FILE_BYTES)
+    environment = open_lmdb(path, room_bytes=DATA_FILE_BYTES, used_by=_USE)
     try:
         new = identities.claim(
             environment, name=old.name, empty=Empty.TO_BE_FORMED, make_id=make_id

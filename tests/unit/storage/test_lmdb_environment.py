@@ -1,6 +1,7 @@
 """Properties of the durable back end only: kill, lock, damage, a full map and a full disk."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from querator.model.limits import MIB
 from querator.storage import attachments
 from querator.storage.data_file import check_pages
+from querator.storage.directory import check_unlocked
 from querator.storage.environment import (
     Environment,
     EnvironmentFailed,
@@ -41,9 +43,21 @@ HOLDER = """
 import sys
 from querator.storage.lmdb_environment import open_lmdb
 
-environment = open_lmdb(sys.argv[1])
+environment = open_lmdb(sys.argv[1], used_by="a test")
 print("open", flush=True)
 sys.stdin.read()
+"""
+
+MEAGRE = """
+import resource, sys
+from querator.storage.environment import EnvironmentFailed
+from querator.storage.lmdb_environment import open_lmdb
+
+resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33))
+try:
+    open_lmdb(sys.argv[1])
+except EnvironmentFailed as error:
+    print(error)
 """
 
 LIMITED = """
@@ -130,10 +144,36 @@ def test_a_second_process_is_refused_until_the_first_is_gone(path):
     with python(HOLDER, path) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "open\n"
-        with pytest.raises(StorageLocked, match="has this directory"):
+        locked = re.escape(f"{path} is in use by a test (pid {holder.pid})")
+        with pytest.raises(StorageLocked, match=f"^{locked}$"):
             open_lmdb(path)
+        with pytest.raises(StorageLocked, match=f"^{locked}$"):
+            check_unlocked(path)
         holder.communicate()
+    check_unlocked(path)
     open_lmdb(path).close()
+
+
+def test_a_lock_of_an_unnamed_process(path):
+    environment = open_lmdb(path)
+    (path / "querator.lock").write_bytes(b"")
+    with pytest.raises(StorageLocked, match=r"is in use by another process$"):
+        open_lmdb(path)
+    environment.close()
+
+
+def test_a_check_of_the_lock_makes_nothing(path):
+    check_unlocked(path)
+    assert not path.exists()
+
+
+def test_a_limit_of_the_address_space_is_named(path):
+    with python(MEAGRE, path) as process:
+        assert process.stdout is not None
+        said = process.stdout.read()
+    assert "data.new: Cannot allocate memory" in said
+    assert "maps 1 TiB of addresses" in said
+    assert "ulimit -v unlimited" in said
 
 
 def test_the_same_process_is_refused_too_until_it_closes(path):
