@@ -48,7 +48,7 @@ from querator.placement.joining.membership import Membership, stored_map
 from querator.placement.placement import Placement
 from querator.raft.clock import Clock, RealClock
 from querator.raft.tcp.tcp_peers import TcpPeers
-from querator.server.admin.admin_view import Observed
+from querator.server.admin.admin_view import Observed, why_failed
 from querator.server.certificates import Dialing, server_credentials
 from querator.server.grpc_server import GrpcServer
 from querator.server.link.forwarding import Forwarding
@@ -402,16 +402,18 @@ class Node:
         _log.info("node.stopped")
 
     def _failed(self) -> NodeFailedError:
-        refused = isinstance(self._failure, DirectoryRefused)
-        reason = str(self._failure) if refused else repr(self._failure)
-        failed = NodeFailedError(f"the node has failed: {reason}")
+        assert self._failure is not None
+        failed = NodeFailedError(why_failed(self._failure))
         failed.__cause__ = self._failure
         return failed
 
     def on_failure(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = self._observed.failure = error
-            _log.critical("node.failed", exc_info=error)
+            if isinstance(error, DirectoryRefused):
+                _log.critical("node.failed", reason=str(error))
+            else:
+                _log.critical("node.failed", exc_info=error)
         if self._core is not None:
             self._core.placement.end()
         self._end_wanted.set()

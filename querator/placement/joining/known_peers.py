@@ -52,7 +52,7 @@ def why_no_member(placed: PlacementMap, own: PlacedNode) -> str:
     known = placed.node(own.name)
     if known is None:
         removed = any(node.key == own.key for node in placed.removed)
-        return f"node {own.name} has been removed from its cluster" if removed else ""
+        return removed_node(own.name) if removed else ""
     if known.incarnation != own.incarnation:
         return (
             f"node {own.name} has been replaced: its cluster knows it with other data (incarnation "
@@ -64,3 +64,7 @@ def why_no_member(placed: PlacementMap, own: PlacedNode) -> str:
             f"start {known.boots}, and this is start {own.boots}"
         )
     return ""
+
+
+def removed_node(name: str) -> str:
+    return f"Node {name} was removed from the cluster and ends. Its data is not used again."

@@ -11,7 +11,7 @@ from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacedNode, PlacementMap
 from querator.placement.joining.formation import Description, old_copy
 from querator.placement.joining.forming import Forming, ask, description, peer_info, placed_node
-from querator.placement.joining.known_peers import KnownPeers, why_no_member
+from querator.placement.joining.known_peers import KnownPeers, removed_node, why_no_member
 from querator.placement.map.machine import stored_effects
 from querator.raft.clock import Clock
 from querator.raft.starts import StartMemory
@@ -128,8 +128,7 @@ class Membership:
         while True:
             await asyncio.sleep(WATCH_S)
             if not self.peers.connected() and await self._was_removed():
-                name = self._settings.name
-                self._on_failure(DirectoryRefused(f"node {name} has been removed from its cluster"))
+                self._on_failure(DirectoryRefused(removed_node(self._settings.name)))
                 return
 
     async def _was_removed(self) -> bool:

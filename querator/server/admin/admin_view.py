@@ -4,6 +4,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from querator.storage.identity import DirectoryRefused
+
 if TYPE_CHECKING:
     from querator.placement.placement import Placement
     from querator.raft.host import Host
@@ -39,3 +41,12 @@ class Observed:
     incoming: "Incoming | None" = None
     stopping: bool = False
     failure: BaseException | None = None
+
+
+def why_failed(failure: BaseException) -> str:
+    """Why the node ends. A refusal of its data is a sentence by itself, and no failure of the
+    node.
+    """
+    if isinstance(failure, DirectoryRefused):
+        return str(failure)
+    return f"the node has failed: {failure!r}"

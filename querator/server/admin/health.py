@@ -13,7 +13,7 @@ from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedGroup
 from querator.model.queues import QueueState
 from querator.raft.turn.liveness import STALLED_S_MAX
-from querator.server.admin.admin_view import Observed
+from querator.server.admin.admin_view import Observed, why_failed
 
 _NAMED_MAX: Final = 5
 """Limit of partitions that a reason names one by one."""
@@ -37,7 +37,7 @@ class Health:
         """Reasons why the node must be restarted; empty: it lives."""
         reasons = []
         if self._observed.failure is not None:
-            reasons.append(f"the node has failed: {self._observed.failure!r}")
+            reasons.append(why_failed(self._observed.failure))
         stalled_s = self.stalled_s()
         if stalled_s > self._stalled_s_max:
             reasons.append(

@@ -13,6 +13,7 @@ from querator.raft.clock import SimulatedClock
 from querator.raft.turn.liveness import STALLED_S_MAX, Liveness
 from querator.server.admin.admin_view import Observed
 from querator.server.admin.health import Health
+from querator.storage.identity import DirectoryRefused
 from tests.unit.server.observed_node import observed
 from tests.unit.service.service_node import service_node
 
@@ -55,6 +56,13 @@ async def test_a_node_that_has_failed_is_neither() -> None:
         reason = "the node has failed: OSError('the disk is gone')"
         assert Health(seen).dead() == [reason]
         assert Health(seen).missing() == [reason]
+
+
+async def test_a_node_whose_data_is_refused_says_why() -> None:
+    async with service_node() as node:
+        seen = observed(node)
+        seen.failure = DirectoryRefused("Node n2 was removed from the cluster and ends.")
+        assert Health(seen).dead() == ["Node n2 was removed from the cluster and ends."]
 
 
 class Host:
