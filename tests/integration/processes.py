@@ -34,6 +34,13 @@ class ServerProcess:
         assert self._process is not None
         return self._process.pid
 
+    def command(self) -> list[str]:
+        """The arguments of `querator`."""
+        return [
+            "serve", "--data-dir", str(self.data_dir), "--new", "--listen", self.address,
+            "--listen-admin", self.admin_address, *self.options,
+        ]  # fmt: skip
+
     async def start(self) -> None:
         assert self._process is None
         with self.log.open("ab") as log:
@@ -41,15 +48,7 @@ class ServerProcess:
                 sys.executable,
                 "-m",
                 "querator",
-                "serve",
-                "--data-dir",
-                str(self.data_dir),
-                "--new",
-                "--listen",
-                self.address,
-                "--listen-admin",
-                self.admin_address,
-                *self.options,
+                *self.command(),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, **self.environment},
