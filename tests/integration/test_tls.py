@@ -165,6 +165,25 @@ async def test_the_command_line(tmp_path: Path, papers: Authority):
         assert "go together" in err
 
 
+async def test_grpc_reports_refused_handshakes_without_the_address(
+    tmp_path: Path, papers: Authority
+):
+    """What docs/operating.md says about the node's log. If gRPC names the address one day, or
+    offers an event, the node should log it.
+    """
+    node = ServerProcess(tmp_path / "data", *papers.shown_by_nodes(mutual=True))
+    node.environment["GRPC_VERBOSITY"] = "info"
+    await node.start()
+    try:
+        await refused(node.address, papers.client())
+        lines = [line for line in node.log.read_text().splitlines() if "Handshake failed" in line]
+        assert lines
+        assert all("PEER_DID_NOT_RETURN_A_CERTIFICATE" in line for line in lines)
+        assert not any("127.0.0.1" in line for line in lines)
+    finally:
+        await node.kill()
+
+
 async def test_files_that_cannot_be_used_stop_the_start(tmp_path: Path, papers: Authority):
     cert, _ = papers.issue("node")
     code, _, err = await run(

@@ -240,3 +240,13 @@ def test_nodes_are_apart(variant: str):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_image_is_of_this_version(variant: str):
     assert pod(variant).container["image"].endswith(f"querator:{version('querator')}")
+
+
+def test_the_page_says_from_which_release_on_nodes_know_their_zones():
+    page = (MANIFESTS.parents[1] / "docs" / "kubernetes.md").read_text()
+    manifest = (MANIFESTS / "base" / "stateful-set.yaml").read_text()
+    label = "topology.kubernetes.io/zone"
+    said = page.partition("**Zones.**")[2]
+    assert label in said.partition("\n\n")[0]
+    assert "Kubernetes 1.35 and newer copy this label" in said
+    assert "Kubernetes 1.35 and newer" in manifest.split(f"metadata.labels['{label}']")[0]
