@@ -8,6 +8,7 @@ other commands load neither the storage nor the Raft engine.
     cluster             `cluster`: state of the cluster, plan, repair of time
     cluster_pictures    views of a cluster as tables in a terminal
     cluster_views       views of a cluster, with its problems in sentences
+    completion          `completion`: the commands and options, for a shell
     consume             `consume`: a shell command for each item
     dead                `peek` and `dead`: items without leases, dead letters
     leases              `lease`, `complete`, `retry`, `extend`
@@ -20,45 +21,70 @@ other commands load neither the storage nor the Raft engine.
     stats               `stats`: counts of queues
     transactions        `txn`: staged batches
     verify              `verify`: a full check of a data directory
+    versions            `--version`: the versions of Querator and of the libraries under it
     demo                `demo`, and code that it shares with the demo on Spark
     shared              options, output and errors that commands share
     spark               `spark`: pipelines between queues and files
 """
 
 import contextlib
+import difflib
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
-from querator.extras import MissingExtra, needed
+from querator.extras import Extra, MissingExtra, needed, require
+
+
+class LazyCommand(NamedTuple):
+    """A command that is not loaded: `place` is its module in this package and its name in that
+    module, `summary` its line in the list of commands, `extra` what it needs beyond a client.
+    """
+
+    place: str
+    summary: str
+    extra: Extra | None = None
+
+    @property
+    def line(self) -> str:
+        """The summary, or what is missing."""
+        try:
+            if self.extra is not None:
+                require(self.extra, "it")
+        except MissingExtra as missing:
+            return f"Needs querator[{missing.extra}], which is not installed."
+        return self.summary
+
 
 _COMMANDS: Final = {
-    "serve": "serve:serve",
-    "queue": "queues:queue",
-    "produce": "produce:produce",
-    "lease": "leases:lease",
-    "complete": "leases:complete",
-    "retry": "leases:retry",
-    "extend": "leases:extend",
-    "consume": "consume:consume",
-    "peek": "dead:peek",
-    "dead": "dead:dead",
-    "txn": "transactions:txn",
-    "reader": "readers:reader",
-    "stats": "stats:stats",
-    "cluster": "cluster:cluster",
-    "node": "node:node",
-    "spark": "spark.spark:spark",
-    "verify": "verify:verify",
-    "demo": "demo.demo:demo",
-    "bench": "bench:bench",
+    "serve": LazyCommand("serve:serve", "Run a node until SIGTERM or Ctrl-C.", "server"),
+    "queue": LazyCommand("queues:queue", "Create, show, change and delete queues."),
+    "produce": LazyCommand("produce:produce", "Put items into a queue."),
+    "lease": LazyCommand("leases:lease", "Lease items and show them."),
+    "complete": LazyCommand("leases:complete", "End a lease: the work is done."),
+    "retry": LazyCommand("leases:retry", "End a lease: the work is to be done again."),
+    "extend": LazyCommand("leases:extend", "Extend leases."),
+    "consume": LazyCommand("consume:consume", "Run a command for each item, or print the items."),
+    "peek": LazyCommand("dead:peek", "Show items without leasing them."),
+    "dead": LazyCommand("dead:dead", "Show dead letters and send them back to their queue."),
+    "txn": LazyCommand("transactions:txn", "Show staged batches of a queue, and drop them."),
+    "reader": LazyCommand("readers:reader", "Show readers, and take items back from them."),
+    "stats": LazyCommand("stats:stats", "Show counts, once or repeatedly."),
+    "cluster": LazyCommand("cluster:cluster", "Show the cluster, and repair time."),
+    "node": LazyCommand("node:node", "Hand off, drain, remove, replace or restore a node."),
+    "spark": LazyCommand("spark.spark:spark", "Move items between queues and files with Spark."),
+    "verify": LazyCommand("verify:verify", "Check a data directory by a full scan.", "server"),
+    "demo": LazyCommand("demo.demo:demo", "Push real data through a local cluster.", "server"),
+    "bench": LazyCommand("bench:bench", "Measure a server."),
+    "completion": LazyCommand("completion:completion", "Write the completion for a shell."),
 }
-"""Name of the command → its module in this package and its name in that module."""
 
 _NOT_FOR_SERVE: Final = ("cryptography", "rich")
 """structlog and PySyncObj load these libraries wherever they are installed. `serve` uses nothing of
@@ -67,10 +93,10 @@ them, and they are a sixth of what it would load.
 
 
 class LazyGroup(click.Group):
-    """Commands by name, loaded at their first use."""
+    """Commands by name, loaded at their first use: the help and the completion load none."""
 
-    def __init__(self, *args: Any, table: Mapping[str, str], **kwargs: Any) -> None:
-        """`table` has the form of `_COMMANDS`."""
+    def __init__(self, *args: Any, table: Mapping[str, LazyCommand], **kwargs: Any) -> None:
+        """`table`: the commands by name, in the order of the help."""
         super().__init__(*args, **kwargs)
         self._table = table
 
@@ -80,7 +106,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._table:
             return None
-        module, name = self._table[cmd_name].split(":")
+        module, name = self._table[cmd_name].place.split(":")
         try:
             with (
                 _collector_off(),
@@ -93,6 +119,36 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # click knows only commands that are loaded, and would suggest none.
+        name = args[0]
+        if name not in self._table and name[:1].isalnum() and not ctx.resilient_parsing:
+            near = " or ".join(map(repr, difflib.get_close_matches(name, self._table)))
+            ctx.fail(f"No such command {name!r}.{f' Did you mean {near}?' if near else ''}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.line) for name, lazy in self._table.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        named = [
+            CompletionItem(name, help=lazy.summary)
+            for name, lazy in self._table.items()
+            if name.startswith(incomplete)
+        ]
+        return named + click.Command.shell_complete(self, ctx, incomplete)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader of standard output has ended. What is left in the buffer goes nowhere.
+            sys.stdout = open(os.devnull, "w")
+            raise click.exceptions.Exit(128 + signal.SIGPIPE) from None
+
 
 def _refusal(name: str, missing: MissingExtra) -> click.Command:
     """Stands for a command whose extra is not installed, and accepts every command line of it.
@@ -101,7 +157,6 @@ def _refusal(name: str, missing: MissingExtra) -> click.Command:
 
     @click.command(
         name,
-        short_help=f"Needs querator[{missing.extra}], which is not installed.",
         add_help_option=False,
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
@@ -137,16 +192,34 @@ def _hidden(libraries: tuple[str, ...]) -> Iterator[None]:
             del sys.modules[name]
 
 
+def _show_versions(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    from querator.cli.versions import versions
+
+    for name, version in versions():
+        click.echo(f"{name} {version}")
+    ctx.exit()
+
+
 @click.group(
     cls=LazyGroup, table=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.version_option(package_name="querator", prog_name="querator")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_versions,
+    help="Show the versions of Querator and of the libraries under it.",
+)
 def querator() -> None:
     """A lease queue: acknowledged items are on disk, and each item is under at most one live lease.
 
     Exit codes: 0 done; 1 the command found something wrong, or serve could not start; 2 the command
     line or a setting is wrong; 3 the server refused the request; 4 no server answers; 5 the outcome
-    is unknown; 6 serve was stopped by a failure; 130 and 143 ended by a signal.
+    is unknown; 6 serve was stopped by a failure; 130 and 143 ended by a signal; 141 standard output
+    was closed.
     """
 
 

@@ -17,6 +17,7 @@ from querator.cli.demo.measure import Bars, Latency, latency
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode
 from querator.cli.shared.output import note, write_details, write_json
+from querator.cli.shared.parameters import ABOVE_ZERO, WholeNumber
 from querator.client import Client, Consumer, LeasedBatch, Producer
 from querator.client.errors import LeaseLost
 from querator.model import limits
@@ -74,10 +75,10 @@ class _Books:
     durable: bool = True
 
 
-@click.command(short_help="Measure a server.")
+@click.command()
 @click.option(
     "--items",
-    type=click.IntRange(1, 10_000_000),
+    type=WholeNumber(1, 10_000_000),
     default=100_000,
     show_default=True,
     metavar="N",
@@ -85,7 +86,7 @@ class _Books:
 )
 @click.option(
     "--batch",
-    type=click.IntRange(1, limits.REQUEST_ITEMS_MAX),
+    type=WholeNumber(1, limits.REQUEST_ITEMS_MAX),
     default=100,
     show_default=True,
     metavar="N",
@@ -93,7 +94,7 @@ class _Books:
 )
 @click.option(
     "--delivery",
-    type=click.IntRange(1, limits.REQUEST_ITEMS_MAX),
+    type=WholeNumber(1, limits.REQUEST_ITEMS_MAX),
     default=limits.STREAM_BATCH_ITEMS_DEFAULT,
     show_default=True,
     metavar="N",
@@ -101,7 +102,7 @@ class _Books:
 )
 @click.option(
     "--size",
-    type=click.IntRange(_HEAD.size, limits.PAYLOAD_BYTES_MAX),
+    type=WholeNumber(_HEAD.size, limits.PAYLOAD_BYTES_MAX),
     default=1024,
     show_default=True,
     metavar="BYTES",
@@ -109,7 +110,7 @@ class _Books:
 )
 @click.option(
     "--producers",
-    type=click.IntRange(1, 100),
+    type=WholeNumber(1, 100),
     default=2,
     show_default=True,
     metavar="N",
@@ -117,7 +118,7 @@ class _Books:
 )
 @click.option(
     "--consumers",
-    type=click.IntRange(0, 100),
+    type=WholeNumber(0, 100),
     default=2,
     show_default=True,
     metavar="N",
@@ -125,14 +126,14 @@ class _Books:
 )
 @click.option(
     "--in-flight",
-    type=click.IntRange(1, limits.STREAM_UNANSWERED_MAX),
+    type=WholeNumber(1, limits.STREAM_UNANSWERED_MAX),
     metavar="N",
     help=f"Unanswered requests of each producer; {IN_FLIGHT} unless given, {IN_FLIGHT_MAX} with "
     "--rate.",
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=ABOVE_ZERO,
     metavar="N",
     help=(
         "Offer this many items per second, even if the server does not keep up; default: no limit."
@@ -140,7 +141,7 @@ class _Books:
 )
 @click.option(
     "--partitions",
-    type=click.IntRange(1, 1024),
+    type=WholeNumber(1, 1024),
     default=4,
     show_default=True,
     metavar="N",

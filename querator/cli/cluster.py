@@ -13,18 +13,24 @@ from querator.cli.cluster_views import cluster_view
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode
 from querator.cli.shared.output import console, count, note, write_json, write_picture, write_table
-from querator.cli.shared.parameters import DURATION
+from querator.cli.shared.parameters import DURATION, format_duration, is_given
 from querator.client.values import PartitionTime
 
 
-@click.group(short_help="Show the cluster, and repair time.")
+@click.group()
 def cluster() -> None:
     """Show the state of the cluster, and repair time in its queues."""
 
 
 @cluster.command(short_help="Show nodes, leaders, replicas and problems.")
 @click.option("--watch", is_flag=True, help="Repeat the output; Ctrl-C ends it.")
-@click.option("--interval", type=DURATION, default="1s", show_default=True, help="With --watch.")
+@click.option(
+    "--interval",
+    type=DURATION,
+    default="1s",
+    show_default=True,
+    help="Time between outputs; implies --watch.",
+)
 @click.option("--partitions", is_flag=True, help="Add a line for each partition (always in JSON).")
 @server_options
 @output_option
@@ -44,6 +50,7 @@ def status(
     """
     if interval <= timedelta(0):
         raise click.UsageError("--interval must be more than 0.")
+    watch = watch or is_given(click.get_current_context(), "interval")
 
     async def once() -> bool:
         async with target.cluster() as admin:
@@ -152,7 +159,7 @@ def _write_times(queue: str, found: Sequence[PartitionTime]) -> None:
         click.echo(f"Time is right in all partitions of {queue}.")
         return
     rows = [(one.partition, _off(one), one.leases, one.scheduled, one.expired) for one in found]
-    write_table(("PARTITION", "TIME", "LEASES", "SCHEDULED", "EXPIRED"), rows)
+    write_table(("partition", "time", "leases", "scheduled", "expired"), rows)
     if any(one.ahead > timedelta(0) for one in found):
         note(
             "Where time is ahead: leases that were granted or extended with the wrong time last "
@@ -170,4 +177,4 @@ def _write_times(queue: str, found: Sequence[PartitionTime]) -> None:
 
 
 def _off(one: PartitionTime) -> str:
-    return f"{abs(one.ahead)} {'ahead' if one.ahead > timedelta(0) else 'behind'}"
+    return f"{format_duration(abs(one.ahead))} {'ahead' if one.ahead > timedelta(0) else 'behind'}"

@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
+from rich.table import Table as Grid
 from rich.text import Text
 
 from querator.cli.cluster_views import MAP_NAME, ClusterView, NodeView, PartitionView
-from querator.cli.shared.output import count, make_table
+from querator.cli.shared.output import count
+from querator.cli.shared.tables import FittedTable
 from querator.model.cluster import ClusterPlan
 from querator.model.limits import MIB
 
@@ -22,7 +24,10 @@ def picture(view: ClusterView, *, partitions: bool) -> RenderableType:
     )
     well = "All is well." if not view.problems else f"{count(len(view.problems), 'thing')} to know:"
     parts: list[RenderableType] = [Text(f"{title} {well}")]
-    parts += [Text(f"  - {problem}") for problem in view.problems]
+    problems = Grid.grid(padding=(0, 1, 0, 0))
+    for problem in view.problems:
+        problems.add_row("  -", Text(problem))
+    parts += [problems] if view.problems else []
     parts += [Text(hint) for hint in _hints(view)]
     parts += [Text(), _nodes_table(view), Text()]
     parts.append(_partitions_table(view) if partitions else _queues_table(view))
@@ -46,7 +51,7 @@ def plan_picture(plan: ClusterPlan) -> RenderableType:
         return Text("Everything is where it should be.")
     under_way = sum(move.moving for move in plan.moves)
     title = f"{count(under_way, 'partition')} under way, {len(plan.moves) - under_way:,} to come."
-    table = make_table(
+    table = FittedTable(
         ["partition", "replicas on", "will be on", "led by", "why"],
         [
             [
@@ -63,7 +68,7 @@ def plan_picture(plan: ClusterPlan) -> RenderableType:
 
 
 def _nodes_table(view: ClusterView) -> RenderableType:
-    return make_table(
+    return FittedTable(
         [
             "node",
             "state",
@@ -108,7 +113,7 @@ def _queues_table(view: ClusterView) -> RenderableType:
     rows: dict[tuple[str, str], list[PartitionView]] = {}
     for one in view.partitions:
         rows.setdefault((one.namespace, one.queue), []).append(one)
-    return make_table(
+    return FittedTable(
         ["queue", "partitions", "led by", "replicas", "behind"],
         [
             [
@@ -124,7 +129,7 @@ def _queues_table(view: ClusterView) -> RenderableType:
 
 
 def _partitions_table(view: ClusterView) -> RenderableType:
-    return make_table(
+    return FittedTable(
         ["partition", "leader", "replicas on", "behind"],
         [
             [_whole_name(one), one.leader or "none", _places(one), _lag(one.lag_entries)]

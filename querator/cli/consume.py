@@ -1,9 +1,9 @@
-"""`querator consume`: a command for each item."""
+"""`querator consume`: a command for each item, or the items on standard output."""
 
 import asyncio
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -12,10 +12,21 @@ import click
 from querator.cli.shared.connection import CommandTarget, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.item_command import Ended, run_command
+from querator.cli.shared.item_printer import HELD_BYTES_MAX, HELD_ITEMS_MAX, ItemPrinter
 from querator.cli.shared.output import note
-from querator.cli.shared.parameters import DURATION, format_duration
+from querator.cli.shared.parameters import (
+    DELAY,
+    DURATION,
+    LEASE_TIMEOUT,
+    WholeNumber,
+    format_duration,
+    is_given,
+    option_name,
+)
 from querator.client import Client, Consumer, LeasedItem
+from querator.client.consuming.consumer import PREFETCH_DEFAULT
 from querator.client.errors import LeaseLost
+from querator.model import limits
 
 REJECT_EXIT_CODE = 100
 
@@ -57,18 +68,34 @@ class _Rules:
         return min(doubled, self.retry_delay_max)
 
 
-@click.command(short_help="Run a command for each item.")
+_OF_EXEC = ("concurrency", "reject_exit_code", "retry_delay", "retry_delay_max", "stop_timeout")
+"""Options that have a meaning for a command only."""
+
+
+@click.command()
 @click.argument("queue")
 @click.option(
     "--exec",
     "command",
-    required=True,
     metavar="COMMAND",
-    help="Shell command to run for each item.",
+    help="Shell command to run for each item; without it the items are printed.",
+)
+@click.option(
+    "--complete",
+    "completes",
+    is_flag=True,
+    help="Complete each item when it has been printed.",
+)
+@click.option(
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Printed items: the payload and a line end, or one JSON document on each line.",
 )
 @click.option(
     "--concurrency",
-    type=click.IntRange(1, 1_000),
+    type=WholeNumber(1, 1_000),
     default=1,
     show_default=True,
     metavar="N",
@@ -76,7 +103,7 @@ class _Rules:
 )
 @click.option(
     "--reject-exit-code",
-    type=click.IntRange(1, 255),
+    type=WholeNumber(1, 255),
     default=REJECT_EXIT_CODE,
     show_default=True,
     metavar="N",
@@ -84,24 +111,24 @@ class _Rules:
 )
 @click.option(
     "--retry-delay",
-    type=DURATION,
+    type=DELAY,
     default="1s",
     show_default=True,
     help="Delay after the first attempt; it doubles with each attempt.",
 )
 @click.option(
     "--retry-delay-max",
-    type=DURATION,
+    type=DELAY,
     default="5m",
     show_default=True,
     help="Limit of the delay.",
 )
 @click.option(
     "--lease-timeout",
-    type=DURATION,
+    type=LEASE_TIMEOUT,
     help="Default: the item's or the queue's. Leases are extended while the command runs.",
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N items.")
+@click.option("--limit", type=WholeNumber(min=1), metavar="N", help="End after N items.")
 @click.option(
     "--idle-exit", type=DURATION, help="End when no item came for this time; default: never."
 )
@@ -115,7 +142,9 @@ class _Rules:
 @server_options
 def consume(
     queue: str,
-    command: str,
+    command: str | None,
+    completes: bool,
+    output: str,
     concurrency: int,
     reject_exit_code: int,
     retry_delay: timedelta,
@@ -126,15 +155,21 @@ def consume(
     stop_timeout: timedelta,
     target: CommandTarget,
 ) -> None:
-    """Run COMMAND for each item of QUEUE.
+    """Run COMMAND for each item of QUEUE, or print the items.
 
-    The payload is on standard input. The environment has QUERATOR_ITEM_ID, QUERATOR_LEASE_ID,
-    QUERATOR_ATTEMPT, QUERATOR_QUEUE, QUERATOR_KIND, QUERATOR_ENCODING, QUERATOR_REFERENCE,
-    QUERATOR_KEY, QUERATOR_GROUP and QUERATOR_ATTRIBUTES (a JSON object).
+    COMMAND has the payload on standard input. Its environment has QUERATOR_ITEM_ID,
+    QUERATOR_LEASE_ID, QUERATOR_ATTEMPT, QUERATOR_QUEUE, QUERATOR_KIND, QUERATOR_ENCODING,
+    QUERATOR_REFERENCE, QUERATOR_KEY, QUERATOR_GROUP and QUERATOR_ATTRIBUTES (a JSON object).
 
     Exit code 0 completes the item. The exit code of --reject-exit-code makes the item a dead
     letter. After any other exit code the item is retried later; its error is the end of the
     command's standard error.
+
+    Without --exec, items are printed in the order in which they are leased. With --complete, an
+    item is completed when it has been written. For work that must not be lost use --exec: a reader
+    of the output that fails has no second chance. Without --complete, items stay leased until the
+    command ends, which it does at 10,000 items or 64 MiB; then all are given back to their places,
+    and the attempt does not count. `querator peek` shows items without leasing them.
 
     After Ctrl-C or SIGTERM no further item is begun. Running commands may finish within
     --stop-timeout. Then they are ended, and their items return to their places in the queue. A
@@ -143,9 +178,16 @@ def consume(
     \b
     Examples:
       querator consume mail --exec 'sendmail -t'
-      querator consume images --exec './thumbnail "$QUERATOR_REFERENCE"' --concurrency 4
-      querator consume mail --exec cat --limit 1
+      querator consume images --exec './scale "$QUERATOR_KEY"' --concurrency 4
+      querator consume mail --complete --limit 1
+      querator consume mail --complete --output json --idle-exit 5s > mail.jsonl
     """
+    if command is None:
+        _check_given(_OF_EXEC, "is for --exec COMMAND")
+        printer = ItemPrinter(output == "json", completes, limit)
+        _print_items(target, queue, printer, lease_timeout, idle_exit)
+        return
+    _check_given(("completes", "output"), "is for printed items: leave out --exec")
     rules = _Rules(
         command=command,
         queue=queue,
@@ -178,6 +220,47 @@ def consume(
         note(f"{tally}.")
 
 
+def _check_given(names: tuple[str, ...], problem: str) -> None:
+    """Raises UsageError for an option among `names` that is on the command line."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        if option.name in names and is_given(context, option.name):
+            raise click.UsageError(f"{option_name(option)} {problem}.")
+
+
+def _print_items(
+    target: CommandTarget,
+    queue: str,
+    printer: ItemPrinter,
+    lease_timeout: timedelta | None,
+    idle_exit: timedelta | None,
+) -> None:
+    wanted = PREFETCH_DEFAULT if printer.completes else HELD_ITEMS_MAX
+    prefetch = min(wanted, printer.limit or wanted)
+
+    async def main(client: Client) -> None:
+        await client.get_queue(queue)
+        consumer = client.consumer(
+            queue,
+            prefetch_items=prefetch,
+            # What is held must not use up the credit before the printer stops.
+            prefetch_bytes=2 * HELD_BYTES_MAX,
+            batch_items=min(limits.STREAM_BATCH_ITEMS_DEFAULT, prefetch),
+            lease_timeout=lease_timeout,
+            idle_timeout=idle_exit,
+        )
+        async with consumer:
+            with _noticed(lambda _number: consumer.stop()):
+                await printer.run(consumer)
+
+    try:
+        target.run(main)
+        if printer.broken is not None:
+            raise printer.broken
+    finally:
+        note(f"{printer}.")
+
+
 async def _run_until_signal(
     consumer: Consumer,
     rules: _Rules,
@@ -197,7 +280,7 @@ async def _run_until_signal(
         await _settle(item, ended, rules, tally)
 
     signals: asyncio.Queue[int] = asyncio.Queue()
-    with _noticed(signals):
+    with _noticed(signals.put_nowait):
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(consumer.run(handle, concurrency=concurrency))
             stopping = tasks.create_task(_stop(signals, consumer, running, stop_timeout))
@@ -206,10 +289,11 @@ async def _run_until_signal(
 
 
 @contextlib.contextmanager
-def _noticed(signals: "asyncio.Queue[int]") -> Iterator[None]:
+def _noticed(notice: Callable[[int], None]) -> Iterator[None]:
+    """Within the block, `notice` is called with each SIGINT and SIGTERM."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, signals.put_nowait, number)
+        loop.add_signal_handler(number, notice, number)
     try:
         yield
     finally:

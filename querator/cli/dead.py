@@ -1,6 +1,7 @@
 """`querator peek` and `querator dead`: items without leases, and dead letters."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
 
 import click
 
@@ -10,15 +11,28 @@ from querator.cli.shared.connection import (
     server_options,
     stale_option,
 )
-from querator.cli.shared.output import count, note, write_json, write_table
-from querator.cli.shared.parameters import ITEM_ID
+from querator.cli.shared.failures import Failure
+from querator.cli.shared.output import (
+    count,
+    note,
+    width,
+    write_json,
+    write_json_lines,
+    write_lines,
+)
+from querator.cli.shared.parameters import ITEM_ID, WholeNumber
+from querator.cli.shared.tables import Column, TableStream
+from querator.cli.shared.texts import instant_text
 from querator.cli.shared.views import peeked_view, preview
 from querator.client import Client, ItemId
 from querator.client.values import ItemState, PeekedItem
 
+_PIECE_ITEMS = 500
+"""Items that are written at once."""
+
 _limit_option = click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     default=20,
     show_default=True,
     metavar="N",
@@ -26,7 +40,7 @@ _limit_option = click.option(
 )
 
 
-@click.command(short_help="Show items without leasing them.")
+@click.command()
 @click.argument("queue")
 @click.option(
     "--state",
@@ -50,33 +64,38 @@ def peek(
       querator peek mail --state scheduled --limit 100
     """
     wanted = None if state is None else ItemState[state.upper()]
-    items = _collect(
+    listing = _Listing(_ITEM_COLUMNS, _item_row, as_json=as_json)
+    shown = listing.show(
         target, lambda client: client.peek(queue, state=wanted, limit=limit, stale=stale)
     )
-    if as_json:
-        for peeked in items:
-            write_json(peeked_view(peeked))
-        return
-    if not items:
+    if not shown and not as_json:
         note("No such items." if state else "The queue is empty.")
-        return
-    write_table(
-        ("item", "state", "attempt", "due", "lease", "kind", "reference", "payload"),
-        (
-            (
-                str(peeked.id),
-                peeked.state.name.lower(),
-                peeked.attempt,
-                peeked.due_at and peeked.due_at.isoformat(timespec="seconds"),
-                peeked.lease_id,
-                peeked.item.kind,
-                peeked.item.reference,
-                preview(peeked.item.payload),
-            )
-            for peeked in items
-        ),
+    _note_more(shown, limit, as_json=as_json)
+
+
+_ITEM_COLUMNS: Final = (
+    "item",
+    "state",
+    "attempt",
+    "due",
+    "lease",
+    "kind",
+    "reference",
+    Column("payload", cut=True),
+)
+
+
+def _item_row(peeked: PeekedItem) -> tuple[object, ...]:
+    return (
+        str(peeked.id),
+        peeked.state.name.lower(),
+        peeked.attempt,
+        peeked.due_at and instant_text(peeked.due_at),
+        peeked.lease_id,
+        peeked.item.kind,
+        peeked.item.reference,
+        preview(peeked.item.payload),
     )
-    _note_more(items, limit)
 
 
 @click.group()
@@ -98,31 +117,38 @@ def list_dead(queue: str, limit: int, target: CommandTarget, as_json: bool) -> N
     Example:
       querator dead list mail
     """
-    items = _collect(target, lambda client: client.dead_letters(queue, limit=limit))
-    if as_json:
-        for peeked in items:
-            write_json(peeked_view(peeked))
-        return
-    if not items:
+    listing = _Listing(_LETTER_COLUMNS, _letter_row, as_json=as_json)
+    shown = listing.show(target, lambda client: client.dead_letters(queue, limit=limit))
+    if not shown and not as_json:
         note("No dead letters.")
-        return
-    write_table(
-        ("item", "from", "reason", "attempts", "died", "last error", "payload"),
-        (
-            (
-                str(peeked.id),
-                peeked.dead_letter
-                and f"{peeked.dead_letter.origin_queue} {peeked.dead_letter.origin_id}",
-                peeked.dead_letter and peeked.dead_letter.reason.name.lower(),
-                peeked.dead_letter and peeked.dead_letter.attempts,
-                peeked.dead_letter and peeked.dead_letter.died_at.isoformat(timespec="seconds"),
-                peeked.dead_letter and preview(_last(peeked.dead_letter.errors)),
-                preview(peeked.item.payload),
-            )
-            for peeked in items
-        ),
+    _note_more(shown, limit, as_json=as_json)
+
+
+_LETTER_COLUMNS: Final = (
+    "item",
+    "from",
+    "reason",
+    "attempts",
+    "died",
+    Column("last error", cut=True),
+    Column("payload", cut=True),
+)
+
+
+def _letter_row(peeked: PeekedItem) -> tuple[object, ...]:
+    letter = peeked.dead_letter
+    payload = preview(peeked.item.payload)
+    if letter is None:
+        return (str(peeked.id), "", "", "", "", "", payload)
+    return (
+        str(peeked.id),
+        f"{letter.origin_queue} {letter.origin_id}",
+        letter.reason.name.lower(),
+        letter.attempts,
+        instant_text(letter.died_at),
+        preview(letter.errors[-1]) if letter.errors else "",
+        payload,
     )
-    _note_more(items, limit)
 
 
 @dead.command(short_help="Send dead letters back to their queue.")
@@ -148,25 +174,58 @@ def redrive(
         return await client.redrive(queue, items)
 
     redriven = target.run(main)
+    wanted = len(set(items))
     if as_json:
         write_json({"redriven": redriven})
-    else:
+    elif redriven or not wanted:
         click.echo(f"{count(redriven, 'dead letter')} on the way back to {queue}.")
+    if redriven < wanted:
+        which = "It is" if wanted == 1 else f"{wanted - redriven:,} of {wanted:,} are"
+        raise Failure(f"{which} not among the dead letters of {queue}: querator dead list {queue}")
 
 
-def _collect(
-    target: CommandTarget, items: Callable[[Client], AsyncIterator[PeekedItem]]
-) -> list[PeekedItem]:
-    async def main(client: Client) -> list[PeekedItem]:
-        return [item async for item in items(client)]
+class _Listing:
+    """Items as a table or as lines of JSON, written while they come."""
 
-    return target.run(main)
+    def __init__(
+        self,
+        columns: Sequence[str | Column],
+        row: Callable[[PeekedItem], tuple[object, ...]],
+        *,
+        as_json: bool,
+    ) -> None:
+        self._table = TableStream(columns, width())
+        self._row = row
+        self._as_json = as_json
+
+    def show(
+        self, target: CommandTarget, items: Callable[[Client], AsyncIterator[PeekedItem]]
+    ) -> int:
+        """Shows all items, and returns their number."""
+
+        async def main(client: Client) -> int:
+            shown = 0
+            piece: list[PeekedItem] = []
+            async for item in items(client):
+                piece.append(item)
+                if len(piece) == _PIECE_ITEMS:
+                    self._write(piece)
+                    piece = []
+                shown += 1
+            self._write(piece)
+            return shown
+
+        return target.run(main)
+
+    def _write(self, items: list[PeekedItem]) -> None:
+        if not items:
+            return
+        if self._as_json:
+            write_json_lines(map(peeked_view, items))
+        else:
+            write_lines(self._table.lines(map(self._row, items)))
 
 
-def _last(errors: tuple[str, ...]) -> str:
-    return errors[-1] if errors else ""
-
-
-def _note_more(items: list[PeekedItem], limit: int) -> None:
-    if len(items) == limit:
+def _note_more(shown: int, limit: int, *, as_json: bool) -> None:
+    if shown == limit and not as_json:
         note(f"The first {limit:,}; there may be more: --limit.")

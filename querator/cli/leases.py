@@ -8,7 +8,17 @@ import click
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import count, note, write_json, write_table
-from querator.cli.shared.parameters import DURATION, INSTANT, ITEM_ID, format_duration
+from querator.cli.shared.parameters import (
+    DELAY,
+    INSTANT,
+    ITEM_ID,
+    LEASE_TIMEOUT,
+    WAIT,
+    WholeNumber,
+    format_duration,
+)
+from querator.cli.shared.tables import Column
+from querator.cli.shared.texts import instant_text
 from querator.cli.shared.views import ExtendView, SettleView, leased_view, milliseconds, preview
 from querator.client import Client, ItemId, LeasedItem
 from querator.client.values import ExtendOutcome, LeaseRef, SettleOutcome
@@ -16,26 +26,26 @@ from querator.model import limits
 from querator.model.ids import parse_lease_id
 
 
-@click.command(short_help="Lease items and show them.")
+@click.command()
 @click.argument("queue")
 @click.option(
     "--max-items",
-    type=click.IntRange(1, limits.REQUEST_ITEMS_MAX),
+    type=WholeNumber(1, limits.REQUEST_ITEMS_MAX),
     default=1,
     show_default=True,
     metavar="N",
     help="Most items to lease.",
 )
 @click.option(
-    "--wait", type=DURATION, default="0", help="How long to wait for the first item; up to 15m."
+    "--wait", type=WAIT, default="0", help="How long to wait for the first item; up to 15m."
 )
 @click.option(
-    "--lease-timeout", type=DURATION, help="1s to 24h; default: the item's or the queue's."
+    "--lease-timeout", type=LEASE_TIMEOUT, help="1s to 24h; default: the item's or the queue's."
 )
 @click.option("--client-id", help="Client id of the leases; default: a random one.")
 @click.option(
     "--max-bytes",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="Most bytes of the items; default: 3 MiB.",
 )
@@ -77,7 +87,15 @@ def lease(
             write_json(leased_view(item))
     elif items:
         write_table(
-            ("item", "lease", "attempt", "ends in", "kind", "reference", "payload"),
+            (
+                "item",
+                "lease",
+                "attempt",
+                "ends in",
+                "kind",
+                "reference",
+                Column("payload", cut=True),
+            ),
             (
                 (
                     str(item.id),
@@ -95,7 +113,7 @@ def lease(
         note("Nothing is ready.")
 
 
-@click.command(short_help="End a lease: the work is done.")
+@click.command()
 @click.argument("queue")
 @click.argument("lease_id")
 @click.argument("items", nargs=-1, type=ITEM_ID, metavar="[ITEM]...")
@@ -121,11 +139,11 @@ def complete(
     _write_settled(target.run(main), "completed", as_json=as_json)
 
 
-@click.command(short_help="End a lease: the work is to be done again.")
+@click.command()
 @click.argument("queue")
 @click.argument("lease_id")
 @click.argument("items", nargs=-1, type=ITEM_ID, metavar="[ITEM]...")
-@click.option("--delay", type=DURATION, help="Not leased again before this time has passed.")
+@click.option("--delay", type=DELAY, help="Not leased again before this time has passed.")
 @click.option("--at", "retry_at", type=INSTANT, help="Not leased again before this instant.")
 @click.option("--error", default="", help="Text of the error; kept with the item.")
 @click.option("--dead", is_flag=True, help="Make dead letters of the items.")
@@ -178,11 +196,13 @@ def retry(
     _write_settled(target.run(main), verb, as_json=as_json)
 
 
-@click.command(short_help="Extend leases.")
+@click.command()
 @click.argument("queue")
 @click.argument("lease_ids", nargs=-1, metavar="[LEASE_ID]...")
 @click.option("--client-id", help="Extend all leases of this client, instead of LEASE_ID.")
-@click.option("--lease-timeout", type=DURATION, help="New timeout, from now; default: the queue's.")
+@click.option(
+    "--lease-timeout", type=LEASE_TIMEOUT, help="New timeout, from now; default: the queue's."
+)
 @server_options
 @output_option
 def extend(
@@ -225,7 +245,7 @@ def extend(
             (
                 outcome.lease_id,
                 format_duration(outcome.remaining),
-                outcome.deadline.isoformat(timespec="milliseconds"),
+                instant_text(outcome.deadline),
             )
             for outcome in outcomes
         ),

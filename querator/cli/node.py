@@ -12,7 +12,7 @@ from querator.cli.shared.output import count, note, write_json
 from querator.extras import needed
 
 
-@click.group(short_help="Hand off, drain, remove, replace or restore a node.")
+@click.group()
 def node() -> None:
     """Hand off, drain, remove, replace or restore a node.
 

@@ -1,8 +1,7 @@
-"""`querator produce`: items from arguments, lines, JSON lines or CSV."""
+"""`querator produce`: items from arguments, files, lines, JSON lines or CSV."""
 
 import asyncio
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,27 +19,37 @@ from querator.cli.shared.connection import CommandTarget, output_option, server_
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.feed import Feed
 from querator.cli.shared.output import console, count, note, write_json
-from querator.cli.shared.parameters import ATTRIBUTE, DURATION, INSTANT
+from querator.cli.shared.parameters import (
+    ABOVE_ZERO,
+    ATTRIBUTE,
+    DELAY,
+    EXPIRE_TIMEOUT,
+    INSTANT,
+    LEASE_TIMEOUT,
+)
 from querator.cli.shared.sources import (
     CsvColumns,
     InputLine,
     SourceError,
+    read_arguments,
     read_csv,
+    read_files,
     read_json_lines,
     read_lines,
 )
+from querator.cli.shared.wording import field_name, in_words
 from querator.client import Client, Item, Priority, Producer
 from querator.client.errors import RequestError
 from querator.client.values import ProducedItem
 from querator.model.errors import ERRORS, ErrorCode
 
 PROBLEMS_SHOWN_MAX = 20
-_REQUEST_PLACE = re.compile(r"\bitems\[\d+\]\.")
+_Source = Callable[[], Iterator[InputLine]]
 _ITEM_AT_FAULT = {ErrorCode.INVALID_ARGUMENT, ErrorCode.LIMIT_EXCEEDED, ErrorCode.ITEM_TOO_LARGE}
 
 
 class ProduceView(msgspec.Struct, frozen=True):
-    """`ids` are present only if the payloads were arguments; they include `duplicates`."""
+    """`ids` are present only if the payloads were arguments or files; they include `duplicates`."""
 
     produced: int
     duplicates: int
@@ -52,25 +61,29 @@ class ProduceView(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Tally:
+    template: Item
+    """What the options say of all items."""
     produced: int = 0
     duplicates: int = 0
     refused: int = 0
     failure: RequestError | None = None
     """The failure that ends the run; it is not the fault of one item."""
-    failed_line: int = 0
+    failed: InputLine | None = None
     """The first line that `failure` affects."""
+    work: asyncio.Timeout | None = None
+    """Of all lines that are being produced."""
     ids: list[str] = field(default_factory=list)
     keep_ids: bool = False
 
-    def refuse(self, line: int, reason: str) -> None:
+    def refuse(self, line: InputLine, reason: str) -> None:
         self.refused += 1
         if self.refused <= PROBLEMS_SHOWN_MAX:
-            note(f"line {line}: {reason}")
+            note(f"{line.place}: {reason}")
         elif self.refused == PROBLEMS_SHOWN_MAX + 1:
             note("Further refused lines are only counted.")
 
-    def settle(self, line: int, future: "asyncio.Future[ProducedItem]") -> None:
-        if future.cancelled():
+    def settle(self, line: InputLine, future: "asyncio.Future[ProducedItem]") -> None:
+        if future.cancelled() or self.option_failed:
             return
         error = future.exception()
         if error is None:
@@ -79,16 +92,44 @@ class _Tally:
             self.duplicates += item.duplicate
             if self.keep_ids:
                 self.ids.append(str(item))
-        elif isinstance(error, RequestError) and error.code in _ITEM_AT_FAULT:
-            # The item's index in its request is of no use to the user.
-            self.refuse(line, _REQUEST_PLACE.sub("", error.message))
-        elif isinstance(error, RequestError) and (self.failure is None or line < self.failed_line):
-            self.failure, self.failed_line = error, line
+        elif not isinstance(error, RequestError):
+            return
+        elif error.code in _ITEM_AT_FAULT and self._is_of_option(line, error):
+            self.failure, self.failed = error, None
+            assert self.work is not None
+            self.work.reschedule(0)
+        elif error.code in _ITEM_AT_FAULT:
+            delayed = line.item is not None and line.item.delay is not None
+            name = "delay" if delayed and field_name(error) == "enqueue_at" else ""
+            self.refuse(line, in_words(error, of_option=False, name=name))
+        elif self.failed is None or line.number < self.failed.number:
+            self.failure, self.failed = error, line
+
+    @property
+    def option_failed(self) -> bool:
+        """Whether an option is at fault: all lines would be refused."""
+        return self.failure is not None and self.failed is None
+
+    def _is_of_option(self, line: InputLine, error: RequestError) -> bool:
+        """Whether the value at fault is that of an option: then all items have it."""
+        name = field_name(error)
+        names = ("delay", "enqueue_at") if name == "enqueue_at" else (name,)
+        return any(
+            (value := getattr(self.template, one, None)) and getattr(line.item, one) == value
+            for one in names
+        )
 
 
-@click.command(short_help="Put items into a queue.")
+@click.command()
 @click.argument("queue")
 @click.argument("payloads", nargs=-1, metavar="[PAYLOAD]...")
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="The whole FILE is one item; - is standard input. May be repeated.",
+)
 @click.option("--json-lines", is_flag=True, help="Standard input has a JSON object on each line.")
 @click.option(
     "--csv",
@@ -112,7 +153,8 @@ class _Tally:
 @click.option(
     "--key",
     default="",
-    help="Ordering key: items with the same key go to one partition, and keep their order there.",
+    help="Ordering key: items with the same key go to one partition; with --ordered they are "
+    "leased in the order of the input.",
 )
 @click.option("--group", default="", help="Fair-share group; stored with the item, without effect.")
 @click.option(
@@ -127,17 +169,19 @@ class _Tally:
     multiple=True,
     help="An attribute of the item; may be repeated.",
 )
-@click.option("--delay", type=DURATION, help="Not leased before this time has passed.")
+@click.option("--delay", type=DELAY, help="Not leased before this time has passed.")
 @click.option("--at", "enqueue_at", type=INSTANT, help="Not leased before this instant.")
 @click.option(
-    "--expire-timeout", type=DURATION, help="The item expires if it is not leased in this time."
+    "--expire-timeout",
+    type=EXPIRE_TIMEOUT,
+    help="The item expires if it is not leased in this time.",
 )
-@click.option("--lease-timeout", type=DURATION, help="How long a lease of the item lasts.")
+@click.option("--lease-timeout", type=LEASE_TIMEOUT, help="How long a lease of the item lasts.")
 @click.option(
     "--dedup-key",
     default="",
     help=(
-        "For one PAYLOAD: it is stored once in the queue's dedup window, even if the command is "
+        "For one item: it is stored once in the queue's dedup window, even if the command is "
         "repeated."
     ),
 )
@@ -147,10 +191,15 @@ class _Tally:
     metavar="TEXT",
     help="The dedup key of line N is TEXT:N, so that a load can be repeated after a failure.",
 )
-@click.option("--ordered", is_flag=True, help="Keep the order: all items go to one partition.")
+@click.option(
+    "--ordered",
+    is_flag=True,
+    help="Keep the order: of the items of each key, and of all items without a key, which go to "
+    "one partition.",
+)
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=ABOVE_ZERO,
     metavar="N",
     help="At most N items per second.",
 )
@@ -159,6 +208,7 @@ class _Tally:
 def produce(
     queue: str,
     payloads: tuple[str, ...],
+    files: tuple[str, ...],
     json_lines: bool,
     csv_file: str | None,
     dedup_prefix: str,
@@ -168,7 +218,10 @@ def produce(
     as_json: bool,
     **fields: object,
 ) -> None:
-    """Put items into QUEUE: each PAYLOAD, or each line of standard input.
+    """Put items into QUEUE: each PAYLOAD, each --file, or each line of standard input.
+
+    A payload of several lines comes from a file, or from standard input with --file -. Without
+    PAYLOAD and --file each line of standard input is an item, and blank lines are left out.
 
     Every item is durable when the command ends. Refused lines are counted and reported on standard
     error, and the other lines are produced; then the exit code is 1.
@@ -184,23 +237,30 @@ def produce(
     Examples:
       querator produce mail 'hello' 'and again'
       querator produce mail --delay 5m --kind reminder 'later'
+      querator produce mail --file letter.eml --file other.eml
+      ./report | querator produce mail --file -
       seq 1000 | querator produce numbers --rate 100
-      querator produce flights --csv flights.csv --kind-column carrier --key-column tailnum
-      echo '{"payload": {"to": "ann"}, "kind": "email"}' | querator produce mail --json-lines
+      querator produce flights --csv flights.csv --key-column tailnum
+      echo '{"payload": {"to": "ann"}}' | querator produce mail --json-lines
     """
     columns = _columns(fields)
-    if (csv_file is not None) + json_lines + bool(payloads) > 1:
-        raise click.UsageError("Give only one of payloads, --json-lines and --csv.")
+    if (csv_file is not None) + json_lines + bool(payloads) + bool(files) > 1:
+        raise click.UsageError("Give only one of payloads, --file, --json-lines and --csv.")
     if csv_file is None and columns != CsvColumns():
         raise click.UsageError("Column options need --csv FILE.")
     dedup_key = fields.pop("dedup_key")
-    if dedup_key and len(payloads) != 1:
-        raise click.UsageError("--dedup-key is for one PAYLOAD; for many use --dedup-prefix.")
+    _check_single(payloads, files, str(dedup_key))
     template = msgspec.structs.replace(_template(fields), dedup_key=str(dedup_key))
-    source = _source(payloads, json_lines, csv_file, columns, template)
+    source: _Source
+    if payloads:
+        source = partial(read_arguments, payloads, template)
+    elif files:
+        source = partial(read_files, files, _stdin, template)
+    else:
+        source = _line_source(json_lines, csv_file, columns, template)
     if dedup_prefix:
         source = partial(_with_dedup_keys, source, dedup_prefix)
-    tally = _Tally(keep_ids=bool(payloads))
+    tally = _Tally(template, keep_ids=bool(payloads or files))
     began = time.monotonic()
 
     async def main(client: Client) -> None:
@@ -222,6 +282,15 @@ def produce(
     _report(tally, queue, time.monotonic() - began, as_json=as_json)
     if tally.refused:
         raise click.exceptions.Exit(ExitCode.WRONG)
+
+
+def _check_single(payloads: tuple[str, ...], files: tuple[str, ...], dedup_key: str) -> None:
+    if files.count("-") > 1:
+        raise click.UsageError("Standard input is one item: give --file - once.")
+    if dedup_key and len(payloads) + len(files) != 1:
+        raise click.UsageError(
+            "--dedup-key is for one PAYLOAD or one --file; for many use --dedup-prefix."
+        )
 
 
 def _columns(fields: dict[str, object]) -> CsvColumns:
@@ -269,23 +338,18 @@ def _check_text(text: str) -> None:
         raise click.UsageError(f"{text!r} is not UTF-8.") from None
 
 
-def _source(
-    payloads: tuple[str, ...],
-    json_lines: bool,
-    csv_file: str | None,
-    columns: CsvColumns,
-    template: Item,
-) -> Callable[[], Iterator[InputLine]]:
-    if payloads:
-        return lambda: (
-            InputLine(number, msgspec.structs.replace(template, payload=os.fsencode(payload)))
-            for number, payload in enumerate(payloads, 1)
-        )
-    if csv_file is not None and csv_file != "-":
-        return partial(_csv_lines, Path(csv_file), columns, template)
+def _stdin() -> BinaryIO:
     # sys.stdin.buffer is not used: the interpreter locks it at its end, when the feed's thread may
     # still be in a read.
-    stdin = open(sys.stdin.fileno(), "rb", closefd=False)
+    return open(sys.stdin.fileno(), "rb", closefd=False)
+
+
+def _line_source(
+    json_lines: bool, csv_file: str | None, columns: CsvColumns, template: Item
+) -> _Source:
+    if csv_file is not None and csv_file != "-":
+        return partial(_csv_lines, Path(csv_file), columns, template)
+    stdin = _stdin()
     if stdin.isatty():
         note("Type one item on each line; Ctrl-D ends.")
     if csv_file is not None:
@@ -312,7 +376,7 @@ def _csv_lines(path: Path, columns: CsvColumns, template: Item) -> Iterator[Inpu
         yield from read_csv(tracked, columns, template)
 
 
-def _with_dedup_keys(source: Callable[[], Iterator[InputLine]], prefix: str) -> Iterator[InputLine]:
+def _with_dedup_keys(source: _Source, prefix: str) -> Iterator[InputLine]:
     for line in source():
         if line.item is not None and not line.item.dedup_key:
             item = msgspec.structs.replace(line.item, dedup_key=f"{prefix}:{line.number}")
@@ -323,7 +387,7 @@ def _with_dedup_keys(source: Callable[[], Iterator[InputLine]], prefix: str) -> 
 async def _produce(
     client: Client,
     queue: str,
-    source: Callable[[], Iterator[InputLine]],
+    source: _Source,
     tally: _Tally,
     *,
     ordered: bool,
@@ -331,8 +395,16 @@ async def _produce(
 ) -> None:
     """Fills `tally`. Raises the failure that ended the run, if there is one."""
     try:
-        async with client.producer(queue, ordered=ordered) as producer:
+        async with (
+            client.producer(queue, ordered=ordered) as producer,
+            # It ends when an option fails, without the answers to the lines that are on their way.
+            asyncio.timeout(None) as tally.work,
+        ):
             await _submit_all(producer, source, tally, rate)
+            await producer.flush()
+    except TimeoutError:
+        if not tally.option_failed:
+            raise
     except RequestError as error:
         # On exit the producer raises the first failure, even of lines that are already counted.
         if tally.failure is None and error.code not in _ITEM_AT_FAULT:
@@ -343,7 +415,7 @@ async def _produce(
 
 async def _submit_all(
     producer: Producer,
-    source: Callable[[], Iterator[InputLine]],
+    source: _Source,
     tally: _Tally,
     rate: float | None,
 ) -> None:
@@ -354,7 +426,7 @@ async def _submit_all(
             if tally.failure is not None:
                 return
             if line.item is None:
-                tally.refuse(line.number, line.problem)
+                tally.refuse(line, line.problem)
                 continue
             if rate is not None:
                 # The rate allows no long burst after a slow source.
@@ -362,13 +434,15 @@ async def _submit_all(
                 if (ahead := due - loop.time()) > 0:
                     await asyncio.sleep(ahead)
             future = await producer.submit(line.item)
-            future.add_done_callback(partial(tally.settle, line.number))
+            future.add_done_callback(partial(tally.settle, line))
 
 
 def _explain_stop(tally: _Tally) -> None:
     known = count(tally.produced + tally.duplicates, "item")
-    if tally.failed_line:
-        note(f"Stopped: {known} acknowledged; line {tally.failed_line} is the first that is not.")
+    if tally.option_failed:
+        return
+    if tally.failed is not None:
+        note(f"Stopped: {known} acknowledged; {tally.failed.place} is the first that is not.")
     elif tally.produced:
         note(f"Stopped: {known} acknowledged.")
     if tally.failure is not None and ERRORS[tally.failure.code].retriable and tally.produced:

@@ -1,13 +1,22 @@
 """`querator queue`: create, list, info, update, delete, give-up."""
 
 import sys
+from datetime import timedelta
 from typing import Any
 
 import click
 
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.output import count, note, write_details, write_json, write_table
-from querator.cli.shared.parameters import DURATION, format_duration
+from querator.cli.shared.parameters import (
+    EXPIRE_TIMEOUT,
+    LEASE_TIMEOUT,
+    DurationType,
+    WholeNumber,
+    format_duration,
+)
+from querator.cli.shared.tables import Column
+from querator.cli.shared.texts import instant_text
 from querator.cli.shared.views import queue_view
 from querator.client import Client, GivenUp, QueueInfo
 from querator.model import limits
@@ -24,7 +33,7 @@ def _settings_options(command: Any) -> Any:
     for option in (
         click.option(
             "--partitions",
-            type=click.IntRange(1, limits.PARTITIONS_MAX),
+            type=WholeNumber(1, limits.PARTITIONS_MAX),
             metavar="N",
             help="Number of partitions; default at creation: 1.",
         ),
@@ -39,13 +48,13 @@ def _settings_options(command: Any) -> Any:
         ),
         click.option(
             "--partition-items-max",
-            type=click.IntRange(min=0),
+            type=WholeNumber(min=0),
             metavar="N",
             help="Most items that one partition holds; 0: no limit.",
         ),
         click.option(
             "--dedup-window",
-            type=DURATION,
+            type=DurationType(most_ms=limits.DEDUP_WINDOW_MS_MAX),
             help="How long dedup keys and outcomes of producers are remembered; up to 7d.",
         ),
         click.option(
@@ -56,17 +65,19 @@ def _settings_options(command: Any) -> Any:
         ),
         click.option(
             "--max-attempts",
-            type=click.IntRange(0, limits.ATTEMPTS_MAX),
+            type=WholeNumber(0, limits.ATTEMPTS_MAX),
             metavar="N",
             help="How many times an item is leased before it dies; default at creation: "
             f"{limits.ATTEMPTS_DEFAULT}; 0: no limit.",
         ),
         click.option(
             "--expire-timeout",
-            type=DURATION,
+            type=EXPIRE_TIMEOUT,
             help="Items that are not leased in this time expire; 0: never.",
         ),
-        click.option("--lease-timeout", type=DURATION, help="How long a lease lasts; 1s to 24h."),
+        click.option(
+            "--lease-timeout", type=LEASE_TIMEOUT, help="How long a lease lasts; 1s to 24h."
+        ),
     ):
         command = option(command)
     return command
@@ -91,7 +102,7 @@ def create(name: str, target: CommandTarget, as_json: bool, **settings: Any) -> 
     Examples:
       querator queue create mail
       querator queue create mail-dead --max-attempts 0
-      querator queue create mail --partitions 4 --max-attempts 5 --dead-queue mail-dead
+      querator queue create mail --partitions 4 --dead-queue mail-dead
     """
 
     async def main(client: Client) -> QueueInfo:
@@ -100,10 +111,14 @@ def create(name: str, target: CommandTarget, as_json: bool, **settings: Any) -> 
     info = target.run(main)
     if as_json:
         write_json(queue_view(info))
-    else:
-        click.echo(
-            f"Created queue {info.name}." if info.created else f"Queue {info.name} was there."
-        )
+        return
+    click.echo(f"Created queue {info.name}." if info.created else f"Queue {info.name} was there.")
+    write_details(
+        (name, value) for name, value in _details(info) if name not in _NOT_AT_CREATION and value
+    )
+
+
+_NOT_AT_CREATION = {"queue", "state", "settings version", "created"}
 
 
 @queue.command("list")
@@ -122,7 +137,15 @@ def list_queues(target: CommandTarget, as_json: bool) -> None:
         click.echo("No queues. Create one with: querator queue create NAME", err=True)
     else:
         write_table(
-            ("queue", "state", "partitions", "lease", "attempts", "dead queue", "description"),
+            (
+                "queue",
+                "state",
+                "partitions",
+                "lease",
+                "attempts",
+                "dead queue",
+                Column("description", cut=True),
+            ),
             (
                 (
                     info.name,
@@ -155,24 +178,31 @@ def _write_queue(info: QueueInfo, *, as_json: bool) -> None:
     if as_json:
         write_json(queue_view(info))
         return
-    write_details(
-        (
-            ("queue", info.name),
-            ("namespace", info.namespace),
-            ("state", info.state.lower()),
-            ("partitions", _partitions(info)),
-            ("lease timeout", format_duration(info.lease_timeout)),
-            ("expire timeout", format_duration(info.expire_timeout)),
-            ("max attempts", info.max_attempts or "no limit"),
-            ("dead queue", info.dead_queue or "none"),
-            ("dedup window", format_duration(info.dedup_window)),
-            ("items per partition", info.partition_items_max or "no limit"),
-            ("replicas", info.replicas or "three, or as many as there are nodes"),
-            ("description", info.description),
-            ("settings version", info.settings_version),
-            ("created", info.created_at.isoformat(timespec="seconds")),
-        )
+    write_details(_details(info))
+
+
+def _details(info: QueueInfo) -> tuple[tuple[str, object], ...]:
+    """The settings in the units of the options, and what they mean where it is not plain."""
+    return (
+        ("queue", info.name),
+        ("namespace", info.namespace),
+        ("state", info.state.lower()),
+        ("partitions", _partitions(info)),
+        ("lease timeout", format_duration(info.lease_timeout)),
+        ("expire timeout", _or_never(info.expire_timeout)),
+        ("max attempts", info.max_attempts or "no limit"),
+        ("dead queue", info.dead_queue or "none: dead letters are dropped and counted"),
+        ("dedup window", format_duration(info.dedup_window)),
+        ("items per partition", info.partition_items_max or "no limit"),
+        ("replicas", info.replicas or "three, or as many as there are nodes"),
+        ("description", info.description),
+        ("settings version", info.settings_version),
+        ("created", instant_text(info.created_at)),
     )
+
+
+def _or_never(duration: timedelta | None) -> str:
+    return format_duration(duration) if duration else "never"
 
 
 def _partitions(info: QueueInfo) -> str:
@@ -188,7 +218,7 @@ def _partitions(info: QueueInfo) -> str:
 @_settings_options
 @click.option(
     "--expected-version",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=0,
     metavar="N",
     help="Refuse unless this is the current settings version (see `queue info`).",
@@ -291,7 +321,7 @@ def _write_damage(name: str, found: GivenUp) -> None:
         click.echo(f"{name} has no known block that cannot be repaired.")
         return
     write_table(
-        ("PARTITION", "BLOCK", "ITEMS", "KEPT", "LOST", "NODE", "WHY"),
+        ("partition", "block", "items", "kept", "lost", "node", "why"),
         [
             (one.partition, one.first_seq, one.items, one.kept, one.lost, one.node, one.reason)
             for one in found.blocks

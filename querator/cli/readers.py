@@ -1,6 +1,5 @@
 """`querator reader`: readers of queues, and their named batches."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -12,7 +11,8 @@ from querator.cli.shared.connection import (
     stale_option,
 )
 from querator.cli.shared.output import count, note, write_json, write_table
-from querator.cli.shared.parameters import format_duration
+from querator.cli.shared.parameters import WholeNumber
+from querator.cli.shared.texts import age_text
 from querator.client import Client
 from querator.client.readers import Reader, Released
 
@@ -78,21 +78,14 @@ def _row(name: str, one: Reader) -> list[object]:
     return [
         name,
         one.epoch,
-        _age(one.opened_at),
-        _age(one.advanced_at),
+        age_text(one.opened_at),
+        age_text(one.advanced_at),
         sum(part.ready for part in one.partitions),
         len(batches),
         sum(batch.count for batch in batches),
-        _age(min((batch.opened_at for batch in batches), default=None)),
+        age_text(min((batch.opened_at for batch in batches), default=None)),
         max((batch.replays for batch in batches), default=""),
     ]
-
-
-def _age(at: datetime | None) -> str:
-    if at is None:
-        return ""
-    seconds = max(0, round((datetime.now(UTC) - at).total_seconds()))
-    return format_duration(timedelta(seconds=seconds))
 
 
 def _view(one: Reader) -> dict[str, Any]:
@@ -117,7 +110,7 @@ def _view(one: Reader) -> dict[str, Any]:
 @reader.command(short_help="Give the items of open batches back to the queue.")
 @click.argument("queue")
 @click.argument("reader_id", metavar="READER")
-@click.option("--partition", type=click.IntRange(min=0), help="Only the batch of this partition.")
+@click.option("--partition", type=WholeNumber(min=0), help="Only the batch of this partition.")
 @click.option("--remove", is_flag=True, help="Forget the reader and its acknowledgements.")
 @click.option(
     "--dead-letters", is_flag=True, help="Make the items dead letters; the reader continues."

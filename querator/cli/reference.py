@@ -6,6 +6,7 @@ A test checks that the page is current.
 """
 
 import inspect
+import signal
 import textwrap
 from collections.abc import Iterator
 
@@ -26,6 +27,7 @@ _MEANINGS = {
     6: "`serve` only: stopped by a failure, of the disk or of Querator itself; what was "
     "acknowledged is on disk",
     ExitCode.INTERRUPTED: "ended by Ctrl-C (`serve`, `consume` and `stats --watch` end with 0)",
+    128 + signal.SIGPIPE: "standard output was closed, as by `head`",
     ExitCode.TERMINATED: "ended by SIGTERM (`serve` and `consume` end with 0)",
 }
 _SHARED = ("address", "namespace", "request_timeout", "output")
@@ -39,6 +41,15 @@ Standard output has results and nothing else; progress, notes and errors go to s
 `--output json` a result is one JSON document, and a stream is one document on each line. Field
 names carry their units (`lease_timeout_ms`), instants are RFC 3339 in UTC, and both are stable.
 Durations are written `250ms`, `30s`, `5m`, `1h30m`, `7d`.
+
+Tables fit the terminal. A narrow table leaves out columns that are empty or 0 in all rows, cuts
+payloads and error texts, and at last shows each row as a list; in a pipe nothing is cut. With
+`NO_COLOR` in the environment there is no colour and no bold text. Long lists are written while they
+are read.
+
+`querator completion bash` (or `zsh`, `fish`) writes a script that completes commands, options and
+their values: see [`querator completion`](#querator-completion). A mistyped command or option gets a
+suggestion. `querator --version` names the versions of Querator and of the libraries under it.
 
 ## Exit codes
 
@@ -55,7 +66,7 @@ _LINE_CHARS = 100
 
 def reference() -> str:
     """The whole page."""
-    context = click.Context(querator, info_name="querator")
+    context = click.Context(querator, info_name="querator", **querator.context_settings)
     shared = next(
         command.params for path, command in _leaves(querator, context) if path == "queue create"
     )
@@ -63,7 +74,7 @@ def reference() -> str:
     parts.append(_SHARED_HEAD)
     parts += [_item(option) for option in shared if option.name in _SHARED]
     for path, command in _leaves(querator, context):
-        parts += _section(path, command)
+        parts += _section(path, command, context)
     return "".join(parts)
 
 
@@ -78,9 +89,9 @@ def _leaves(group: click.Group, context: click.Context) -> Iterator[tuple[str, c
             yield name, command
 
 
-def _section(path: str, command: click.Command) -> Iterator[str]:
-    context = click.Context(command, info_name=f"querator {path}")
-    usage = " ".join(command.collect_usage_pieces(context))
+def _section(path: str, command: click.Command, root: click.Context) -> Iterator[str]:
+    # The command keeps the help option that it makes for its first context.
+    usage = " ".join(command.collect_usage_pieces(click.Context(command, parent=root)))
     yield f"\n## `querator {path}`\n\n```\nquerator {path} {usage}\n```\n\n"
     yield _prose(inspect.cleandoc(command.help or ""))
     options = [

@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 import click
@@ -18,8 +18,10 @@ from querator.cli.shared.connection import (
     server_options,
     stale_option,
 )
-from querator.cli.shared.output import console, make_table, note, write_json, write_picture
-from querator.cli.shared.parameters import DURATION, format_duration
+from querator.cli.shared.output import console, note, write_json, write_picture
+from querator.cli.shared.parameters import DURATION, is_given
+from querator.cli.shared.tables import Column, FittedTable
+from querator.cli.shared.texts import age_text, size_text
 from querator.cli.shared.views import stats_view
 from querator.client import Client, QueueStats
 from querator.client.errors import QueueNotFound
@@ -37,12 +39,20 @@ _EVER = (
     "expired",
     "dead",
 )
+_KEPT = {"ready", "leased", "produced", "completed"}
+"""Columns that a narrow table has even if all is 0."""
 
 
-@click.command(short_help="Show counts, once or repeatedly.")
+@click.command()
 @click.argument("queue", required=False)
 @click.option("--watch", is_flag=True, help="Repeat the output; Ctrl-C ends it.")
-@click.option("--interval", type=DURATION, default="1s", show_default=True, help="With --watch.")
+@click.option(
+    "--interval",
+    type=DURATION,
+    default="1s",
+    show_default=True,
+    help="Time between outputs; implies --watch.",
+)
 @click.option("--partitions", is_flag=True, help="Show each partition, too (always in JSON).")
 @stale_option
 @server_options
@@ -66,6 +76,7 @@ def stats(
     """
     if interval <= timedelta(0):
         raise click.UsageError("--interval must be more than 0.")
+    watch = watch or is_given(click.get_current_context(), "interval")
 
     async def once(client: Client) -> None:
         found = await _read(client, queue, stale=stale)
@@ -155,8 +166,8 @@ def _picture(
             [
                 one.queue.name,
                 *_counts(one.total, _NOW),
-                _size(one.total.bytes),
-                _age(one.total.oldest_ready_at),
+                size_text(one.total.bytes),
+                age_text(one.total.oldest_ready_at),
                 *(per_second if rates else []),
             ]
         )
@@ -167,8 +178,8 @@ def _picture(
                 [
                     name,
                     *_counts(part, _NOW),
-                    _size(part.bytes),
-                    _age(part.oldest_ready_at),
+                    size_text(part.bytes),
+                    age_text(part.oldest_ready_at),
                     *(["", ""] if rates else []),
                 ]
             )
@@ -181,9 +192,9 @@ def _picture(
         *(["produced/s", "completed/s"] if rates else []),
     ]
     parts: list[RenderableType] = [
-        make_table(now_columns, now_rows),
+        FittedTable(map(_column, now_columns), now_rows),
         Text(),
-        make_table(["ever", *_EVER], ever_rows),
+        FittedTable(map(_column, ["ever", *_EVER]), ever_rows),
     ]
     parts += [
         Text(
@@ -215,25 +226,9 @@ def _picture(
     return Group(*parts)
 
 
+def _column(name: str) -> Column:
+    return Column(name, keep=name in _KEPT)
+
+
 def _counts(stats: PartitionStats, names: tuple[str, ...]) -> list[int]:
     return [getattr(stats, name) for name in names]
-
-
-def _size(size: int) -> str:
-    if size < 1024:
-        return f"{size} B"
-    value = float(size)
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        value /= 1024
-        if value < 1024:
-            return f"{value:.1f} {unit}"
-    return f"{value / 1024:.1f} PiB"
-
-
-def _age(instant: datetime | None) -> str:
-    if instant is None:
-        return ""
-    seconds = max(0, round((datetime.now(UTC) - instant).total_seconds()))
-    if seconds >= 3600:
-        seconds -= seconds % 60
-    return format_duration(timedelta(seconds=seconds))

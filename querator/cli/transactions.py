@@ -1,6 +1,6 @@
 """`querator txn`: batches that are staged for a queue and not yet visible."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 import click
 import msgspec
@@ -8,6 +8,8 @@ import msgspec
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import count, note, write_json, write_table
+from querator.cli.shared.parameters import WholeNumber
+from querator.cli.shared.texts import age_text, size_text
 from querator.client import Client
 from querator.client.transactions import Aborted, StagedBatch, StagedBatches
 
@@ -56,9 +58,8 @@ def list_staged(queue: str, target: CommandTarget, as_json: bool) -> None:
     elif not found.batches:
         note("Nothing is staged.")
     else:
-        now = datetime.now(UTC)
         write_table(
-            ("producer", "batch", "state", "stages", "items", "bytes", "age s"),
+            ("producer", "batch", "state", "stages", "items", "size", "age"),
             (
                 (
                     one.producer,
@@ -66,8 +67,8 @@ def list_staged(queue: str, target: CommandTarget, as_json: bool) -> None:
                     one.state.name.lower(),
                     one.stages,
                     one.items,
-                    one.bytes,
-                    max(0, round((now - one.begun_at).total_seconds())),
+                    size_text(one.bytes),
+                    age_text(one.begun_at),
                 )
                 for one in found.batches
             ),
@@ -79,7 +80,7 @@ def list_staged(queue: str, target: CommandTarget, as_json: bool) -> None:
 @txn.command(short_help="Drop the stages of a batch.")
 @click.argument("queue")
 @click.argument("producer")
-@click.argument("batch", type=click.IntRange(min=0))
+@click.argument("batch", type=WholeNumber(min=0))
 @server_options
 @output_option
 def abort(queue: str, producer: str, batch: int, target: CommandTarget, as_json: bool) -> None:

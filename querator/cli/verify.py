@@ -224,7 +224,7 @@ def _stored_groups(txn: ReadTransaction) -> Iterator[int]:
         storage += 1
 
 
-@click.command(short_help="Check a data directory by a full scan.")
+@click.command()
 @click.option(
     "--data-dir",
     required=True,

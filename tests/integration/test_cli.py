@@ -63,8 +63,13 @@ async def cli(node: ServerProcess) -> Cli:
 async def test_a_queue_from_create_to_delete(cli: Cli) -> None:
     await cli.ok("queue", "create", "dead")
     create = ("queue", "create", "mail", "--partitions", "2", "--dead-queue", "dead")
-    assert await cli.ok(*create) == "Created queue mail.\n"
-    assert await cli.ok(*create) == "Queue mail was there.\n"
+    said = (await cli.ok(*create)).splitlines()
+    assert said[0] == "Created queue mail."
+    settings = dict(line.split(maxsplit=1) for line in said[1:] if not line.startswith("items"))
+    assert (settings["partitions"], settings["replicas"].split(",")[0]) == ("2", "three")
+    assert "lease timeout        30s" in said
+    assert "dead queue           dead" in said
+    assert (await cli.ok(*create)).splitlines()[0] == "Queue mail was there."
     code, line = await cli.refused("queue", "create", "mail", "--partitions", "3")
     assert (code, "QUEUE_EXISTS" in line) == (3, True)
     await cli.ok("queue", "update", "mail", "--lease-timeout", "1m30s", "--max-attempts", "7")
@@ -144,7 +149,7 @@ async def test_bad_lines_are_named_and_the_others_stored(cli: Cli, tmp_path: Pat
     code, out, err = await cli.raw("produce", "mail", stdin=b"good\n" + big + b"\nlast\n")
     assert code == 1
     assert "2 items" in out
-    assert err.startswith("line 2: payload is 1048577 bytes; the limit is 1048576 bytes")
+    assert err.startswith("line 2: payload is 1,048,577 bytes; at most 1,048,576\n")
     lines = b'{"payload": 1}\nnonsense\n{"payload": "b", "kind": "k"}\n'
     code, out, err = await cli.raw("produce", "mail", "--json-lines", stdin=lines)
     assert (code, "2 items" in out, err.count("\n")) == (1, True, 1)
@@ -158,6 +163,116 @@ async def test_bad_lines_are_named_and_the_others_stored(cli: Cli, tmp_path: Pat
     }  # fmt: skip
     code, line = await cli.refused("produce", "mail", "--csv", str(tmp_path / "none.csv"))
     assert (code, "none.csv" in line) == (1, True)
+
+
+async def test_a_file_or_the_whole_input_is_one_item(cli: Cli, tmp_path: Path) -> None:
+    await cli.ok("queue", "create", "mail")
+    letter = tmp_path / "letter.eml"
+    letter.write_bytes(b"To: ann\n\nHello.\n")
+    said = await cli.ok(
+        "produce", "mail", "--file", str(letter), "--file", "-", "--kind", "k",
+        stdin=b"first\n\n\xff\x00",
+    )  # fmt: skip
+    assert len(said.split()) == 2
+    items = [peeked["item"] for peeked in await cli.lines("peek", "mail")]
+    assert {(item["payload"], item["payload_base64"], item["kind"]) for item in items} == {
+        ("To: ann\n\nHello.\n", None, "k"),
+        (None, "Zmlyc3QKCv8A", "k"),
+    }
+    once = ("produce", "mail", "--file", str(letter), "--dedup-key", "one", "--output", "json")
+    counts = [(await cli.lines(*once[:-2]))[0]["duplicates"] for _ in range(2)]
+    assert counts == [0, 1]
+    letter.write_bytes(b"x" * (8 << 20) + b"y")
+    code, out, err = await cli.raw("produce", "mail", "--file", str(letter))
+    assert (code, out, err) == (1, "", f"{letter}: is larger than 8,388,608 bytes\n")
+    code, line = await cli.refused("produce", "mail", "--file", str(tmp_path / "none"))
+    assert (code, "none: No such file" in line) == (1, True)
+    code, line = await cli.refused("produce", "mail", "--file", str(tmp_path))
+    assert (code, "Is a directory" in line) == (1, True)
+
+
+async def test_an_option_at_fault_ends_the_load_with_its_name(cli: Cli) -> None:
+    await cli.ok("queue", "create", "mail")
+    code, line = await cli.refused("produce", "mail", "--kind", "k" * 256, stdin=b"a\n" * 5_000)
+    assert code == 3
+    assert line == "Error: --kind is 256 characters; at most 255 (LIMIT_EXCEEDED).\n"
+    code, line = await cli.refused("produce", "mail", "--at", "2099-01-01T00:00:00Z", "x")
+    assert code == 3
+    assert line.startswith("Error: --at is ")
+    assert line.endswith(" ahead; at most 10 years (LIMIT_EXCEEDED).\n")
+    lines = b'{"payload": "x", "delay": "4000d"}\n{"payload": "y", "lease_timeout": "25h"}\n'
+    code, _, err = await cli.raw("produce", "mail", "--json-lines", stdin=lines)
+    assert code == 1
+    assert err.splitlines() == [
+        "line 1: delay is 4000d; at most 10 years",
+        "line 2: lease_timeout is 1d1h; at most 24h",
+    ]
+
+
+async def test_printed_items_are_given_back_unless_they_are_completed(cli: Cli) -> None:
+    await cli.ok("queue", "create", "mail", "--partitions", "2")
+    await cli.ok("produce", "mail", "one", "--kind", "k")
+    await cli.ok("produce", "mail", "--file", "-", stdin=b"two\nlines")
+    consume = ("consume", "mail", "--idle-exit", "500ms")
+    code, out, err = await cli.raw(*consume)
+    assert (code, sorted(out.splitlines())) == (0, ["lines", "one", "two"])
+    assert err == "2 items printed and given back.\n"
+    shown = await cli.lines(*consume)
+    assert {(one["item"]["payload"], one["item"]["kind"]) for one in shown} == {
+        ("one", "k"), ("two\nlines", ""),
+    }  # fmt: skip
+    counts = await cli.counts("mail")
+    assert (counts["ready"], counts["leased"], counts["released"]) == (2, 0, 4)
+    assert {peeked["attempt"] for peeked in await cli.lines("peek", "mail")} == {0}
+    code, out, err = await cli.raw(*consume, "--complete", "--limit", "1")
+    assert (code, err) == (0, "1 item printed, 1 completed.\n")
+    code, out, err = await cli.raw(*consume, "--complete")
+    assert (code, err) == (0, "1 item printed, 1 completed.\n")
+    counts = await cli.counts("mail")
+    assert (counts["ready"], counts["completed"]) == (0, 2)
+
+
+@pytest.mark.parametrize("complete", [True, False], ids=["complete", "hold"])
+async def test_a_signal_ends_the_printing_of_items(cli: Cli, complete: bool) -> None:
+    await cli.ok("queue", "create", "mail")
+    await cli.ok("produce", "mail", "one", "two")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "querator", "consume", "mail", "--address", cli.address,
+        *(["--complete"] if complete else []),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert [await process.stdout.readline() for _ in range(2)] == [b"one\n", b"two\n"]
+    process.send_signal(signal.SIGINT)
+    _, err = await process.communicate()
+    said = b"2 items printed, 2 completed.\n" if complete else b"2 items printed and given back.\n"
+    assert (process.returncode, err) == (0, said)
+    counts = await cli.counts("mail")
+    assert (counts["ready"], counts["leased"]) == (0 if complete else 2, 0)
+
+
+async def test_items_that_nothing_reads_are_given_back(cli: Cli) -> None:
+    await cli.ok("queue", "create", "mail")
+    await cli.ok("produce", "mail", stdin=b"".join(b"%d\n" % n for n in range(1_000)))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "querator", "consume", "mail", "--complete",
+        "--address", cli.address,
+        stdout=(write := _closed_pipe()),
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    os.close(write)
+    _, err = await process.communicate()
+    assert (process.returncode, err) == (128 + signal.SIGPIPE, b"0 items printed, 0 completed.\n")
+    counts = await cli.counts("mail")
+    assert (counts["ready"], counts["leased"], counts["completed"]) == (1_000, 0, 0)
+
+
+def _closed_pipe() -> int:
+    """The end of a pipe to write to, which nothing reads."""
+    read, write = os.pipe()
+    os.close(read)
+    return write
 
 
 async def test_a_load_can_be_repeated(cli: Cli) -> None:

@@ -29,6 +29,7 @@ from querator.cli.demo.measure import Bars, latency
 from querator.cli.shared.connection import run_to_end
 from querator.cli.shared.failures import ExitCode, Failure, explained
 from querator.cli.shared.output import note, write_details, write_json
+from querator.cli.shared.parameters import WholeNumber
 from querator.client import Client
 from querator.client.values import PartitionStats
 from querator.extras import require
@@ -53,7 +54,7 @@ class DemoView(msgspec.Struct, frozen=True):
     longest_pause_ms: float
 
 
-@click.command(short_help="Push real data through a local cluster.")
+@click.command()
 @click.option(
     "--nodes",
     type=click.Choice(["1", "3"]),
@@ -63,7 +64,7 @@ class DemoView(msgspec.Struct, frozen=True):
 )
 @click.option(
     "--rows",
-    type=click.IntRange(1, flights.ROWS),
+    type=WholeNumber(1, flights.ROWS),
     default=flights.ROWS,
     show_default=True,
     metavar="N",

@@ -5,8 +5,12 @@ command's own module, or here if it is about input and output.
     failures        exit codes, and errors as one line
     feed            values of a blocking iterator, for the event loop
     item_command    the shell command of `consume`, run for one item
+    item_printer    items that `consume` prints
     output          tables, JSON and notes
-    parameters      durations, instants, item ids and attributes as click types
-    sources         input of `produce`: lines, JSON lines, CSV
+    parameters      durations, instants, numbers, ids and attributes as click types
+    sources         input of `produce`: files, lines, JSON lines, CSV
+    tables          tables that fit the terminal
+    texts           values as text
     views           structs that `--output json` prints
+    wording         errors of the server in the words of the command line
 """

@@ -7,6 +7,7 @@
     4    no server answers, or it cannot take the request at present; nothing was done
     5    the outcome is unknown: the request may have been executed, or may still be
     130  ended by Ctrl-C
+    141  standard output was closed
     143  ended by SIGTERM
 
 `serve` has exit codes of its own: see `querator.cli.serve`.
@@ -19,6 +20,7 @@ from typing import TypeVar
 
 import click
 
+from querator.cli.shared.wording import field_name, in_words
 from querator.client import errors
 from querator.client.errors import ConnectionFault
 from querator.client.transport.rpc_errors import LOCAL_ADDRESSES
@@ -98,8 +100,8 @@ def _first(group: BaseExceptionGroup[BaseException], kind: type[_Error]) -> _Err
 def _failure(error: QueratorError) -> Failure:
     if isinstance(error, errors.ConnectionFailed):
         return Failure(_no_connection(error), ExitCode.UNAVAILABLE)
-    message = error.message.rstrip(".")
-    if not (error.field and message.startswith(error.field)):
+    message = in_words(error).rstrip(".")
+    if not error.field or not message.startswith((field_name(error), "-")):
         message = f"{message[:1].upper()}{message[1:]}"
     words = f"{message} ({error.code.name})."
     if advice := _ADVICE.get(error.code):

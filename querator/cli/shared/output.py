@@ -6,6 +6,7 @@ JSON is one document, or one line for each value of a stream. Fields are the nam
 Rich is loaded when something is drawn: most commands draw nothing.
 """
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -13,23 +14,37 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from querator.cli.shared.tables import Column, FittedTable, Line
+from querator.cli.shared.texts import cell_text
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.table import Table
 
 _PIPE_COLUMNS = 1_000
 """The width for pipes, at which nothing is folded or cut."""
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """A console for a stream. It uses colours only on a terminal, and never reads markup in
-    data.
+    """A console for a stream. It uses colours and bold only on a terminal and without NO_COLOR,
+    and never reads markup in data.
     """
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _PIPE_COLUMNS
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    return Console(
+        file=stream,
+        width=None if stream.isatty() else _PIPE_COLUMNS,
+        # Rich's own NO_COLOR keeps bold.
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def width() -> int | None:
+    """Cells of a line on standard output; None: it is no terminal, and lines have no limit."""
+    return console().width if sys.stdout.isatty() else None
 
 
 def write_json(value: object) -> None:
@@ -37,46 +52,41 @@ def write_json(value: object) -> None:
     click.echo(msgspec.json.encode(value))
 
 
-def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Writes a table. Columns whose cells are numbers are aligned to the right."""
-    write_picture(make_table(columns, rows))
+def write_json_lines(values: Iterable[object]) -> None:
+    """Writes a line for each value, and flushes once."""
+    click.echo(b"\n".join(map(msgspec.json.encode, values)))
+
+
+def write_table(columns: Sequence[str | Column], rows: Iterable[Sequence[object]]) -> None:
+    """Writes a table that fits the terminal."""
+    write_lines(FittedTable(columns, rows).lines(width()))
+
+
+def write_lines(lines: Iterable[Line]) -> None:
+    """Writes lines of a table at once."""
+    text = "\n".join(_bold(line.text) if line.head else line.text for line in lines)
+    click.echo(text)
 
 
 def write_picture(picture: "RenderableType") -> None:
-    """Writes an object of Rich, in a pipe without the padding at the ends of lines."""
+    """Writes an object of Rich without the padding at the ends of lines."""
     target = console()
-    if target.is_terminal:
-        target.print(picture)
-        return
     with target.capture() as captured:
         target.print(picture)
     for line in captured.get().splitlines():
         click.echo(line.rstrip())
 
 
-def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> "Table":
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-    cells = [list(row) for row in rows]
-    for position, name in enumerate(columns):
-        numbers = bool(cells) and all(isinstance(row[position], int | float) for row in cells)
-        table.add_column(
-            name, justify="right" if numbers else "left", overflow="fold", no_wrap=numbers
-        )
-    for row in cells:
-        table.add_row(*(Text(_cell(value)) for value in row))
-    return table
-
-
 def write_details(pairs: Iterable[tuple[str, object]]) -> None:
     """Writes one record: a name and a value on each line."""
-    lines = [(name, _cell(value)) for name, value in pairs]
+    lines = [(name, cell_text(value)) for name, value in pairs]
     width = max(len(name) for name, _ in lines)
     for name, text in lines:
-        click.echo(f"{click.style(name, bold=True)}{' ' * (width - len(name))}  {text}".rstrip())
+        click.echo(f"{_bold(name)}{' ' * (width - len(name))}  {text}".rstrip())
+
+
+def _bold(text: str) -> str:
+    return text if os.environ.get("NO_COLOR") else click.style(text, bold=True)
 
 
 def note(text: str) -> None:
@@ -87,22 +97,3 @@ def note(text: str) -> None:
 def count(number: int, noun: str) -> str:
     """`1 item`, `1,200 items`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.2f}" if abs(value) < 100 else f"{value:,.0f}"
-    return "" if value is None else printable(str(value))
-
-
-def printable(text: str) -> str:
-    """Escapes characters that could move the cursor or colour the terminal: data is untrusted."""
-    return "".join(c if c.isprintable() else _escape(c) for c in text)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()

@@ -1,12 +1,15 @@
-"""Texts for durations, instants, item ids and attributes, as click parameter types."""
+"""Texts for durations, instants, numbers, item ids and attributes, as click parameter types."""
 
+import math
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from querator.client.values import ItemId
+from querator.model import limits
 from querator.model.errors import QueratorError
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
@@ -49,6 +52,14 @@ def format_duration(duration: timedelta | None) -> str:
     return sign + ("".join(parts) or "0")
 
 
+def format_limit(duration: timedelta) -> str:
+    """A limit of a duration, as the documentation writes it: `24h`, `7d`, `10 years`."""
+    years, rest = divmod(duration, timedelta(milliseconds=limits.YEAR_MS))
+    if years and not rest:
+        return f"{years} year" if years == 1 else f"{years} years"
+    return "24h" if duration == timedelta(days=1) else format_duration(duration)
+
+
 def parse_instant(text: str) -> datetime:
     """An RFC 3339 instant with its offset. Raises ValueError with a sentence."""
     try:
@@ -61,7 +72,13 @@ def parse_instant(text: str) -> datetime:
 
 
 class DurationType(click.ParamType[timedelta]):
+    """A duration from `least_ms` to `most_ms`; None: without a limit there."""
+
     name = "duration"
+
+    def __init__(self, *, least_ms: int = 0, most_ms: int | None = None) -> None:
+        self._least = timedelta(milliseconds=least_ms)
+        self._most = None if most_ms is None else timedelta(milliseconds=most_ms)
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -69,9 +86,58 @@ class DurationType(click.ParamType[timedelta]):
         if isinstance(value, timedelta):
             return value
         try:
-            return parse_duration(value)
+            duration = parse_duration(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        name = option_name(param) if param is not None else self.name
+        if duration < self._least:
+            raise click.UsageError(f"{name} is {value}; at least {format_limit(self._least)}.", ctx)
+        if self._most is not None and duration > self._most:
+            raise click.UsageError(f"{name} is {value}; at most {format_limit(self._most)}.", ctx)
+        return duration
+
+
+class WholeNumber(click.IntRange):
+    """A whole number from `min` to `max`; None: without a limit there."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = None
+        low = self.min is not None and number is not None and number < self.min
+        high = self.max is not None and number is not None and number > self.max
+        if number is None or low or high:
+            wanted = "a whole number" if self.max is not None else "a whole number,"
+            self.fail(f"'{value}' is not {wanted} {self._describe_range()}.", param, ctx)
+        return number
+
+    def _describe_range(self) -> str:
+        # click puts it into the help, too.
+        if self.max is None:
+            return f"{self.min} or more"
+        return f"from {self.min} to {self.max}"
+
+
+class NumberAboveZero(click.FloatRange):
+    """A number above 0, which may have a fraction."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = 0.0
+        if not 0 < number < math.inf:
+            self.fail(f"'{value}' is not a number above 0.", param, ctx)
+        return number
+
+    def _describe_range(self) -> str:
+        return "above 0"
 
 
 class InstantType(click.ParamType[datetime]):
@@ -118,7 +184,27 @@ class AttributeType(click.ParamType[tuple[str, str]]):
         return name, text
 
 
+def option_name(parameter: click.Parameter) -> str:
+    """The name of an option or an argument, as the user types it: `--lease-timeout`, `QUEUE`."""
+    if isinstance(parameter, click.Option):
+        return max(parameter.opts, key=len)
+    return parameter.human_readable_name
+
+
+def is_given(context: click.Context, name: str) -> bool:
+    """Whether the parameter `name` is on the command line or in the environment."""
+    source = context.get_parameter_source(name)
+    return source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+
+
+ABOVE_ZERO = NumberAboveZero()
 DURATION = DurationType()
+LEASE_TIMEOUT = DurationType(
+    least_ms=limits.LEASE_TIMEOUT_MS_MIN, most_ms=limits.LEASE_TIMEOUT_MS_MAX
+)
+EXPIRE_TIMEOUT = DurationType(most_ms=limits.EXPIRE_TIMEOUT_MS_MAX)
+WAIT = DurationType(most_ms=limits.REQUEST_TIMEOUT_MS_MAX)
+DELAY = DurationType(most_ms=limits.SCHEDULE_AHEAD_MS_MAX)
 INSTANT = InstantType()
 ITEM_ID = ItemIdType()
 ATTRIBUTE = AttributeType()

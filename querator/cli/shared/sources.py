@@ -1,6 +1,6 @@
-"""Input of `produce`: lines, JSON lines, CSV.
+"""Input of `produce`: arguments, files, lines, JSON lines, CSV.
 
-Each source yields one `InputLine` for every line of its input: an item, or the reason why there is
+Each source yields one `InputLine` for every item of its input: an item, or the reason why there is
 none. After a bad line the source continues with the next one.
 """
 
@@ -8,7 +8,8 @@ import base64
 import binascii
 import csv
 import io
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, BinaryIO, Literal
 
@@ -23,11 +24,19 @@ LINE_BYTES_MAX = 2 * PAYLOAD_BYTES_CAP
 
 
 class InputLine(msgspec.Struct, frozen=True):
-    """Line `number` of the input, from 1, with either `item` or `problem`."""
+    """Line `number` of the input, from 1, with either `item` or `problem`. `name` is empty for a
+    line.
+    """
 
     number: int
     item: Item | None = None
     problem: str = ""
+    name: str = ""
+
+    @property
+    def place(self) -> str:
+        """The line, for a message: `line 3`, or the name of the payload."""
+        return self.name or f"line {self.number}"
 
 
 class SourceError(Exception):
@@ -45,6 +54,32 @@ class CsvColumns(msgspec.Struct, frozen=True):
     group: str = ""
     reference: str = ""
     dedup_key: str = ""
+
+
+def read_arguments(payloads: tuple[str, ...], template: Item) -> Iterator[InputLine]:
+    """Each argument is a payload, byte for byte."""
+    for number, payload in enumerate(payloads, 1):
+        item = msgspec.structs.replace(template, payload=os.fsencode(payload))
+        yield InputLine(number, item, name=f"payload {number}")
+
+
+def read_files(
+    paths: tuple[str, ...], open_stdin: Callable[[], BinaryIO], template: Item
+) -> Iterator[InputLine]:
+    """Each file is a payload, byte for byte; `-` is standard input. Raises OSError for a file that
+    cannot be read.
+    """
+    for number, path in enumerate(paths, 1):
+        if path == "-":
+            name, payload = "standard input", open_stdin().read(PAYLOAD_BYTES_CAP + 1)
+        else:
+            with open(path, "rb") as file:
+                name, payload = path, file.read(PAYLOAD_BYTES_CAP + 1)
+        if len(payload) > PAYLOAD_BYTES_CAP:
+            problem = f"is larger than {PAYLOAD_BYTES_CAP:,} bytes"
+            yield InputLine(number, problem=problem, name=name)
+        else:
+            yield InputLine(number, msgspec.structs.replace(template, payload=payload), name=name)
 
 
 def read_lines(stream: BinaryIO, template: Item) -> Iterator[InputLine]:

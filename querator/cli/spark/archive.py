@@ -11,7 +11,7 @@ from querator.spark.pipelines.settings import ARCHIVE_PARTITIONS, ArchiveSetting
 from querator.spark.pipelines.summary import Control, Summary
 
 
-@click.command(short_help="Archive a queue as Parquet files.")
+@click.command()
 @click.argument("queue")
 @click.argument("path")
 @stream_options
@@ -64,7 +64,8 @@ def archive(
     Examples:
       querator spark archive orders /lake/orders --reader-id lake
       querator spark archive orders /lake/orders --reader-id lake \\
-        --partition-by "month=date_format(timestamp, 'yyyy-MM')" --partition-by kind
+        --partition-by "month=date_format(timestamp, 'yyyy-MM')" \\
+        --partition-by kind
     """
     with settings_of():
         settings = ArchiveSettings(

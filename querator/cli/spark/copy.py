@@ -19,7 +19,7 @@ from querator.spark.pipelines.settings import Columns, CopySettings
 from querator.spark.pipelines.summary import Control, Summary
 
 
-@click.command(short_help="Copy a queue into another one.")
+@click.command()
 @click.argument("source")
 @click.argument("target")
 @stream_options
@@ -70,9 +70,9 @@ def copy(
 
     \b
     Examples:
-      querator spark copy orders eu-orders --reader-id split --checkpoint /spark/split
-      querator spark copy orders audit --reader-id audit --checkpoint /spark/audit \\
-        --where "kind = 'refund'" --key reference --value "upper(cast(value AS string))"
+      querator spark copy orders other --reader-id split --checkpoint /spark/split
+      querator spark copy orders audit --reader-id audit --checkpoint /spark/a \\
+        --where "kind = 'refund'" --value "upper(cast(value AS string))"
     """
     with settings_of():
         settings = CopySettings(

@@ -17,6 +17,7 @@ from querator.cli.demo.flights import FlightsMissing, find_flights
 from querator.cli.shared.connection import run_to_end
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import count, note, write_details, write_json
+from querator.cli.shared.parameters import WholeNumber
 from querator.cli.spark.demo_counts import DemoOutcome, PipelineCounts, find_problems, split_flights
 from querator.cli.spark.demo_run import run_demo
 from querator.cli.spark.run import failures
@@ -42,7 +43,7 @@ class SparkDemoView(msgspec.Struct, frozen=True):
     report: str
 
 
-@click.command(short_help="Push real data through Spark and a local cluster.")
+@click.command()
 @click.option(
     "--nodes",
     type=click.Choice(["1", "3"]),
@@ -58,7 +59,7 @@ class SparkDemoView(msgspec.Struct, frozen=True):
 )
 @click.option(
     "--rows",
-    type=click.IntRange(1_000, flights.ROWS),
+    type=WholeNumber(1_000, flights.ROWS),
     default=flights.ROWS,
     show_default=True,
     metavar="N",

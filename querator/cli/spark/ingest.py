@@ -4,10 +4,11 @@ from typing import Any
 
 import click
 
-from querator.cli.shared.parameters import ATTRIBUTE
+from querator.cli.shared.parameters import ATTRIBUTE, WholeNumber
 from querator.cli.spark.run import (
     At,
     Engine,
+    check_path,
     column_options,
     settings_of,
     spark_options,
@@ -23,7 +24,7 @@ from querator.spark.pipelines.settings import (
 from querator.spark.pipelines.summary import Control, Summary
 
 
-@click.command(short_help="Send the rows of files to a queue.")
+@click.command()
 @click.argument("path")
 @click.argument("queue")
 @click.option("--format", "kind_of_file", type=click.Choice(FORMATS), required=True, help="Format.")
@@ -62,7 +63,7 @@ from querator.spark.pipelines.summary import Control, Summary
 )
 @click.option(
     "--max-bytes",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     default=INGEST_BYTES,
     show_default=True,
     metavar="N",
@@ -94,8 +95,10 @@ def ingest(
 
     \b
     Examples:
-      querator spark ingest flights.csv flights --format csv --key carrier --kind "'flight'"
-      querator spark ingest /in/orders orders --format json --checkpoint /in/done --continuous
+      querator spark ingest flights.csv flights --format csv \\
+        --key carrier --kind "'flight'"
+      querator spark ingest /in/orders orders --format json \\
+        --checkpoint /in/done --continuous
     """
     with settings_of():
         settings = IngestSettings(
@@ -116,4 +119,5 @@ def ingest(
 
         return pipelines.ingest(spark, settings, control)
 
+    check_path(path, engine)
     engine.run(settings.target, run, continuous=continuous)

@@ -10,7 +10,7 @@ from querator.spark.pipelines.settings import REASONS, RedriveSettings
 from querator.spark.pipelines.summary import Control, Summary
 
 
-@click.command(short_help="Send dead letters back to their queue.")
+@click.command()
 @click.argument("queue")
 @click.option(
     "--reason",
@@ -53,7 +53,8 @@ def redrive(
     \b
     Examples:
       querator spark redrive orders --dry-run
-      querator spark redrive orders --reason attempts --where "error LIKE '%timeout%'" --rate 100
+      querator spark redrive orders --reason attempts --rate 100 \\
+        --where "error LIKE '%timeout%'"
     """
     with settings_of():
         settings = RedriveSettings(

@@ -9,6 +9,7 @@ from querator.cli.shared.parameters import INSTANT
 from querator.cli.spark.run import (
     At,
     Engine,
+    check_path,
     column_options,
     rate_option,
     settings_of,
@@ -19,7 +20,7 @@ from querator.spark.pipelines.settings import Columns, ReplaySettings
 from querator.spark.pipelines.summary import Control, Summary
 
 
-@click.command(short_help="Send the items of an archive to a queue.")
+@click.command()
 @click.argument("path")
 @click.argument("queue")
 @click.option(
@@ -56,9 +57,10 @@ def replay(
 
     \b
     Examples:
-      querator spark replay /lake/orders orders --checkpoint /spark/replay-1 --rate 500
+      querator spark replay /lake/orders orders --checkpoint /spark/replay-1
       querator spark replay /lake/orders trial --checkpoint /spark/replay-2 \\
-        --from 2026-01-31T08:00:00Z --until 2026-01-31T09:00:00Z --where "kind = 'refund'"
+        --from 2026-01-31T08:00:00Z --until 2026-01-31T09:00:00Z \\
+        --where "kind = 'refund'" --rate 500
     """
     with settings_of():
         settings = ReplaySettings(
@@ -77,4 +79,5 @@ def replay(
 
         return pipelines.replay(spark, settings, control)
 
+    check_path(path, engine)
     engine.run(settings.target, run)

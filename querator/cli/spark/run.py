@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,7 @@ import msgspec
 from querator.cli.shared.connection import OUTPUT, TLS_FILES, WHERE, decorated
 from querator.cli.shared.failures import ExitCode, Failure, explained
 from querator.cli.shared.output import count, note, write_details, write_json
-from querator.cli.shared.parameters import ATTRIBUTE
+from querator.cli.shared.parameters import ATTRIBUTE, WholeNumber
 from querator.extras import install_command
 from querator.model.limits import BATCH_ITEMS_MAX
 from querator.spark.options import OptionError
@@ -26,6 +27,7 @@ from querator.spark.pipelines.summary import BatchProgress, Control, Summary
 from querator.spark.rpc import Unreachable
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_PATTERN: Final = re.compile(r"[*?\[{]")
 Run = Callable[[Any, Control], Summary]
 """A pipeline with its settings: takes a session, and returns a summary."""
 
@@ -116,6 +118,17 @@ def failures() -> Iterator[None]:
             raise
         code = ExitCode.UNAVAILABLE if isinstance(error, Unreachable) else ExitCode.WRONG
         raise Failure(_sentence(str(error)), code) from error
+
+
+def check_path(path: str, engine: Engine) -> None:
+    """Raises UsageError if Spark on this machine would find nothing at `path`: it takes seconds to
+    say so.
+    """
+    place = path.removeprefix("file://")
+    if not engine.master.startswith("local") or "://" in place or _PATTERN.search(place):
+        return
+    if not os.path.exists(place):
+        raise click.UsageError(f"PATH: there is no file or directory {place}.")
 
 
 def _sentence(words: str) -> str:
@@ -323,7 +336,7 @@ _STREAM: Final = (
     ),
     click.option(
         "--max-items",
-        type=click.IntRange(1, BATCH_ITEMS_MAX),
+        type=WholeNumber(1, BATCH_ITEMS_MAX),
         default=ARCHIVE_ITEMS,
         show_default=True,
         metavar="N",
@@ -331,7 +344,7 @@ _STREAM: Final = (
     ),
     click.option(
         "--min-tasks",
-        type=click.IntRange(min=1),
+        type=WholeNumber(min=1),
         default=1,
         show_default=True,
         metavar="N",

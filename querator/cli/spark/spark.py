@@ -5,21 +5,20 @@ from typing import Final
 
 import click
 
-from querator.cli import LazyGroup
+from querator.cli import LazyCommand, LazyGroup
 
 # This must be set before the commands load gRPC: Spark forks this process.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 _COMMANDS: Final = {
-    "ingest": "spark.ingest:ingest",
-    "archive": "spark.archive:archive",
-    "copy": "spark.copy:copy",
-    "redrive": "spark.redrive:redrive",
-    "replay": "spark.replay:replay",
-    "stats": "spark.stats:stats",
-    "demo": "spark.demo:demo",
+    "ingest": LazyCommand("spark.ingest:ingest", "Send the rows of files to a queue."),
+    "archive": LazyCommand("spark.archive:archive", "Archive a queue as Parquet files."),
+    "copy": LazyCommand("spark.copy:copy", "Copy a queue into another one."),
+    "redrive": LazyCommand("spark.redrive:redrive", "Send dead letters back to their queue."),
+    "replay": LazyCommand("spark.replay:replay", "Send the items of an archive to a queue."),
+    "stats": LazyCommand("spark.stats:stats", "Show the contents of queues, with charts."),
+    "demo": LazyCommand("spark.demo:demo", "Push real data through Spark and a local cluster."),
 }
-"""Name of the command → its module in this package and its name in that module."""
 
 
 @click.group(cls=LazyGroup, table=_COMMANDS)

@@ -7,6 +7,7 @@ import click
 
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import count, note, write_json, write_table
+from querator.cli.shared.parameters import WholeNumber
 from querator.cli.spark.run import At, Engine, settings_of, spark_options
 from querator.spark.pipelines.settings import StatsSettings
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from querator.spark.pipelines.counting import QueueScan
 
 
-@click.command(short_help="Show the contents of queues, with charts.")
+@click.command()
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 @click.option(
     "--html",
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--min-tasks",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     default=1,
     show_default=True,
     metavar="N",

@@ -3,8 +3,9 @@
 import pytest
 
 from querator.cli.demo.measure import latency
-from querator.cli.shared.output import count, make_table, write_table
-from querator.cli.shared.output import printable as shown
+from querator.cli.shared.output import count, write_table
+from querator.cli.shared.tables import FittedTable
+from querator.cli.shared.texts import printable as shown
 from querator.cli.shared.views import payload_texts, preview
 
 
@@ -28,7 +29,7 @@ def test_a_pipe_gets_whole_cells_without_padding(capsys: pytest.CaptureFixture[s
 
 
 def test_a_table_without_rows_has_its_head() -> None:
-    assert [column.header for column in make_table(("a", "b"), []).columns] == ["a", "b"]
+    assert next(FittedTable(("a", "b"), []).lines(80)).text == "a  b"
 
 
 def test_payloads_are_text_or_base64() -> None:

@@ -1,0 +1,81 @@
+"""A server whose unary calls give the messages that a test has set, and a terminal for commands."""
+
+import io
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import grpc
+import pytest
+from google.protobuf.message import Message
+from grpc_status import rpc_status  # type: ignore[import-untyped]
+
+from querator.cli import querator
+from querator.model.errors import QueratorError
+from querator.wire.errors import error_status
+
+Answer = Message | QueratorError | Callable[[bytes], Message | QueratorError]
+
+
+class ScriptedCluster(grpc.GenericRpcHandler):
+    """`answers`: name of a method → its answer, or a function of the request's bytes."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Answer] = {}
+        self.address = ""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        name = handler_call_details.method.rpartition("/")[2]
+        if name not in self.answers:
+            return None
+        return grpc.unary_unary_rpc_method_handler(
+            lambda request, context: self._answer(self.answers[name], request, context)
+        )
+
+    def _answer(self, answer: Answer, request: bytes, context: grpc.ServicerContext) -> bytes:
+        if callable(answer):
+            answer = answer(request)
+        if isinstance(answer, QueratorError):
+            context.abort_with_status(rpc_status.to_status(error_status(answer, request_id="")))
+        return answer.SerializeToString()
+
+
+@contextmanager
+def scripted_cluster() -> Iterator[ScriptedCluster]:
+    cluster = ScriptedCluster()
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((cluster,))
+    cluster.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        yield cluster
+    finally:
+        server.stop(None).wait()
+
+
+class Terminal(io.StringIO):
+    """A text stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def on_terminal(
+    monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str], *, columns: int, color: bool = False
+) -> tuple[int, str]:
+    """Runs a command; returns its exit code, and what it writes to a terminal of this width."""
+    terminal = Terminal()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal)
+        patch.setenv("COLUMNS", str(columns))
+        patch.setenv("TERM", "xterm-256color")
+        if color:
+            patch.delenv("NO_COLOR", raising=False)
+        else:
+            patch.setenv("NO_COLOR", "1")
+        with click.Context(querator, terminal_width=columns):
+            code = querator.main(list(arguments), prog_name="querator", standalone_mode=False)
+    return code or 0, terminal.getvalue()

@@ -1,0 +1,399 @@
+"""What the command line shows at 80 and 40 columns: every help text, and every table.
+
+Look at the new texts after a change, then keep them:
+
+    GOLDEN=write .venv/bin/pytest -n0 tests/unit/cli/test_golden.py
+"""
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from querator.cli import querator
+from querator.v1 import (
+    admin_service_pb2,
+    cluster_service_pb2,
+    items_pb2,
+    queue_service_pb2,
+    reader_service_pb2,
+    transaction_service_pb2,
+)
+from tests.unit.cli.scripted_cluster import ScriptedCluster, on_terminal, scripted_cluster
+
+GOLDEN = Path(__file__).parent / "golden"
+WRITE = os.environ.get("GOLDEN") == "write"
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+HELPS = {"-".join(("help", *path)): path for path in commands(querator)}
+TABLES = {
+    "queue-create": ("queue", "create", "mail"),
+    "queue-info": ("queue", "info", "mail"),
+    "queue-list": ("queue", "list"),
+    "stats": ("stats",),
+    "stats-partitions": ("stats", "mail", "--partitions"),
+    "peek": ("peek", "mail"),
+    "dead-list": ("dead", "list", "mail"),
+    "lease": ("lease", "mail"),
+    "extend": ("extend", "mail", "1.0.2a", "--lease-timeout", "10m"),
+    "txn-list": ("txn", "list", "mail"),
+    "reader-list": ("reader", "list", "mail", "--partitions"),
+    "cluster-status": ("cluster", "status"),
+    "cluster-status-partitions": ("cluster", "status", "--partitions"),
+    "cluster-plan": ("cluster", "plan"),
+    "cluster-repair-time": ("cluster", "repair-time", "mail", "--dry-run"),
+    "queue-give-up": ("queue", "give-up", "mail", "--dry-run"),
+}
+WIDTHS = (80, 40)
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    with scripted_cluster() as cluster:
+        cluster.answers = {
+            "CreateQueue": admin_service_pb2.CreateQueueResponse(queue=MAIL, created=True),
+            "GetQueue": admin_service_pb2.GetQueueResponse(queue=MAIL),
+            "ListQueues": admin_service_pb2.ListQueuesResponse(queues=[MAIL, DEAD]),
+            "GetQueueStats": _stats,
+            "PeekItems": admin_service_pb2.PeekItemsResponse(items=ITEMS),
+            "ListDeadLetters": admin_service_pb2.ListDeadLettersResponse(items=LETTERS),
+            "Lease": queue_service_pb2.LeaseResponse(batches=[BATCH], durable=True),
+            "Extend": queue_service_pb2.ExtendResponse(outcomes=[EXTENDED]),
+            "ListTxns": _staged(),
+            "ListReaders": _readers(),
+            "GetClusterStatus": _status(),
+            "GetClusterPlan": PLAN,
+            "RepairTime": TIMES,
+            "GiveUpDamagedItems": DAMAGE,
+        }
+        yield cluster
+
+
+@pytest.mark.parametrize("name", HELPS)
+def test_help(name: str) -> None:
+    outcome = CliRunner().invoke(querator, [*HELPS[name], "--help"], terminal_width=80)
+    assert outcome.exit_code == 0
+    assert max(map(len, outcome.output.splitlines())) <= 80
+    agree(name, outcome.output)
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("name", TABLES)
+def test_table(
+    name: str, columns: int, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [*TABLES[name], "--address", cluster.address]
+    code, text = on_terminal(monkeypatch, command, columns=columns)
+    assert code == (1 if name.startswith("cluster-status") else 0)
+    agree(f"table-{name}-{columns}", text)
+
+
+def test_every_golden_file_is_compared() -> None:
+    tables = {f"table-{name}-{columns}" for name in TABLES for columns in WIDTHS}
+    assert {path.stem for path in GOLDEN.iterdir()} == {*HELPS, *tables}
+
+
+def agree(name: str, text: str) -> None:
+    """Compares `text` with its file; with GOLDEN=write in the environment, writes the file."""
+    path = GOLDEN / f"{name}.txt"
+    if WRITE:
+        path.write_text(text)
+    assert path.exists(), f"{name} is new: see the head of this file"
+    assert text == path.read_text(), f"{name} has changed: see the head of this file"
+
+
+# --- answers of the cluster ----------------------------------------------------------------
+
+
+def at(text: str) -> Timestamp:
+    stamp = Timestamp()
+    stamp.FromJsonString(text)
+    return stamp
+
+
+def ago(**units: float) -> Timestamp:
+    """An instant whose age is shown alike for the next half minute."""
+    stamp = Timestamp()
+    stamp.FromDatetime(datetime.now(UTC) - timedelta(**units, seconds=15))
+    return stamp
+
+
+NOON = at("2026-01-31T12:00:00Z")
+MAIL = admin_service_pb2.Queue(
+    namespace="default",
+    name="mail",
+    id=1,
+    state=admin_service_pb2.QUEUE_STATE_ACTIVE,
+    settings=admin_service_pb2.QueueSettings(
+        partitions=4,
+        lease_timeout=Duration(seconds=90),
+        max_attempts=5,
+        dead_queue="mail-dead",
+        dedup_window=Duration(seconds=3600),
+        description="letters of the shop",
+    ),
+    settings_version=3,
+    created_at=NOON,
+)
+DEAD = admin_service_pb2.Queue(
+    namespace="default",
+    name="mail-dead",
+    id=2,
+    state=admin_service_pb2.QUEUE_STATE_ACTIVE,
+    settings=admin_service_pb2.QueueSettings(partitions=1, lease_timeout=Duration(seconds=30)),
+    settings_version=1,
+    created_at=NOON,
+    partitions_closing=2,
+)
+LETTER_PAYLOAD = b'{"to": "ann@example.org", "subject": "Welcome"}'
+ITEMS = [
+    admin_service_pb2.PeekedItem(
+        partition=0,
+        seq=17,
+        state=items_pb2.ITEM_STATE_READY,
+        produced_at=NOON,
+        item=items_pb2.Item(
+            payload=b'{"to": "ann@example.org", "subject": "Welcome"}', kind="email"
+        ),
+    ),
+    admin_service_pb2.PeekedItem(
+        partition=1,
+        seq=1204,
+        state=items_pb2.ITEM_STATE_SCHEDULED,
+        attempt=2,
+        produced_at=NOON,
+        due_at=at("2026-01-31T12:05:00Z"),
+        errors=["mailbox busy"],
+        item=items_pb2.Item(payload="東京へようこそ".encode(), kind="email"),
+    ),
+    admin_service_pb2.PeekedItem(
+        partition=1,
+        seq=1205,
+        state=items_pb2.ITEM_STATE_READY,
+        produced_at=NOON,
+        item=items_pb2.Item(payload=b"\xff\x00" * 500, kind="image"),
+    ),
+]
+LETTER = items_pb2.DeadLetter(
+    origin_queue="mail",
+    origin_partition=0,
+    origin_seq=17,
+    attempts=5,
+    reason=items_pb2.DEAD_REASON_ATTEMPTS,
+    errors=["mailbox busy", "ConnectionError: smtp.example.org port 25 refused the connection"],
+    produced_at=NOON,
+    died_at=at("2026-01-31T12:30:00Z"),
+)
+LETTERS = [
+    admin_service_pb2.PeekedItem(
+        partition=0,
+        seq=1,
+        state=items_pb2.ITEM_STATE_READY,
+        produced_at=NOON,
+        dead_letter=LETTER,
+        item=items_pb2.Item(payload=LETTER_PAYLOAD),
+    )
+]
+BATCH = items_pb2.LeasedBatch(
+    lease_id="1.0.2a",
+    queue="mail",
+    partition=0,
+    first_seq=17,
+    attempt=1,
+    deadline=at("2026-01-31T12:01:30Z"),
+    lease_remaining=Duration(seconds=90),
+    produced_at=NOON,
+    items=[
+        items_pb2.Item(payload=b"hello", kind="email", reference="order-4711"),
+        items_pb2.Item(payload=b"a longer letter, which does not fit in a narrow terminal"),
+    ],
+)
+EXTENDED = queue_service_pb2.ExtendOutcome(
+    lease_id="1.0.2a",
+    deadline=at("2026-01-31T12:10:00Z"),
+    lease_remaining=Duration(seconds=600),
+)
+PLAN = cluster_service_pb2.GetClusterPlanResponse(
+    epoch=7,
+    moves=[
+        cluster_service_pb2.ClusterMove(
+            namespace="default",
+            queue="mail",
+            partition=partition,
+            origin=["node-1", "node-2", "node-3"],
+            to=["node-1", "node-2", "node-4"],
+            leader="node-1",
+            reason="node-3 is being drained",
+            moving=partition == 0,
+        )
+        for partition in (0, 1)
+    ],
+)
+TIMES = admin_service_pb2.RepairTimeResponse(
+    partitions=[
+        admin_service_pb2.PartitionTime(
+            partition=1, ahead=Duration(seconds=7262), leases=3, scheduled=12, expired=1
+        ),
+        admin_service_pb2.PartitionTime(partition=2, ahead=Duration(seconds=-61)),
+    ]
+)
+DAMAGE = admin_service_pb2.GiveUpDamagedItemsResponse(
+    blocks=[
+        admin_service_pb2.DamagedBlock(
+            partition=1, first_seq=257, items=256, kept=2, lost=True, node="node-2",
+            reason="no replica has it whole",
+        ),
+        admin_service_pb2.DamagedBlock(
+            partition=3, first_seq=1, items=9, node="node-3", reason="node-1 does not answer"
+        ),
+    ]
+)  # fmt: skip
+
+
+def _stats(request: bytes) -> admin_service_pb2.GetQueueStatsResponse:
+    name = admin_service_pb2.GetQueueStatsRequest.FromString(request).queue
+    if name == "mail-dead":
+        letters = admin_service_pb2.PartitionStats(ready=1, produced=0, moved_in=1, bytes=120)
+        return admin_service_pb2.GetQueueStatsResponse(
+            queue=DEAD, total=letters, partitions=[letters], durable=True
+        )
+    parts = [
+        admin_service_pb2.PartitionStats(
+            partition=partition,
+            ready=300 + partition,
+            leased=partition,
+            scheduled=12 if partition == 2 else 0,
+            bytes=300_000,
+            produced=308_641,
+            delivered=310_000,
+            completed=308_000,
+            retried=1_000,
+            released=20,
+            dead=1 if partition == 0 else 0,
+            oldest_ready_at=ago(hours=3, minutes=5),
+        )
+        for partition in range(4)
+    ]
+    total = admin_service_pb2.PartitionStats(
+        ready=1_206,
+        leased=6,
+        scheduled=12,
+        bytes=1_200_000,
+        produced=1_234_564,
+        delivered=1_240_000,
+        completed=1_232_000,
+        retried=4_000,
+        released=80,
+        lapsed=17,
+        dead=1,
+        oldest_ready_at=ago(hours=3, minutes=5),
+    )
+    return admin_service_pb2.GetQueueStatsResponse(
+        queue=MAIL, total=total, partitions=parts, durable=True
+    )
+
+
+def _staged() -> transaction_service_pb2.ListTxnsResponse:
+    return transaction_service_pb2.ListTxnsResponse(
+        txns=[
+            transaction_service_pb2.Txn(
+                producer="3f2c8a5e-archive",
+                batch=17,
+                state=transaction_service_pb2.TXN_STATE_STAGED,
+                stages=8,
+                items=20_000,
+                bytes=1_300_000,
+                begun_at=ago(hours=2),
+                changed_at=ago(hours=2),
+            )
+        ]
+    )
+
+
+def _readers() -> reader_service_pb2.ListReadersResponse:
+    batch = reader_service_pb2.NamedBatch(
+        seq=4, count=200, bytes=9_000, opened_at=ago(hours=1, minutes=2), replays=3
+    )
+    partitions = [
+        reader_service_pb2.ReaderPartition(partition=0, epoch=2, acked_seq=3, open_batch=batch),
+        reader_service_pb2.ReaderPartition(partition=1, epoch=2, acked_seq=9, ready=1_200),
+    ]
+    reader = reader_service_pb2.Reader(
+        reader_id="lake",
+        epoch=2,
+        opened_at=ago(days=2, hours=3),
+        advanced_at=ago(hours=1, minutes=2),
+        partitions=partitions,
+    )
+    return reader_service_pb2.ListReadersResponse(readers=[reader])
+
+
+def _status() -> cluster_service_pb2.GetClusterStatusResponse:
+    names = ("node-1", "node-2", "node-3")
+    # Nothing answers at the port 1: the other nodes are down.
+    nodes = [
+        cluster_service_pb2.ClusterNode(
+            name=name,
+            incarnation=name,
+            peer_address=f"10.0.0.{number}:4480",
+            client_address=f"10.0.0.{number}:4470" if number == 1 else "127.0.0.1:1",
+            zone=f"zone-{number}",
+            boots=1,
+            version="0.1.0",
+            state="active",
+            connected=number == 1,
+        )
+        for number, name in enumerate(names, 1)
+    ]
+    groups = [
+        cluster_service_pb2.ClusterGroup(
+            group=number + 1,
+            namespace="default",
+            queue="mail",
+            partition=number,
+            leads=True,
+            leader="node-1",
+            preferred_leader="node-1",
+            term=2,
+            open=True,
+            applied_index=100,
+            replicas=[
+                cluster_service_pb2.ClusterReplica(
+                    id=place, node=name, incarnation=name, voter=True, followed=place < 3
+                )
+                for place, name in enumerate(names, 1)
+            ],
+            target=[
+                cluster_service_pb2.ClusterReplica(
+                    id=place, node=name, incarnation=name, voter=True
+                )
+                for place, name in enumerate(names, 1)
+            ],
+        )
+        for number in range(2)
+    ]
+    return cluster_service_pb2.GetClusterStatusResponse(
+        cluster_id="c0ffee",
+        epoch=7,
+        node="node-1",
+        nodes=nodes,
+        groups=groups,
+        scrub=cluster_service_pb2.ClusterScrub(on=True, rounds=1, age=Duration(seconds=4_000)),
+    )

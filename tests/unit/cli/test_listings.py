@@ -1,0 +1,166 @@
+"""Commands whose output is long or refused: pieces that come early, closed pipes, colours."""
+
+import io
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+from google.protobuf.message import Message
+
+from querator.cli import querator
+from querator.model.errors import QueratorError, over_limit
+from querator.v1 import admin_service_pb2, cluster_service_pb2, items_pb2
+from tests.unit.cli.scripted_cluster import ScriptedCluster, on_terminal, scripted_cluster
+
+BOLD = "\x1b[1m"
+PAGES = 3
+PAGE_ITEMS = 1_000
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    with scripted_cluster() as cluster:
+        yield cluster
+
+
+def page(request: bytes) -> admin_service_pb2.PeekItemsResponse:
+    """One of `PAGES` pages, each as large as a page may be."""
+    token = admin_service_pb2.PeekItemsRequest.FromString(request).page_token or "0"
+    first = int(token) * PAGE_ITEMS
+    items = [
+        admin_service_pb2.PeekedItem(
+            seq=seq,
+            state=items_pb2.ITEM_STATE_READY,
+            item=items_pb2.Item(payload=b"payload %d" % seq),
+        )
+        for seq in range(first, first + PAGE_ITEMS)
+    ]
+    after = int(token) + 1
+    return admin_service_pb2.PeekItemsResponse(
+        items=items, next_page_token=str(after) if after < PAGES else ""
+    )
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_page_is_written_before_the_next_one_is_asked_for(
+    form: str, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    lines_at_requests: list[int] = []
+
+    def answer(request: bytes) -> admin_service_pb2.PeekItemsResponse:
+        lines_at_requests.append(written.getvalue().count(b"\n"))
+        return page(request)
+
+    cluster.answers["PeekItems"] = answer
+    command = ["peek", "mail", "--limit", "3000", "--output", form, "--address", cluster.address]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", io.TextIOWrapper(written, "utf-8"))
+        assert not querator.main(command, prog_name="querator", standalone_mode=False)
+        heads = 2 if form == "table" else 0
+        assert lines_at_requests == [0, heads + PAGE_ITEMS, heads + 2 * PAGE_ITEMS]
+        assert b"payload 2999" in written.getvalue().splitlines()[-1]
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_closed_pipe_ends_the_command_quietly(form: str, cluster: ScriptedCluster) -> None:
+    cluster.answers["PeekItems"] = page
+    command = subprocess.Popen(
+        [
+            sys.executable, "-m", "querator", "peek", "mail", "--limit", "3000",
+            "--output", form, "--address", cluster.address,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert command.stdout is not None
+    assert command.stderr is not None
+    command.stdout.readline()
+    command.stdout.close()
+    assert command.stderr.read() == b""
+    command.stderr.close()
+    assert command.wait() == 128 + signal.SIGPIPE
+
+
+def test_no_color_means_no_bold(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = admin_service_pb2.Queue(name="mail")
+    cluster.answers = {
+        "GetQueue": admin_service_pb2.GetQueueResponse(queue=queue),
+        "ListQueues": admin_service_pb2.ListQueuesResponse(queues=[queue]),
+        "GetQueueStats": admin_service_pb2.GetQueueStatsResponse(
+            queue=queue, total=admin_service_pb2.PartitionStats()
+        ),
+    }
+    for command in (["queue", "info", "mail"], ["queue", "list"], ["stats", "mail"]):
+        command += ["--address", cluster.address]
+        _, plain = on_terminal(monkeypatch, command, columns=80)
+        _, styled = on_terminal(monkeypatch, command, columns=80, color=True)
+        assert "\x1b" not in plain
+        assert BOLD in styled
+
+
+@pytest.mark.parametrize(
+    ("redriven", "items", "code", "words"),
+    [
+        (0, ["0-17"], 1, "Error: It is not among the dead letters of mail"),
+        (1, ["0-17", "0-18"], 1, "Error: 1 of 2 are not among the dead letters of mail"),
+        (2, ["0-17", "0-18"], 0, "2 dead letters on the way back to mail.\n"),
+        (0, ["--all"], 0, "0 dead letters on the way back to mail.\n"),
+    ],
+)
+def test_a_redrive_of_nothing_is_a_failure(
+    redriven: int, items: list[str], code: int, words: str, cluster: ScriptedCluster
+) -> None:
+    cluster.answers["RedriveDeadLetters"] = admin_service_pb2.RedriveDeadLettersResponse(
+        redriven=redriven
+    )
+    outcome = CliRunner().invoke(
+        querator, ["dead", "redrive", "mail", *items, "--address", cluster.address]
+    )
+    assert outcome.exit_code == code
+    assert words in outcome.output
+
+
+def test_a_refused_option_is_named_as_it_was_typed(cluster: ScriptedCluster) -> None:
+    cluster.answers["UpdateQueue"] = over_limit(
+        "settings.lease_timeout", value=36_000_000, limit=3_600_000, unit="ms"
+    )
+    outcome = CliRunner().invoke(
+        querator,
+        ["queue", "update", "mail", "--lease-timeout", "10h", "--address", cluster.address],
+    )
+    assert outcome.exit_code == 3
+    assert outcome.output == "Error: --lease-timeout is 10h; at most 1h (LIMIT_EXCEEDED).\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "method", "answer"),
+    [
+        (
+            ["stats", "mail"],
+            "GetQueueStats",
+            admin_service_pb2.GetQueueStatsResponse(queue=admin_service_pb2.Queue(name="mail")),
+        ),
+        (
+            ["cluster", "status"],
+            "GetClusterStatus",
+            cluster_service_pb2.GetClusterStatusResponse(cluster_id="mail"),
+        ),
+    ],
+    ids=["stats", "cluster status"],
+)
+def test_an_interval_means_watch(
+    command: list[str], method: str, answer: Message, cluster: ScriptedCluster
+) -> None:
+    """The third answer is a refusal, which ends the command."""
+    refusal = over_limit("queue", value=2, limit=1)
+    answers: Iterator[Message | QueratorError] = iter([answer, answer, refusal])
+    cluster.answers[method] = lambda _request: next(answers)
+    outcome = CliRunner().invoke(
+        querator, [*command, "--interval", "1ms", "--address", cluster.address]
+    )
+    assert outcome.exit_code == 3
+    assert outcome.stdout.count("mail") >= 2
