@@ -366,7 +366,7 @@ async def test_stats_of_all_queues(cli: Cli) -> None:
     await cli.ok("queue", "create", "a")
     await cli.ok("queue", "create", "b", "--partitions", "3")
     await cli.ok("produce", "b", "x", "y")
-    a, b = await cli.lines("stats")
+    a, b, _dead = await cli.lines("stats")
     assert (a["queue"], a["total"]["ready"], a["durable"]) == ("a", 0, True)
     assert (b["queue"], b["total"]["ready"], len(b["partitions"])) == ("b", 2, 3)
     assert "partition 2" in await cli.ok("stats", "b", "--partitions")
@@ -417,7 +417,7 @@ async def test_nobody_at_the_address() -> None:
 async def test_verify_finds_damage_and_refuses_what_is_in_use(
     node: ServerProcess, cli: Cli, tmp_path: Path
 ) -> None:
-    await cli.ok("queue", "create", "mail", "--partitions", "2")
+    await cli.ok("queue", "create", "mail", "--partitions", "2", "--dead-queue", "")
     lines = b"".join(b"the payload of item %d\n" % n for n in range(400))
     await cli.ok("produce", "mail", stdin=lines)
     directory = ("verify", "--data-dir", str(node.data_dir))
