@@ -1,8 +1,9 @@
 """The exceptions that programs catch, in one place: `from querator.errors import LeaseLost`.
 
 The SDK raises `RequestError` and its subclasses, one for each `ErrorCode`; docs/sdk.md says what to
-do after each. `TlsError` is for certificates that cannot be used, `MissingExtra` for packages that
-are not installed. The classes are defined where they are raised.
+do after each. `UsedAfterFork` is for clients in forked processes, `TlsError` for certificates that
+cannot be used, `MissingExtra` for packages that are not installed. The classes are defined where
+they are raised.
 """
 
 from querator.client.errors import (

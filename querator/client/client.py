@@ -15,13 +15,13 @@ from querator.client.consuming.consumer import (
 )
 from querator.client.consuming.leases import COMPLETE, LeasedItem, retry_verb
 from querator.client.consuming.single import Held, SingleHolder, extend, raise_lost, settle_held
-from querator.client.errors import OutcomeUnknown, ProducerExpired
+from querator.client.errors import OutcomeUnknown, ProducerExpired, RequestError
 from querator.client.items import AnyItem, encode_items
 from querator.client.names import ClientName
 from querator.client.options import QueueSettings
 from querator.client.producing import producer as producers
 from querator.client.producing.producer import Producer
-from querator.client.producing.window import ProducerIdentity
+from querator.client.producing.window import ProducerIdentity, produce_unknown
 from querator.client.readers import Readers
 from querator.client.results import lease_lost, produced_runs
 from querator.client.transactions import Aborted, StagedBatches, Transactions
@@ -311,8 +311,11 @@ class Client:
                 patience=ATTEMPT_SECONDS,
             )
         except (ProducerExpired, OutcomeUnknown) as error:
-            if isinstance(error, ProducerExpired) or isinstance(error.__cause__, ProducerExpired):
+            refusal = error.__cause__ if isinstance(error.__cause__, RequestError) else error
+            if isinstance(refusal, ProducerExpired):
                 self._identity = None
+            if isinstance(error, OutcomeUnknown):
+                raise produce_unknown(len(items), refusal) from error.__cause__
             raise
         response = queue_service_pb2.ProduceResponse.FromString(answer)
         return ProducedItems(((len(items), produced_runs(response)),), response.durable)

@@ -152,8 +152,7 @@ async def test_a_lost_quorum_is_reported_as_that(tmp_path: Path):
                 await client.produce("q", b"y")
             with pytest.raises(Unavailable) as caught:
                 await client.produce("q", b"z")
-            assert "of queue q has no leader: of its 3 replicas it needs 2" in str(caught.value)
-            assert "those on b, c are out of reach" in str(caught.value)
+            assert "of queue q has no leader (b, c unreachable)" in str(caught.value)
             answers = await asyncio.gather(
                 client.lease("q"),
                 client.stats("q"),
@@ -163,7 +162,7 @@ async def test_a_lost_quorum_is_reported_as_that(tmp_path: Path):
             )
             for answer in answers:
                 assert isinstance(answer, Unavailable | OutcomeUnknown)
-                assert "leader: of its 3 replicas it needs 2" in str(answer)
+                assert "leader (b, c unreachable)" in str(answer)
             to = ("--address", cluster["a"].address, "--request-timeout", "4s")
             commands = (
                 ("produce", "q", "x"),
@@ -174,7 +173,7 @@ async def test_a_lost_quorum_is_reported_as_that(tmp_path: Path):
             )
             for code, _, error in await asyncio.gather(*(run(*each, *to) for each in commands)):
                 assert code in (4, 5), error
-                assert "those on b, c are out of reach" in error
+                assert "(b, c unreachable)" in error
             # The data of any replica can still be read.
             assert (await client.stats("q", stale=True)).total.produced >= 1
             assert [item async for item in client.peek("q", stale=True)]

@@ -84,7 +84,6 @@ class Lane:
         """When the last frame came, or when the first unanswered request was sent."""
         self._backoff = Backoff(first=0.01)
         self._trying_since: float | None = None
-        self._last_break: RequestError | None = None
         self._home = LeaderAffinity(nodes, namespace, queue)
         self._end: Exception | None = None
         self._started = False
@@ -246,7 +245,7 @@ class Lane:
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
         for request, error in self._window.expired(self._loop.time()):
-            self._fail(request, error or self._last_break or _too_late(self._nodes))
+            self._fail(request, error or self._window.break_reason or _too_late(self._nodes))
             # The next request has not been refused yet, and need not wait as long.
             self._backoff.reset()
             if self._resume_timer is not None:
@@ -343,7 +342,7 @@ class Lane:
 
     def received(self, frame: bytes) -> None:
         self._trying_since = None
-        self._last_break = None
+        self._window.break_reason = None
         self._heard = self._loop.time()
         try:
             answer = queue_service_pb2.ProduceStreamResponse.FromString(frame)
@@ -399,7 +398,7 @@ class Lane:
     def on_broken(self, error: RequestError) -> bool:
         self._home.arrived()
         self._window.broken()
-        self._last_break = error
+        self._window.break_reason = error
         if self._resume_timer is not None:
             self._resume_timer.cancel()
             self._resume_timer = None

@@ -35,7 +35,6 @@ from querator.client.errors import (
     SequenceGap,
     make_error,
 )
-from querator.client.transport.attempts import with_reason
 from querator.client.values import ProducedRun
 
 # Well under the time for which a node remembers a producer (PRODUCER_RETENTION_MS, 7 days).
@@ -105,6 +104,8 @@ class Window:
     identity: ProducerIdentity = field(init=False)
     paused: bool = False
     retry_delay_ms: int = 0
+    break_reason: RequestError | None = None
+    """Why the last stream broke, until a frame comes on the next one."""
     _requests: dict[int, PendingProduce] = field(default_factory=dict)
     _queued: deque[PendingProduce] = field(default_factory=deque)
     _on_wire: set[int] = field(default_factory=set)
@@ -251,8 +252,21 @@ class Window:
         return request.deadline + (ANSWER_SECONDS if request.number in self._on_wire else 0.0)
 
     def unknown(self, request: PendingProduce) -> RequestError:
-        unknown = make_error(
-            ErrorCode.OUTCOME_UNKNOWN,
-            f"no final answer to a produce request of {request.count} items: they may be stored",
-        )
-        return with_reason(unknown, request.reason)
+        return produce_unknown(request.count, request.reason or self.break_reason)
+
+
+def produce_unknown(count: int, reason: RequestError | None) -> RequestError:
+    """The error for a request of `count` items whose outcome is not known; `reason`: what the last
+    attempt ended with.
+    """
+    items = "this item" if count == 1 else f"these {count} items"
+    message = f"outcome unknown: {items} may or may not be stored"
+    if reason is None:
+        return make_error(ErrorCode.OUTCOME_UNKNOWN, message)
+    return make_error(
+        ErrorCode.OUTCOME_UNKNOWN,
+        f"{message}. {reason.message[:1].upper()}{reason.message[1:].rstrip('.')}",
+        field=reason.field,
+        value=reason.value,
+        request_id=reason.request_id,
+    )

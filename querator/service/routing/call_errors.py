@@ -57,8 +57,8 @@ class CallErrors:
         """The deadline passed after the command was accepted."""
         return QueratorError(
             ErrorCode.OUTCOME_UNKNOWN,
-            f"{self.name(route)} did not answer before the deadline; repeat the request with the "
-            f"same identity{self._missing(route)}",
+            f"{self.name(route)} did not answer before the deadline{self._missing(route)}; repeat "
+            "the request with the same identity",
             field="partition",
             value=self._number(route),
         )
@@ -114,14 +114,11 @@ class CallErrors:
         return QueratorError(ErrorCode.UNAVAILABLE, message)
 
     def _missing(self, route: PartitionRoute) -> str:
-        """The end of a sentence that names the nodes with replicas that are out of reach."""
-        replicas, missing = self._replicas(route)
-        if not missing:
-            return ""
-        return (
-            f": of its {replicas} replicas it needs {replicas // 2 + 1}, and those on "
-            f"{', '.join(missing)} are out of reach"
-        )
+        """What follows the partition's lack in a sentence: the nodes with replicas that are out of
+        reach.
+        """
+        missing = self._replicas(route)[1]
+        return f" ({', '.join(missing)} unreachable)" if missing else ""
 
     def _replicas(self, route: PartitionRoute) -> tuple[int, list[str]]:
         """Number of replicas, and the nodes of those that are out of reach."""

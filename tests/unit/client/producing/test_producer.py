@@ -17,7 +17,7 @@ from querator.client.errors import (
     QueueNotFound,
     Unavailable,
 )
-from querator.v1 import queue_service_pb2
+from querator.v1 import errors_pb2, queue_service_pb2
 from tests.unit.client.fake_node import FakeNode, refusal
 
 SHORT = timedelta(milliseconds=200)
@@ -207,14 +207,32 @@ async def test_a_stream_that_breaks_leaves_the_outcome_unknown_when_the_repeat_i
         assert node.stored == [b"x"]
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_unknown_outcome_says_what_is_not_known_and_why(stream):
+    leaderless = errors_pb2.Error(
+        code=errors_pb2.ERROR_CODE_NOT_LEADER,
+        message="partition 2 of queue mail has no leader (n2, n3 unreachable)",
+    )
+    async with FakeNode.running() as node, Client(node.address, request_timeout=SHORT) as client:
+        node.decide = lambda _: leaderless if node.stored else None
+        node.cut_answers = 1
+        async with client.producer("mail") as producer:
+            with pytest.raises(OutcomeUnknown) as caught:
+                await (producer.produce(b"x") if stream else client.produce("mail", b"x"))
+    assert caught.value.message == (
+        "outcome unknown: this item may or may not be stored. Partition 2 of queue mail has no "
+        "leader (n2, n3 unreachable)"
+    )
+
+
 async def test_no_answer_in_time_leaves_the_outcome_unknown():
     async with FakeNode.running() as node, Client(node.address, request_timeout=SHORT) as c:
         node.silent = True
         async with c.producer("q") as producer:
-            with pytest.raises(OutcomeUnknown):
-                await producer.produce(b"x")
+            with pytest.raises(OutcomeUnknown, match="unknown: these 2 items may or may not be"):
+                await producer.produce_many([b"x", b"y"])
             node.silent = False
-            assert (await producer.produce(b"y")).seq == 2
+            assert (await producer.produce(b"z")).seq == 3
 
 
 async def test_a_full_window_holds_callers_back():
