@@ -23,6 +23,7 @@ not belong here (`querator.wire`). See docs/sdk.md.
     clock         the wall clock of clients, which tests replace
     logs          the SDK's loggers
     names         the name of a client as an owner of leases
+    typed         checks of the types of arguments
     transport     connections, repeated calls, streams, gRPC errors
 """
 

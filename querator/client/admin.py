@@ -39,7 +39,7 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
         if value is None:
             continue
         if name in _DURATIONS:
-            getattr(message, name).CopyFrom(duration(value))
+            getattr(message, name).CopyFrom(duration(value, name))
         else:
             setattr(message, name, value)
     return message

@@ -26,6 +26,7 @@ from querator.client.readers import Readers
 from querator.client.results import lease_lost, produced_runs
 from querator.client.transactions import Aborted, StagedBatches, Transactions
 from querator.client.transport.nodes import ATTEMPT_SECONDS, Nodes
+from querator.client.typed import check_like, typed
 from querator.client.values import (
     ExtendOutcome,
     GivenUp,
@@ -78,6 +79,7 @@ class Client:
     client that was used before a fork raises `UsedAfterFork` in the child.
     """
 
+    @typed
     def __init__(
         self,
         address: str | Iterable[str] = ADDRESS_DEFAULT,
@@ -156,6 +158,7 @@ class Client:
     def _admin(self) -> Admin:
         return Admin(self._nodes(), self.namespace)
 
+    @typed
     async def create_queue(
         self,
         name: str,
@@ -196,6 +199,7 @@ class Client:
         }
         return await self._admin().create(name, settings)
 
+    @typed
     async def get_queue(self, name: str) -> QueueInfo:
         """Returns the queue with its settings. Raises `QueueNotFound`."""
         return await self._admin().get(name)
@@ -204,6 +208,7 @@ class Client:
         """Yields the queues of the namespace, ordered by name."""
         return self._admin().list()
 
+    @typed
     async def update_queue(
         self, name: str, *, expected_version: int = 0, **changes: Unpack[QueueSettings]
     ) -> QueueInfo:
@@ -211,8 +216,10 @@ class Client:
         Returns when all partitions have them. Raises `VersionConflict` when the version of the
         settings is not `expected_version` (0: any), and TypeError for an unknown setting.
         """
+        check_like(self.create_queue, changes)
         return await self._admin().update(name, changes, expected_version=expected_version)
 
+    @typed
     async def delete_queue(self, name: str) -> None:
         """Deletes the queue with all its items. When the call returns, no node stores anything in
         it. Raises `OutcomeUnknown` when nodes that might still store something have not answered in
@@ -220,12 +227,14 @@ class Client:
         """
         await self._admin().delete(name)
 
+    @typed
     async def stats(self, name: str, *, stale: bool = False) -> QueueStats:
         """Returns exact counts that include every change acknowledged before the call. `stale`: the
         counts may be behind, and are available while a partition has no leader.
         """
         return await self._admin().stats(name, stale=stale)
 
+    @typed
     def peek(
         self,
         name: str,
@@ -239,18 +248,21 @@ class Client:
         """
         return self._admin().peek(name, state=state, limit=limit, stale=stale)
 
+    @typed
     def dead_letters(self, name: str, *, limit: int | None = None) -> AsyncIterator[PeekedItem]:
         """Yields the dead letters of a queue (or of all queues of a dead queue) as items of the
         dead queue, at most `limit`.
         """
         return self._admin().dead_letters(name, limit=limit)
 
+    @typed
     async def redrive(self, name: str, item_ids: Iterable[ItemId | str] = ()) -> int:
         """Moves dead letters back to the queue `name` in which they died: those with `item_ids`
         (ids in the dead queue), or all. Returns how many are being moved.
         """
         return await self._admin().redrive(name, item_ids)
 
+    @typed
     async def repair_time(self, name: str, *, dry_run: bool = False) -> tuple[PartitionTime, ...]:
         """Resets the time of a queue's partitions to the clock, where a wrong clock had moved it
         ahead. Returns these partitions; `dry_run`: changes nothing. Raises `Unavailable` while the
@@ -258,6 +270,7 @@ class Client:
         """
         return await self._admin().repair_time(name, dry_run=dry_run)
 
+    @typed
     async def give_up_damaged(self, name: str, *, dry_run: bool = False) -> GivenUp:
         """Drops the items of the queue `name` whose payload is damaged on all replicas, and counts
         them (`PartitionStats.given_up`). `dry_run`: changes nothing. Keeps items that are leased or
@@ -265,12 +278,14 @@ class Client:
         """
         return await self._admin().give_up_damaged(name, dry_run=dry_run)
 
+    @typed
     async def staged_batches(self, name: str) -> StagedBatches:
         """Returns the batches that transactions have staged for the queue `name`. Their items are
         not visible yet.
         """
         return await Transactions(self._nodes(), self.namespace).list(name)
 
+    @typed
     async def abort_batch(self, name: str, producer: str, batch: int) -> Aborted:
         """Drops the staged items of a batch, unless it is committed."""
         calls = Transactions(self._nodes(), self.namespace)
@@ -285,6 +300,7 @@ class Client:
 
     # Single calls.
 
+    @typed
     async def produce(self, queue: str, *items: AnyItem) -> ProducedItems:
         """Stores items with one request; returns when all are durable. The items are stored once,
         also when the request is repeated.
@@ -320,6 +336,7 @@ class Client:
         response = queue_service_pb2.ProduceResponse.FromString(answer)
         return ProducedItems(((len(items), produced_runs(response)),), response.durable)
 
+    @typed
     async def lease(
         self,
         queue: str,
@@ -352,6 +369,7 @@ class Client:
             self._holders[queue] = holder
         return holder
 
+    @typed
     async def complete(self, queue: str, *held: Held, check: bool = True) -> list[SettleOutcome]:
         """Completes leased items. Each of `held` is a leased item or batch, a `LeaseRef`, or a
         lease id (all items of the lease).
@@ -364,6 +382,7 @@ class Client:
             raise_lost(outcomes)
         return outcomes
 
+    @typed
     async def retry(
         self,
         queue: str,
@@ -388,6 +407,7 @@ class Client:
             raise_lost(outcomes)
         return outcomes
 
+    @typed
     async def extend(
         self,
         queue: str,
@@ -418,6 +438,7 @@ class Client:
 
     # Streams.
 
+    @typed
     def producer(
         self,
         queue: str,
@@ -447,6 +468,7 @@ class Client:
             max_in_flight=max_in_flight,
         )
 
+    @typed
     def consumer(
         self,
         queue: str,

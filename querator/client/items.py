@@ -20,6 +20,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from querator.client import clock, values
 from querator.client.errors import ErrorCode, make_error
+from querator.client.typed import check_fields, wrong_type
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import fields
 
@@ -103,7 +104,7 @@ _NOTHING_MORE = msgspec.structs.astuple(values.Item())[1:]
 def _is_bare(item: AnyItem) -> bool:
     """Whether the item has only a payload."""
     if not isinstance(item, values.Item):
-        raise TypeError(f"an item is an Item, bytes or str, not {type(item).__name__}")
+        raise wrong_type("an item", item, "an Item, bytes or str")
     return msgspec.structs.astuple(item)[1:] == _NOTHING_MORE
 
 
@@ -111,14 +112,27 @@ def _payload(item: values.Item) -> bytes:
     payload = item.payload
     if isinstance(payload, str):
         return payload.encode()
+    if type(payload) is bytes:
+        return payload
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise wrong_type("item.payload", payload, "bytes or a text")
     # A caller's bytearray or memoryview may change before the request is sent.
-    return payload if type(payload) is bytes else bytes(payload)
+    return bytes(payload)
 
 
 def encode_item(item: AnyItem) -> bytes:
     """Encodes one item with its tag and length."""
     if not isinstance(item, values.Item):
         return b"".join(encode_items((item,)).pieces)
+    try:
+        body = _message(item).SerializeToString()
+    except (AttributeError, TypeError):
+        _check_types(item)
+        raise
+    return _prefix(len(body)) + body
+
+
+def _message(item: values.Item) -> items_pb2.Item:
     # Setting only the given fields costs half of naming all fields in the constructor.
     message = items_pb2.Item(payload=_payload(item))
     if item.kind:
@@ -138,8 +152,15 @@ def encode_item(item: AnyItem) -> bytes:
     if item.priority is not None:
         message.priority = items_pb2.Priority.ValueType(item.priority)
     _add_times(message, item)
-    body = message.SerializeToString()
-    return _prefix(len(body)) + body
+    return message
+
+
+def _check_types(item: values.Item) -> None:
+    """Raises TypeError that names the field of a wrong type, if there is one."""
+    check_fields(item, "item")
+    for key, value in item.attributes.items():
+        if not isinstance(value, str):
+            raise wrong_type(f"item.attributes[{key!r}]", value, "a text")
 
 
 @lru_cache(_HEADS_MAX)
@@ -155,9 +176,9 @@ def _add_times(message: items_pb2.Item, item: values.Item) -> None:
     elif item.enqueue_at is not None:
         message.enqueue_at.CopyFrom(timestamp(item.enqueue_at))
     if item.expire_timeout is not None:
-        message.expire_timeout.CopyFrom(duration(item.expire_timeout))
+        message.expire_timeout.CopyFrom(duration(item.expire_timeout, "expire_timeout"))
     if item.lease_timeout is not None:
-        message.lease_timeout.CopyFrom(duration(item.lease_timeout))
+        message.lease_timeout.CopyFrom(duration(item.lease_timeout, "lease_timeout"))
 
 
 def produce_frame(
@@ -217,17 +238,20 @@ def decode_dead_letter(message: items_pb2.DeadLetter) -> values.DeadLetter:
 def timestamp(value: datetime) -> Timestamp:
     """Raises ValueError for a naive datetime: its instant would depend on the machine."""
     if value.tzinfo is None:
-        raise ValueError("an instant needs a time zone: datetime(..., tzinfo=UTC)")
+        raise ValueError(f"{value!r} needs a time zone: datetime(..., tzinfo=UTC)")
     message = Timestamp()
     message.FromDatetime(value)
     return message
 
 
-def duration(value: timedelta) -> Duration:
-    """Raises `InvalidArgument` for a negative duration."""
+def duration(value: timedelta, name: str) -> Duration:
+    """Raises `InvalidArgument` for a negative duration; `name`: that of the argument."""
     if value < timedelta(0):
         raise make_error(
-            ErrorCode.INVALID_ARGUMENT, f"a duration is negative: {value}", value=str(value)
+            ErrorCode.INVALID_ARGUMENT,
+            f"{name} is {value}; it must not be negative",
+            field=name,
+            value=str(value),
         )
     message = Duration()
     message.FromTimedelta(value)

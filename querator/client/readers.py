@@ -15,6 +15,7 @@ from querator.client.errors import ErrorCode
 from querator.client.items import instant
 from querator.client.transport.nodes import Nodes
 from querator.client.transport.rpc_errors import code_of
+from querator.client.typed import typed
 from querator.v1 import reader_service_pb2 as pb
 
 _NOTHING: Mapping[int, int] = {}
@@ -101,6 +102,7 @@ class Readers:
         self._nodes = nodes
         self._namespace = namespace
 
+    @typed
     async def open(self, queue: str, reader_id: str) -> ReaderRun:
         """Begins a run. From then on the calls of earlier runs are refused (`ReaderFenced`). The
         reader is created if the queue does not know it.
@@ -116,6 +118,7 @@ class Readers:
         )
         return ReaderRun(response.epoch, tuple(map(_position, response.partitions)))
 
+    @typed
     async def advance(
         self,
         queue: str,
@@ -166,6 +169,7 @@ class Readers:
         )
         return tuple(map(_progress, response.partitions))
 
+    @typed
     async def list(self, queue: str, *, stale: bool = False) -> tuple[Reader, ...]:
         """Returns the readers of a queue, ordered by name. `stale` as in `Client.stats`."""
         request = pb.ListReadersRequest(namespace=self._namespace, queue=queue, stale=stale)
@@ -174,6 +178,7 @@ class Readers:
         )
         return tuple(map(_reader, response.readers))
 
+    @typed
     async def release(
         self,
         queue: str,

@@ -34,6 +34,7 @@ from querator.client.consuming.stop_signals import STOP_SIGNALS, stopping_at
 from querator.client.items import duration
 from querator.client.logs import HANDLERS
 from querator.client.transport.nodes import Nodes
+from querator.client.typed import typed
 from querator.client.values import ExtendOutcome
 from querator.model import limits
 
@@ -98,7 +99,9 @@ class Consumer:
             prefetch_bytes=prefetch_bytes,
             batch_items=min(batch_items, prefetch_items),
             batch_bytes=batch_bytes,
-            lease_timeout=None if lease_timeout is None else duration(lease_timeout),
+            lease_timeout=None
+            if lease_timeout is None
+            else duration(lease_timeout, "lease_timeout"),
             auto_extend=auto_extend,
             release_on_disconnect=release_on_disconnect,
         )
@@ -122,6 +125,7 @@ class Consumer:
         """Waits for the answers to settles, gives the other items back, and ends the stream."""
         await self._talker.close(patience=CLOSE_SECONDS)
 
+    @typed
     def stop(self, *, grace: timedelta | None = None) -> None:
         """Stops leasing, and ends all iterations and `run` after their current items. Items that
         are not handed out go back to their places at once.
@@ -164,6 +168,7 @@ class Consumer:
                 return
             yield batch
 
+    @typed
     async def run(
         self,
         handler: Handler,

@@ -1,14 +1,16 @@
 """The work of `Consumer.run`: a handler's calls, their outcomes, and their end after a stop."""
 
 import asyncio
+import inspect
 import random
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from querator.client.consuming.leases import LeasedItem, retrieve_exception
 from querator.client.errors import LeaseLost, RequestError
 from querator.client.logs import HANDLERS
+from querator.client.typed import wrong_type
 
 RETRY_FIRST = timedelta(seconds=1)
 RETRY_MOST = timedelta(minutes=5)
@@ -49,7 +51,9 @@ class Handling:
     async def handle(self, item: LeasedItem) -> None:
         """Returns when the item is settled. If the handler is cancelled, releases the item."""
         try:
-            await self._handler(item)
+            work: object = self._handler(item)
+            if inspect.isawaitable(work):
+                await work
         except asyncio.CancelledError:
             if not item.settled:
                 item.release().add_done_callback(retrieve_exception)
@@ -57,9 +61,18 @@ class Handling:
         except Exception as error:  # noqa: BLE001  the log has it, and the item carries it
             settled = self._failed(item, error)
         else:
+            if not inspect.isawaitable(work):
+                self._refuse_handler(item)
             settled = None if item.settled else item.complete()
         if settled is not None:
             await self._wait(item, settled)
+
+    def _refuse_handler(self, item: LeasedItem) -> NoReturn:
+        if not item.settled:
+            item.release().add_done_callback(retrieve_exception)
+        raise wrong_type(
+            "handler", self._handler, "an async function (a SyncClient takes plain functions)"
+        )
 
     def _failed(self, item: LeasedItem, error: Exception) -> "asyncio.Future[None] | None":
         if self._on_error is not None:

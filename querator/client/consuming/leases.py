@@ -18,6 +18,7 @@ import msgspec
 from querator.client import clock
 from querator.client.items import decode_dead_letter, decode_item, instant
 from querator.client.outcomes import UndecodablePayload
+from querator.client.typed import typed
 from querator.client.values import DeadLetter, ExtendOutcome, Item, ItemId, Priority
 from querator.model import limits
 from querator.v1 import items_pb2
@@ -37,6 +38,7 @@ COMPLETE = Verb(completes=True)
 RELEASE = Verb(completes=False, count_attempt=False)
 
 
+@typed
 def retry_verb(
     *,
     delay: timedelta | None = None,
@@ -217,6 +219,7 @@ class LeasedBatch:
         """Gives all items that are not settled back to their places, as if not leased."""
         return self.settle(RELEASE, self.left)
 
+    @typed
     async def extend(self, lease_timeout: timedelta | None = None) -> None:
         """Extends the lease so that it ends `lease_timeout` from now (None: the items' own, or the
         queue's), never earlier than before. Raises `LeaseLost`.
@@ -445,6 +448,7 @@ class LeasedItem:
         """Gives the item back to its place, as if it had not been leased."""
         return self._batch.settle(RELEASE, 1 << self._index)
 
+    @typed
     async def extend(self, lease_timeout: timedelta | None = None) -> None:
         """Extends the lease of the whole batch; see `LeasedBatch.extend`. Raises `LeaseLost`."""
         await self._batch.extend(lease_timeout)

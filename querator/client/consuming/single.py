@@ -58,7 +58,9 @@ class SingleHolder:
             client_id=client_id,
             max_items=max_items,
             max_bytes=max_bytes,
-            lease_timeout=None if lease_timeout is None else duration(lease_timeout),
+            lease_timeout=None
+            if lease_timeout is None
+            else duration(lease_timeout, "lease_timeout"),
         )
         seconds = wait.total_seconds() if wait else 0.0
         until = self._loop.time() + seconds
@@ -316,7 +318,7 @@ async def extend(
         queue=queue,
         lease_ids=lease_ids,
         client_id=client_id,
-        lease_timeout=None if lease_timeout is None else duration(lease_timeout),
+        lease_timeout=None if lease_timeout is None else duration(lease_timeout, "lease_timeout"),
     )
     response = await nodes.call(
         lambda node, left: node.queues.Extend(request, timeout=left), patience=ATTEMPT_SECONDS

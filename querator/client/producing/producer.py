@@ -24,7 +24,8 @@ from querator.client.items import AnyItem, cut, has_key
 from querator.client.producing.produce_stream import Lane
 from querator.client.producing.sinks import FutureSink, collect
 from querator.client.transport.nodes import Nodes
-from querator.client.values import ProducedItem, ProducedItems
+from querator.client.typed import wrong_type
+from querator.client.values import Item, ProducedItem, ProducedItems
 from querator.model import limits
 
 BATCH_ITEMS_DEFAULT = limits.BLOCK_ITEMS_MAX
@@ -123,6 +124,8 @@ class Producer:
         a request fails, the other requests are still completed, and the first failure is raised. A
         note on it names its items; the other items may be stored.
         """
+        if isinstance(items, str | bytes | Item):
+            raise wrong_type("items", items, "a list or another iterable of items")
         sinks: list[tuple[int, FutureSink]] = []
         source = iter(items)
         loop = asyncio.get_running_loop()

@@ -6,6 +6,7 @@ the async client. All objects may be used from several threads.
 """
 
 import asyncio
+import inspect
 import signal
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
@@ -32,6 +33,7 @@ from querator.client.sync.handler_threads import HandlerThreads
 from querator.client.sync.leases import Runner, SyncLeasedBatch, SyncLeasedItem
 from querator.client.sync.loop_thread import LoopThread, iterate, listed
 from querator.client.transactions import Aborted, StagedBatches
+from querator.client.typed import wrong_type
 from querator.client.values import (
     ExtendOutcome,
     GivenUp,
@@ -179,6 +181,10 @@ class SyncConsumer:
         A handler that still runs when its `grace` is over cannot be ended: its item goes back to
         its place, `run` returns, and the handler's thread ends with the process at the latest.
         """
+        if inspect.iscoroutinefunction(handler):
+            raise wrong_type(
+                "handler", handler, "a plain function (a Client takes async functions)"
+            )
         runner, consumer = self._runner, self._consumer
         threads = HandlerThreads()
 
