@@ -40,6 +40,7 @@ from typing import Any, Final, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
+from querator.cli.shared.help import FittingContext, fit_help
 from querator.extras import Extra, MissingExtra, needed, require
 
 
@@ -95,6 +96,8 @@ them, and they are a sixth of what it would load.
 class LazyGroup(click.Group):
     """Commands by name, loaded at their first use: the help and the completion load none."""
 
+    context_class = FittingContext
+
     def __init__(self, *args: Any, table: Mapping[str, LazyCommand], **kwargs: Any) -> None:
         """`table`: the commands by name, in the order of the help."""
         super().__init__(*args, **kwargs)
@@ -117,6 +120,7 @@ class LazyGroup(click.Group):
         except MissingExtra as missing:
             return _refusal(cmd_name, missing)
         assert isinstance(command, click.Command)
+        fit_help(command)
         return command
 
     def resolve_command(

@@ -8,12 +8,14 @@ A test checks that the page is current.
 import inspect
 import signal
 import textwrap
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Set
 
 import click
 
 from querator.cli import querator
 from querator.cli.shared.failures import ExitCode
+from querator.cli.shared.parameters import WholeNumber
 
 _MEANINGS = {
     ExitCode.DONE: "done; for `serve`: stopped by a signal, every accepted request was answered",
@@ -30,8 +32,6 @@ _MEANINGS = {
     128 + signal.SIGPIPE: "standard output was closed, as by `head`",
     ExitCode.TERMINATED: "ended by SIGTERM (`serve` and `consume` end with 0)",
 }
-_SHARED = ("address", "namespace", "request_timeout", "output")
-
 _HEAD = """\
 # The command line
 
@@ -57,25 +57,32 @@ suggestion. `querator --version` names the versions of Querator and of the libra
 |---|---|
 """
 
-_SHARED_HEAD = """
-## Options that most commands share
-
-"""
+_SHARED_BY_MIN = 3
+"""An option of this many commands is explained once, in a section of its own."""
+_SECTIONS = (("queue create", "most commands"), ("spark copy", "the commands of querator spark"))
+"""Commands with all the options that several commands share, and whose options they are."""
 _LINE_CHARS = 100
 
 
 def reference() -> str:
     """The whole page."""
     context = click.Context(querator, info_name="querator", **querator.context_settings)
-    shared = next(
-        command.params for path, command in _leaves(querator, context) if path == "queue create"
-    )
+    leaves = dict(_leaves(querator, context))
+    times = Counter(_item(option) for command in leaves.values() for option in _options(command))
+    above: set[str] = set()
     parts = [_HEAD, *(f"| {int(code)} | {text} |\n" for code, text in _MEANINGS.items())]
-    parts.append(_SHARED_HEAD)
-    parts += [_item(option) for option in shared if option.name in _SHARED]
-    for path, command in _leaves(querator, context):
-        parts += _section(path, command, context)
+    for path, whose in _SECTIONS:
+        items = [_item(option) for option in _options(leaves[path])]
+        shared = [item for item in items if times[item] >= _SHARED_BY_MIN and item not in above]
+        parts += [f"\n## Options that {whose} share\n\n", *shared]
+        above.update(shared)
+    for path, command in leaves.items():
+        parts += _section(path, command, context, above)
     return "".join(parts)
+
+
+def _options(command: click.Command) -> list[click.Option]:
+    return [option for option in command.params if isinstance(option, click.Option)]
 
 
 def _leaves(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
@@ -89,19 +96,19 @@ def _leaves(group: click.Group, context: click.Context) -> Iterator[tuple[str, c
             yield name, command
 
 
-def _section(path: str, command: click.Command, root: click.Context) -> Iterator[str]:
+def _section(
+    path: str, command: click.Command, root: click.Context, above: Set[str]
+) -> Iterator[str]:
     # The command keeps the help option that it makes for its first context.
     usage = " ".join(command.collect_usage_pieces(click.Context(command, parent=root)))
     yield f"\n## `querator {path}`\n\n```\nquerator {path} {usage}\n```\n\n"
     yield _prose(inspect.cleandoc(command.help or ""))
-    options = [
-        option
-        for option in command.params
-        if isinstance(option, click.Option) and option.name not in _SHARED
-    ]
-    if options:
+    items = {option: _item(option) for option in _options(command)}
+    if own := [item for item in items.values() if item not in above]:
         yield "\n"
-        yield from (_item(option) for option in options)
+        yield from own
+    if shared := [_name(option) for option, item in items.items() if item in above]:
+        yield "\n" + _filled(f"Shared options: {', '.join(shared)}.")
 
 
 def _prose(text: str) -> str:
@@ -119,29 +126,46 @@ def _prose(text: str) -> str:
     return "\n\n".join(paragraphs) + "\n"
 
 
-def _item(option: click.Parameter) -> str:
-    """The option as an item of a list."""
-    assert isinstance(option, click.Option)
-    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+def _name(option: click.Option) -> str:
+    return ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+
+
+def _item(option: click.Option) -> str:
+    """The option as an item of a list: its name, the kind of its value, its help, its default."""
+    value = ""
     words = option.help or ""
     if isinstance(option.type, click.Choice):
         words += f" One of {', '.join(f'`{choice}`' for choice in option.type.choices)}."
+    elif not option.is_flag:
+        value = f" {option.metavar or option.type.name.upper()}"
+    if isinstance(option.type, WholeNumber):
+        words += f" {option.type.range_words.capitalize()}."
     if option.required:
         words += " Required."
     elif option.show_default and option.default is not None:
-        words += f" Default: `{option.default}`."
+        words += f" Default: {_default(option)}."
     if option.show_envvar and isinstance(option.envvar, str):
         words += f" Environment: `{option.envvar}`."
-    return (
-        textwrap.fill(
-            f"- {names}: {words.strip()}",
-            _LINE_CHARS,
-            subsequent_indent="  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        + "\n"
+    name = _name(option)
+    return _filled(f"- {name[:-1]}{value}`: {words.strip()}", indent="  ")
+
+
+def _default(option: click.Option) -> str:
+    if option.is_flag:
+        return f"`{(option.opts if option.default else option.secondary_opts)[0]}`"
+    values = option.default if isinstance(option.default, tuple) else (option.default,)
+    return ", ".join(f"`{value}`" for value in values)
+
+
+def _filled(text: str, *, indent: str = "") -> str:
+    lines = textwrap.fill(
+        text,
+        _LINE_CHARS,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
+    return f"{lines}\n"
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ def _picture(
     ever_rows: list[list[object]] = []
     for one in found:
         rate = rates.get(one.queue.id)
-        per_second = ["", ""] if rate is None else [f"{value:,.0f}" for value in rate]
+        per_second = ["", ""] if rate is None else [round(value) for value in rate]
         now_rows.append(
             [
                 one.queue.name,

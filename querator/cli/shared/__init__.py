@@ -4,6 +4,7 @@ command's own module, or here if it is about input and output.
     connection      options of the server, and the client of a command
     failures        exit codes, and errors as one line
     feed            values of a blocking iterator, for the event loop
+    help            help texts that fit a narrow terminal
     item_command    the shell command of `consume`, run for one item
     item_printer    items that `consume` prints
     output          tables, JSON and notes

@@ -109,14 +109,18 @@ class WholeNumber(click.IntRange):
         high = self.max is not None and number is not None and number > self.max
         if number is None or low or high:
             wanted = "a whole number" if self.max is not None else "a whole number,"
-            self.fail(f"'{value}' is not {wanted} {self._describe_range()}.", param, ctx)
+            self.fail(f"'{value}' is not {wanted} {self.range_words}.", param, ctx)
         return number
 
-    def _describe_range(self) -> str:
-        # click puts it into the help, too.
+    @property
+    def range_words(self) -> str:
         if self.max is None:
             return f"{self.min} or more"
         return f"from {self.min} to {self.max}"
+
+    def _describe_range(self) -> str:
+        # click puts it into the help.
+        return self.range_words
 
 
 class NumberAboveZero(click.FloatRange):

@@ -65,9 +65,7 @@ def as_columns(columns: Iterable[str | Column]) -> tuple[Column, ...]:
 
 
 class FittedTable:
-    """Rows under the names of their columns. Columns whose cells are numbers are aligned to the
-    right.
-    """
+    """Rows under the names of their columns. Columns of numbers are aligned to the right."""
 
     def __init__(
         self,
@@ -81,7 +79,7 @@ class FittedTable:
         values = [list(row) for row in rows]
         self._rows = [[cell_text(value) for value in row] for row in values]
         self._numbers = [
-            bool(values) and all(isinstance(row[position], int | float) for row in values)
+            _are_numbers([row[position] for row in values])
             for position in range(len(self._columns))
         ]
         self._natural = [
@@ -152,8 +150,8 @@ class FittedTable:
     def _is_empty(self, position: int) -> bool:
         if self._columns[position].keep:
             return False
-        nothing = "0" if self._numbers[position] else ""
-        return all(row[position] == nothing for row in self._rows)
+        nothing = ("0", "") if self._numbers[position] else ("",)
+        return all(row[position] in nothing for row in self._rows)
 
     def _as_part(self, columns: tuple[int, ...]) -> _Part:
         return _Part(columns, tuple(self._natural[one] for one in columns))
@@ -237,6 +235,12 @@ class TableStream:
             yield Line("")
         self._layout = table.layout(self._width)
         yield from table.lines_in(self._layout, self._width)
+
+
+def _are_numbers(values: list[object]) -> bool:
+    """Whether all are numbers, except for those that are missing."""
+    there = [value for value in values if value not in (None, "")]
+    return bool(there) and all(isinstance(value, int | float) for value in there)
 
 
 def _width(text: str) -> int:

@@ -43,6 +43,7 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 
 HELPS = {"-".join(("help", *path)): path for path in commands(querator)}
+NARROW_HELPS = ("help", "help-queue-create", "help-dead", "help-produce")
 TABLES = {
     "queue-create": ("queue", "create", "mail"),
     "queue-info": ("queue", "info", "mail"),
@@ -105,9 +106,18 @@ def test_table(
     agree(f"table-{name}-{columns}", text)
 
 
+@pytest.mark.parametrize("name", NARROW_HELPS)
+def test_narrow_help(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    outcome = CliRunner().invoke(querator, [*HELPS[name], "--help"])
+    assert outcome.exit_code == 0
+    agree(f"{name}-40", outcome.output)
+
+
 def test_every_golden_file_is_compared() -> None:
     tables = {f"table-{name}-{columns}" for name in TABLES for columns in WIDTHS}
-    assert {path.stem for path in GOLDEN.iterdir()} == {*HELPS, *tables}
+    narrow = {f"{name}-40" for name in NARROW_HELPS}
+    assert {path.stem for path in GOLDEN.iterdir()} == {*HELPS, *narrow, *tables}
 
 
 def agree(name: str, text: str) -> None:
