@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import click
-from rich.live import Live
 
 from querator.cli.cluster_pictures import picture, plan_picture
 from querator.cli.cluster_views import cluster_view
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode
-from querator.cli.shared.output import console, count, note, write_json, write_picture, write_table
+from querator.cli.shared.output import Screen, count, note, write_json, write_picture, write_table
 from querator.cli.shared.parameters import DURATION, format_duration, is_given
 from querator.client.values import PartitionTime
 
@@ -71,11 +70,10 @@ def status(
                     else:
                         write_picture(picture(view, partitions=partitions))
                     await asyncio.sleep(interval.total_seconds())
-            with Live(console=console(), auto_refresh=False) as live:
-                while True:
-                    view = cluster_view(await admin.picture())
-                    live.update(picture(view, partitions=partitions), refresh=True)
-                    await asyncio.sleep(interval.total_seconds())
+            screen = Screen(sys.stdout)
+            while True:
+                screen.show(picture(cluster_view(await admin.picture()), partitions=partitions))
+                await asyncio.sleep(interval.total_seconds())
 
     try:
         well = target.finish(again() if watch else once())

@@ -3,18 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from rich.console import Group, RenderableType
-from rich.table import Table as Grid
-from rich.text import Text
-
 from querator.cli.cluster_views import MAP_NAME, ClusterView, NodeView, PartitionView
-from querator.cli.shared.output import count
+from querator.cli.shared.output import BULLET, Picture, count
 from querator.cli.shared.tables import FittedTable
 from querator.model.cluster import ClusterPlan
 from querator.model.limits import MIB
 
 
-def picture(view: ClusterView, *, partitions: bool) -> RenderableType:
+def picture(view: ClusterView, *, partitions: bool) -> Picture:
     """The state of the cluster on one screen; with `partitions` one line for each partition."""
     data = [one for one in view.partitions if one.queue]
     queues = len({(one.namespace, one.queue) for one in data})
@@ -23,15 +19,15 @@ def picture(view: ClusterView, *, partitions: bool) -> RenderableType:
         f"{count(len(data), 'partition')}."
     )
     well = "All is well." if not view.problems else f"{count(len(view.problems), 'thing')} to know:"
-    parts: list[RenderableType] = [Text(f"{title} {well}")]
-    problems = Grid.grid(padding=(0, 1, 0, 0))
-    for problem in view.problems:
-        problems.add_row("  -", Text(problem))
-    parts += [problems] if view.problems else []
-    parts += [Text(hint) for hint in _hints(view)]
-    parts += [Text(), _nodes_table(view), Text()]
-    parts.append(_partitions_table(view) if partitions else _queues_table(view))
-    return Group(*parts)
+    return [
+        f"{title} {well}",
+        *(f"{BULLET}{problem}" for problem in view.problems),
+        *_hints(view),
+        "",
+        _nodes_table(view),
+        "",
+        _partitions_table(view) if partitions else _queues_table(view),
+    ]
 
 
 def _hints(view: ClusterView) -> Iterable[str]:
@@ -45,10 +41,10 @@ def _hints(view: ClusterView) -> Iterable[str]:
             )
 
 
-def plan_picture(plan: ClusterPlan) -> RenderableType:
+def plan_picture(plan: ClusterPlan) -> Picture:
     """The moves, and their reasons."""
     if not plan.moves:
-        return Text("Everything is where it should be.")
+        return ["Everything is where it should be."]
     under_way = sum(move.moving for move in plan.moves)
     title = f"{count(under_way, 'partition')} under way, {len(plan.moves) - under_way:,} to come."
     table = FittedTable(
@@ -64,10 +60,10 @@ def plan_picture(plan: ClusterPlan) -> RenderableType:
             for move in plan.moves
         ],
     )
-    return Group(Text(title), Text(), table)
+    return [title, "", table]
 
 
-def _nodes_table(view: ClusterView) -> RenderableType:
+def _nodes_table(view: ClusterView) -> FittedTable:
     return FittedTable(
         [
             "node",
@@ -109,7 +105,7 @@ def _checked(node: NodeView) -> str:
     return f"{scrub.round_bytes / MIB:,.0f} MiB so far"
 
 
-def _queues_table(view: ClusterView) -> RenderableType:
+def _queues_table(view: ClusterView) -> FittedTable:
     rows: dict[tuple[str, str], list[PartitionView]] = {}
     for one in view.partitions:
         rows.setdefault((one.namespace, one.queue), []).append(one)
@@ -128,7 +124,7 @@ def _queues_table(view: ClusterView) -> RenderableType:
     )
 
 
-def _partitions_table(view: ClusterView) -> RenderableType:
+def _partitions_table(view: ClusterView) -> FittedTable:
     return FittedTable(
         ["partition", "leader", "replicas on", "behind"],
         [

@@ -13,12 +13,11 @@ from typing import BinaryIO
 
 import click
 import msgspec
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.feed import Feed
-from querator.cli.shared.output import console, count, note, write_json
+from querator.cli.shared.output import count, note, write_json
 from querator.cli.shared.parameters import (
     ABOVE_ZERO,
     ATTRIBUTE,
@@ -44,6 +43,8 @@ from querator.client.values import ProducedItem
 from querator.model.errors import ERRORS, ErrorCode
 
 PROBLEMS_SHOWN_MAX = 20
+PROGRESS_LINES = 1_000
+"""The progress of a file is shown each time that so many lines have been read."""
 _Source = Callable[[], Iterator[InputLine]]
 _ITEM_AT_FAULT = {ErrorCode.INVALID_ARGUMENT, ErrorCode.LIMIT_EXCEEDED, ErrorCode.ITEM_TOO_LARGE}
 
@@ -361,19 +362,18 @@ def _csv_lines(path: Path, columns: CsvColumns, template: Item) -> Iterator[Inpu
     """Lines of a CSV file. Shows the progress on a terminal."""
     with (
         path.open("rb", buffering=1 << 20) as file,
-        Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TimeElapsedColumn(),
-            console=console(stderr=True),
-            disable=not sys.stderr.isatty(),
-            transient=True,
-        ) as progress,
+        click.progressbar(
+            length=os.fstat(file.fileno()).st_size,
+            label=path.name,
+            file=sys.stderr,
+            hidden=not sys.stderr.isatty(),
+        ) as bar,
     ):
-        task = progress.add_task(path.name, total=os.fstat(file.fileno()).st_size or None)
-        tracked: BinaryIO = progress.wrap_file(file, task_id=task)
-        yield from read_csv(tracked, columns, template)
+        for line in read_csv(file, columns, template):
+            if line.number % PROGRESS_LINES == 0:
+                bar.update(file.tell() - bar.pos)
+            yield line
+        bar.update((bar.length or 0) - bar.pos)
 
 
 def _with_dedup_keys(source: _Source, prefix: str) -> Iterator[InputLine]:

@@ -8,9 +8,6 @@ from datetime import timedelta
 from functools import partial
 
 import click
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.text import Text
 
 from querator.cli.shared.connection import (
     CommandTarget,
@@ -18,7 +15,7 @@ from querator.cli.shared.connection import (
     server_options,
     stale_option,
 )
-from querator.cli.shared.output import console, note, write_json, write_picture
+from querator.cli.shared.output import Picture, Screen, note, write_json, write_picture
 from querator.cli.shared.parameters import DURATION, is_given
 from querator.cli.shared.tables import Column, FittedTable
 from querator.cli.shared.texts import age_text, size_text
@@ -127,19 +124,19 @@ async def _watch(
             await asyncio.sleep(interval.total_seconds())
     before: dict[int, PartitionStats] = {}
     before_s = 0.0
-    with Live(console=console(), auto_refresh=False) as live:
-        while True:
-            found = await read()
-            read_s = time.monotonic()
-            rates = {
-                stats.queue.id: _rates(before[stats.queue.id], stats.total, read_s - before_s)
-                for stats in found
-                if stats.queue.id in before
-            }
-            live.update(_picture(found, rates, partitions), refresh=True)
-            before = {stats.queue.id: stats.total for stats in found}
-            before_s = read_s
-            await asyncio.sleep(interval.total_seconds())
+    screen = Screen(sys.stdout)
+    while True:
+        found = await read()
+        read_s = time.monotonic()
+        rates = {
+            stats.queue.id: _rates(before[stats.queue.id], stats.total, read_s - before_s)
+            for stats in found
+            if stats.queue.id in before
+        }
+        screen.show(_picture(found, rates, partitions))
+        before = {stats.queue.id: stats.total for stats in found}
+        before_s = read_s
+        await asyncio.sleep(interval.total_seconds())
 
 
 def _rates(before: PartitionStats, after: PartitionStats, seconds: float) -> tuple[float, float]:
@@ -155,7 +152,7 @@ def _write_lines(found: list[QueueStats]) -> None:
 
 def _picture(
     found: list[QueueStats], rates: dict[int, tuple[float, float]], partitions: bool
-) -> Group:
+) -> Picture:
     """A table of present counts, then a table of all-time counts."""
     now_rows: list[list[object]] = []
     ever_rows: list[list[object]] = []
@@ -191,13 +188,13 @@ def _picture(
         "oldest",
         *(["produced/s", "completed/s"] if rates else []),
     ]
-    parts: list[RenderableType] = [
+    parts: list[FittedTable | str] = [
         FittedTable(map(_column, now_columns), now_rows),
-        Text(),
+        "",
         FittedTable(map(_column, ["ever", *_EVER]), ever_rows),
     ]
     parts += [
-        Text(
+        (
             f"{one.queue.name}: {one.total.held:,} held until the items that were in partitions "
             f"{', '.join(map(str, one.total.waits_for))} before their number changed have been "
             "leased and completed: earlier items of the same keys may be among them."
@@ -206,7 +203,7 @@ def _picture(
         if one.total.held
     ]
     parts += [
-        Text(
+        (
             f"{one.queue.name}: {one.total.damaged:,} not delivered: their payload is damaged on "
             "the node that leads their partition; querator cluster status names it."
         )
@@ -214,7 +211,7 @@ def _picture(
         if one.total.damaged
     ]
     parts += [
-        Text(
+        (
             f"{one.queue.name}: {one.total.given_up:,} given up in all: their payload was "
             "damaged, and no replica had it whole."
         )
@@ -222,8 +219,8 @@ def _picture(
         if one.total.given_up
     ]
     if not all(one.durable for one in found):
-        parts.append(Text("Not durable: the server keeps everything in memory."))
-    return Group(*parts)
+        parts.append("Not durable: the server keeps everything in memory.")
+    return parts
 
 
 def _column(name: str) -> Column:

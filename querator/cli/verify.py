@@ -22,11 +22,10 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from querator.cli.shared.connection import output_option
 from querator.cli.shared.failures import ExitCode, Failure
-from querator.cli.shared.output import console, count, write_json
+from querator.cli.shared.output import count, write_json
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.queues import QueueState
 from querator.partition import invariants
@@ -304,17 +303,10 @@ def _damaged(data_dir: Path, problems: list[str]) -> VerifyView:
 
 def _check_all(scan: _Scan) -> None:
     groups = scan.groups()
-    with Progress(
-        TextColumn("verifying"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("groups"),
-        TimeElapsedColumn(),
-        console=console(stderr=True),
-        disable=not sys.stderr.isatty(),
-        transient=True,
-    ) as progress:
-        for group in progress.track(groups):
+    with click.progressbar(
+        groups, label="verifying", show_pos=True, file=sys.stderr, hidden=not sys.stderr.isatty()
+    ) as tracked:
+        for group in tracked:
             scan.check(group)
 
 

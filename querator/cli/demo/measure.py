@@ -8,12 +8,14 @@ from types import TracebackType
 from typing import Self
 
 import msgspec
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from querator.cli.shared.output import console, note
+from querator.cli.shared.output import Screen, note, width
 
 LINE_SECONDS = 5.0
 PICTURE_SECONDS = 0.2
+_BAR_CELLS_MAX = 40
+_COLUMNS_MIN = 40
+"""The columns of a line without its bar."""
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -48,23 +50,10 @@ class Bars:
         self._counters = counters
         self._terminal = sys.stderr.isatty()
         self._began = time.monotonic()
-        self._progress = Progress(
-            TextColumn("{task.description:<10}"),
-            BarColumn(bar_width=40, complete_style="cyan", finished_style="green"),
-            TextColumn("{task.completed:>9,.0f}"),
-            TextColumn("{task.fields[rate]:>8,.0f}/s"),
-            TimeElapsedColumn(),
-            console=console(stderr=True),
-            auto_refresh=False,
-            disable=not self._terminal,
-        )
-        self._tasks: dict[str, TaskID] = {}
+        self._screen = Screen(sys.stderr)
         self._showing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._progress.start()
-        for name in self._counters:
-            self._tasks[name] = self._progress.add_task(name, total=self._total, rate=0.0)
         # Only this object has the task: `__aexit__` ends and awaits it.
         self._showing = asyncio.get_running_loop().create_task(self._show_on())
         return self
@@ -80,7 +69,7 @@ class Bars:
         await asyncio.wait({self._showing})
         if kind is None:
             self._show()
-        self._progress.stop()
+        self._screen.close()
 
     async def _show_on(self) -> None:
         while True:
@@ -94,6 +83,17 @@ class Bars:
             words = ", ".join(f"{name} {count:,}" for name, count in counts.items())
             note(f"{seconds:6.1f} s  {words} of {self._total:,}")
             return
-        for name, count in counts.items():
-            self._progress.update(self._tasks[name], completed=count, rate=count / seconds)
-        self._progress.refresh()
+        columns = width(sys.stderr) or _COLUMNS_MIN
+        cells = max(0, min(_BAR_CELLS_MAX, columns - _COLUMNS_MIN))
+        self._screen.show(
+            [
+                f"{name:<10}{_bar(count / self._total, cells)}{count:>9,}{count / seconds:>9,.0f}/s"
+                f"{seconds:>6.0f} s"
+                for name, count in counts.items()
+            ]
+        )
+
+
+def _bar(share: float, cells: int) -> str:
+    full = min(cells, int(share * cells))
+    return "█" * full + "░" * (cells - full)

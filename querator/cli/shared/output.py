@@ -2,49 +2,32 @@
 
 JSON is one document, or one line for each value of a stream. Fields are the names of the structs in
 `cli.shared.views`, with units; they do not change.
-
-Rich is loaded when something is drawn: most commands draw nothing.
 """
 
 import os
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, TextIO
 
 import click
 import msgspec
 
+from querator.cli.shared import cells
 from querator.cli.shared.tables import Column, FittedTable, Line
 from querator.cli.shared.texts import cell_text
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+Picture = Sequence[FittedTable | str]
+"""Tables and paragraphs, one below the other."""
+BULLET = "  - "
+"""A paragraph that begins with it is indented in its further lines."""
 
-_PIPE_COLUMNS = 1_000
-"""The width for pipes, at which nothing is folded or cut."""
 
-
-def console(*, stderr: bool = False) -> "Console":
-    """A console for a stream. It uses colours and bold only on a terminal and without NO_COLOR,
-    and never reads markup in data.
+def width(stream: TextIO | None = None) -> int | None:
+    """Cells of a line on the stream (None: standard output); None: it is no terminal, and lines
+    have no limit.
     """
-    from rich.console import Console
-
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(
-        file=stream,
-        width=None if stream.isatty() else _PIPE_COLUMNS,
-        # Rich's own NO_COLOR keeps bold.
-        color_system=None if os.environ.get("NO_COLOR") else "auto",
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-
-
-def width() -> int | None:
-    """Cells of a line on standard output; None: it is no terminal, and lines have no limit."""
-    return console().width if sys.stdout.isatty() else None
+    return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
 
 
 def write_json(value: object) -> None:
@@ -64,17 +47,55 @@ def write_table(columns: Sequence[str | Column], rows: Iterable[Sequence[object]
 
 def write_lines(lines: Iterable[Line]) -> None:
     """Writes lines of a table at once."""
-    text = "\n".join(_bold(line.text) if line.head else line.text for line in lines)
-    click.echo(text)
+    click.echo("\n".join(map(_styled, lines)))
 
 
-def write_picture(picture: "RenderableType") -> None:
-    """Writes an object of Rich without the padding at the ends of lines."""
-    target = console()
-    with target.capture() as captured:
-        target.print(picture)
-    for line in captured.get().splitlines():
-        click.echo(line.rstrip())
+def write_picture(picture: Picture) -> None:
+    write_lines(picture_lines(picture, width()))
+
+
+def picture_lines(picture: Picture, cells_max: int | None) -> Iterator[Line]:
+    """The lines of a picture for a terminal of so many cells; None: no line is broken or cut."""
+    for part in picture:
+        if isinstance(part, FittedTable):
+            yield from part.lines(cells_max)
+        elif cells_max is None:
+            yield Line(part)
+        else:
+            indent = " " * len(BULLET) if part.startswith(BULLET) else ""
+            yield from map(Line, cells.wrapped(part, cells_max, indent=indent))
+
+
+class Screen:
+    """A picture on a terminal that is drawn again in its place. It is cut at the height of the
+    terminal. What `note` writes until `close` stands above the picture.
+    """
+
+    shown: ClassVar["Screen | None"] = None
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._height = 0
+
+    def show(self, picture: Picture) -> None:
+        size = shutil.get_terminal_size()
+        lines = list(picture_lines(picture, size.columns))[: max(size.lines - 1, 1)]
+        up = f"\x1b[{self._height}F" if self._height else ""
+        # Each line is cleared to its end, and after the last all below.
+        text = "".join(f"{_styled(line)}\x1b[K\n" for line in lines)
+        click.echo(f"{up}{text}\x1b[J", nl=False, file=self._stream)
+        self._height = len(lines)
+        Screen.shown = self
+
+    def erase(self) -> None:
+        """The next `show` draws at the cursor."""
+        if self._height:
+            click.echo(f"\x1b[{self._height}F\x1b[J", nl=False, file=self._stream)
+            self._height = 0
+
+    def close(self) -> None:
+        """The picture stays."""
+        Screen.shown = None
 
 
 def write_details(pairs: Iterable[tuple[str, object]]) -> None:
@@ -85,12 +106,18 @@ def write_details(pairs: Iterable[tuple[str, object]]) -> None:
         click.echo(f"{_bold(name)}{' ' * (width - len(name))}  {text}".rstrip())
 
 
+def _styled(line: Line) -> str:
+    return _bold(line.text) if line.head else line.text
+
+
 def _bold(text: str) -> str:
     return text if os.environ.get("NO_COLOR") else click.style(text, bold=True)
 
 
 def note(text: str) -> None:
     """Writes a message for the user to standard error."""
+    if Screen.shown is not None:
+        Screen.shown.erase()
     click.echo(text, err=True)
 
 

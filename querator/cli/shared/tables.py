@@ -4,19 +4,17 @@ A table that is too wide leaves out the columns that are empty or 0 in all rows.
 enough, long texts are cut, then the columns go below each other in two parts, and at last each row
 becomes a list of names and values. No cell of another column is cut or lost.
 
-`FittedTable` can be drawn by Rich. `TableStream` writes rows as they come.
+`TableStream` writes rows as they come.
 """
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from querator.cli.shared import cells
 from querator.cli.shared.texts import cell_text
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 _GAP = "  "
 _CUT_MIN = 16
@@ -83,16 +81,10 @@ class FittedTable:
             for position in range(len(self._columns))
         ]
         self._natural = [
-            max(_width(one.name), *(_width(row[position]) for row in self._rows), 0)
+            max(cells.width(one.name), *(cells.width(row[position]) for row in self._rows), 0)
             for position, one in enumerate(self._columns)
         ]
         self._parts_max = parts_max
-
-    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
-        from rich.text import Text
-
-        for line in self.lines(options.max_width):
-            yield Text(line.text, style="bold" if line.head else "", no_wrap=True)
 
     def lines(self, width: int | None) -> Iterator[Line]:
         """The lines for a terminal of `width` cells; None: as wide as the table is."""
@@ -194,13 +186,15 @@ class FittedTable:
         for text, position, width in zip(texts, part.columns, part.widths, strict=True):
             if whole_width is not None and self._columns[position].cut:
                 is_last = position == part.columns[-1]
-                text = _cut_text(text, whole_width - _width(line) if is_last else width)
-            space = " " * (width - _width(text))
+                text = cells.cut(text, whole_width - cells.width(line) if is_last else width)
+            space = " " * (width - cells.width(text))
             line += (space + text if self._numbers[position] else text + space) + _GAP
         return line.rstrip()
 
     def _list(self, shown: tuple[int, ...], width: int, *, first: bool) -> Iterator[Line]:
-        names = max((_width(self._columns[position].name) for position in shown[1:]), default=0)
+        names = max(
+            (cells.width(self._columns[position].name) for position in shown[1:]), default=0
+        )
         for row in self._rows:
             if not first:
                 yield Line("")
@@ -210,8 +204,8 @@ class FittedTable:
                 if not row[position]:
                     continue
                 name = self._columns[position].name
-                label = f"{_GAP}{name}{' ' * (names - _width(name))}{_GAP}"
-                for text in _wrapped(row[position], max(_VALUE_MIN, width - len(label))):
+                label = f"{_GAP}{name}{' ' * (names - cells.width(name))}{_GAP}"
+                for text in cells.wrapped(row[position], max(_VALUE_MIN, width - len(label))):
                     yield Line(label + text)
                     label = " " * len(label)
 
@@ -241,27 +235,3 @@ def _are_numbers(values: list[object]) -> bool:
     """Whether all are numbers, except for those that are missing."""
     there = [value for value in values if value not in (None, "")]
     return bool(there) and all(isinstance(value, int | float) for value in there)
-
-
-def _width(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
-
-
-def _cut_text(text: str, width: int) -> str:
-    if _width(text) <= width:
-        return text
-    from rich.cells import set_cell_size
-
-    return set_cell_size(text, width - 1).rstrip() + "…"
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    if _width(text) == len(text):
-        return textwrap.wrap(text, width) or [""]
-    from rich.cells import chop_cells
-
-    return chop_cells(text, width)

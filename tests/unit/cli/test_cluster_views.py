@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from querator.cli.cluster_pictures import picture, plan_picture
 from querator.cli.cluster_views import ClusterView, cluster_view
+from querator.cli.shared.output import Picture, picture_lines
 from querator.client.cluster import ClusterPicture, SeenCondition, SeenNode
 from querator.model.cluster import (
     ClusterCondition,
@@ -79,10 +79,11 @@ def view(
 
 
 def shown(of: ClusterView, *, partitions: bool = False) -> str:
-    console = Console(width=200, highlight=False, markup=False)
-    with console.capture() as captured:
-        console.print(picture(of, partitions=partitions))
-    return captured.get()
+    return text_of(picture(of, partitions=partitions))
+
+
+def text_of(shown: Picture) -> str:
+    return "\n".join(line.text for line in picture_lines(shown, 200))
 
 
 def test_a_node_that_came_with_an_old_copy_is_named():
@@ -311,7 +312,6 @@ def test_a_map_that_a_lone_node_has_until_the_others_vote():
 
 
 def test_the_plan():
-    console = Console(width=200, highlight=False, markup=False)
     moves = (
         ClusterMove(
             namespace="n",
@@ -334,13 +334,10 @@ def test_the_plan():
             moving=False,
         ),
     )
-    with console.capture() as captured:
-        console.print(plan_picture(ClusterPlan(7, moves)))
-        console.print(plan_picture(ClusterPlan(8, ())))
-    text = captured.get()
+    text = text_of(plan_picture(ClusterPlan(7, moves)))
     assert "1 partition under way, 1 to come." in text
     assert "q/1 a, b, c a, b, d d evens out" in " ".join(text.split())
-    assert "Everything is where it should be." in text
+    assert text_of(plan_picture(ClusterPlan(8, ()))) == "Everything is where it should be."
 
 
 def test_replicas_that_are_behind():
