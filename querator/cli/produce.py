@@ -44,7 +44,7 @@ from querator.model.errors import ERRORS, ErrorCode
 
 PROBLEMS_SHOWN_MAX = 20
 PROGRESS_LINES = 1_000
-"""The progress of a file is shown each time that so many lines have been read."""
+"""The progress of a file is shown after this number of lines."""
 _Source = Callable[[], Iterator[InputLine]]
 _ITEM_AT_FAULT = {ErrorCode.INVALID_ARGUMENT, ErrorCode.LIMIT_EXCEEDED, ErrorCode.ITEM_TOO_LARGE}
 

@@ -18,7 +18,7 @@ from querator.client.consuming.single import Held, SingleHolder, extend, raise_l
 from querator.client.errors import OutcomeUnknown, ProducerExpired, RequestError
 from querator.client.items import AnyItem, encode_items
 from querator.client.names import ClientName
-from querator.client.options import QueueSettings
+from querator.client.options import QueueOptions
 from querator.client.producing import producer as producers
 from querator.client.producing.producer import Producer
 from querator.client.producing.window import ProducerIdentity, produce_unknown
@@ -210,7 +210,7 @@ class Client:
 
     @typed
     async def update_queue(
-        self, name: str, *, expected_version: int = 0, **changes: Unpack[QueueSettings]
+        self, name: str, *, expected_version: int = 0, **changes: Unpack[QueueOptions]
     ) -> QueueInfo:
         """Changes only the settings that are named (as in `create_queue`; None: the default).
         Returns when all partitions have them. Raises `VersionConflict` when the version of the

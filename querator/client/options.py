@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TypedDict
 
 
-class QueueSettings(TypedDict, total=False):
+class QueueOptions(TypedDict, total=False):
     """Settings of a queue; None: the default."""
 
     partitions: int | None

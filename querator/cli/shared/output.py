@@ -55,7 +55,7 @@ def write_picture(picture: Picture) -> None:
 
 
 def picture_lines(picture: Picture, cells_max: int | None) -> Iterator[Line]:
-    """The lines of a picture for a terminal of so many cells; None: no line is broken or cut."""
+    """The lines of a picture for a terminal of this width; None: no line is broken or cut."""
     for part in picture:
         if isinstance(part, FittedTable):
             yield from part.lines(cells_max)

@@ -27,7 +27,7 @@ from querator.client.consuming.handling import GRACE_DEFAULT, RETRY_FIRST, RETRY
 from querator.client.consuming.leases import LeasedBatch, LeasedItem
 from querator.client.consuming.stop_signals import STOP_SIGNALS, stopping_at
 from querator.client.items import AnyItem
-from querator.client.options import ConsumerOptions, ProducerOptions, QueueSettings
+from querator.client.options import ConsumerOptions, ProducerOptions, QueueOptions
 from querator.client.producing.producer import Producer
 from querator.client.sync.handler_threads import HandlerThreads
 from querator.client.sync.leases import Runner, SyncLeasedBatch, SyncLeasedItem
@@ -286,7 +286,7 @@ class SyncClient:
         """The name of this client as an owner of leases."""
         return self._client.client_id
 
-    def create_queue(self, name: str, **settings: Unpack[QueueSettings]) -> QueueInfo:
+    def create_queue(self, name: str, **settings: Unpack[QueueOptions]) -> QueueInfo:
         """Creates a queue; returns when it can be used. `settings` as in `Client.create_queue`."""
         return self._runner.run(self._client.create_queue(name, **settings))
 
@@ -299,7 +299,7 @@ class SyncClient:
         return listed(self._runner, self._client.list_queues)
 
     def update_queue(
-        self, name: str, *, expected_version: int = 0, **changes: Unpack[QueueSettings]
+        self, name: str, *, expected_version: int = 0, **changes: Unpack[QueueOptions]
     ) -> QueueInfo:
         """Changes only the settings that are named. See `Client.update_queue`."""
         return self._runner.run(

@@ -6,13 +6,13 @@ from typing import get_type_hints
 import pytest
 
 from querator import Client
-from querator.client.options import ConsumerOptions, ProducerOptions, QueueSettings
+from querator.client.options import ConsumerOptions, ProducerOptions, QueueOptions
 
 
 @pytest.mark.parametrize(
     ("call", "options"),
     [
-        ("create_queue", QueueSettings),
+        ("create_queue", QueueOptions),
         ("producer", ProducerOptions),
         ("consumer", ConsumerOptions),
     ],
