@@ -6,6 +6,7 @@ or the Raft engine:
 * `Client`, `SyncClient`, `Tls`: the SDK;
 * `Item`, `LeasedItem`, `PeekedItem` and others: the values and types of its calls;
 * `errors`: the exceptions;
+* `Worker`, and the exceptions `Retry`, `Reject` and `UndecodablePayload` of its handlers;
 * `Node`, `SyncNode`, `NodeFailedError`: a node in the caller's process, with the extra `server`.
 
 Code belongs into a package; only modules that assemble a node or serve all packages are here.
@@ -32,6 +33,7 @@ Code belongs into a package; only modules that assemble a node or serve all pack
     testing      fixtures, a clock and assertions for tests of programs
     v1           generated stubs of the protocol `proto/querator/v1`
     wire         requests and answers as bytes, to and from model values
+    worker       the engine of `querator worker`: a handler for the items of a queue
 """
 
 from importlib import import_module
@@ -52,15 +54,19 @@ if TYPE_CHECKING:
         Producer,
         QueueInfo,
         QueueStats,
+        Reject,
+        Retry,
         SyncClient,
         SyncConsumer,
         SyncLeasedBatch,
         SyncLeasedItem,
         SyncProducer,
         Tls,
+        UndecodablePayload,
     )
     from querator.node import Node, NodeFailedError
     from querator.sync_node import SyncNode
+    from querator.worker import Worker
 
     __version__: str
 
@@ -79,6 +85,8 @@ __all__ = [
     "Producer",
     "QueueInfo",
     "QueueStats",
+    "Reject",
+    "Retry",
     "SyncClient",
     "SyncConsumer",
     "SyncLeasedBatch",
@@ -86,6 +94,8 @@ __all__ = [
     "SyncNode",
     "SyncProducer",
     "Tls",
+    "UndecodablePayload",
+    "Worker",
     "__version__",
     "errors",
 ]
@@ -101,6 +111,8 @@ def __getattr__(name: str) -> Any:
         return import_module("importlib.metadata").version("querator")
     if name == "errors":
         return import_module("querator.errors")
+    if name == "Worker":
+        return import_module("querator.worker").Worker
     if name not in _OF_A_NODE:
         return getattr(import_module("querator.client"), name)
     from querator.extras import needed

@@ -2,6 +2,7 @@
 
     querator[server]    a node: `querator serve`, `querator.Node`, commands on a data directory
     querator[spark]     the data source and the pipelines of Spark
+    querator[reload]    `querator worker --reload`
 
 An installation without an extra is complete for programs that only produce and consume. This module
 imports nothing that an extra brings.
@@ -14,14 +15,13 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Final, Literal
 
-Extra = Literal["server", "spark"]
+Extra = Literal["server", "spark", "reload"]
 
 MODULES: Final[dict[Extra, tuple[str, ...]]] = {
     "server": (
         "grpc_health",
         "grpc_reflection",
         "lmdb",
-        "prometheus_client",
         "pysyncobj",
         "sortedcontainers",
         "starlette",
@@ -30,6 +30,7 @@ MODULES: Final[dict[Extra, tuple[str, ...]]] = {
         "zlib_ng",
     ),
     "spark": ("matplotlib", "pyarrow", "pyspark"),
+    "reload": ("watchfiles",),
 }
 """Root modules of the packages of each extra."""
 

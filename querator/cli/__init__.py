@@ -22,6 +22,7 @@ other commands load neither the storage nor the Raft engine.
     transactions        `txn`: staged batches
     verify              `verify`: a full check of a data directory
     versions            `--version`: the versions of Querator and of the libraries under it
+    worker              `worker`: a Python function for each item
     demo                `demo`, and code that it shares with the demo on Spark
     shared              options, output and errors that commands share
     spark               `spark`: pipelines between queues and files
@@ -73,6 +74,7 @@ _COMMANDS: Final = {
     "retry": LazyCommand("leases:retry", "End a lease: the work is to be done again."),
     "extend": LazyCommand("leases:extend", "Extend leases."),
     "consume": LazyCommand("consume:consume", "Run a command for each item, or print the items."),
+    "worker": LazyCommand("worker:worker", "Call a Python function with each item."),
     "peek": LazyCommand("dead:peek", "Show items without leasing them."),
     "dead": LazyCommand("dead:dead", "Show dead letters and send them back to their queue."),
     "txn": LazyCommand("transactions:txn", "Show staged batches of a queue, and drop them."),

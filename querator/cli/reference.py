@@ -28,9 +28,10 @@ _MEANINGS = {
     ExitCode.UNKNOWN: "the outcome is unknown: the request may have been executed, or may yet be",
     6: "`serve` only: stopped by a failure, of the disk or of Querator itself; what was "
     "acknowledged is on disk",
-    ExitCode.INTERRUPTED: "ended by Ctrl-C (`serve`, `consume` and `stats --watch` end with 0)",
+    ExitCode.INTERRUPTED: "ended by Ctrl-C (`serve`, `consume`, `worker` and `stats --watch` end "
+    "with 0)",
     128 + signal.SIGPIPE: "standard output was closed, as by `head`",
-    ExitCode.TERMINATED: "ended by SIGTERM (`serve` and `consume` end with 0)",
+    ExitCode.TERMINATED: "ended by SIGTERM (`serve`, `consume` and `worker` end with 0)",
 }
 _HEAD = """\
 # The command line

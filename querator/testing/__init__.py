@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         assert_empty,
         dead_letters,
         drain,
+        work,
     )
     from querator.testing.clock import FrozenClock
     from querator.testing.fixtures import (
@@ -49,6 +50,7 @@ __all__ = [
     "querator_node",
     "querator_session_client",
     "querator_session_node",
+    "work",
 ]
 
 

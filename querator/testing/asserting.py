@@ -5,13 +5,23 @@ most `within`, and then fails with the counts that are there. All of them take a
 async test, call them by `asyncio.to_thread`.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from querator.client import DeadReason, PartitionStats, PeekedItem, SyncClient, SyncLeasedItem
+from querator.client import (
+    Client,
+    DeadReason,
+    PartitionStats,
+    PeekedItem,
+    SyncClient,
+    SyncLeasedItem,
+)
+from querator.worker import Handler, Worker, WorkerResult
 
 WITHIN: Final = timedelta(seconds=10)
 _PAUSE_S: Final = 0.01
@@ -86,6 +96,21 @@ def drain(client: SyncClient, queue: str, *, limit: int | None = None) -> list[S
         client.complete(queue, *items)
         found += items
     return found
+
+
+def work(client: SyncClient, queue: str, handler: Handler, **options: Any) -> WorkerResult:
+    """Runs a worker until no item of the queue is ready, and returns its counts. `options` are
+    those of `querator.Worker`. The worker has a connection and an event loop of its own, on a
+    thread. Retried items are delayed: move the clock, and call it again. Raises the errors of
+    `Worker`.
+    """
+
+    async def run() -> WorkerResult:
+        async with Client(client.address, namespace=client.namespace) as own:
+            return await Worker(own, queue, handler, **options).run(until_empty=True)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="querator-work") as thread:
+        return thread.submit(asyncio.run, run()).result()
 
 
 def _present(now: PartitionStats) -> int:

@@ -49,6 +49,7 @@ def test_the_reference_page_is_that_of_these_commands() -> None:
     )
 
 
+WORKER = ["worker", "tasks:handle", "--queue", "q"]
 NOON = "2026-01-31T12:00:00Z"
 REPLAY = ["spark", "replay", "/lake", "q", "--checkpoint", "/checkpoint"]
 ARCHIVE = ["spark", "archive", "q", "/lake", "--reader-id", "lake"]
@@ -86,6 +87,12 @@ ARCHIVE = ["spark", "archive", "q", "/lake", "--reader-id", "lake"]
         (["stats", "--interval", "0"], "--interval"),
         (["lease", "q", "--wait", "5"], "duration"),
         (["lease", "q", "--request-timeout", "1h"], "at most 15m"),
+        (["worker", "tasks:handle"], "--queue"),
+        ([*WORKER, "--prefetch", "7"], "--prefetch is 7, less than --concurrency 8."),
+        ([*WORKER, "--retry-delay", "6m"], "--retry-delay-max is 5m, less than --retry-delay 6m."),
+        ([*WORKER, "--until-empty", "--idle-exit", "1s"], "Give only one of"),
+        ([*WORKER, "--name", "n" * 41], "has 41 characters; at most 40."),
+        ([*WORKER, "--processes", "0"], "1<=x<=256"),
         (["spark", "ingest", "in", "q"], "--format"),
         (["spark", "ingest", "in", "q", "--format", "xml"], "'xml' is not one of"),
         (["spark", "ingest", "in", "q", "--format", "csv", "--continuous"], "needs a checkpoint"),

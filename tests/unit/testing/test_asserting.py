@@ -1,14 +1,24 @@
 """The assertions of `querator.testing`: what they wait for, and what they say."""
 
+import asyncio
 import threading
 from datetime import timedelta
 
 import pytest
 
 from querator import SyncClient
-from querator.client import DeadReason, Item
+from querator.client import DeadReason, Item, LeasedItem, SyncLeasedItem
 from querator.client.errors import QueueNotFound
-from querator.testing import assert_completed, assert_dead, assert_empty, dead_letters, drain
+from querator.testing import (
+    FrozenClock,
+    assert_completed,
+    assert_dead,
+    assert_empty,
+    dead_letters,
+    drain,
+    work,
+)
+from querator.worker import WorkerResult
 
 AT_ONCE = timedelta(0)
 
@@ -76,3 +86,33 @@ def test_assert_dead_knows_reasons(client: SyncClient):
 def test_a_queue_that_does_not_exist_is_an_error(client: SyncClient):
     with pytest.raises(QueueNotFound, match="nowhere"):
         assert_empty(client, "nowhere")
+
+
+def test_work_handles_what_is_ready_and_the_clock_brings_the_rest(
+    querator_clock: FrozenClock, querator_client: SyncClient
+):
+    client = querator_client
+    client.create_queue("q")
+    client.produce("q", b"good", b"bad")
+    attempts: list[tuple[bytes, int]] = []
+
+    def handle(item: SyncLeasedItem) -> None:
+        attempts.append((item.payload, item.attempt))
+        if item.payload == b"bad" and item.attempt == 1:
+            raise OSError("no network")
+
+    options = {"retry_first": timedelta(hours=1), "retry_most": timedelta(hours=1)}
+    assert work(client, "q", handle, **options) == WorkerResult(completed=1, retried=1)
+    assert work(client, "q", handle, **options) == WorkerResult()
+    querator_clock.skip(timedelta(hours=1))
+    assert work(client, "q", handle, **options) == WorkerResult(completed=1)
+    assert sorted(attempts) == [(b"bad", 1), (b"bad", 2), (b"good", 1)]
+    assert_completed(client, "q", 2)
+    assert_empty(client, "q")
+
+
+async def test_work_may_be_called_in_an_async_test(client: SyncClient):
+    async def handle(item: LeasedItem) -> None: ...
+
+    await asyncio.to_thread(client.produce, "q", b"x")
+    assert await asyncio.to_thread(work, client, "q", handle) == WorkerResult(completed=1)

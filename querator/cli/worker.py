@@ -1,0 +1,443 @@
+"""`querator worker`: a Python function for each item of a queue.
+
+The engine is `querator.worker`. This module turns options into its arguments, and its errors into
+lines and exit codes: for one process, or for each of several.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import click
+
+from querator.cli.shared.connection import CommandTarget, decorated, server_options
+from querator.cli.shared.failures import ExitCode, Failure, explained
+from querator.cli.shared.parameters import DURATION, format_duration
+from querator.client import Client
+from querator.client.consuming.consumer import CONCURRENCY_DEFAULT
+from querator.client.errors import NotFound
+from querator.client.names import ClientName
+from querator.extras import require
+from querator.worker import log
+from querator.worker.loading import LoadError, load_exception, load_handler
+from querator.worker.policy import OnUndecodable
+from querator.worker.supervisor import Supervisor
+from querator.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from querator.worker.child import Child
+    from querator.worker.metrics import WorkerMetrics
+
+_NAME_CHARS_MAX: Final = 40
+_FINAL: Final = (ExitCode.USAGE, ExitCode.REFUSED)
+"""Exit codes of a worker process after which a new one would end in the same way."""
+_END_S: Final = 3.0
+"""How long a process may take to end when its handlers have no more time."""
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Options of the command, as each worker process gets them."""
+
+    handler: str
+    queue: str
+    target: CommandTarget
+    name: str
+    create: bool
+    concurrency: int
+    prefetch: int | None
+    retry_on: tuple[str, ...]
+    reject_on: tuple[str, ...]
+    on_undecodable: OnUndecodable
+    retry_delay: timedelta
+    retry_delay_max: timedelta
+    lease_timeout: timedelta | None
+    grace: timedelta
+    idle_exit: timedelta | None
+    until_empty: bool
+    metrics: bool
+    log_format: log.LogFormat
+    log_level: str
+
+
+def _handling_options(command: _Command) -> _Command:
+    options = (
+        click.option(
+            "--concurrency",
+            type=click.IntRange(1, 10_000),
+            default=CONCURRENCY_DEFAULT,
+            show_default=True,
+            metavar="N",
+            help="Items that each process handles at the same time.",
+        ),
+        click.option(
+            "--prefetch",
+            type=click.IntRange(1),
+            metavar="N",
+            help="Items that each process leases at most; default: as many as it handles at the "
+            "same time. More speeds up quick handlers, and lets items wait behind slow ones.",
+        ),
+        click.option(
+            "--retry-on",
+            multiple=True,
+            metavar="EXCEPTION",
+            help="Retry only these exceptions, and reject all others; may be repeated. Default: "
+            "retry every exception that --reject-on does not name.",
+        ),
+        click.option(
+            "--reject-on",
+            multiple=True,
+            metavar="EXCEPTION",
+            help="Exception after which an item becomes a dead letter; may be repeated.",
+        ),
+        click.option(
+            "--on-undecodable",
+            type=click.Choice(["retry", "reject"]),
+            default="retry",
+            show_default=True,
+            help="What becomes of an item whose item.json() or item.text() fails.",
+        ),
+        click.option(
+            "--retry-delay",
+            type=DURATION,
+            default="1s",
+            show_default=True,
+            help="Delay after the first attempt; it doubles with each attempt.",
+        ),
+        click.option(
+            "--retry-delay-max",
+            type=DURATION,
+            default="5m",
+            show_default=True,
+            help="Limit of the delay.",
+        ),
+        click.option(
+            "--lease-timeout",
+            type=DURATION,
+            help="Default: the item's or the queue's. Leases are extended while a handler runs.",
+        ),
+    )
+    return cast(_Command, decorated(command, options))
+
+
+def _life_options(command: _Command) -> _Command:
+    options = (
+        click.option(
+            "--grace",
+            type=DURATION,
+            default="30s",
+            show_default=True,
+            help="How long handlers may take after a signal to stop.",
+        ),
+        click.option(
+            "--idle-exit",
+            type=DURATION,
+            help="End when no item came for this time; default: never.",
+        ),
+        click.option("--until-empty", is_flag=True, help="End when no item is ready."),
+        click.option(
+            "--metrics-port",
+            type=click.IntRange(0, 65_535),
+            metavar="PORT",
+            help="Serve Prometheus metrics of all processes at this port, under /metrics; 0: a "
+            "free port, which the log names.",
+        ),
+        click.option(
+            "--metrics-host",
+            default="127.0.0.1",
+            show_default=True,
+            metavar="HOST",
+            help="Address at which the metrics are served.",
+        ),
+        click.option(
+            "--log-format",
+            type=click.Choice(["auto", "text", "json"]),
+            default="auto",
+            show_default=True,
+            help="Form of the log; auto: text on a terminal, else JSON.",
+        ),
+        click.option(
+            "--log-level",
+            type=click.Choice(["debug", "info", "warning", "error"]),
+            default="info",
+            show_default=True,
+            help="Least level of the lines in the log.",
+        ),
+    )
+    return cast(_Command, decorated(command, options))
+
+
+@click.command(short_help="Call a Python function with each item.")
+@click.argument("handler", metavar="MODULE:HANDLER")
+@click.option("--queue", required=True, metavar="QUEUE", help="Queue whose items are handled.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Worker processes. A process that dies is replaced.",
+)
+@click.option(
+    "--reload", is_flag=True, help="Start again when Python files below the directory change."
+)
+@click.option("--create", is_flag=True, help="Create the queue if it does not exist.")
+@click.option(
+    "--name",
+    default="",
+    metavar="NAME",
+    help="Name for the log and for the owner of leases; several workers may have the same.",
+)
+@_handling_options
+@_life_options
+@server_options
+def worker(
+    processes: int,
+    reload: bool,
+    metrics_port: int | None,
+    metrics_host: str,
+    **given: Any,
+) -> None:
+    """Call a Python function with each item of a queue.
+
+    MODULE is imported from the working directory, or is installed. HANDLER is a function of one
+    argument, the leased item (payload, text(), json(), kind, attributes, attempt, …). An async
+    function runs on the event loop, another one on a thread.
+
+    When the function returns, the item is completed. When it raises, the item is retried later,
+    with growing delays, or becomes a dead letter: see --retry-on and --reject-on. The function may
+    raise querator.Retry(delay=…) or querator.Reject("reason"). EXCEPTION is a built-in name, or
+    module:Name. The lease is extended while the function runs.
+
+    After Ctrl-C or SIGTERM no further item is begun. Handlers may finish within --grace. Then they
+    are ended, and their items return to their places in the queue. A second signal ends them at
+    once. The exit code is 0 after the first signal, 130 or 143 after a second one.
+
+    \b
+    Examples:
+      querator worker tasks:send_mail --queue mail --concurrency 20
+      querator worker shop.tasks:handle --queue orders --processes 4
+      querator worker tasks:handle --queue mail --reject-on ValueError
+      querator worker tasks:handle --queue mail --create --reload
+    """
+    options = WorkerOptions(metrics=metrics_port is not None, **given)
+    _check(options)
+    if reload:
+        require("reload", "--reload")
+    log.set_up(format_=options.log_format, level=options.log_level)
+    if processes == 1 and not reload:
+        with _metrics_served(metrics_host, metrics_port, directory=""):
+            code = run_worker(options)
+    else:
+        with _metrics_directory(options.metrics) as directory:
+            with _metrics_served(metrics_host, metrics_port, directory):
+                code = _supervise(options, processes, reload=reload, directory=directory)
+    raise click.exceptions.Exit(code)
+
+
+def _check(options: WorkerOptions) -> None:
+    if len(options.name) > _NAME_CHARS_MAX:
+        raise click.BadParameter(
+            f"has {len(options.name)} characters; at most {_NAME_CHARS_MAX}.", param_hint="--name"
+        )
+    if options.retry_delay_max < options.retry_delay:
+        raise click.UsageError(
+            f"--retry-delay-max is {format_duration(options.retry_delay_max)}, less than "
+            f"--retry-delay {format_duration(options.retry_delay)}."
+        )
+    if options.prefetch is not None and options.prefetch < options.concurrency:
+        raise click.UsageError(
+            f"--prefetch is {options.prefetch}, less than --concurrency {options.concurrency}."
+        )
+    if options.until_empty and options.idle_exit is not None:
+        raise click.UsageError("Give only one of --until-empty and --idle-exit.")
+
+
+# Several processes.
+
+
+def _supervise(options: WorkerOptions, processes: int, *, reload: bool, directory: str) -> int:
+    def forget(pid: int) -> None:
+        if directory:
+            from querator.worker.metrics import forget_process
+
+            forget_process(pid, directory)
+
+    supervisor = Supervisor(
+        run_child,
+        options,
+        processes=processes,
+        grace=options.grace,
+        final_codes=_FINAL,
+        folder=Path.cwd() if reload else None,
+        on_end=forget,
+    )
+    return supervisor.run()
+
+
+def run_child(child: "Child", options: WorkerOptions) -> None:
+    """A worker process. Ends it with its exit code and, after a failure, a line."""
+    log.set_up(format_=options.log_format, level=options.log_level, process=child.number)
+    try:
+        code = run_worker(options, on_begin=child.ready)
+    except click.ClickException as error:
+        click.echo(f"Error: {error.format_message()}", err=True)
+        code = error.exit_code
+    sys.exit(code)
+
+
+@contextlib.contextmanager
+def _metrics_directory(wanted: bool) -> Iterator[str]:
+    """The directory in which worker processes keep their values; empty if there are none."""
+    if not wanted:
+        yield ""
+        return
+    # querator.worker.metrics has the name; prometheus-client must be loaded after it is set.
+    variable = "PROMETHEUS_MULTIPROC_DIR"
+    if variable in os.environ:
+        yield os.environ[variable]
+        return
+    with tempfile.TemporaryDirectory(prefix="querator-metrics-") as directory:
+        os.environ[variable] = directory
+        try:
+            yield directory
+        finally:
+            del os.environ[variable]
+
+
+@contextlib.contextmanager
+def _metrics_served(host: str, port: int | None, directory: str) -> Iterator[None]:
+    if port is None:
+        yield
+        return
+    from querator.worker.metrics import MetricsServer
+
+    try:
+        server = MetricsServer(host, port, directory=directory)
+    except OSError as error:
+        raise Failure(f"Metrics cannot be served at {host}:{port}: {error}.") from error
+    log.LOG.info("Metrics are served at http://%s:%d/metrics", host, server.port)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+# One process.
+
+
+def run_worker(options: WorkerOptions, *, on_begin: Callable[[], None] | None = None) -> int:
+    """Runs a worker in this process; returns its exit code. Raises Failure."""
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        handler = load_handler(options.handler)
+        retry_on = [load_exception(name) for name in options.retry_on]
+        reject_on = [load_exception(name) for name in options.reject_on]
+    except LoadError as error:
+        if error.details:
+            click.echo(error.details, err=True, nl=False)
+        raise Failure(str(error), ExitCode.USAGE) from error
+
+    metrics = _metrics() if options.metrics else None
+
+    def make(client: Client) -> Worker:
+        return Worker(
+            client,
+            options.queue,
+            handler,
+            name=options.name,
+            concurrency=options.concurrency,
+            prefetch_items=options.prefetch,
+            retry_on=retry_on,
+            reject_on=reject_on,
+            on_undecodable=options.on_undecodable,
+            retry_first=options.retry_delay,
+            retry_most=options.retry_delay_max,
+            lease_timeout=options.lease_timeout,
+            grace=options.grace,
+            idle_timeout=options.idle_exit,
+            create=options.create,
+            metrics=metrics,
+        )
+
+    with explained():
+        return asyncio.run(_work(options, make, on_begin))
+
+
+def _metrics() -> "WorkerMetrics":
+    from querator.worker.metrics import WorkerMetrics
+
+    return WorkerMetrics()
+
+
+async def _work(
+    options: WorkerOptions,
+    make: Callable[[Client], Worker],
+    on_begin: Callable[[], None] | None,
+) -> int:
+    async with options.target.client(_client_id(options.name)) as client:
+        try:
+            worker = make(client)
+        except ValueError as error:
+            raise click.UsageError(f"{error}.") from error
+        with _signals_stop(worker, options.grace) as numbers:
+            try:
+                await worker.run(until_empty=options.until_empty, on_begin=on_begin)
+            except NotFound as error:
+                raise Failure(
+                    f"There is no queue {options.queue}. Create it with: querator queue create "
+                    f"{options.queue}, or let the worker do it with --create.",
+                    ExitCode.REFUSED,
+                ) from error
+    return 128 + numbers[-1] if worker.cut_short else ExitCode.DONE
+
+
+def _client_id(name: str) -> str | None:
+    """Each process is an owner of its own: two workers with one name do not share leases."""
+    if not name:
+        return None
+    return f"{name}-{ClientName(None).here()}"
+
+
+@contextlib.contextmanager
+def _signals_stop(worker: Worker, grace: timedelta) -> Iterator[list[int]]:
+    """Within the block, the first signal stops the worker, and the second one ends its handlers.
+    Yields the list of signals that have come. Where handlers do not end, the process ends without
+    them.
+    """
+    loop = asyncio.get_running_loop()
+    numbers: list[int] = []
+
+    def received(number: int, frame: FrameType | None) -> None:
+        numbers.append(number)
+        first = len(numbers) == 1
+        loop.call_soon_threadsafe(worker.stop_by_signal, None if first else timedelta(0))
+        seconds = grace.total_seconds() + 2 * _END_S if first else _END_S
+        # An event loop that a handler blocks would stop nothing.
+        end = threading.Timer(seconds, os._exit, (128 + number,))
+        end.daemon = True
+        end.start()
+
+    taken = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        taken.append(signal.SIGINT)
+    former = {number: signal.signal(number, received) for number in taken}
+    try:
+        yield numbers
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

@@ -1,0 +1,426 @@
+"""A worker against a node in memory."""
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from querator import Client, Node, Reject, Retry, Worker
+from querator.client import DeadReason, ItemState, LeasedItem, SyncLeasedItem
+from querator.client.errors import NamespaceNotFound, QueueDeleting, QueueNotFound
+from querator.worker import WorkerResult
+from querator.worker.loading import LoadError
+from querator.worker.metrics import WorkerMetrics
+from querator.worker.policy import ItemOutcome
+from tests.unit.client.fake_node import until
+
+NOW = timedelta(0)
+BOUND_S = 30
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async with Node(memory=True) as node, node.client() as client:
+        await client.create_queue("q", max_attempts=3)
+        yield client
+
+
+async def done(client: Client, handler: Any, **options: Any) -> WorkerResult:
+    """Handles what is ready."""
+    async with asyncio.timeout(BOUND_S):
+        return await Worker(client, "q", handler, **options).run(until_empty=True)
+
+
+async def test_an_async_handler_gets_leased_items_on_the_loop(client: Client):
+    await client.produce("q", *(b"%d" % n for n in range(100)))
+    seen: list[bytes] = []
+    loop = asyncio.get_running_loop()
+
+    async def handle(item: LeasedItem) -> None:
+        assert asyncio.get_running_loop() is loop
+        seen.append(item.payload)
+
+    assert await done(client, handle, concurrency=7) == WorkerResult(completed=100)
+    assert sorted(seen) == sorted(b"%d" % n for n in range(100))
+    assert (await client.stats("q")).total.completed == 100
+
+
+async def test_another_handler_gets_waiting_items_on_threads(client: Client):
+    await client.produce("q", b"a", b"b")
+    together = threading.Barrier(2)
+    threads: set[str] = set()
+
+    def handle(item: SyncLeasedItem) -> None:
+        together.wait(BOUND_S)
+        threads.add(threading.current_thread().name)
+        item.extend(timedelta(minutes=5))
+        assert item.remaining > timedelta(minutes=4)
+
+    assert await done(client, handle) == WorkerResult(completed=2)
+    assert len(threads) == 2
+    assert threading.current_thread().name not in threads
+
+
+async def test_what_a_plain_function_returns_is_awaited(client: Client):
+    await client.produce("q", b"a")
+    seen: list[bytes] = []
+
+    async def work(payload: bytes) -> None:
+        seen.append(payload)
+
+    assert await done(client, lambda item: work(item.payload)) == WorkerResult(completed=1)
+    assert seen == [b"a"]
+
+
+def raising(error: BaseException) -> list[Callable[[Any], Any]]:
+    """Handlers of both kinds that raise the exception."""
+
+    def handle(item: SyncLeasedItem) -> None:
+        raise error
+
+    async def handle_async(item: LeasedItem) -> None:
+        raise error
+
+    return [handle, handle_async]
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["threads", "async"])
+async def test_an_exception_retries_the_item_and_is_logged(
+    client: Client, caplog: pytest.LogCaptureFixture, kind: int
+):
+    await client.produce("q", b"a")
+    handler = raising(ValueError("no address"))[kind]
+    result = await done(client, handler, retry_first=timedelta(minutes=1))
+    assert result == WorkerResult(retried=1)
+    [item] = [item async for item in client.peek("q")]
+    assert (item.state, item.errors) == (ItemState.SCHEDULED, ("ValueError: no address",))
+    [record] = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert (record.name, record.exc_info is not None) == ("querator.worker", True)
+    message = record.getMessage()
+    assert message.startswith("Item 0-1 of q, attempt 1, failed (ValueError) and is retried in ")
+    # The traceback begins in the handler.
+    assert "_caller.call" not in caplog.text
+    assert "raise error" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["threads", "async"])
+async def test_system_exit_of_a_handler_fails_its_item_alone(client: Client, kind: int):
+    await client.produce("q", b"a")
+    handler = raising(SystemExit(3))[kind]
+    assert await done(client, handler, retry_first=timedelta(minutes=1)) == WorkerResult(retried=1)
+
+
+async def test_a_cancellation_inside_a_handler_fails_its_item_alone(client: Client):
+    await client.produce("q", b"a", b"b")
+
+    async def handle(item: LeasedItem) -> None:
+        if item.payload == b"a":
+            gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            gone.cancel()
+            await gone
+
+    result = await done(client, handle, retry_first=timedelta(minutes=1))
+    assert result == WorkerResult(completed=1, retried=1)
+
+
+async def test_exceptions_reject_by_their_type(client: Client):
+    await client.produce("q", b"a")
+    result = await done(client, raising(KeyError("x"))[1], reject_on=[LookupError])
+    assert result == WorkerResult(rejected=1)
+    assert [dead.errors for dead in await dead_letters(client)] == [("KeyError: 'x'",)]
+
+
+async def dead_letters(client: Client) -> list[Any]:
+    """The origins of the dead letters, as soon as there are any."""
+    async with asyncio.timeout(BOUND_S):
+        while True:
+            found = [item.dead_letter async for item in client.dead_letters("q")]
+            if found:
+                return found
+
+
+async def test_handlers_ask_by_exceptions(client: Client, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "querator.worker")
+    await client.produce("q", b"retry", b"reject")
+
+    async def handle(item: LeasedItem) -> None:
+        if item.payload == b"retry":
+            raise Retry("busy", delay=timedelta(hours=1), count_attempt=False)
+        raise Reject("no address")
+
+    assert await done(client, handle) == WorkerResult(retried=1, rejected=1)
+    [dead] = await dead_letters(client)
+    assert (dead.reason, dead.errors) == (DeadReason.REJECTED, ("no address",))
+    [item] = [item async for item in client.peek("q")]
+    assert (item.state, item.attempt, item.errors) == (ItemState.SCHEDULED, 0, ("busy",))
+    assert "Item 0-1 of q, attempt 1, is retried in 3600.0 s: busy" in caplog.messages
+    assert "Item 0-2 of q, attempt 1, is rejected: no address" in caplog.messages
+    assert "Traceback" not in caplog.text
+
+
+async def test_an_undecodable_payload_is_a_dead_letter_when_asked(client: Client):
+    await client.produce("q", b"{", b'{"n": 1}')
+    seen: list[Any] = []
+
+    async def handle(item: LeasedItem) -> None:
+        seen.append(item.json())
+
+    result = await done(client, handle, on_undecodable="reject")
+    assert result == WorkerResult(completed=1, rejected=1)
+    assert seen == [{"n": 1}]
+    [dead] = await dead_letters(client)
+    assert "the payload of item 0-1 (1 bytes) is not JSON" in dead.errors[0]
+
+
+async def test_attempts_are_used_up(client: Client):
+    await client.produce("q", b"a")
+    result = await done(client, raising(ValueError("x"))[1], retry_first=NOW, retry_most=NOW)
+    assert result == WorkerResult(retried=3)
+    [dead] = await dead_letters(client)
+    assert (dead.reason, dead.attempts) == (DeadReason.ATTEMPTS, 3)
+
+
+async def test_a_handler_may_settle_its_item(client: Client, caplog: pytest.LogCaptureFixture):
+    await client.produce("q", b"complete", b"retry")
+
+    async def handle(item: LeasedItem) -> None:
+        if item.payload == b"complete":
+            await item.complete()
+            raise ValueError("afterwards")
+        await item.retry(delay=timedelta(hours=1))
+
+    assert await done(client, handle) == WorkerResult(settled=2)
+    total = (await client.stats("q")).total
+    assert (total.completed, total.scheduled) == (1, 1)
+    assert "failed after it was settled" in caplog.text
+
+
+async def test_a_lost_lease_is_counted_and_logged(client: Client, caplog: pytest.LogCaptureFixture):
+    await client.produce("q", b"a")
+
+    async def handle(item: LeasedItem) -> None:
+        await client.complete("q", item.lease_id)
+
+    assert await done(client, handle) == WorkerResult(completed=1)
+    await client.produce("q", b"b")
+
+    async def handle_late(item: LeasedItem) -> None:
+        await client.retry("q", item.lease_id, delay=timedelta(hours=1))
+
+    assert await done(client, handle_late) == WorkerResult(lost=1)
+    assert "its lease is lost, another consumer may have the item" in caplog.text
+
+
+class Busy:
+    """Handlers that run until they are let go, and know when they have begun."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.free = asyncio.Event()
+        self.thread_free = threading.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def handle(self, item: LeasedItem) -> None:
+        self.begun.set()
+        await self.free.wait()
+
+    def handle_on_thread(self, item: SyncLeasedItem) -> None:
+        self._loop.call_soon_threadsafe(self.begun.set)
+        self.thread_free.wait(BOUND_S)
+
+
+async def test_a_stop_waits_for_handlers_and_begins_no_further_item(client: Client):
+    await client.produce("q", b"a", b"b")
+    busy = Busy()
+    worker = Worker(client, "q", busy.handle, concurrency=1)
+    async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(worker.run())
+        await busy.begun.wait()
+        worker.stop()
+        busy.free.set()
+        assert await running == WorkerResult(completed=1)
+    total = (await client.stats("q")).total
+    assert (total.ready, total.completed, total.leased) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("kind", ["handle", "handle_on_thread"])
+async def test_when_the_grace_is_over_items_go_back(client: Client, kind: str):
+    await client.produce("q", b"a")
+    busy = Busy()
+    worker = Worker(client, "q", getattr(busy, kind), grace=timedelta(milliseconds=50))
+    async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(worker.run())
+        await busy.begun.wait()
+        worker.stop()
+        assert await running == WorkerResult(released=1)
+    busy.thread_free.set()
+    [item] = [item async for item in client.peek("q")]
+    assert (item.state, item.attempt) == (ItemState.READY, 0)
+
+
+async def test_signals_stop_it_and_a_second_one_gives_no_time(client: Client):
+    await client.produce("q", b"a")
+    busy = Busy()
+    worker = Worker(client, "q", busy.handle, grace=timedelta(hours=1))
+    async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(worker.run(stop_on_signals=True))
+        await busy.begun.wait()
+        signal.raise_signal(signal.SIGTERM)
+        await until(lambda: worker.stopping)
+        assert not worker.cut_short
+        signal.raise_signal(signal.SIGINT)
+        assert await running == WorkerResult(released=1)
+    assert worker.cut_short
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+async def test_it_ends_when_nothing_comes(client: Client):
+    await client.produce("q", b"a")
+    busy = Busy()
+    busy.free.set()
+    worker = Worker(client, "q", busy.handle, idle_timeout=timedelta(milliseconds=100))
+    async with asyncio.timeout(BOUND_S):
+        assert await worker.run() == WorkerResult(completed=1)
+
+
+async def test_an_item_of_its_own_lease_is_extended_while_its_handler_runs(client: Client):
+    await client.create_queue("short", lease_timeout=timedelta(seconds=1))
+    await client.produce("short", b"a")
+
+    async def handle(item: LeasedItem) -> None:
+        # Longer than two leases: another consumer would get the item.
+        assert await client.lease("short", wait=timedelta(seconds=2.5)) == []
+
+    result = await Worker(client, "short", handle).run(until_empty=True)
+    assert result == WorkerResult(completed=1)
+
+
+async def test_a_queue_that_does_not_exist(client: Client):
+    async def handle(item: LeasedItem) -> None: ...
+
+    with pytest.raises(QueueNotFound):
+        await Worker(client, "none", handle).run(until_empty=True)
+    assert await Worker(client, "none", handle, create=True).run(until_empty=True) == WorkerResult()
+    assert (await client.get_queue("none")).name == "none"
+    async with Client(client.address, namespace="nowhere") as other:
+        with pytest.raises(NamespaceNotFound):
+            await Worker(other, "none", handle).run(until_empty=True)
+        await Worker(other, "none", handle, create=True).run(until_empty=True)
+
+
+async def test_a_queue_that_is_deleted_ends_it_with_the_reason(client: Client):
+    async def handle(item: LeasedItem) -> None: ...
+
+    begun = asyncio.Event()
+    worker = Worker(client, "q", handle)
+
+    async def delete() -> None:
+        await begun.wait()
+        await client.delete_queue("q")
+
+    async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
+        tasks.create_task(delete())
+        with pytest.raises((QueueDeleting, QueueNotFound), match="queue q"):
+            await worker.run(on_begin=begun.set)
+
+
+async def test_a_stop_before_the_queue_is_found_ends_it():
+    async def handle(item: LeasedItem) -> None: ...
+
+    # Nothing answers at this address; the client tries for an hour.
+    async with Client(
+        "127.0.0.1:1", connect_timeout=timedelta(hours=1), request_timeout=timedelta(minutes=15)
+    ) as client:
+        worker = Worker(client, "q", handle)
+        async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(worker.run())
+            await asyncio.sleep(0)
+            worker.stop()
+            assert await running == WorkerResult()
+
+
+async def test_dropped_rejections_are_announced(client: Client, caplog: pytest.LogCaptureFixture):
+    async def handle(item: LeasedItem) -> None: ...
+
+    await client.create_queue("bare", dead_queue="")
+    await Worker(client, "bare", handle, reject_on=[ValueError]).run(until_empty=True)
+    assert "Queue bare has no dead queue: it drops rejected items." in caplog.text
+    caplog.clear()
+    await Worker(client, "bare", handle).run(until_empty=True)
+    await Worker(client, "q", handle, reject_on=[ValueError]).run(until_empty=True)
+    assert "no dead queue" not in caplog.text
+
+
+async def test_its_log_says_what_it_does(client: Client, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "querator.worker")
+    await client.produce("q", b"a")
+
+    async def handle(item: LeasedItem) -> None: ...
+
+    await done(client, handle, name="mailer", concurrency=3)
+    assert caplog.messages == [
+        f"Worker mailer of q begins: async handler, concurrency 3, at {client.address}",
+        "Worker mailer of q ended: 1 completed, 0 retried, 0 rejected",
+    ]
+
+
+async def test_a_worker_runs_once_at_a_time(client: Client):
+    async def handle(item: LeasedItem) -> None: ...
+
+    worker = Worker(client, "q", handle)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(worker.run(until_empty=True))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="runs already"):
+            await worker.run()
+        await running
+    await worker.run(until_empty=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"concurrency": 4, "prefetch_items": 3}, "prefetch_items"),
+        ({"grace": timedelta(seconds=-1)}, "grace is -1 day"),
+    ],
+)
+async def test_wrong_options_are_refused(client: Client, options: dict[str, Any], words: str):
+    async def handle(item: LeasedItem) -> None: ...
+
+    with pytest.raises(ValueError, match=words):
+        Worker(client, "q", handle, **options)
+
+
+async def test_what_cannot_be_called_with_an_item_is_refused(client: Client):
+    with pytest.raises(LoadError, match=r"\(item, database\) cannot be called"):
+        Worker(client, "q", lambda item, database: None)  # type: ignore[arg-type]
+
+
+async def test_its_metrics_count_outcomes_and_handlers_in_progress(client: Client):
+    registry = CollectorRegistry()
+    metrics = WorkerMetrics(registry)
+    await client.produce("q", b"good", b"bad")
+    in_progress: list[float | None] = []
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"querator_worker_{name}", {"queue": "q", **labels})
+
+    async def handle(item: LeasedItem) -> None:
+        in_progress.append(value("items_in_progress"))
+        if item.payload == b"bad":
+            raise Reject
+
+    await done(client, handle, metrics=metrics, concurrency=1)
+    assert in_progress == [1, 1]
+    assert value("items_in_progress") == 0
+    assert value("handler_seconds_count") == 2
+    counts = {one.value: value("items_total", outcome=one) for one in ItemOutcome}
+    assert {name for name, count in counts.items() if count == 1} == {"completed", "rejected"}
+    assert sum(count or 0 for count in counts.values()) == 2
