@@ -15,11 +15,12 @@ from querator.partition.states import table_markdown
 from querator.server.admin.metric_catalogue import METRICS
 from scripts import limits_list
 
-API = Path("docs/api.md")
-METRICS_PAGE = Path("docs/metrics.md")
-ERRORS_PAGE = Path("docs/reference/errors.md")
-LIMITS_PAGE = Path("docs/reference/limits.md")
-DECISIONS = Path("docs/adr/README.md")
+DOCS = Path("docs")
+API = DOCS / "api.md"
+METRICS_PAGE = DOCS / "metrics.md"
+ERRORS_PAGE = DOCS / "reference/errors.md"
+LIMITS_PAGE = DOCS / "reference/limits.md"
+DECISIONS = DOCS / "adr/README.md"
 
 
 def errors_table() -> str:

@@ -1,5 +1,6 @@
 """The site of docs/: links that leave it, what it loads, and lists that come from the code."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,11 @@ def test_every_error_has_its_exception_and_what_to_do():
         (row,) = (line for line in docs.exceptions_table().splitlines() if f"`{code.name}`" in line)
         exception = row.split("`")[3]
         assert f"`{exception}`" in advice, f"{exception} ({code.name}) has no advice"
+
+
+def test_every_page_has_a_place_in_the_navigation():
+    """A decision is listed by adr/README.md instead."""
+    text = (ROOT / "mkdocs.yml").read_text()
+    entered = set(re.findall(r": (\S+\.md)$", text, re.MULTILINE))
+    pages = {path.relative_to(docs.DOCS).as_posix() for path in docs.DOCS.rglob("*.md")}
+    assert entered == {page for page in pages if not page.startswith("adr/0")}
