@@ -18,6 +18,7 @@ import grpc
 from querator.client.errors import ConnectionFailed, ErrorCode, RequestError, make_error
 from querator.client.transport.backoff import Backoff
 from querator.client.transport.channel import CHANNEL_OPTIONS
+from querator.client.transport.probe import probe
 from querator.client.transport.rpc_errors import from_rpc
 from querator.spark.answers import MessageType, SplitMessage, parse
 from querator.spark.options import Target
@@ -195,7 +196,7 @@ class Cluster:
                 error = early
             finally:
                 stream.cancel()
-            tried[address] = error.message
+            tried[address] = error.message.rstrip(".")
             self._wait(error, patience, tried, place[2])
 
     # --- addresses -----------------------------------------------------------------------------
@@ -241,7 +242,7 @@ class Cluster:
                     return ask(self._channel(address))
                 except grpc.RpcError as raw:
                     failure = _error(raw, address)
-                    tried[address] = failure.message
+                    tried[address] = failure.message.rstrip(".")
                     if not failure.retriable:
                         raise failure from None
             assert failure is not None
@@ -255,19 +256,35 @@ class Cluster:
         partition: int | None,
     ) -> None:
         """Waits before the next attempt. Raises the error if there is none."""
-        if not error.retriable and not isinstance(error, ConnectionFailed):
+        unreached = isinstance(error, ConnectionFailed)
+        if not error.retriable and not unreached:
             raise error from None
-        if patience.wait(error.retry_delay_ms):
+        wrong = unreached and self._is_wrong(patience)
+        if not wrong and patience.wait(error.retry_delay_ms):
             return
-        if not isinstance(error, ConnectionFailed):
+        if not unreached:
             raise error from None
         what = "the cluster" if partition is None else f"the leader of partition {partition}"
-        ways = "; ".join(f"{address}: {reason}" for address, reason in tried.items())
+        ways = " ".join(self._cause(address, reason) for address, reason in tried.items())
         raise Unreachable(
             f"{what} cannot be reached from {os.uname().nodename} ({ways}). Executors and driver "
             "need a way to the address that each node advertises (serve --advertise-client), or at "
             f"least to one of the option endpoint; with TLS, {_FILES}"
         )
+
+    def _is_wrong(self, patience: "Patience") -> bool:
+        """Whether no endpoint can be connected to until an option is changed. Looks once, unless a
+        node has answered before.
+        """
+        if patience.examined:
+            return False
+        patience.examined = True
+        faults = [probe(address, self._tls) for address in self._endpoints]
+        return all(fault is not None and fault.kind.certain for fault in faults)
+
+    def _cause(self, address: str, reason: str) -> str:
+        fault = probe(address, self._tls)
+        return f"{address}: {reason}." if fault is None else fault.text
 
     def _channel(self, address: str) -> grpc.Channel:
         channel = self._channels.get(address)
@@ -297,10 +314,16 @@ class Patience:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self.renew()
+        self.examined = False
+        """Whether the cause of missing connections needs not be looked for any more."""
+        self._begin()
 
     def renew(self) -> None:
         """Restarts the time limit after a success."""
+        self.examined = True
+        self._begin()
+
+    def _begin(self) -> None:
         self._backoff = Backoff()
         self._until = time.monotonic() + self._seconds
 

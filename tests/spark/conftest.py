@@ -37,6 +37,7 @@ WITHOUT_SESSION = (
     "test_charts.py",
     "test_imports.py",
     "test_interpreter.py",
+    "test_unreachable.py",
 )
 """Modules without a session, in this order. The others share a session of Spark, which takes
 seconds to start: one of two workers has them all, and the other one has these.
