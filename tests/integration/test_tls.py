@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from querator import Client, Tls
+from querator.cli.demo.local_nodes import free_ports
 from querator.client.errors import ConnectionFailed, ConnectionFault
 from querator.config import PeerTlsSettings
 from tests.certificates import Authority, shown_to_nodes
@@ -163,6 +164,22 @@ async def test_the_command_line(tmp_path: Path, papers: Authority):
         code, _, err = await run("queue", "list", "--address", node.address, "--tls-cert", "no")
         assert code == 2
         assert "go together" in err
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_the_port_for_other_nodes(tmp_path: Path, papers: Authority, secure: bool):
+    token = tmp_path / "token"
+    token.write_text("secret of the cluster")
+    (number,) = free_ports(1)
+    peers = f"127.0.0.1:{number}"
+    options = ["--name", "n1", "--cluster-token-file", str(token), "--listen-peers", peers]
+    if secure:
+        options += shown_to_nodes(papers.peer("n1"))
+    async with server(tmp_path / "data", *options):
+        code, _, err = await run("stats", "--address", peers)
+    assert code == 4
+    assert err.startswith(f"Error: {peers} ")
+    assert "is it the port for other nodes? Clients use 4470 by default." in err
 
 
 async def test_grpc_reports_refused_handshakes_without_the_address(

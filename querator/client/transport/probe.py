@@ -30,8 +30,6 @@ _OPENING: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x
 _FRAME_BYTES: Final = 9
 _SETTINGS: Final = 4
 _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
-_PEER_MAGIC: Final = b"QP"
-"""First bytes of every frame on the port for other nodes."""
 _SHOWN_BYTES: Final = 40
 _MISMATCHES: Final = (62, 64)
 """OpenSSL's numbers of the verification errors for another host name, and for another IP."""
@@ -84,21 +82,32 @@ class _Probe:
         said = self._plain_answer()
         if said is None:
             return self._silent()
-        if said.startswith(_TLS_RECORDS) or (not said and self._speaks_tls()):
-            return self._fault(ConnectionFault.TLS_REQUIRED, f"{self._address} requires TLS.")
+        if not said or said.startswith(_TLS_RECORDS):
+            return self._tls_required() or self._foreign(said)
         return None if _is_http2(said) else self._foreign(said)
 
-    def _speaks_tls(self) -> bool:
+    def _tls_required(self) -> AddressFault | None:
+        """None: the port does not speak TLS."""
         context = _context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         try:
-            self._shake(context).close()
+            with self._shake(context) as secure:
+                if secure.selected_alpn_protocol() != "h2":
+                    return self._other_tls()
         except ssl.SSLError as error:
-            return _ALERT in (error.reason or "")
+            if _ALERT not in (error.reason or ""):
+                return None
         except OSError:
-            return False
-        return True
+            return None
+        return self._fault(ConnectionFault.TLS_REQUIRED, f"{self._address} requires TLS.")
+
+    def _other_tls(self) -> AddressFault:
+        return self._fault(
+            ConnectionFault.FOREIGN,
+            f"{self._address} speaks TLS, but not gRPC: is it the port for other nodes? Clients "
+            "use 4470 by default.",
+        )
 
     # --- a client with TLS -------------------------------------------------------------------
 
@@ -117,10 +126,7 @@ class _Probe:
         try:
             with self._shake(context) as secure:
                 if secure.selected_alpn_protocol() != "h2":
-                    return self._fault(
-                        ConnectionFault.FOREIGN,
-                        f"{self._address} speaks TLS, but not gRPC (no HTTP/2).",
-                    )
+                    return self._other_tls()
                 said = self._answer(secure)
         except ssl.SSLCertVerificationError as error:
             return self._not_trusted(context, error)
@@ -200,11 +206,10 @@ class _Probe:
     def _foreign(self, said: bytes) -> AddressFault:
         """`said` is not HTTP/2. Empty: the connection was closed."""
         if not said:
-            return self._fault(ConnectionFault.CLOSED, f"{self._address} closes the connection.")
-        if said.startswith(_PEER_MAGIC):
             return self._fault(
-                ConnectionFault.FOREIGN,
-                f"{self._address} is a port for other nodes. Clients use 4470 by default.",
+                ConnectionFault.CLOSED,
+                f"{self._address} closes the connection: is it the port for other nodes? Clients "
+                "use 4470 by default.",
             )
         if said.startswith(b"HTTP/"):
             status = said.split(maxsplit=2)[1:2]
