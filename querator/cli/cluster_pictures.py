@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 
 from querator.cli.cluster_views import MAP_NAME, ClusterView, NodeView, PartitionView
 from querator.cli.shared.output import BULLET, Picture, count
 from querator.cli.shared.tables import FittedTable
+from querator.cli.shared.texts import size_text, whole_duration
 from querator.model.cluster import ClusterPlan
-from querator.model.limits import MIB
 
 
 def picture(view: ClusterView, *, partitions: bool) -> Picture:
@@ -101,8 +102,8 @@ def _checked(node: NodeView) -> str:
     if node.why or not scrub.on:
         return ""
     if scrub.rounds:
-        return f"{scrub.age_ms // 60_000:,} min ago"
-    return f"{scrub.round_bytes / MIB:,.0f} MiB so far"
+        return f"{whole_duration(timedelta(milliseconds=scrub.age_ms))} ago"
+    return f"{size_text(scrub.round_bytes)} so far"
 
 
 def _queues_table(view: ClusterView) -> FittedTable:

@@ -3,9 +3,8 @@
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from functools import partial
 
 import click
 
@@ -15,7 +14,14 @@ from querator.cli.shared.connection import (
     server_options,
     stale_option,
 )
-from querator.cli.shared.output import Picture, Screen, note, write_json, write_picture
+from querator.cli.shared.output import (
+    Picture,
+    Screen,
+    note,
+    write_json,
+    write_json_lines,
+    write_picture,
+)
 from querator.cli.shared.parameters import DURATION, is_given
 from querator.cli.shared.tables import Column, FittedTable
 from querator.cli.shared.texts import age_text, size_text
@@ -76,16 +82,21 @@ def stats(
     watch = watch or is_given(click.get_current_context(), "interval")
 
     async def once(client: Client) -> None:
-        found = await _read(client, queue, stale=stale)
+        read = _read(client, queue, stale=stale)
         if as_json:
-            _write_lines(found)
-        elif not found:
+            async for one in read:
+                write_json(stats_view(one))
+            return
+        found = [one async for one in read]
+        if not found:
             note("No queues. Create one with: querator queue create NAME")
         else:
             write_picture(_picture(found, {}, partitions))
 
     async def again(client: Client) -> None:
-        read = partial(_read, client, queue, stale=stale)
+        async def read() -> list[QueueStats]:
+            return [one async for one in _read(client, queue, stale=stale)]
+
         await _watch(read, interval, partitions, as_json=as_json)
 
     try:
@@ -95,16 +106,17 @@ def stats(
             raise
 
 
-async def _read(client: Client, queue: str | None, *, stale: bool) -> list[QueueStats]:
+async def _read(client: Client, queue: str | None, *, stale: bool) -> AsyncIterator[QueueStats]:
+    """Yields the counts of one queue, or of each queue as soon as they are read."""
     if queue is not None:
-        return [await client.stats(queue, stale=stale)]
-    found = []
+        yield await client.stats(queue, stale=stale)
+        return
     async for info in client.list_queues():
         try:
-            found.append(await client.stats(info.name, stale=stale))
+            stats = await client.stats(info.name, stale=stale)
         except QueueNotFound:
             continue  # The queue was deleted after it was listed.
-    return found
+        yield stats
 
 
 async def _watch(
@@ -118,7 +130,7 @@ async def _watch(
         while True:
             found = await read()
             if as_json:
-                _write_lines(found)
+                write_json_lines(map(stats_view, found))
             else:
                 write_picture(_picture(found, {}, partitions))
             await asyncio.sleep(interval.total_seconds())
@@ -143,11 +155,6 @@ def _rates(before: PartitionStats, after: PartitionStats, seconds: float) -> tup
     """Items produced and completed per second."""
     produced = (after.produced - before.produced) / seconds
     return produced, (after.completed - before.completed) / seconds
-
-
-def _write_lines(found: list[QueueStats]) -> None:
-    for one in found:
-        write_json(stats_view(one))
 
 
 def _picture(

@@ -123,6 +123,10 @@ class WholeNumber(click.IntRange):
         return self.range_words
 
 
+class Number(click.types.FloatParamType):
+    name = "number"
+
+
 class NumberAboveZero(click.FloatRange):
     """A number above 0, which may have a fraction."""
 
@@ -201,6 +205,7 @@ def is_given(context: click.Context, name: str) -> bool:
     return source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
+NUMBER = Number()
 ABOVE_ZERO = NumberAboveZero()
 DURATION = DurationType()
 LEASE_TIMEOUT = DurationType(

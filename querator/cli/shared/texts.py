@@ -22,10 +22,13 @@ def instant_text(instant: datetime) -> str:
 
 
 def age_text(instant: datetime | None) -> str:
-    """The time since an instant, without its seconds from an hour on: 2m5s, 3h5m."""
-    if instant is None:
-        return ""
-    seconds = max(0, round((datetime.now(UTC) - instant).total_seconds()))
+    """The time since an instant."""
+    return "" if instant is None else whole_duration(datetime.now(UTC) - instant)
+
+
+def whole_duration(duration: timedelta) -> str:
+    """A duration to the second, and to the minute from an hour on: 2m5s, 3h5m."""
+    seconds = max(0, round(duration.total_seconds()))
     if seconds >= 3600:
         seconds -= seconds % 60
     return format_duration(timedelta(seconds=seconds))

@@ -17,7 +17,7 @@ import msgspec
 from querator.cli.shared.connection import OUTPUT, TLS_FILES, WHERE, decorated
 from querator.cli.shared.failures import ExitCode, Failure, explained
 from querator.cli.shared.output import count, note, write_details, write_json
-from querator.cli.shared.parameters import ATTRIBUTE, WholeNumber
+from querator.cli.shared.parameters import ATTRIBUTE, NUMBER, WholeNumber, option_name
 from querator.extras import install_command
 from querator.model.limits import BATCH_ITEMS_MAX
 from querator.spark.options import OptionError
@@ -27,6 +27,18 @@ from querator.spark.pipelines.summary import BatchProgress, Control, Summary
 from querator.spark.rpc import Unreachable
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_OPTIONS: Final = {
+    "endpoint": "address",
+    "every_seconds": "every",
+    "minPartitions": "min_tasks",
+    "readerId": "reader_id",
+    "reasons": "reason",
+    "tlsCaFile": "tls_ca",
+    "tlsCertFile": "tls_cert",
+    "tlsKeyFile": "tls_key",
+}
+"""Names of the data source and of settings → parameters of the commands."""
+_OPTION: Final = re.compile(rf"(?:\boption )?\b({'|'.join(_OPTIONS)})\b|^(\w+)\b|\b(\w+)$")
 _PATTERN: Final = re.compile(r"[*?\[{]")
 Run = Callable[[Any, Control], Summary]
 """A pipeline with its settings: takes a session, and returns a summary."""
@@ -92,7 +104,7 @@ def settings_of() -> Iterator[None]:
     try:
         yield
     except (SettingsError, OptionError) as error:
-        raise click.UsageError(_sentence(str(error))) from error
+        raise click.UsageError(_sentence(_as_typed(str(error)))) from error
 
 
 @contextmanager
@@ -111,7 +123,7 @@ def failures() -> Iterator[None]:
     except JavaMissing as error:
         raise Failure(_sentence(str(error))) from error
     except (SettingsError, OptionError) as error:
-        raise Failure(_sentence(str(error)), ExitCode.USAGE) from error
+        raise Failure(_sentence(_as_typed(str(error))), ExitCode.USAGE) from error
     except (ValueError, RuntimeError) as error:
         # PipelineFailed, Unreachable, TlsError and others: each has a one-line message.
         if not type(error).__module__.startswith("querator."):
@@ -129,6 +141,21 @@ def check_path(path: str, engine: Engine) -> None:
         return
     if not os.path.exists(place):
         raise click.UsageError(f"PATH: there is no file or directory {place}.")
+
+
+def _as_typed(words: str) -> str:
+    """A message about settings, with the options of the running command by their names there."""
+    options = {
+        option.name: option_name(option)
+        for option in click.get_current_context().command.params
+        if isinstance(option, click.Option)
+    }
+
+    def typed(found: re.Match[str]) -> str:
+        name = found[1] or found[2] or found[3]
+        return options.get(_OPTIONS.get(name, name), found[0])
+
+    return _OPTION.sub(typed, words)
 
 
 def _sentence(words: str) -> str:
@@ -297,7 +324,7 @@ where_option = click.option(
 
 rate_option = click.option(
     "--rate",
-    type=float,
+    type=NUMBER,
     default=0.0,
     metavar="N",
     help="Most items per second; default: no limit.",

@@ -386,9 +386,9 @@ def test_how_long_ago_the_payloads_of_a_node_were_checked():
     def told(scrub: ClusterScrub) -> str:
         return shown(view(nodes=(msgspec.structs.replace(seen("a"), scrub=scrub),)))
 
-    assert "min ago" not in told(ClusterScrub())
-    assert "5 MiB so far" in told(ClusterScrub(True, 0, 5 * MIB, 1_000))
-    assert "90 min ago" in told(ClusterScrub(True, 2, 5 * MIB, 90 * 60_000))
+    assert " ago" not in told(ClusterScrub())
+    assert "5.0 MiB so far" in told(ClusterScrub(True, 0, 5 * MIB, 1_000))
+    assert "1h30m ago" in told(ClusterScrub(True, 2, 5 * MIB, 90 * 60_000))
 
 
 def test_many_partitions_are_not_all_named():

@@ -65,6 +65,29 @@ def test_a_page_is_written_before_the_next_one_is_asked_for(
         assert b"payload 2999" in written.getvalue().splitlines()[-1]
 
 
+def test_the_counts_of_a_queue_are_written_before_those_of_the_next_one_are_asked_for(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    lines_at_requests: list[int] = []
+    queues = [admin_service_pb2.Queue(name=name) for name in ("a", "b", "c")]
+
+    def answer(request: bytes) -> admin_service_pb2.GetQueueStatsResponse:
+        lines_at_requests.append(written.getvalue().count(b"\n"))
+        name = admin_service_pb2.GetQueueStatsRequest.FromString(request).queue
+        return admin_service_pb2.GetQueueStatsResponse(queue=admin_service_pb2.Queue(name=name))
+
+    cluster.answers = {
+        "ListQueues": admin_service_pb2.ListQueuesResponse(queues=queues),
+        "GetQueueStats": answer,
+    }
+    command = ["stats", "--output", "json", "--address", cluster.address]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", io.TextIOWrapper(written, "utf-8"))
+        assert not querator.main(command, prog_name="querator", standalone_mode=False)
+        assert lines_at_requests == [0, 1, 2]
+
+
 @pytest.mark.parametrize("form", ["table", "json"])
 def test_a_closed_pipe_ends_the_command_quietly(form: str, cluster: ScriptedCluster) -> None:
     cluster.answers["PeekItems"] = page
