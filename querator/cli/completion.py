@@ -10,8 +10,8 @@ _VARIABLE = "_QUERATOR_COMPLETE"
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Write a script that completes commands and options in SHELL: bash (4.4 or newer), zsh or
-    fish.
+    """Write a script that completes commands, options and their values in bash (4.4 or newer), zsh
+    or fish.
 
     The shell starts `querator` for each completion, so it must be in the PATH.
 

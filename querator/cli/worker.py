@@ -22,7 +22,13 @@ import click
 
 from querator.cli.shared.connection import CommandTarget, decorated, server_options
 from querator.cli.shared.failures import ExitCode, Failure, explained
-from querator.cli.shared.parameters import DURATION, format_duration
+from querator.cli.shared.parameters import (
+    DELAY,
+    DURATION,
+    LEASE_TIMEOUT,
+    WholeNumber,
+    format_duration,
+)
 from querator.client import Client
 from querator.client.consuming.consumer import CONCURRENCY_DEFAULT
 from querator.client.errors import NotFound
@@ -76,7 +82,7 @@ def _handling_options(command: _Command) -> _Command:
     options = (
         click.option(
             "--concurrency",
-            type=click.IntRange(1, 10_000),
+            type=WholeNumber(1, 10_000),
             default=CONCURRENCY_DEFAULT,
             show_default=True,
             metavar="N",
@@ -84,7 +90,7 @@ def _handling_options(command: _Command) -> _Command:
         ),
         click.option(
             "--prefetch",
-            type=click.IntRange(1),
+            type=WholeNumber(min=1),
             metavar="N",
             help="Items that each process leases at most; default: as many as it handles at the "
             "same time. More speeds up quick handlers, and lets items wait behind slow ones.",
@@ -111,21 +117,21 @@ def _handling_options(command: _Command) -> _Command:
         ),
         click.option(
             "--retry-delay",
-            type=DURATION,
+            type=DELAY,
             default="1s",
             show_default=True,
             help="Delay after the first attempt; it doubles with each attempt.",
         ),
         click.option(
             "--retry-delay-max",
-            type=DURATION,
+            type=DELAY,
             default="5m",
             show_default=True,
             help="Limit of the delay.",
         ),
         click.option(
             "--lease-timeout",
-            type=DURATION,
+            type=LEASE_TIMEOUT,
             help="Default: the item's or the queue's. Leases are extended while a handler runs.",
         ),
     )
@@ -149,7 +155,7 @@ def _life_options(command: _Command) -> _Command:
         click.option("--until-empty", is_flag=True, help="End when no item is ready."),
         click.option(
             "--metrics-port",
-            type=click.IntRange(0, 65_535),
+            type=WholeNumber(0, 65_535),
             metavar="PORT",
             help="Serve Prometheus metrics of all processes at this port, under /metrics; 0: a "
             "free port, which the log names.",
@@ -184,7 +190,7 @@ def _life_options(command: _Command) -> _Command:
 @click.option("--queue", required=True, metavar="QUEUE", help="Queue whose items are handled.")
 @click.option(
     "--processes",
-    type=click.IntRange(1, 256),
+    type=WholeNumber(1, 256),
     default=1,
     show_default=True,
     metavar="N",

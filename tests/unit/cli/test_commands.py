@@ -64,6 +64,7 @@ ARCHIVE = ["spark", "archive", "q", "/lake", "--reader-id", "lake"]
         (["produce", "q", "--file", "a", "--file", "b", "--dedup-key", "k"], "or one --file"),
         (["produce", "q", "x", "--delay", "4000d"], "--delay is 4000d; at most 10 years."),
         (["produce", "q", "--rate", "0"], "'0' is not a number above 0."),
+        (["worker", "m:h", "--queue", "q", "--lease-timeout", "2d"], "is 2d; at most 24h."),
         (["consume", "q", "--concurrency", "2"], "--concurrency is for --exec COMMAND."),
         (["consume", "q", "--retry-delay", "2s"], "--retry-delay is for --exec COMMAND."),
         (["consume", "q", "--exec", "cat", "--complete"], "--complete is for printed items"),
@@ -92,7 +93,7 @@ ARCHIVE = ["spark", "archive", "q", "/lake", "--reader-id", "lake"]
         ([*WORKER, "--retry-delay", "6m"], "--retry-delay-max is 5m, less than --retry-delay 6m."),
         ([*WORKER, "--until-empty", "--idle-exit", "1s"], "Give only one of"),
         ([*WORKER, "--name", "n" * 41], "has 41 characters; at most 40."),
-        ([*WORKER, "--processes", "0"], "1<=x<=256"),
+        ([*WORKER, "--processes", "0"], "whole number from 1 to 256"),
         (["spark", "ingest", "in", "q"], "--format"),
         (["spark", "ingest", "in", "q", "--format", "xml"], "'xml' is not one of"),
         (
