@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 
 class Retry(Exception):
-    """Raised by a handler of a worker: the item is handled again later.
+    """Raised by a handler of a worker or of `Consumer.run`: the item is handled again later.
 
         raise Retry("the mail server is busy", delay=timedelta(minutes=5))
 
@@ -42,7 +42,8 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler of a worker: the item becomes a dead letter at once, with `reason`.
+    """Raised by a handler of a worker or of `Consumer.run`: the item becomes a dead letter at once,
+    with `reason`.
 
     Without a dead queue, the queue drops the item and counts it. The log has one line, without a
     traceback.

@@ -20,6 +20,8 @@ not belong here, and nothing else in `querator` imports it. See docs/guides/test
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from querator.extras import needed
+
 if TYPE_CHECKING:
     from querator.testing.asserting import (
         assert_completed,
@@ -61,7 +63,8 @@ def __getattr__(name: str) -> Any:
         home = "fixtures"
     else:
         home = "clock" if name == "FrozenClock" else "asserting"
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    with needed("server", __name__):
+        return getattr(import_module(f"{__name__}.{home}"), name)
 
 
 def __dir__() -> list[str]:

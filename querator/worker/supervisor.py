@@ -1,9 +1,10 @@
 """Worker processes: starts them, replaces those that die, and stops them.
 
 The first child must be ready before the others start, so that a handler that cannot be loaded is
-reported once. A child that dies is replaced after a pause, which grows while children die young. A
-child that ends with one of `final_codes` is not replaced, because its successor would end in the
-same way: the supervisor stops the others and ends with this code.
+reported once: if it ends with an exit code before that, the supervisor ends with this code. Later,
+a child that dies is replaced after a pause, which grows while children die young. But a child that
+ends with one of `final_codes` is not replaced, because its successor would end in the same way: the
+supervisor stops the others and ends with this code.
 
 The first SIGTERM or Ctrl-C asks all children to stop, and a second one to stop at once. A child
 whose supervisor has died stops by itself.
@@ -161,7 +162,7 @@ class Supervisor:
                 place.number,
                 _how(code),
             )
-        elif code in self._final_codes:
+        elif code in self._final_codes or (code > 0 and not self._proven):
             self._code = code
             self._stop()
         else:

@@ -44,7 +44,7 @@ print(*sorted({name.partition(".")[0] for name in loaded} - sys.stdlib_module_na
 print(*sorted({"importlib.metadata", "multiprocessing", "unittest"} & loaded))
 """
 LINE = re.compile(
-    r"Error: (.+) needs querator\[(server|spark)\] \((\w+) is not installed\): "
+    r"Error: (.+) needs querator\[(server|spark|reload)\] \((\w+) is not installed\): "
     r"uv pip install --python (\S+) 'querator\[\2\]'\n"
 )
 
@@ -116,6 +116,20 @@ async def test_the_command_line_produces_and_consumes(slim: Path, node: Node):
     await querator("bench", "--items", "100")
 
 
+async def test_a_worker_handles_items_and_has_metrics(slim: Path, node: Node, tmp_path: Path):
+    (tmp_path / "tasks.py").write_text("def handle(item): print(item.text())\n")
+    async with Client(node.address) as client:
+        await client.create_queue("mail")
+        await client.produce("mail", b"hello")
+    arguments = ("--queue", "mail", "--until-empty", "--metrics-port", "0", "--processes", "2")
+    code, out, err = await run(
+        slim,
+        *("-m", "querator", "worker", "tasks:handle", *arguments, "--address", node.address),
+        cwd=tmp_path,
+    )
+    assert (code, out) == (0, "hello\n"), err
+
+
 async def test_help_of_every_command(slim: Path):
     code, out, err = await run(slim, "-c", COMMANDS)
     assert (code, err) == (0, "")
@@ -138,6 +152,7 @@ async def test_help_of_every_command(slim: Path):
             "querator node restore-from-copy",
             "server",
         ),
+        (["worker", "tasks:handle", "--queue", "mail", "--reload"], "--reload", "reload"),
         (["spark", "demo"], "querator.spark", "spark"),
         (["spark", "stats", "mail"], "querator.spark", "spark"),
     ],

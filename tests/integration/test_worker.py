@@ -102,10 +102,28 @@ async def test_it_makes_a_queue_when_asked(client: Client, tmp_path: Path):
     assert (await client.get_queue("post")).name == "post"
 
 
-async def test_no_server_ends_it_with_4(tmp_path: Path):
-    async with worker_process(tmp_path, "127.0.0.1:1", "tasks:handle", *MAIL) as worker:
+@pytest.mark.parametrize("arguments", [MAIL, TWO], ids=["one", "several"])
+async def test_no_server_ends_it_with_4(tmp_path: Path, arguments: tuple[str, ...]):
+    async with worker_process(tmp_path, "127.0.0.1:1", "tasks:handle", *arguments) as worker:
         assert await worker.ended() == 4
-    assert worker.log[-1].startswith("Error: ")
+    errors = [line for line in worker.log if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert "127.0.0.1:1" in errors[0]
+
+
+async def test_a_server_that_was_away_is_found_again(tmp_path: Path):
+    async with Node(tmp_path / "data", new=True) as node, node.client() as client:
+        address = node.address
+        await client.create_queue("mail")
+    async with worker_process(tmp_path, address, "tasks:handle", *MAIL) as worker:
+        async with Node(tmp_path / "data", listen=address) as node, node.client() as client:
+            await client.produce("mail", b"a")
+            await worker.printed("handled a")
+        await worker.said(f"Lost the connection to {address}")
+        async with Node(tmp_path / "data", listen=address) as node, node.client() as client:
+            await worker.said(f"Connected to {address} again")
+            await client.produce("mail", b"b")
+            await worker.printed("handled b")
 
 
 async def test_payloads_that_cannot_be_decoded_are_dead_letters(client: Client, tmp_path: Path):

@@ -186,7 +186,8 @@ class Consumer:
         handler raises, the exception is logged with its traceback (`querator.client.handlers`), and
         the item is retried after `retry_first`, doubled with each attempt up to `retry_most`, minus
         a random part of up to half. The exception is the retry's error text, which `peek` shows.
-        `on_error` is called with it before, and may settle the item in another way. A lost lease is
+        `on_error` is called with it before, and may settle the item in another way. A handler may
+        raise `Retry` or `Reject` to say what becomes of the item. A lost lease is
         counted in `lost`: another consumer may have the item. When the handler is cancelled, its
         item goes back to its place.
 

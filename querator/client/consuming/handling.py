@@ -10,6 +10,7 @@ from typing import NamedTuple, NoReturn
 from querator.client.consuming.leases import LeasedItem, retrieve_exception
 from querator.client.errors import LeaseLost, RequestError
 from querator.client.logs import HANDLERS
+from querator.client.outcomes import Reject, Retry
 from querator.client.typed import wrong_type
 
 RETRY_FIRST = timedelta(seconds=1)
@@ -81,6 +82,8 @@ class Handling:
             HANDLERS.error("%s failed after it was settled", _name(item), exc_info=error)
             return None
         delay = self._delays.of(item.attempt)
+        if isinstance(error, Retry | Reject):
+            return _as_asked(item, error, delay)
         HANDLERS.error(
             "%s failed and is retried in %.1f s",
             _name(item),
@@ -100,6 +103,24 @@ class Handling:
             )
         except RequestError as error:
             HANDLERS.warning("%s may not be settled: %s", _name(item), error)
+
+
+def _as_asked(item: LeasedItem, asked: Retry | Reject, delay: timedelta) -> "asyncio.Future[None]":
+    """Settles the item as its handler asks; `delay` is for a retry without a time."""
+    reason = asked.reason or "without a reason"
+    if isinstance(asked, Reject):
+        HANDLERS.info("%s is rejected: %s", _name(item), reason)
+        return item.reject(asked.reason)
+    if asked.at is None and asked.delay is not None:
+        delay = asked.delay
+    when = f"in {delay.total_seconds():.1f} s" if asked.at is None else f"at {asked.at}"
+    HANDLERS.info("%s is retried %s: %s", _name(item), when, reason)
+    return item.retry(
+        delay=delay if asked.at is None else None,
+        retry_at=asked.at,
+        error=asked.reason,
+        count_attempt=asked.count_attempt,
+    )
 
 
 def _name(item: LeasedItem) -> str:

@@ -4,11 +4,11 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from querator.client import Client, LeasedItem
+from querator.client import Client, LeasedItem, Reject, Retry
 from querator.v1 import errors_pb2
 from tests.unit.client.fake_node import FakeNode, until
 
@@ -202,3 +202,31 @@ async def test_a_signal_handler_of_the_program_stays(node, client):
                 handler.goes_on.set()
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+async def test_a_handler_may_ask_for_a_retry_or_a_rejection(
+    node: FakeNode, client: Client, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO, "querator.client.handlers")
+    some_day = datetime(2040, 1, 1, tzinfo=UTC)
+    asked = {
+        b"0": Retry("busy", delay=timedelta(hours=1), count_attempt=False),
+        b"1": Retry(at=some_day),
+        b"2": Retry("again"),
+        b"3": Reject("no address"),
+    }
+
+    async def handle(item: LeasedItem) -> None:
+        raise asked[item.payload]
+
+    await node.make_ready([*asked])
+    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        await consumer.run(handle, concurrency=1, retry_first=timedelta(0))
+    busy, at, again, rejected = (frame.retry for frame in node.settles)
+    assert (busy.error, busy.count_attempt, busy.HasField("retry_at")) == ("busy", False, True)
+    assert at.retry_at.ToDatetime(UTC) == some_day
+    assert (again.error, again.count_attempt, again.HasField("retry_at")) == ("again", True, False)
+    assert (rejected.error, rejected.dead) == ("no address", True)
+    assert "Item 0-1 of q, attempt 1, is retried in 3600.0 s: busy" in caplog.messages
+    assert "Item 0-4 of q, attempt 1, is rejected: no address" in caplog.messages
+    assert "Traceback" not in caplog.text
