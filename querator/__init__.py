@@ -36,6 +36,7 @@ Code belongs into a package; only modules that assemble a node or serve all pack
     worker       the engine of `querator worker`: a handler for the items of a queue
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,6 +70,11 @@ if TYPE_CHECKING:
     from querator.worker import Worker
 
     __version__: str
+
+# gRPC reads it when it is loaded. "0" is its documented default, but not that of its core, whose
+# hooks may crash a forked child while `grpc.aio` is in use. The SDK does without them
+# (`querator.client.transport.forking`).
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __all__ = [
     "Client",

@@ -18,6 +18,7 @@ from querator import Client, Node, SyncClient
 from querator.client.errors import UsedAfterFork
 
 CHILDREN = 2
+FORKS = 6
 WAIT = timedelta(seconds=20)
 CHILD_SECONDS = 40
 
@@ -146,9 +147,14 @@ async def _asynchronous(address: str, queue: str) -> None:
         _refused(lambda: _own_round_trip(address, queue), str(parent), "event loop", "spawn")
 
     parent = os.getpid()
-    assert _forked(child) == 0
-    await client.produce(queue, b"b")
-    assert (await client.stats(queue)).total.produced == 2
+    async with client.consumer(queue) as consumer, asyncio.TaskGroup() as tasks:
+        await (await anext(consumer)).complete()
+        waiting = tasks.create_task(anext(consumer))
+        await asyncio.sleep(0)
+        # gRPC's own hooks would crash about every third child.
+        assert [_forked(child) for _ in range(FORKS)] == [0] * FORKS
+        await client.produce(queue, b"b")
+        await (await waiting).complete()
     await client.close()
     assert _forked(partial(_own_round_trip, address, queue)) == 0
 
@@ -179,6 +185,20 @@ def node(address: str, queue: str) -> None:
 async def _with_node(address: str, queue: str) -> None:
     async with Node(memory=True):
         assert _forked(lambda: _refused(lambda: _own_round_trip(address, queue), "server")) == 0
+
+
+def ended(address: str, queue: str) -> None:
+    """A process that a handler has forked is ended by SIGTERM, as it would be without the SDK."""
+    with SyncClient(address) as client, client.consumer(queue) as consumer:
+        client.produce(queue, b"a")
+        codes: list[int] = []
+
+        def handler(item: object) -> None:
+            codes.append(_forked(lambda: signal.raise_signal(signal.SIGTERM)))
+            consumer.stop()
+
+        consumer.run(handler, concurrency=1)
+        assert codes == [-signal.SIGTERM]
 
 
 def main() -> None:

@@ -104,6 +104,10 @@ async def test_a_node_in_the_process_that_forks(address, queue):
     await _case("node", address, queue)
 
 
+async def test_a_process_that_a_handler_has_forked_is_ended_by_a_signal(address, queue):
+    await _case("ended", address, queue)
+
+
 @pytest.mark.parametrize("support", ["0", "1"])
 async def test_the_fork_support_of_grpc_changes_nothing(address, queue, support):
     environment = {"GRPC_ENABLE_FORK_SUPPORT": support}

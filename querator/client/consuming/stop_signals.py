@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import os
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -30,9 +31,15 @@ def stopping_at(
         return
     former = {number: signal.getsignal(number) for number in signals}
     taken = {number: handler for number, handler in former.items() if _is_default(handler)}
+    pid = os.getpid()
     graces = [timedelta(0), None]
 
     def received(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != pid:
+            # A process that a handler has forked: the stop is not its concern.
+            restore()
+            signal.raise_signal(number)
+            return
         grace = graces.pop()
         if not graces:
             restore()

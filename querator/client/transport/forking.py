@@ -14,6 +14,8 @@ That is so when an async client is open on the event loop of the thread that for
 connections cannot be closed without that loop; and when other code in the process uses gRPC, such
 as a node (`querator.Node`).
 
+gRPC's own hooks may crash the child while `grpc.aio` is in use. `querator/__init__` turns them off.
+
 A process that forks without Python's hooks (uwsgi) is found out by its process id. Then the child
 may open connections only if the parent has never opened one.
 """

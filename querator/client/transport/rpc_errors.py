@@ -81,16 +81,15 @@ def _converted(error: grpc.aio.AioRpcError, address: str, changes: bool) -> Requ
     if status in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.OUT_OF_RANGE):
         return make_error(ErrorCode.LIMIT_EXCEEDED, f"gRPC refused the message: {text}")
     if status in _LOST or text == _CUT_WHILE_WRITING:
+        cause = "connection cut" if text == _CUT_WHILE_WRITING else text or status.name
         if changes:
-            return make_error(
-                ErrorCode.OUTCOME_UNKNOWN, f"no answer from {address}: {text or status.name}"
-            )
+            return make_error(ErrorCode.OUTCOME_UNKNOWN, f"no answer from {address}: {cause}")
         code = (
             ErrorCode.DEADLINE_EXCEEDED
             if status is grpc.StatusCode.DEADLINE_EXCEEDED
             else ErrorCode.UNAVAILABLE
         )
-        return make_error(code, f"no answer from {address}: {text or status.name}")
+        return make_error(code, f"no answer from {address}: {cause}")
     return make_error(ErrorCode.INTERNAL, f"{address} failed with {status.name}: {text}")
 
 
