@@ -112,7 +112,7 @@ async def test_what_may_pass_is_tried_again_until_the_time_is_over():
 
 async def test_a_client_that_was_connected_waits_also_for_what_does_not_pass():
     """The node may come back; the error of the call, after its time-out, has the cause."""
-    short = timedelta(seconds=1)
+    short = timedelta(seconds=2)
     async with (
         FakeNode.running() as node,
         Client(node.address, request_timeout=short) as client,
