@@ -5,6 +5,7 @@ become free ports, so that tests beside each other do not collide.
 """
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ from querator.cli.demo.local_nodes import free_ports
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 READY: Final = "querator ready"
-PATIENCE_S: Final = 250
+PATIENCE_S: Final = 500
 
 _FENCE: Final = re.compile(r"```\{?\.?(?P<language>\w*)(?P<rest>[^\n]*)$")
 _INCLUDE: Final = re.compile(r'^--8<-- "([^"]+)"$', re.MULTILINE)
@@ -142,13 +143,17 @@ class Running:
         return self.output
 
     async def stop(self) -> None:
-        """Ctrl-C, then the end of whatever is left of the session."""
-        if self._process.returncode is None:
-            os.killpg(self._process.pid, signal.SIGINT)
-            try:
-                async with asyncio.timeout(PATIENCE_S):
-                    await self._process.communicate()
-            except TimeoutError:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                await self._process.wait()
-                raise
+        """Ctrl-C, if they run, and kill -9 if that does not end them."""
+        self._signal(signal.SIGINT)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._process.communicate()
+        except TimeoutError:
+            self._signal(signal.SIGKILL)
+            await self._process.wait()
+            raise
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the whole session, as a terminal does."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)

@@ -17,7 +17,7 @@ def steps() -> Iterator[PageBlock]:
     return (block for block in page_blocks(PAGE) if "Spark" not in block.section)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_each_step(tmp_path: Path):
     reader = PageReader(tmp_path)
     output = ""

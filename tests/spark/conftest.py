@@ -38,6 +38,7 @@ WITHOUT_SESSION = (
     "test_imports.py",
     "test_interpreter.py",
     "test_unreachable.py",
+    "test_tutorial.py",
 )
 """Modules without a session, in this order. The others share a session of Spark, which takes
 seconds to start: one of two workers has them all, and the other one has these.
