@@ -52,7 +52,8 @@ class Supervisor:
     ) -> None:
         """`grace`: how long handlers may take after a stop. `final_codes`: exit codes after which a
         child is not replaced. `folder`: all children are replaced when Python files below it
-        change, and a child that cannot begin waits for the next change; None: files do not matter.
+        change, and a child that ends with a final code waits for the next change; None: files do
+        not matter.
         `on_end` is called with the process id of each child that has ended.
         """
         self._main, self._argument = main, argument
@@ -155,14 +156,16 @@ class Supervisor:
             place.start_s = 0.0
         elif code == 0:
             self._places.remove(place)
-        elif self._folder is not None and (code in self._final_codes or not self._proven):
+        elif self._folder is not None and code in self._final_codes:
             self._waits_for_change = True
             LOG.error(
                 "Worker process %d has ended: %s. It starts again when a Python file changes.",
                 place.number,
                 _how(code),
             )
-        elif code in self._final_codes or (code > 0 and not self._proven):
+        elif self._folder is None and (
+            code in self._final_codes or (code > 0 and not self._proven)
+        ):
             self._code = code
             self._stop()
         else:

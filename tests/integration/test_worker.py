@@ -276,6 +276,16 @@ async def test_two_workers_of_one_name_share_the_items_and_no_lease(client: Clie
         assert sorted(await states(client)) == [(ItemState.READY, 0), (ItemState.LEASED, 1)]
 
 
+async def test_a_reloading_worker_waits_for_its_server(tmp_path: Path):
+    async with Node(memory=True) as node:
+        address = node.address
+    arguments = ("tasks:handle", *MAIL, "--reload", "--create")
+    async with worker_process(tmp_path, address, *arguments) as worker:
+        await worker.said("has died after .* exit code 4. It is replaced in 1 s.")
+        async with Node(memory=True, listen=address):
+            await worker.said("begins")
+
+
 async def test_changed_files_start_it_again(client: Client, tmp_path: Path):
     tasks = tmp_path / "tasks.py"
     tasks.write_text(TASKS)
