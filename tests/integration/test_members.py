@@ -336,8 +336,8 @@ REFUSED = (
     ("node readmit c", 3, "not among the nodes that were removed"),
     ("queue create r --replicas 5", 3, "the cluster has 3 nodes that take replicas: add nodes"),
     ("queue update q --replicas 5", 3, "the cluster has 3 nodes that take replicas: add nodes"),
-    ("queue create r --partitions 0", 2, "range 1<=x<=1024"),
-    ("queue create r --partitions 10000", 2, "range 1<=x<=1024"),
+    ("queue create r --partitions 0", 2, "not a whole number from 1 to 1024"),
+    ("queue create r --partitions 10000", 2, "not a whole number from 1 to 1024"),
 )
 
 
