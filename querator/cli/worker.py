@@ -430,6 +430,8 @@ def _signals_stop(worker: Worker, grace: timedelta) -> Iterator[list[int]]:
 
     def received(number: int, frame: FrameType | None) -> None:
         numbers.append(number)
+        if len(numbers) > 2:
+            return
         first = len(numbers) == 1
         loop.call_soon_threadsafe(worker.stop_by_signal, None if first else timedelta(0))
         seconds = grace.total_seconds() + 2 * _END_S if first else _END_S

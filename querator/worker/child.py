@@ -19,6 +19,10 @@ from querator.worker.log import LOG
 
 KILL_S: Final = 10.0
 """A child that still runs this long after the end of its grace is asked again, then killed."""
+AGAIN_S: Final = 0.5
+"""Pause between repeats of the second request. Two signals of one kind that a busy process has not
+handled yet count once.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class ChildPlace:
         self._began_s = 0.0
         self._asked_s: float | None = None
         self._times_asked = 0
+        self._sent_s = 0.0
+        self._killed = False
 
     @property
     def is_asked(self) -> bool:
@@ -95,7 +101,7 @@ class ChildPlace:
         link.close()
         self.process = process
         self._began_s = time.monotonic()
-        self._asked_s, self._times_asked = None, 0
+        self._asked_s, self._times_asked, self._killed = None, 0, False
 
     def has_reported(self) -> bool:
         """Reads the report. False if the process has ended without one."""
@@ -109,30 +115,39 @@ class ChildPlace:
 
     def ask(self) -> None:
         """Asks the process to stop. The second request ends its handlers at once."""
-        assert self.process is not None
         self._asked_s = time.monotonic()
         self._times_asked += 1
+        self._send()
+
+    def _send(self) -> None:
+        assert self.process is not None
+        self._sent_s = time.monotonic()
         self.process.terminate()
 
     def late_s(self, grace_s: float) -> float | None:
-        """When the process must be pressed, because it has been asked to stop; None: not asked."""
-        if self._asked_s is None:
+        """When the process must be pressed, because it has been asked to stop; None: never."""
+        if self._asked_s is None or self._killed:
             return None
-        return self._asked_s + (KILL_S if self._times_asked > 1 else grace_s)
+        if self._times_asked == 1:
+            return self._asked_s + grace_s
+        return min(self._sent_s + AGAIN_S, self._asked_s + KILL_S)
 
     def press(self, grace_s: float) -> None:
         """Asks again a process that is late, and kills it when it is late again."""
-        late_s = self.late_s(grace_s)
-        if self.process is None or late_s is None or time.monotonic() < late_s:
+        late_s, now = self.late_s(grace_s), time.monotonic()
+        if self.process is None or late_s is None or now < late_s:
             return
         if self._times_asked == 1:
             self.ask()
+        elif self._asked_s is not None and now < self._asked_s + KILL_S:
+            self._send()
         else:
             LOG.error("Worker process %d does not end, and is killed", self.number)
             self.kill()
 
     def kill(self) -> None:
         if self.process is not None:
+            self._killed = True
             self.process.kill()
 
     def reap(self) -> tuple[int, int] | None:

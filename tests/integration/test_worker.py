@@ -155,7 +155,7 @@ async def test_a_second_signal_ends_it_at_once_and_items_go_back(
         await worker.said("stops? by a signal|processes stop")
         worker.signal(number)
         assert await worker.ended() == code
-    assert await states(client) == [(ItemState.READY, 0)]
+    assert await states(client) == [(ItemState.READY, 0)], worker.log
 
 
 async def test_after_one_signal_handlers_have_their_grace(client: Client, tmp_path: Path):
@@ -166,7 +166,7 @@ async def test_after_one_signal_handlers_have_their_grace(client: Client, tmp_pa
         worker.signal(signal.SIGTERM)
         assert await worker.ended() == 0
     assert "1 released" in worker.log[-1]
-    assert await states(client) == [(ItemState.READY, 0)]
+    assert await states(client) == [(ItemState.READY, 0)], worker.log
 
 
 async def test_a_handler_that_blocks_the_loop_cannot_keep_the_process(
