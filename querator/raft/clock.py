@@ -33,8 +33,10 @@ class Clock(Protocol):
         """Seconds since an arbitrary instant; never goes back."""
         ...
 
-    def on_step(self, wake: Callable[[], None]) -> None:
-        """`wake` is called, from any thread, when time changes in another way than by passing."""
+    def on_step(self, wake: Callable[[], None], is_idle: Callable[[], bool]) -> None:
+        """`wake` is called, from any thread, when time changes in another way than by passing.
+        `is_idle` says whether all work that was due at the present instant has been done.
+        """
         ...
 
 
@@ -49,7 +51,7 @@ class RealClock:
     def monotonic_s(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
-    def on_step(self, wake: Callable[[], None]) -> None:
+    def on_step(self, wake: Callable[[], None], is_idle: Callable[[], bool]) -> None:
         """Does nothing: the machine's clocks change only by passing."""
 
 
@@ -67,7 +69,7 @@ class SimulatedClock:
     def monotonic_s(self) -> float:
         return self._monotonic_s
 
-    def on_step(self, wake: Callable[[], None]) -> None:
+    def on_step(self, wake: Callable[[], None], is_idle: Callable[[], bool]) -> None:
         self._wakes.append(wake)
 
     def advance(self, duration_ms: int) -> None:

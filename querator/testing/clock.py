@@ -3,6 +3,7 @@
 import contextlib
 import math
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self
@@ -12,6 +13,8 @@ from querator.raft.clock import SimulatedClock
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
+SKIP_SECONDS = 60
+"""Limit of the wait for nodes that have much to do after a skip."""
 
 
 class FrozenClock(SimulatedClock):
@@ -36,6 +39,11 @@ class FrozenClock(SimulatedClock):
         wall_ms = math.ceil(time.time()) * 1_000 if start is None else (start - _EPOCH) // _MS
         super().__init__(wall_ms=wall_ms)
         self._replacing = contextlib.ExitStack()
+        self._idle: list[Callable[[], bool]] = []
+
+    def on_step(self, wake: Callable[[], None], is_idle: Callable[[], bool]) -> None:
+        super().on_step(wake, is_idle)
+        self._idle.append(is_idle)
 
     def __enter__(self) -> Self:
         """Replaces the clock of clients. Raises RuntimeError while another clock does."""
@@ -58,7 +66,8 @@ class FrozenClock(SimulatedClock):
         """Moves the clock forwards by `duration`, rounded up to 1 ms. When it returns, each later
         call of a client sees the effects: items whose leases have lapsed or whose delays have
         passed are ready. Moves to a dead queue follow at once, but are not waited for. Raises
-        TypeError unless `duration` is a timedelta, and ValueError when it is negative.
+        TypeError unless `duration` is a timedelta, ValueError when it is negative, and TimeoutError
+        when a node is not done with what is due within SKIP_SECONDS.
         """
         if not isinstance(duration, timedelta):
             raise TypeError(
@@ -67,3 +76,8 @@ class FrozenClock(SimulatedClock):
         if duration < timedelta(0):
             raise ValueError(f"duration is {duration}; time does not go back")
         self.advance(-(-duration // _MS))
+        latest = time.monotonic() + SKIP_SECONDS
+        while not all(is_idle() for is_idle in self._idle):
+            if time.monotonic() > latest:
+                raise TimeoutError(f"a node is not done with what is due after {SKIP_SECONDS} s")
+            time.sleep(0.0005)

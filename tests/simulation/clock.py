@@ -45,7 +45,7 @@ class NodeClock:
         rate = self._rate if now_us >= self._set_us else self._rate_before
         return (self._monotonic_us + (now_us - self._set_us) * rate) / SECOND
 
-    def on_step(self, wake: Callable[[], None]) -> None:
+    def on_step(self, wake: Callable[[], None], is_idle: Callable[[], bool]) -> None:
         """Does nothing: a waiting caller reads the clock again after its wait."""
 
     def virtual_us(self, duration_s: float) -> int:

@@ -76,7 +76,7 @@ class _Clock:
         self._spent_us += 20
         return (self._timeline.now_us + self._spent_us) / 1_000_000
 
-    def on_step(self, wake: Any) -> None: ...
+    def on_step(self, wake: Any, is_idle: Any) -> None: ...
 
     def rewind(self) -> None:
         self._spent_us = 0

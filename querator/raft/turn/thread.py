@@ -95,6 +95,8 @@ class RaftThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._deliver: Deliver | None = None
         self._failed: Failed | None = None
+        self._idle_at_s: float | None = None
+        """The last instant at which nothing was due."""
 
     # --- on the event loop -----------------------------------------------------------------
 
@@ -102,7 +104,7 @@ class RaftThread:
         assert self._loop is None
         self._loop = asyncio.get_running_loop()
         self._deliver, self._failed = deliver, failed
-        self._clock.on_step(self._inbox.wake)
+        self._clock.on_step(self._inbox.wake, self._is_idle)
         self._thread.start()
 
     async def ended(self) -> None:
@@ -140,9 +142,16 @@ class RaftThread:
             if stop_s is not None and (turns.all_answered or self._clock.monotonic_s() > stop_s):
                 return
             if not inbox:
+                now_s = self._clock.monotonic_s()
                 wait_s = self._wait_s(stop_s)
+                if wait_s is None or wait_s > 0:
+                    self._idle_at_s = now_s
                 self.liveness.begin_wait(wait_s)
                 inbox.wait(wait_s)
+
+    def _is_idle(self) -> bool:
+        """Whether nothing is due now, for another thread. Once the thread has ended, nothing is."""
+        return not self._thread.is_alive() or self._idle_at_s == self._clock.monotonic_s()
 
     def _look_at_loop(self) -> None:
         assert self._loop is not None

@@ -77,6 +77,21 @@ def test_clients_work_after_skips_of_years(
     assert client.stats("q").total.ready == 6
 
 
+def test_a_call_after_a_skip_sees_what_came_due(
+    querator_clock: FrozenClock, querator_client: SyncClient
+):
+    client = querator_client
+    client.create_queue("q", lease_timeout=timedelta(seconds=30))
+    for _ in range(40):
+        client.produce("q", Item(b"x", delay=HOUR))
+        querator_clock.skip(HOUR)
+        (first,) = client.lease("q")
+        querator_clock.skip(timedelta(seconds=30))
+        (second,) = client.lease("q")
+        assert (first.attempt, second.attempt) == (1, 2)
+        second.complete()
+
+
 def test_time_stands_still_from_the_given_instant():
     noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
     with FrozenClock(noon) as clock, SyncNode(memory=True, clock=clock) as node:
