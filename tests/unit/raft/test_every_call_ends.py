@@ -72,9 +72,14 @@ async def test_stop_leaves_a_long_deletion_to_the_next_start(monkeypatch):
         for _ in range(50):
             await host.propose(G1, 1, b"attached")
         before = environment.commit_points
+        gate = CommitGate(environment)
+        gate.close()
         deletion = asyncio.gather(host.delete_group(G1))
+        await gate.reached()
+        stopping = asyncio.gather(host.stop())
         await asyncio.sleep(0)
-        await host.stop()
+        gate.open()
+        await stopping
         assert environment.commit_points <= before + 2
         with pytest.raises(QueratorError) as caught:
             await deletion
