@@ -262,6 +262,10 @@ ci: check proto-check docs test ## everything; a skipped test must be listed in 
 
 # --- release -----------------------------------------------------------------
 
+.PHONY: wheel
+wheel: setup ## build the wheel into dist/, and try nothing
+	$(PY) -m scripts.dist --only-build
+
 .PHONY: dist
 dist: setup ## build the wheel and try it in empty environments: client, server, spark (WITHOUT=spark)
 	$(PY) -m scripts.dist $(addprefix --without ,$(WITHOUT))

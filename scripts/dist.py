@@ -7,6 +7,7 @@ environments outside the tree: `make dist`.
 
 Prints the packages and the size of each environment, and the time of the client's import.
 `--without NAME` leaves an environment out; the client's program needs the server's.
+`--only-build` tries nothing.
 """
 
 import argparse
@@ -181,12 +182,17 @@ def report(environment: Environment) -> None:
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description="Builds the wheel and tries it.")
     parser.add_argument("--without", action="append", choices=("server", "spark"), default=[])
-    without = parser.parse_args(arguments).without
+    parser.add_argument("--only-build", action="store_true", help="try nothing")
+    options = parser.parse_args(arguments)
+    without = options.without
     source, wheel = build()
     if foreign := strangers(wheel):
         raise SystemExit(f"the wheel has other files than its two packages: {', '.join(foreign)}")
     for path in (source, wheel):
         print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1e6:.1f} MB")
+    if options.only_build:
+        return
+    print(f"Trying the wheel in empty environments; leaving out: {', '.join(without) or 'none'}.")
     with tempfile.TemporaryDirectory(prefix="querator-dist-") as scratch:
         home = Path(scratch)
         made = {name: install(name, wheel, home) for name in LOCKS if name not in without}

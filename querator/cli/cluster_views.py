@@ -253,8 +253,9 @@ def _node_problems(seen: SeenNode, partitions: Sequence[PartitionView]) -> Itera
         )
     elif seen.silent:
         yield (
-            f"Node {name} is down: {seen.silent.rstrip('.')}. If its data is lost, start it with "
-            f"an empty directory and then: querator node replace {name}"
+            f"Node {name} is down: {seen.silent.rstrip('.')}. Start it again: it catches up by "
+            "itself. Only if its data is lost, start it with an empty directory and then: querator "
+            f"node replace {name}"
         )
     elif seen.node.handed_off:
         yield f"Node {name} has handed off and leads nothing until it starts again."

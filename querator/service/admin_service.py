@@ -469,7 +469,11 @@ class AdminService:
         deadline = deadline_after(timeout_ms)
         queue = await self._directory.whole(await self._live(namespace, name), deadline=deadline)
         if not queue.settings.dead_queue:
-            raise invalid("queue", f"{name} has no dead queue", value=name)
+            raise invalid(
+                "queue",
+                f"{name} has no dead queue; name the queue in which the items died",
+                value=name,
+            )
         dead = await self._live(namespace, queue.settings.dead_queue)
         homes = tuple(
             DeadTarget(name, partition, group)

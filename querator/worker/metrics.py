@@ -33,7 +33,7 @@ class WorkerMetrics:
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._items = Counter(
             "querator_worker_items",
-            "Items by outcome: completed, retried, rejected, settled, released, lost, unknown.",
+            f"Items by outcome: {', '.join(outcome.value for outcome in ItemOutcome)}.",
             ["queue", "outcome"],
             registry=registry,
         )

@@ -42,13 +42,15 @@ _EMPTY_IDLE: Final = timedelta(milliseconds=100)
 
 
 class WorkerResult(msgspec.Struct, frozen=True):
-    """Number of items by outcome. `settled`: by the handler itself; `released`: given back by the
-    stop; `lost`: their leases had ended; `unknown`: their settles got no answer.
+    """Number of items by outcome. `died`: their attempts, as the queue allowed them when the worker
+    began, are used up; `settled`: by the handler itself; `released`: given back by the stop;
+    `lost`: their leases had ended; `unknown`: their settles got no answer.
     """
 
     completed: int = 0
     retried: int = 0
     rejected: int = 0
+    died: int = 0
     settled: int = 0
     released: int = 0
     lost: int = 0
@@ -61,7 +63,7 @@ class WorkerResult(msgspec.Struct, frozen=True):
         return ", ".join(parts)
 
 
-_RARE: Final = ("settled", "released", "lost", "unknown")
+_RARE: Final = ("died", "settled", "released", "lost", "unknown")
 
 
 class Worker:
@@ -133,6 +135,8 @@ class Worker:
             "batch_items": max(1, min(limits.REQUEST_ITEMS_MAX, prefetch // concurrency)),
             "lease_timeout": lease_timeout,
         }
+        self._max_attempts = 0
+        """The queue's, when the worker began; 0: no limit."""
         self._counts: Counter[ItemOutcome] = Counter()
         self._consumer: Consumer | None = None
         self._caller: Caller | None = None
@@ -232,6 +236,7 @@ class Worker:
             self._opening = None
         if self._metrics is not None:
             self._metrics.begin(self._queue)
+        self._max_attempts = info.max_attempts
         self._warn_of_drops(info)
         self._log_begin()
 
@@ -341,8 +346,11 @@ class Worker:
 
     async def _failed(self, item: LeasedItem, error: BaseException) -> ItemOutcome:
         chosen = self._policy.decide(error, item.attempt)
+        dies = chosen.count_attempt and 0 < self._max_attempts <= item.attempt
         effect = "is rejected"
-        if not chosen.rejects:
+        if dies and not chosen.rejects:
+            effect = f"dies: its {self._max_attempts} attempts are used up"
+        elif not chosen.rejects:
             delay = chosen.delay
             when = f"at {chosen.at}" if delay is None else f"in {delay.total_seconds():.1f} s"
             effect = f"is retried {when}"
@@ -364,7 +372,7 @@ class Worker:
             error=chosen.reason,
             count_attempt=chosen.count_attempt,
         )
-        return await _settled(item, retried, ItemOutcome.RETRIED)
+        return await _settled(item, retried, ItemOutcome.DIED if dies else ItemOutcome.RETRIED)
 
 
 async def _settled(

@@ -1,6 +1,7 @@
 import json
 import os
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 from fastapi import FastAPI, Request
 
@@ -9,7 +10,8 @@ from querator import Client
 
 @asynccontextmanager
 async def lifespan(app: FastAPI):
-    async with Client(os.environ["QUERATOR_ADDRESS"]) as client:
+    address = os.environ["QUERATOR_ADDRESS"]
+    async with Client(address, request_timeout=timedelta(seconds=5)) as client:
         app.state.queue = client
         yield
 

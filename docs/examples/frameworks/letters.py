@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+from datetime import timedelta
 
 from querator import SyncClient
 
@@ -10,7 +11,7 @@ from querator import SyncClient
 @functools.cache
 def client() -> SyncClient:
     """Returns the client of this process. Call it in a request or a task, not at import."""
-    return SyncClient(os.environ["QUERATOR_ADDRESS"])
+    return SyncClient(os.environ["QUERATOR_ADDRESS"], request_timeout=timedelta(seconds=5))
 
 
 def send_later(to: str) -> None:

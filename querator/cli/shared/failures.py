@@ -50,7 +50,8 @@ class Failure(click.ClickException):
 _ADVICE = {
     ErrorCode.QUEUE_NOT_FOUND: "List the queues with: querator queue list",
     ErrorCode.NAMESPACE_NOT_FOUND: "A namespace begins with its first queue: querator queue create",
-    ErrorCode.QUEUE_EXISTS: "Change its settings with: querator queue update",
+    ErrorCode.QUEUE_EXISTS: "Leave these settings out to take the queue as it is, or change them "
+    "with: querator queue update",
     ErrorCode.VERSION_CONFLICT: "Read the settings again with: querator queue info",
     ErrorCode.QUEUE_FULL: "Consume items, or raise the limit with: querator queue update",
     ErrorCode.STORAGE_FULL: "Consume items, or give the server more space.",

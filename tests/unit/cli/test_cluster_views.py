@@ -143,8 +143,9 @@ DOWN_B = (seen("a"), seen("b", "no node answers at client:1"), seen("c"))
 def test_a_node_that_is_down():
     told = view(group(0, queue=""), group(1, "c", b=7), nodes=DOWN_B)
     assert told.problems == (
-        "Node b is down: no node answers at client:1. If its data is lost, start it with an empty "
-        "directory and then: querator node replace b",
+        "Node b is down: no node answers at client:1. Start it again: it catches up by itself. "
+        "Only if its data is lost, start it with an empty directory and then: querator node "
+        "replace b",
         "2 partitions: (map), q/0 can be used, but have fewer running replicas than configured: b "
         "is down.",
     )

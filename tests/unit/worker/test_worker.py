@@ -129,6 +129,20 @@ async def test_a_cancellation_inside_a_handler_fails_its_item_alone(client: Clie
     assert result == WorkerResult(completed=1, retried=1)
 
 
+async def test_the_last_attempt_of_an_item_is_its_death(
+    client: Client, caplog: pytest.LogCaptureFixture
+):
+    await client.update_queue("q", max_attempts=2)
+    await client.produce("q", b"a")
+    handler = raising(KeyError("x"))[1]
+    assert await done(client, handler, retry_first=timedelta(0)) == WorkerResult(retried=1, died=1)
+    assert "Item 0-1 of q, attempt 2, failed (KeyError) and dies: its 2 attempts are used up" in (
+        caplog.messages
+    )
+    [dead] = await dead_letters(client)
+    assert (dead.reason, dead.attempts) == (DeadReason.ATTEMPTS, 2)
+
+
 async def test_exceptions_reject_by_their_type(client: Client):
     await client.produce("q", b"a")
     result = await done(client, raising(KeyError("x"))[1], reject_on=[LookupError])
@@ -181,7 +195,7 @@ async def test_an_undecodable_payload_is_a_dead_letter_when_asked(client: Client
 async def test_attempts_are_used_up(client: Client):
     await client.produce("q", b"a")
     result = await done(client, raising(ValueError("x"))[1], retry_first=NOW, retry_most=NOW)
-    assert result == WorkerResult(retried=3)
+    assert result == WorkerResult(retried=2, died=1)
     [dead] = await dead_letters(client)
     assert (dead.reason, dead.attempts) == (DeadReason.ATTEMPTS, 3)
 
