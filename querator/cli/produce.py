@@ -131,12 +131,17 @@ class _Tally:
     metavar="FILE",
     help="The whole FILE is one item; - is standard input. May be repeated.",
 )
-@click.option("--json-lines", is_flag=True, help="Standard input has a JSON object on each line.")
+@click.option(
+    "--json-lines",
+    is_flag=True,
+    help='Standard input has a JSON object on each line: {"payload": …, "key": …}.',
+)
 @click.option(
     "--csv",
     "csv_file",
     metavar="FILE",
-    help="Read a CSV file; its first line names the columns. With -, read standard input.",
+    help="Read a CSV file; its first line names the columns. With -, read standard input. Each "
+    "row is a JSON object of texts.",
 )
 @click.option(
     "--payload-column", default="", metavar="COLUMN", help="CSV: this column alone is the payload."
@@ -190,7 +195,8 @@ class _Tally:
     "--dedup-prefix",
     default="",
     metavar="TEXT",
-    help="The dedup key of line N is TEXT:N, so that a load can be repeated after a failure.",
+    help="The dedup key of line N is TEXT:N, so that a load of the same lines can be repeated "
+    "after a failure, within the queue's dedup window (1h by default).",
 )
 @click.option(
     "--ordered",

@@ -100,7 +100,14 @@ def read_json_lines(stream: BinaryIO, template: Item) -> Iterator[InputLine]:
             try:
                 yield InputLine(number, _json_item(_decode_json_item(line), template))
             except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-                yield InputLine(number, problem=str(error))
+                yield InputLine(number, problem=_json_problem(error))
+
+
+def _json_problem(error: Exception) -> str:
+    text = str(error)
+    if text.startswith("Object contains unknown field"):
+        return f"{text}: a line is an item; put an object of your own under `payload`"
+    return text
 
 
 def read_csv(stream: BinaryIO, columns: CsvColumns, template: Item) -> Iterator[InputLine]:

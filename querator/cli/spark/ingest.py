@@ -33,8 +33,8 @@ from querator.spark.pipelines.summary import Control, Summary
     default="",
     metavar="DDL",
     help=(
-        "Columns of the files; default: Spark infers them from the files (of JSON, from all of "
-        "them)."
+        "Columns of the files; default: as Spark infers them (of JSON, from all files). Columns "
+        "of CSV are texts unless --option inferSchema=true."
     ),
 )
 @click.option(

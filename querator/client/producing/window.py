@@ -263,9 +263,11 @@ def produce_unknown(count: int, reason: RequestError | None) -> RequestError:
     message = f"outcome unknown: {items} may or may not be stored"
     if reason is None:
         return make_error(ErrorCode.OUTCOME_UNKNOWN, message)
+    # The last attempt was not executed, an earlier one may have been.
+    cause = reason.message.removesuffix("; not executed").rstrip(".")
     return make_error(
         ErrorCode.OUTCOME_UNKNOWN,
-        f"{message}. {reason.message[:1].upper()}{reason.message[1:].rstrip('.')}",
+        f"{message}. {cause[:1].upper()}{cause[1:]}",
         field=reason.field,
         value=reason.value,
         request_id=reason.request_id,

@@ -211,7 +211,7 @@ async def test_a_stream_that_breaks_leaves_the_outcome_unknown_when_the_repeat_i
 async def test_an_unknown_outcome_says_what_is_not_known_and_why(stream):
     leaderless = errors_pb2.Error(
         code=errors_pb2.ERROR_CODE_NOT_LEADER,
-        message="partition 2 of queue mail has no leader (n2, n3 unreachable)",
+        message="partition 2 of queue mail has no leader (n2, n3 unreachable); not executed",
     )
     async with FakeNode.running() as node, Client(node.address, request_timeout=SHORT) as client:
         node.decide = lambda _: leaderless if node.stored else None
