@@ -349,6 +349,7 @@ def test_paths_and_queues_that_are_not_there_are_refused(spark, client, place, t
         archive(spark, ArchiveSettings(other, "lake", nowhere))
     with pytest.raises(NotFound, match="nothing was written"):
         copy(spark, CopySettings(place, other, "copy", str(tmp_path / "checkpoint")))
+    client.update_queue(place.queue, dead_queue="")
     with pytest.raises(SettingsError, match="has no dead queue"):
         redrive(spark, RedriveSettings(place))
     with pytest.raises(SettingsError, match=f"path is {nowhere}: .*nowhere"):

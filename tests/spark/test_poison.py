@@ -23,7 +23,7 @@ GIVES_UP = {**ONCE, "poisonPolicy": "deadLetter"}
 @pytest.fixture
 def queue(client: SyncClient) -> str:
     name = f"poison-{next(NUMBERS)}"
-    client.create_queue(f"{name}-dead")
+    client.create_queue(f"{name}-dead", dead_queue="")
     client.create_queue(name, partitions=2, dead_queue=f"{name}-dead")
     return name
 
