@@ -1,4 +1,7 @@
-"""`querator.Client`: all calls of a program to a cluster, on one event loop."""
+"""`querator.Client`: all calls of a program to a cluster, on one event loop.
+
+Longer than 500 lines: each call is a short method that hands on, below the promise that it makes.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
