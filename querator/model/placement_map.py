@@ -89,7 +89,8 @@ class PlacedGroup(msgspec.Struct, frozen=True, array_like=True):
     had; `preferred` is the id of the replica that should lead when it can. `moving`: the target has
     changed, and the group's leader has not yet reported that its configuration is the same; until
     then the target stays. `former` are the nodes that had voters before the move began; empty
-    otherwise.
+    otherwise. `next_added`: the group's leader has given up a target of this move. Replicas with
+    lower ids have all been in the configuration, and one that has left is never added again.
     """
 
     founding: Replicas
@@ -98,6 +99,7 @@ class PlacedGroup(msgspec.Struct, frozen=True, array_like=True):
     preferred: int
     moving: bool = False
     former: tuple[NodeKey, ...] = ()
+    next_added: int = 0
 
     @property
     def voters(self) -> tuple[NodeKey, ...]:

@@ -255,11 +255,11 @@ class ClusterService:
 
     async def remove(self, name: str) -> NodeRetired:
         """Removes the node for ever. Refused while it is up with replicas: it must be drained
-        first.
+        first. A repeat is not refused, also if the node has come back meanwhile.
         """
         placed = self._placement.map
         known = placed.node(name)
-        if known is not None:
+        if known is not None and known.state is not NodeState.LEAVING:
             up = known.key == self._host.node or known.key in self._connected()
             partitions = _partitions_on(placed, known)
             if up and partitions:

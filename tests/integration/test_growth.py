@@ -203,6 +203,22 @@ async def test_a_node_that_will_not_return_is_removed_and_its_replicas_made_anew
         assert "before" in out
 
 
+async def test_a_node_that_dies_while_partitions_move_to_it_is_removed(tmp_path: Path):
+    """The partitions waited for the dead node for ever, and the removal with them."""
+    async with process_cluster(tmp_path, "abcd", "--initial-nodes", "3") as cluster:
+        await cluster.start("abc")
+        await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "8")
+        await cluster.querator("produce", "q", "before")
+        await cluster["d"].launch()
+        await cluster.until(lambda view: "d" in replicas(view))
+        await cluster["d"].kill()
+        await cluster.querator("node", "remove", "d")
+        view = await cluster.until(lambda view: is_well(view) and len(view["nodes"]) == 3)
+        assert replicas(view) == Counter(a=8, b=8, c=8)
+        out, _ = await cluster.querator("lease", "q", "--wait", "30s")
+        assert "before" in out
+
+
 async def test_a_queue_gets_more_copies_and_fewer(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         await cluster.start("abc")

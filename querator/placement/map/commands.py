@@ -55,6 +55,9 @@ The places of a group's replicas:
     settled    PlaceGroups       moving     the leader of group 0, as `placement.tasks.plan` says
     moving     GroupSettled      settled    the leader of the group, when its configuration is the
                                             target
+    moving     GiveUpTarget      moving     the leader of the group, when a replica that should
+                                            vote is on a node that is removed while it is down: the
+                                            target becomes the voters that the group has
 
 Tag 5 is not given to another command: logs of 0.1 have it.
 """
@@ -62,7 +65,7 @@ Tag 5 is not given to another command: logs of 0.1 have it.
 import msgspec
 
 from querator.model.ids import GroupId, QueueId
-from querator.model.nodes import NodeKey
+from querator.model.nodes import NodeKey, Replicas
 from querator.model.placement_map import PlacedNode
 from querator.model.queues import Queue, QueueSettings
 
@@ -190,6 +193,17 @@ class GroupSettled(msgspec.Struct, frozen=True, array_like=True, tag=16):
     next_replica: int
 
 
+class GiveUpTarget(msgspec.Struct, frozen=True, array_like=True, tag=22):
+    """The target that had this `next_replica` cannot be reached. The target becomes the voters of
+    the group's configuration, by replica id, and `leader` the replica that should lead.
+    """
+
+    group: GroupId
+    next_replica: int
+    voters: Replicas
+    leader: int
+
+
 class ReplicasGone(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """The node has deleted its data of a queue that is being deleted."""
 
@@ -252,6 +266,7 @@ Command = (
     | ReadmitNode
     | PlaceGroups
     | GroupSettled
+    | GiveUpTarget
     | QueueRouted
     | UndoRouting
     | PartitionsEmpty

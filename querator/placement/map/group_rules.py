@@ -2,8 +2,11 @@
 
 Invariants that hold after every sequence of commands:
 
-* the target of a moving group does not change, except for a node that joins the placement group, so
-  one change of a group is finished before the next one begins;
+* one change of a group is finished before the next one begins: the target of a moving group changes
+  only for a node that joins the placement group, for a node that is replaced, and when it cannot be
+  reached (GiveUpTarget);
+* replica ids count up, and each target that a group's leader may report has its own `next_replica`,
+  so that no report about one target takes effect on a later one;
 * a node has at most one replica of a group; it gets another only after the group has settled
   without the first one, whose data the node may still have;
 * a voter never becomes a learner: it stays or goes.
@@ -14,10 +17,10 @@ from collections.abc import Mapping
 import msgspec
 
 from querator.model.commands import Done
-from querator.model.ids import GroupId
+from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey, Replica
 from querator.model.placement_map import PlacedGroup
-from querator.placement.map.commands import GroupSettled, Place, PlaceGroups
+from querator.placement.map.commands import GiveUpTarget, GroupSettled, Place, PlaceGroups
 from querator.placement.map.view import Change, View
 
 
@@ -70,5 +73,38 @@ def settled(view: View, command: GroupSettled) -> Change:
     placed = view.map.placed(command.group)
     if placed is None or not placed.moving or placed.next_replica != command.next_replica:
         return Change(Done())
-    done = msgspec.structs.replace(placed, moving=False, former=())
+    done = msgspec.structs.replace(placed, moving=False, former=(), next_added=0)
     return Change(Done(1), groups={command.group: done})
+
+
+def give_up(view: View, command: GiveUpTarget) -> Change:
+    placed = view.map.placed(command.group)
+    if placed is None or not placed.moving or placed.next_replica != command.next_replica:
+        return Change(Done())
+    learns = command.group == PLACEMENT_GROUP
+    return Change(Done(1), groups={command.group: given_up(placed, command, learns=learns)})
+
+
+def given_up(placed: PlacedGroup, command: GiveUpTarget, *, learns: bool) -> PlacedGroup:
+    """The moving group with the voters that it has as its target.
+
+    `learns`: the other nodes of the target stay as learners. Of those that may have voted, only the
+    nodes that vote in every configuration up to now stay in both `former` and the target, as
+    `placement.map.majorities` counts them.
+    """
+    voting = {replica.node for replica in command.voters}
+    learners = tuple(
+        msgspec.structs.replace(replica, voter=False)
+        for replica in placed.target
+        if learns and replica.node not in voting
+    )
+    before, target = set(placed.former), set(placed.voters)
+    former = ((before | target) - voting) | (before & target & voting)
+    return msgspec.structs.replace(
+        placed,
+        target=tuple(sorted((*command.voters, *learners), key=lambda replica: replica.id)),
+        next_replica=placed.next_replica + 1,
+        preferred=command.leader,
+        former=tuple(sorted(former)),
+        next_added=placed.next_replica,
+    )

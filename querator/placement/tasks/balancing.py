@@ -4,9 +4,12 @@ voters of the placement group. Pure.
 Every node has a replica of the placement group, because it learns the map from it. Three replicas
 vote, five from seven nodes on; the others are learners. A voter stays one while its node is in the
 cluster, because a voter never becomes a learner.
+
+A node that is being removed keeps that replica until it has no replicas of other groups. Else it
+might return from a failure with an old map, and lead a group by it for ever.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from querator.model.ids import PLACEMENT_GROUP, GroupId
@@ -21,6 +24,7 @@ from querator.model.placement_map import (
 from querator.model.queues import QueueState
 from querator.placement.assign import replicas_wanted
 from querator.placement.map.commands import Place
+from querator.placement.map.majorities import is_deleting
 from querator.placement.tasks.plan import CandidateNode, CurrentReplicas, Placing, plan
 
 MOVING_MAX: Final = 8
@@ -48,9 +52,12 @@ def planned(placed: PlacementMap) -> dict[GroupId, Placing]:
     return plan(homes(placed), held)
 
 
-def next_places(placed: PlacementMap, planning: Mapping[GroupId, Placing]) -> tuple[Place, ...]:
+def next_places(
+    placed: PlacementMap, planning: Mapping[GroupId, Placing], connected: Collection[NodeKey]
+) -> tuple[Place, ...]:
     """The next places to propose, from the plan for this map, so that at most MOVING_MAX groups
-    move; also those of the placement group, whenever they should change.
+    move; also those of the placement group, whenever they should change. `connected` are the nodes
+    that this node can reach, and itself.
     """
     moving = sum(known.moving for known in placed.groups.values())
     ready = [group for group in sorted(planning) if not placed.groups[group].moving]
@@ -58,7 +65,7 @@ def next_places(placed: PlacementMap, planning: Mapping[GroupId, Placing]) -> tu
         _place(group, placed.groups[group], planning[group])
         for group in ready[: max(0, MOVING_MAX - moving)]
     ]
-    seats = council(placed)
+    seats = council(placed, connected)
     return tuple(places) if seats is None else (seats, *places)
 
 
@@ -67,18 +74,31 @@ def _place(group: GroupId, known: PlacedGroup, placing: Placing) -> Place:
     return Place(group, before, placing.nodes, placing.leader)
 
 
-def council(placed: PlacementMap) -> Place | None:
-    """The wanted replicas of the placement group; None when it has them."""
+def council(placed: PlacementMap, connected: Collection[NodeKey]) -> Place | None:
+    """The wanted replicas of the placement group; None when it has them.
+
+    A voter on a node that is removed while it is down is replaced when it has left: one voter more
+    would need a majority that the dead one makes harder to reach.
+    """
     known = placed.placed(PLACEMENT_GROUP)
     if known is None or known.moving:
         return None
-    staying = {node.key: node for node in placed.nodes if node.state is not NodeState.LEAVING}
+    staying = {
+        node.key: node
+        for node in placed.nodes
+        if node.state is not NodeState.LEAVING or _needs_map(placed, node.key, connected)
+    }
     voting = [replica.node for replica in known.target if replica.voter]
     voters = [node for node in voting if node in staying]
     active = [node for node in staying.values() if node.takes_replicas]
     number = map_voters_wanted(len(active))
     counting = [node for node in voters if staying[node].takes_replicas]
-    voters += _more(counting, active, number - len(counting))
+    dead = [
+        node
+        for node in voters
+        if staying[node].state is NodeState.LEAVING and node not in connected
+    ]
+    voters += _more(counting, active, number - len(counting) - len(dead))
     if not voters:
         return None
     learners = [node for node in sorted(staying) if node not in voters]
@@ -94,6 +114,19 @@ def council(placed: PlacementMap) -> Place | None:
     )
     same = set(voters) == set(voting) and {*voters, *learners} == set(place.before)
     return None if same and leader == placed.preferred(PLACEMENT_GROUP) else place
+
+
+def _needs_map(placed: PlacementMap, node: NodeKey, connected: Collection[NodeKey]) -> bool:
+    """Whether a node that is being removed has replicas of other groups, or may have. A node that
+    has left the placement group does not come back into it.
+    """
+    if placed.groups[PLACEMENT_GROUP].replica_on(node) is None:
+        return False
+    return any(
+        known.replica_on(node) is not None or (known.moving and node in known.former)
+        for group, known in placed.groups.items()
+        if group != PLACEMENT_GROUP and (node in connected or not is_deleting(placed, group))
+    )
 
 
 def _more(voters: Sequence[NodeKey], active: Sequence[PlacedNode], number: int) -> list[NodeKey]:

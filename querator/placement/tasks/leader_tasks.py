@@ -7,9 +7,11 @@ failed work is checked again a moment later.
                            differently than the map does
     the placement group    that replicas should be elsewhere             PlaceGroups, a few at a
                            (`placement.tasks.balancing`)                  time
-    the placement group    that a node that leaves has no replicas       NodeGone
+    the placement group    that a node that leaves has no replica of     NodeGone
+                           it any more, which is its last one
     a group                that it is moving, and its replicas are       GroupSettled
                            those of the map
+    a group                that it is moving, and can never arrive       GiveUpTarget
     a group                that its replicas are not those of the map    `placement.tasks.steps`
     a group                that the map prefers another leader, which    transfers the leadership,
                            could lead                                    a few at a time
@@ -30,6 +32,7 @@ from querator.model.placement_map import NodeState, PlacedNode, PlacementMap
 from querator.placement.bootstrap import Propose
 from querator.placement.map.commands import (
     Command,
+    GiveUpTarget,
     GroupSettled,
     JoinNode,
     NodeGone,
@@ -43,6 +46,7 @@ from querator.placement.tasks.plan import Placing
 from querator.placement.tasks.steps import (
     LeadershipTransfer,
     has_settled,
+    is_out_of_reach,
     moves_home,
     next_step,
     transfer_target,
@@ -131,9 +135,9 @@ class LeaderTasks:
                         if len(self._changing) < CHANGING_MAX and self._next(group) is not None:
                             self._changing.add(group)
                             tasks.create_task(self._change(group))
-                        elif self._has_settled(group):
+                        elif self._report(group) is not None:
                             self._changing.add(group)
-                            tasks.create_task(self._settle(group))
+                            tasks.create_task(self._tell(group))
                         elif self._is_done(group):
                             self._led.done(group)
                 if self._handing:
@@ -190,7 +194,8 @@ class LeaderTasks:
             return
         if placed.epoch != self._plan[0]:
             self._plan = placed.epoch, await asyncio.to_thread(planned, placed)
-        if places := next_places(placed, self._plan[1]):
+        connected = (self._node, *self._connected())
+        if places := next_places(placed, self._plan[1], connected):
             await self._proposed(PlaceGroups(places))
             return
         staying = [one for one in placed.groups if not is_deleting(placed, one)]
@@ -198,26 +203,30 @@ class LeaderTasks:
             return
         leaving = [node for node in placed.nodes if node.state is NodeState.LEAVING]
         for node in leaving:
-            if not self._deletes(placed, node.key):
+            if placed.groups[PLACEMENT_GROUP].replica_on(node.key) is None:
                 await self._proposed(NodeGone(node.name))
         if not leaving:
             self._balanced_epoch = placed.epoch
 
-    def _deletes(self, placed: PlacementMap, node: NodeKey) -> bool:
-        """Whether the node, which is connected, has replicas of queues that are being deleted."""
-        return node in (self._node, *self._connected()) and any(
-            known.replica_on(node) is not None for known in placed.groups.values()
-        )
-
-    def _has_settled(self, group: GroupId) -> bool:
+    def _report(self, group: GroupId) -> GroupSettled | GiveUpTarget | None:
+        """The end of the group's move, if it has arrived, or never can."""
         status, placed = self._host.status(group), self._placed().placed(group)
-        return status is not None and placed is not None and has_settled(status, placed)
+        if status is None or placed is None or not status.leads:
+            return None
+        if has_settled(status, placed):
+            return GroupSettled(group, placed.next_replica)
+        committed = status.replicas_index <= status.commit_index
+        if committed and is_out_of_reach(status.replicas, placed, lost=self._is_lost):
+            voters = tuple(replica for replica in status.replicas if replica.voter)
+            return GiveUpTarget(group, placed.next_replica, voters, status.replica)
+        return None
 
-    async def _settle(self, group: GroupId) -> None:
+    async def _tell(self, group: GroupId) -> None:
         try:
-            placed = self._placed().placed(group)
-            if placed is not None and self._has_settled(group) and self._host.leads(group):
-                await self._proposed(GroupSettled(group, placed.next_replica))
+            report = self._report(group)
+            if report is not None and self._host.leads(group) and await self._proposed(report):
+                if isinstance(report, GiveUpTarget):
+                    _log.info("placement.target_given_up", group=group, voters=report.voters)
         finally:
             self._changing.discard(group)
 

@@ -3,6 +3,7 @@ Pure.
 
     replicas of the group, and the target                       next
     one exists that the map has not named yet                   nothing: the map here is behind
+    the target cannot be reached (`is_out_of_reach`)            nothing: it is given up
     a target replica does not exist                             AddLearner, by id
     a voter is lost, and is not in the target                   RemoveReplica
     one is a learner, and should vote                           Promote
@@ -15,6 +16,10 @@ before. A replica that is lost for ever is removed before another one votes. A m
 which one is lost, needs both others. With a fourth voter it would need that one as well, which is
 new and busy. A step that the group refuses (another change is under way, the learner is not caught
 up) is tried again later. After a crash at any point, the same table says how to continue.
+
+A learner on a node that is removed while it is down never catches up. Then the leader gives the
+target up for the voters that the group has, and the next target begins from there. It does so as
+well before a voter that works would leave for one that is lost.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -60,11 +65,11 @@ def next_step(
     target = placed.target
     if current == target and any(replica.id == own for replica in target):
         return None
-    if any(replica.id >= placed.next_replica for replica in current):
+    if _is_behind(current, placed) or is_out_of_reach(current, placed, lost=lost):
         return None
     there = {replica.id: replica for replica in current}
     for replica in sorted(target, key=lambda replica: replica.id):
-        if replica.id not in there:
+        if replica.id not in there and replica.id >= placed.next_added:
             return AddLearner(replica.id, replica.node)
     wanted = {replica.id for replica in target}
     for replica in current:
@@ -85,6 +90,37 @@ def next_step(
     if own not in wanted and heirs:
         return LeadershipTransfer(heirs[0][-1])
     return None
+
+
+def _is_behind(current: Replicas, placed: PlacedGroup) -> bool:
+    """Whether the map does not know a replica yet that the group has."""
+    return any(replica.id >= placed.next_replica for replica in current)
+
+
+def is_out_of_reach(
+    current: Replicas, placed: PlacedGroup, *, lost: Callable[[NodeKey], bool]
+) -> bool:
+    """Whether the target of a moving group can never be its configuration, or should not: a learner
+    that should vote is lost, a voter that should stay is lost while one that works would go, a
+    voter should learn, or a replica has left the group, to which its id does not return. Before
+    that, all of the target exist at least as learners: the next leader knows the same replicas.
+    """
+    if not placed.moving or _is_behind(current, placed):
+        return False
+    there = {replica.id: replica for replica in current}
+    missing = [replica.id for replica in placed.target if replica.id not in there]
+    if missing:
+        return all(id_ < placed.next_added for id_ in missing)
+    wanted = {replica.id for replica in placed.target}
+    would_go = any(
+        replica.voter and replica.id not in wanted and not lost(replica.node) for replica in current
+    )
+    return any(
+        lost(replica.node) and (would_go or not there[replica.id].voter)
+        if replica.voter
+        else there[replica.id].voter
+        for replica in placed.target
+    )
 
 
 def has_settled(status: GroupStatus, placed: PlacedGroup) -> bool:

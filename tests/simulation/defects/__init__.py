@@ -50,6 +50,14 @@ MUTANTS = (
     Defect("a stale route is kept", "service package", "whole", mutant="keeps_stale_routes"),
     Defect("a mover skips", "service package", "whole", needs="winding", mutant="skips_what_moves"),
     Defect(
+        "a target that died is waited for", "removal", "whole", needs="removing",
+        mutant="never_gives_up_targets",
+    ),
+    Defect(
+        "a node that leaves learns no map", "removal", "whole", needs="removing",
+        mutant="forgets_leaving_nodes",
+    ),
+    Defect(
         "a configuration that is taken back stays", "21", "core", needs="members",
         mutant="keeps_a_configuration_that_is_taken_back",
     ),

@@ -9,6 +9,9 @@ import msgspec
 
 from querator.model.commands import LeaseGrant, LeaseResult
 from querator.partition.outbox import outbox_batch
+from querator.placement.map.commands import GiveUpTarget
+from querator.placement.tasks import balancing
+from querator.placement.tasks.leader_tasks import LeaderTasks
 from querator.raft.starts import StartMemory
 from querator.server.link.node_calls import NodeCalls
 from querator.service import moves
@@ -88,6 +91,22 @@ def skips_what_moves() -> Any:
         )
 
     return replaced(moves, "outbox_batch", skip)
+
+
+def never_gives_up_targets() -> Any:
+    """A group whose new replica died for good waits for it for ever."""
+
+    def settled(self: LeaderTasks, group: Any) -> Any:
+        found = report(self, group)
+        return None if isinstance(found, GiveUpTarget) else found
+
+    report = LeaderTasks._report
+    return replaced(LeaderTasks, "_report", settled)
+
+
+def forgets_leaving_nodes() -> Any:
+    """A node that is removed leaves the placement group first, and learns no map after that."""
+    return replaced(balancing, "_needs_map", lambda placed, node, connected: False)
 
 
 def lets_old_copies_in() -> Any:

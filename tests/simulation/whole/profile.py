@@ -26,6 +26,8 @@ queue changes.
 """
 LOST = 0.15
 """Share of seeds in which a machine loses its disk."""
+SPOIL_DATA = frozenset(("old copy", "twins", "damage", "lost disk"))
+"""Faults after which the data of one node cannot be spared."""
 COPIES = 0.24
 """Share of seeds that start a node from an older image, or for the second time."""
 
@@ -74,6 +76,8 @@ class WholeProfile:
 
     retiring: bool = False
     """Whether there is one node more than replicas, and nodes are drained and taken back."""
+    removing: bool = False
+    """Whether one of these nodes goes down, and is removed."""
     clocks_mended: bool = False
     """Whether all clocks are set right when the faults have ended. With each clock wrong by
     seconds, no node takes a leadership over, so no node can be drained.
@@ -104,6 +108,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         faults.discard("damage")
     return replace(
         drawn,
+        removing=drawn.removing and not faults & SPOIL_DATA,
         faults=tuple(sorted(faults)),
         faulty_us=chance.choice((10, 20)) * SECOND,
         fault_every_us=chance.choice((300, 700, 1_500)) * MS,
@@ -173,4 +178,8 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         readers=random.Random(f"readers {seed}").random() < 0.25,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
+        clocks_mended=retiring,
+        removing=retiring
+        and not SPOIL_DATA & set(faults)
+        and random.Random(f"removing {seed}").random() < 0.5,
     )

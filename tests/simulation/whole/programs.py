@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from struct import pack
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from querator.model.calls import (
     CompleteCall,
@@ -37,6 +37,9 @@ from tests.simulation.whole.ledger import Ledger
 from tests.simulation.whole.node import Lost, WholeNode
 from tests.simulation.whole.stub import Ask, Shores, Stub
 
+if TYPE_CHECKING:
+    from tests.simulation.whole.replacing import Replacing
+
 Held = dict[int, str]
 """Items of one lease: sequence to reference."""
 NAMESPACE = "default"
@@ -60,6 +63,7 @@ class Ground(Shores, Protocol):
     ledger: Ledger
     winding: frozenset[str]
     """Queues without a history."""
+    replacing: "Replacing"
 
 
 @dataclass

@@ -61,7 +61,7 @@ from tests.simulation.whole.programs import (
     Program,
     references_in,
 )
-from tests.simulation.whole.replacing import REPAIRED_US, Replacing, Retiring
+from tests.simulation.whole.replacing import REPAIRED_US, Removing, Replacing, Retiring
 from tests.simulation.whole.winding import (
     GivingUp,
     Passing,
@@ -337,6 +337,7 @@ class WholeWorld:
             "syncs": sum(node.disk.syncs for node in self._nodes.values()),
             "undecided histories": self.undecided,
             "lost disks": self.replacing.lost is not None,
+            "removed nodes": self.replacing.leaving is not None,
             "faults": sum(self.faults.happened.values()),
             "elections": self.checks.elections,
         }
@@ -432,7 +433,8 @@ class WholeWorld:
         if profile.readers:
             self._add_readers()
         if profile.retiring:
-            self._add(Retiring, "retiring", "", slower=OPERATORS_SLOWER)
+            kind = Removing if profile.removing else Retiring
+            self._add(kind, "retiring", "", slower=OPERATORS_SLOWER)
         for queue in self.queue_names:
             if queue in ("w.dead", reading.QUEUE):
                 continue
@@ -529,8 +531,11 @@ class WholeWorld:
     def _all_repaired(self) -> bool:
         """Whether every group gets the replicas that it should have, in time."""
         for program in self.programs:
-            if isinstance(program, Retiring):
-                self._done(program.finish(), within_us=CALM_US)
+            if isinstance(program, Retiring) and not self._done(
+                program.finish(), within_us=REPAIRED_US
+            ):
+                self.found(f"a node is neither back nor removed: {self.replacing.unrepaired()}")
+                return False
         if not self._until(lambda: not self.replacing.unrepaired(), within_us=REPAIRED_US):
             self.found(f"not every group has its replicas: {self.replacing.unrepaired()}")
             return False

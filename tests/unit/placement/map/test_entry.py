@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from querator.model.ids import GroupId, QueueId
-from querator.model.nodes import NodeKey
+from querator.model.nodes import NodeKey, Replica
 from querator.model.placement_map import PlacedNode
 from querator.model.queues import QueueSettings
 from querator.placement.map import entry
@@ -12,6 +12,7 @@ from querator.placement.map.commands import (
     DeleteQueue,
     DrainNode,
     FormCluster,
+    GiveUpTarget,
     GroupSettled,
     HandOffNode,
     JoinNode,
@@ -90,6 +91,7 @@ GOLDEN: list[tuple[Command, str]] = [
         "92 0f 91 95 07 91 a3612f69 92 a3612f69 a3622f69 a3612f69 91 a3632f69",
     ),
     (GroupSettled(GroupId(7), 5), "93 10 07 05"),
+    (GiveUpTarget(GroupId(7), 5, (Replica(1, A),), 1), "95 16 07 05 91 93 01 a3612f69 c3 01"),
     (QueueRouted(QueueId(300), 2, 12), "94 12 cd012c 02 0c"),
     (UndoRouting(QueueId(300), 3), "93 14 cd012c 03"),
     (PartitionsEmpty(QueueId(300), 2, 4, (1, 300)), "95 13 cd012c 02 04 92 01 cd012c"),

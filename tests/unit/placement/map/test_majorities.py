@@ -1,7 +1,9 @@
 """The time at which a queue that is being deleted is closed, and at which it leaves the map."""
 
+from collections.abc import Iterable
 from itertools import chain, combinations
 
+import msgspec
 import pytest
 
 from querator.model.commands import Done
@@ -13,6 +15,7 @@ from querator.placement.map import deletion_rules
 from querator.placement.map.commands import (
     CreateQueue,
     DeleteQueue,
+    GiveUpTarget,
     GroupSettled,
     JoinNode,
     NodeGone,
@@ -23,6 +26,7 @@ from querator.placement.map.commands import (
     ReplicasClosed,
     ReplicasGone,
 )
+from querator.placement.map.group_rules import given_up
 from querator.placement.map.majorities import open_groups
 from querator.placement.map_waiters import not_closed
 from tests.unit.placement.conftest import Group, node
@@ -166,33 +170,80 @@ def test_closed_means_that_no_configuration_on_the_way_has_a_majority():
     nodes that vote neither before nor after.
     """
     names = (A, B, C, D)
-    nodes = tuple(node(name) for name in "abcd")
     for former in subsets(names):
         for target in subsets(names):
             if not former or not target:
                 continue
-            replicas = tuple(Replica(id_, one) for id_, one in enumerate(sorted(target), 1))
-            placed = PlacedGroup(
-                replicas, replicas, 9, 1, moving=former != target, former=tuple(sorted(former))
-            )
-            queue = Queue(
-                namespace="n",
-                name="q",
-                id=Q,
-                state=QueueState.DELETING,
-                settings=QueueSettings(),
-                settings_version=1,
-                created_at_ms=0,
-                groups=(GroupId(1),),
-                closed=False,
-            )
-            known = PlacementMap(1, ["n"], [queue], nodes=nodes, groups={GroupId(1): placed})
+            known, queue = _map(_placed(target, former))
             for closed in subsets(names):
                 if open_groups(known, queue, closed):
                     continue
                 for others in subsets(tuple(former ^ target)):
                     voters = (former & target) | others
                     assert 2 * len(voters - closed) <= len(voters), (former, target, closed)
+
+
+def test_a_target_that_was_given_up_counts_with_all_configurations_on_the_way():
+    """A node that the given-up target had replaced did not vote in every configuration."""
+    names = (A, B, C)
+    for former in subsets(names)[1:]:
+        for given in subsets(names)[1:]:
+            moving = msgspec.structs.replace(
+                _placed(given, former), moving=True, former=tuple(sorted(former))
+            )
+            for others in subsets(tuple(former ^ given)):
+                there = _replicas((former & given) | others)
+                if not there:
+                    continue
+                after = given_up(moving, GiveUpTarget(GroupId(1), 9, there, 1), learns=False)
+                known, queue = _map(after)
+                for closed in subsets(names):
+                    if open_groups(known, queue, closed):
+                        continue
+                    for some in subsets(tuple(former ^ given)):
+                        voters = (former & given) | some
+                        assert 2 * len(voters - closed) <= len(voters), (former, given, there)
+
+
+def test_a_second_target_that_is_given_up_counts_with_the_first():
+    moving = msgspec.structs.replace(
+        _placed(frozenset((A, B, D)), frozenset()), moving=True, former=(A, B, C)
+    )
+    first = given_up(moving, GiveUpTarget(GroupId(1), 9, _replicas((A, B, C)), 1), learns=False)
+    assert (set(first.former), first.voters) == ({A, B, D}, (A, B, C))
+    second = given_up(first, GiveUpTarget(GroupId(1), 10, _replicas((A, B)), 1), learns=False)
+    assert (set(second.former), second.voters) == ({A, B, C, D}, (A, B))
+    known, queue = _map(second)
+    assert open_groups(known, queue, (A,)), "B, C and D may be a majority of four"
+    assert not open_groups(known, queue, (A, B)), "C and D are at most half of any"
+
+
+def _replicas(nodes: Iterable[NodeKey]) -> tuple[Replica, ...]:
+    return tuple(Replica(id_, one) for id_, one in enumerate(sorted(nodes), 1))
+
+
+def _placed(target: frozenset[NodeKey], former: frozenset[NodeKey]) -> PlacedGroup:
+    replicas = _replicas(target)
+    return PlacedGroup(
+        replicas, replicas, 9, 1, moving=former != target, former=tuple(sorted(former))
+    )
+
+
+def _map(placed: PlacedGroup) -> tuple[PlacementMap, Queue]:
+    """A map with a queue of one partition, which is being deleted."""
+    queue = Queue(
+        namespace="n",
+        name="q",
+        id=Q,
+        state=QueueState.DELETING,
+        settings=QueueSettings(),
+        settings_version=1,
+        created_at_ms=0,
+        groups=(GroupId(1),),
+        closed=False,
+    )
+    nodes = tuple(node(name) for name in "abcd")
+    return PlacementMap(1, ["n"], [queue], nodes=nodes, groups={GroupId(1): placed}), queue
 
 
 def subsets(names: tuple[NodeKey, ...]) -> list[frozenset[NodeKey]]:

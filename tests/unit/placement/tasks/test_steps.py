@@ -5,6 +5,7 @@ some of them and keeps all its rules.
 from collections import Counter
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from querator.placement.tasks.steps import (
     SETTLED_S,
     LeadershipTransfer,
     has_settled,
+    is_out_of_reach,
     may_take_over,
     moves_home,
     next_step,
@@ -85,6 +87,43 @@ def test_who_is_lost_votes_no_more_when_who_takes_the_place_begins_to():
     assert set(current) == set(TARGET)
     # A replica that the map still wants there is not removed because its node is lost.
     assert next_step(THREE, placed(THREE), own=1, lost=lambda node: node == B) is None
+
+
+LEARNING: Replicas = (*THREE, Replica(4, B2, voter=False))
+VOTING: Replicas = (*THREE, Replica(4, B2))
+
+
+@pytest.mark.parametrize(
+    ("current", "lost", "next_added", "expected"),
+    [
+        (LEARNING, "", 0, False),
+        (LEARNING, B2, 0, True),
+        # Before it is added, nobody knows whether it can be.
+        (THREE, B2, 0, False),
+        # It votes, and b/1 works: the group would be left with a voter less.
+        (VOTING, B2, 0, True),
+        (VOTING, A, 0, True),
+        # Both are lost; there is nothing better than the target.
+        (TARGET, B2, 0, False),
+        # The replica has left the group.
+        (THREE, "", 5, True),
+    ],
+)
+def test_targets_that_are_out_of_reach(
+    current: Replicas, lost: str, next_added: int, expected: bool
+):
+    moving = msgspec.structs.replace(placed(TARGET), moving=True, next_added=next_added)
+    assert is_out_of_reach(current, moving, lost=lambda node: node == lost) is expected
+    if expected:
+        assert next_step(current, moving, own=1, lost=lambda node: node == lost) is None
+    settled = msgspec.structs.replace(moving, moving=False)
+    assert not is_out_of_reach(current, settled, lost=lambda node: node == lost)
+
+
+def test_a_voter_that_should_learn_is_out_of_reach():
+    target = (*THREE[:2], Replica(3, C, voter=False), Replica(4, B2, voter=False))
+    moving = msgspec.structs.replace(placed(target), moving=True)
+    assert is_out_of_reach(LEARNING, moving, lost=lambda node: False)
 
 
 def test_a_group_has_settled_when_its_configuration_is_committed():

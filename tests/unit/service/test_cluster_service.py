@@ -1,0 +1,68 @@
+"""Removing nodes: what an operator is refused, and what a repeat gets."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import PLACEMENT_GROUP
+from querator.model.nodes import node_key
+from querator.model.queues import QueueSettings
+from querator.placement.map.commands import Command, CreateQueue, GroupSettled, JoinNode
+from querator.service.cluster_service import ClusterService
+from tests.unit.placement.conftest import Group, node
+
+A, B, C, D = (node_key(name, "1") for name in "abcd")
+
+
+class Cluster:
+    """The service of node a over a placement machine. `up` are the nodes that are connected."""
+
+    def __init__(self) -> None:
+        self.group = Group(nodes="abc")
+        self.group.propose(CreateQueue("n", "q", QueueSettings(partitions=3)))
+        self.group.propose(JoinNode(node("d")))
+        council = self.group.map.placed(PLACEMENT_GROUP)
+        assert council is not None
+        self.group.propose(GroupSettled(PLACEMENT_GROUP, council.next_replica))
+        self.up = {B, C, D}
+        host: Any = SimpleNamespace(node=A)
+        placement: Any = SimpleNamespace(change=self.change)
+        self.service = ClusterService(
+            host=host,
+            environment=self.group.environment,
+            placement=placement,
+            ask=None,
+            connected=lambda: {key: node(key[0]) for key in self.up},
+            on_hand_off=self.hand_off,
+        )
+        self.placement = placement
+
+    async def change(self, command: Command) -> Any:
+        result = self.group.propose(command)
+        self.placement.map = self.group.map
+        return result
+
+    async def hand_off(self) -> None:
+        raise AssertionError("nothing is handed off here")
+
+    async def remove(self, name: str) -> str:
+        self.placement.map = self.group.map
+        return (await self.service.remove(name)).node.state
+
+
+async def test_a_node_that_is_up_with_replicas_is_drained_first():
+    cluster = Cluster()
+    with pytest.raises(QueratorError, match="which is up and has replicas of 3 partitions") as hit:
+        await cluster.remove("c")
+    assert hit.value.code is ErrorCode.INVALID_ARGUMENT
+
+
+async def test_a_repeated_removal_is_not_refused_because_the_node_has_come_back():
+    """It was refused with the advice to drain the node, and a drain of it was refused as well."""
+    cluster = Cluster()
+    cluster.up.discard(C)
+    assert await cluster.remove("c") == "leaving"
+    cluster.up.add(C)
+    assert await cluster.remove("c") == "leaving"
