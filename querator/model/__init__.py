@@ -18,6 +18,7 @@ Encodings of these values are in `querator.wire` and next to the state machines.
     reader_calls     calls of readers and their replies
     readers          commands and results of readers
     routing          the partition of an identified request
+    schedule_calls   calls about scheduled items and their replies
     shares           a limit that several keys share fairly
     starts           chains of a node's starts, which expose old copies of data
     transactions     commands and results of transactional produce

@@ -10,6 +10,8 @@ background reads, which have threads of their own. No state here has to survive 
     validate          checks of a call that need no partition
     admission         limits of unanswered work
     settle            complete, retry and extend: split by partition, merged
+    schedules         scheduled items: lists and counts by due time, changes
+    item_ids          ids of items in calls, by partition
     moves             dead letters and redrives on their way between partitions
     departed          partitions forget groups that have left the map
     stopped           refuses changes of queues with a stopped partition

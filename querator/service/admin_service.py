@@ -25,25 +25,25 @@ from querator.model.calls import (
     QueuePage,
 )
 from querator.model.commands import DeadTarget, Done, GiveUp, Redrive, RedriveResult, RepairTime
-from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
-from querator.model.ids import DEFAULT_NAMESPACE, GroupId, check_name, parse_item_id
+from querator.model.errors import ErrorCode, QueratorError, invalid
+from querator.model.ids import DEFAULT_NAMESPACE, GroupId, check_name
 from querator.model.limits import (
     CLOCK_SKEW_MS_MAX,
     DELETE_WAIT_MS_MAX,
     GIVE_UP_BLOCKS_MAX,
-    OVERLOADED_RETRY_MS,
     REPLY_BYTES_DEFAULT,
-    REQUEST_ITEMS_MAX,
 )
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings, QueueState
 from querator.partition.queries import ItemPage
 from querator.partition.rows import RowState
+from querator.service.item_ids import by_partition, check_partitions
 from querator.service.reading import paging
 from querator.service.reading.queries import Queries
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.forwarder import LettersQuery, PeekQuery
 from querator.service.routing.router import Router, deadline_after
+from querator.service.schedules import Schedules
 from querator.service.stopped import check_running
 from querator.service.validate import (
     check_between,
@@ -96,6 +96,8 @@ class AdminService:
         self._reads = reads
         self._durable = durable
         self._clock = clock
+        self.schedules = Schedules(router=router, directory=directory, reads=reads, clock=clock)
+        """Scheduled items: lists, counts and changes."""
 
     # --- queues ------------------------------------------------------------------------------
 
@@ -482,12 +484,11 @@ class AdminService:
         if not item_ids:
             each: list[tuple[GroupId, tuple[int, ...]]] = [(group, ()) for group in dead.groups]
         else:
-            by_partition = _by_partition(item_ids)
-            dead, known = await self._directory.reaching(dead, max(by_partition), deadline=deadline)
-            _check_partitions(item_ids, dead, known=known)
+            named = by_partition(item_ids)
+            dead, known = await self._directory.reaching(dead, max(named), deadline=deadline)
+            check_partitions(item_ids, dead, known=known)
             each = [
-                (dead.groups[partition], tuple(seqs))
-                for partition, seqs in sorted(by_partition.items())
+                (dead.groups[partition], tuple(seqs)) for partition, seqs in sorted(named.items())
             ]
         redriven = 0
         for group, seqs in each:
@@ -522,36 +523,6 @@ def _left_ms(deadline: float | None) -> int:
     if deadline is None:
         return 0
     return max(1, int(1000 * (deadline - asyncio.get_running_loop().time())))
-
-
-def _by_partition(item_ids: Sequence[str]) -> dict[int, list[int]]:
-    if len(item_ids) > REQUEST_ITEMS_MAX:
-        raise over_limit("item_ids", value=len(item_ids), limit=REQUEST_ITEMS_MAX, unit="items")
-    by_partition: dict[int, list[int]] = {}
-    for position, item_id in enumerate(dict.fromkeys(item_ids)):
-        partition, seq = parse_item_id(item_id, field=f"item_ids[{position}]")
-        by_partition.setdefault(partition, []).append(seq)
-    return by_partition
-
-
-def _check_partitions(item_ids: Sequence[str], queue: Queue, *, known: bool) -> None:
-    """Raises QueratorError when an id names a partition that the queue does not have; `known` tells
-    whether that is certain.
-    """
-    for position, item_id in enumerate(item_ids):
-        field = f"item_ids[{position}]"
-        if parse_item_id(item_id, field=field)[0] < len(queue.groups):
-            continue
-        message = f"names a partition that queue {queue.name} does not have"
-        if known:
-            raise invalid(field, message, value=item_id)
-        raise QueratorError(
-            ErrorCode.UNAVAILABLE,
-            f"{field} {message}, by the map of this node, which may be old; not executed",
-            field=field,
-            value=item_id,
-            retry_delay_ms=OVERLOADED_RETRY_MS,
-        )
 
 
 def total_of(counts: Sequence[PartitionCounts]) -> PartitionCounts:

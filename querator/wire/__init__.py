@@ -16,6 +16,7 @@ checks that need the state of a queue do not belong here.
     readers          requests and answers of ReaderService
     transactions     requests and answers of TransactionService
     queues           requests and answers of AdminService
+    schedules        requests and answers of AdminService about scheduled items
     cluster          requests and answers of ClusterService, in both directions
     routing          requests and answers of GetRouting
     columns          items by column, as the buffers of Apache Arrow arrays

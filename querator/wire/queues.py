@@ -374,13 +374,13 @@ def encode_given_up(blocks: Iterable[BlockDamage], given_up: int) -> bytes:
 
 def encode_peeked_items(page: PeekedPage) -> bytes:
     return admin_service_pb2.PeekItemsResponse(
-        items=_peeked(page), next_page_token=page.next_page_token
+        items=peeked(page), next_page_token=page.next_page_token
     ).SerializeToString()
 
 
 def encode_dead_letters(page: PeekedPage) -> bytes:
     return admin_service_pb2.ListDeadLettersResponse(
-        items=_peeked(page), next_page_token=page.next_page_token
+        items=peeked(page), next_page_token=page.next_page_token
     ).SerializeToString()
 
 
@@ -388,7 +388,7 @@ def encode_redriven(count: int) -> bytes:
     return admin_service_pb2.RedriveDeadLettersResponse(redriven=count).SerializeToString()
 
 
-def _peeked(page: PeekedPage) -> list[admin_service_pb2.PeekedItem]:
+def peeked(page: PeekedPage) -> list[admin_service_pb2.PeekedItem]:
     return [_peeked_message(*entry) for entry in page.items]
 
 

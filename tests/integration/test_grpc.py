@@ -10,6 +10,7 @@ import pytest
 import uuid_utils
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status  # type: ignore[import-untyped]
 
@@ -297,6 +298,47 @@ async def test_queues_by_the_admin_service() -> None:
         await there.produce(b"look")
         peeked = await there.admin.PeekItems(admin_service_pb2.PeekItemsRequest(queue="q"))
         assert [each.item.payload for each in peeked.items] == [b"look"]
+
+
+async def test_schedules_by_the_admin_service() -> None:
+    async with served() as there:
+        admin = there.admin
+        due_at = Timestamp()
+        due_at.GetCurrentTime()
+        due_at.seconds += 3_600
+        items = [
+            items_pb2.Item(payload=b"%d" % n, kind="mail" if n else "", enqueue_at=due_at)
+            for n in range(3)
+        ]
+        produce = queue_service_pb2.ProduceRequest(queue="q", items=items)
+        [batch] = (await there.queue.Produce(produce)).batches
+        page = await admin.ListScheduledItems(
+            admin_service_pb2.ListScheduledItemsRequest(queue="q", kind="mail", page_size=1)
+        )
+        assert [each.item.payload for each in page.items] == [b"1"]
+        assert page.items[0].due_at.seconds == due_at.seconds
+        page = await admin.ListScheduledItems(
+            admin_service_pb2.ListScheduledItemsRequest(
+                queue="q", kind="mail", page_size=1, page_token=page.next_page_token
+            )
+        )
+        assert [each.item.payload for each in page.items] == [b"2"]
+        count = admin_service_pb2.CountScheduledItemsRequest(queue="q")
+        counts = await admin.CountScheduledItems(count)
+        assert (counts.total, [each.items for each in counts.buckets]) == (3, [3])
+        ids = [f"0-{batch.first_seq + n}" for n in range(3)]
+        change = admin_service_pb2.RescheduleItemsRequest(queue="q", item_ids=ids[:1], run_now=True)
+        assert (await admin.RescheduleItems(change)).changed == 1
+        change = admin_service_pb2.RescheduleItemsRequest(queue="q", item_ids=ids, cancel=True)
+        reply = await admin.RescheduleItems(change)
+        assert (reply.changed, list(reply.not_scheduled)) == (2, ids[:1])
+        assert (await there.counts()).cancelled == 2
+        due_at.FromJsonString("9999-12-31T00:00:00Z")
+        change = admin_service_pb2.RescheduleItemsRequest(queue="q", item_ids=ids, due_at=due_at)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await admin.RescheduleItems(change)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "due_at is" in str(caught.value.details())
 
 
 async def test_random_frames_end_with_a_clear_status_and_harm_nothing() -> None:

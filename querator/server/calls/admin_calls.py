@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from querator.server.calls.grpc_calls import Context, Unary, answer_within_ms
 from querator.service.admin_service import AdminService
-from querator.wire import queues
+from querator.wire import queues, schedules
 
 
 class AdminCalls:
@@ -26,6 +26,9 @@ class AdminCalls:
             "RedriveDeadLetters": self.redrive_dead_letters,
             "RepairTime": self.repair_time,
             "GiveUpDamagedItems": self.give_up_damaged_items,
+            "ListScheduledItems": self.list_scheduled_items,
+            "CountScheduledItems": self.count_scheduled_items,
+            "RescheduleItems": self.reschedule_items,
         }
 
     async def create_queue(self, data: bytes, context: Context) -> bytes:
@@ -133,3 +136,16 @@ class AdminCalls:
             timeout_ms=answer_within_ms(context),
         )
         return queues.encode_given_up(blocks, given_up)
+
+    async def list_scheduled_items(self, data: bytes, context: Context) -> bytes:
+        call = schedules.parse_list_scheduled(data, timeout_ms=answer_within_ms(context))
+        return schedules.encode_scheduled(await self._service.schedules.list_items(call))
+
+    async def count_scheduled_items(self, data: bytes, context: Context) -> bytes:
+        call = schedules.parse_count_scheduled(data, timeout_ms=answer_within_ms(context))
+        counts = await self._service.schedules.count_items(call)
+        return schedules.encode_scheduled_counts(counts)
+
+    async def reschedule_items(self, data: bytes, context: Context) -> bytes:
+        call = schedules.parse_reschedule(data, timeout_ms=answer_within_ms(context))
+        return schedules.encode_rescheduled(await self._service.schedules.reschedule(call))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from querator.model.calls import BlockDamage, BrowsedPage, LoadedItems, PartitionCounts
+from querator.model.calls import BlockDamage, BrowsedItem, BrowsedPage, LoadedItems, PartitionCounts
 from querator.model.commands import (
     Command,
     Done,
@@ -22,6 +22,7 @@ from querator.model.commands import (
     ProduceResult,
     RedriveResult,
     Refusal,
+    RescheduleResult,
     SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError
@@ -32,6 +33,7 @@ from querator.model.transactions import ProducerTotals, StageResult, TxnResult
 from querator.partition.dedup_export import Closure, ClosureQuery, FactsPage, FactsQuery
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.reader_queries import Outlook
+from querator.partition.schedule_queries import DueCounts, DuePage
 from querator.partition.txn_steps import (
     CommittedQuery,
     ProducerQuery,
@@ -46,6 +48,9 @@ from querator.service.routing.forwarder import (
     BrowseQuery,
     CarriedLease,
     DamageQuery,
+    DueCountsQuery,
+    DueItemsQuery,
+    DueKeysQuery,
     EpochQuery,
     LettersQuery,
     Payload,
@@ -58,7 +63,7 @@ from querator.service.routing.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 9
+LINK_VERSION = 10
 """Version of the frames in this module. Two nodes talk only if they have the same version."""
 
 
@@ -248,6 +253,7 @@ _RESULTS: tuple[type, ...] = (
     StageResult,
     TxnResult,
     Moved,
+    RescheduleResult,
 )
 _LEASE = len(_RESULTS)
 
@@ -266,6 +272,9 @@ _REPLIES: dict[type, Any] = {
     StatsQuery: msgspec.msgpack.Decoder(PartitionCounts).decode,
     PeekQuery: msgspec.msgpack.Decoder(ItemPage).decode,
     LettersQuery: msgspec.msgpack.Decoder(ItemPage).decode,
+    DueKeysQuery: msgspec.msgpack.Decoder(DuePage).decode,
+    DueItemsQuery: msgspec.msgpack.Decoder(tuple[BrowsedItem, ...]).decode,
+    DueCountsQuery: msgspec.msgpack.Decoder(DueCounts).decode,
     BrowseQuery: msgspec.msgpack.Decoder(BrowsedPage).decode,
     StreamLeasesQuery: msgspec.msgpack.Decoder(LeasePage).decode,
     ReadersQuery: msgspec.msgpack.Decoder(tuple[ReaderState, ...]).decode,

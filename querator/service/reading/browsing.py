@@ -11,14 +11,28 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from querator.model.calls import BrowseCall, BrowsedPage
+from querator.model.calls import BrowseCall, BrowsedItem, BrowsedPage
 from querator.model.commands import Refusal
 from querator.model.limits import BATCH_READS_MAX, BROWSES_MAX, SCANS_CONNECTION_MAX
 from querator.model.reader_calls import BatchPage
 from querator.partition.browse import Span, browse
 from querator.partition.reader_queries import batch_part
+from querator.partition.schedule_queries import (
+    DueCounts,
+    DuePage,
+    due_counts,
+    due_items,
+    due_keys,
+)
 from querator.service.admission import Slots
-from querator.service.routing.forwarder import BatchQuery, BrowseQuery
+from querator.service.routing.forwarder import (
+    BatchQuery,
+    BrowseQuery,
+    DueCountsQuery,
+    DueItemsQuery,
+    DueKeysQuery,
+    DueQuery,
+)
 from querator.service.routing.outcomes import stopping_error
 from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router, deadline_after
@@ -36,7 +50,7 @@ def batch_slots() -> Slots:
 
 class Scans:
     """Makes pages of scans and of batches, each kind in a thread of its own, so that neither waits
-    for the other. Used on the event loop.
+    for the other. Pages of schedules are scans. Used on the event loop.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -60,6 +74,12 @@ class Scans:
         if isinstance(page, Refusal):
             raise page.as_error()
         return page
+
+    async def due(self, query: DueQuery) -> DuePage | DueCounts | tuple[BrowsedItem, ...]:
+        """Raises UNAVAILABLE when the scans are closed."""
+        if self._closed:
+            raise stopping_error()
+        return await asyncio.get_running_loop().run_in_executor(self._browses, self._due, query)
 
     async def close(self) -> None:
         """Returns when no thread reads the storage, and none will. A second call does nothing."""
@@ -88,6 +108,24 @@ class Scans:
             kinds=frozenset(query.kinds),
         )
         return BrowsedPage(columns.data, scanned.next_seq, scanned.upto_seq)
+
+    def _due(self, query: DueQuery) -> DuePage | DueCounts | tuple[BrowsedItem, ...]:
+        with self._environment.snapshot() as txn:
+            match query:
+                case DueKeysQuery():
+                    return due_keys(
+                        txn, query.group, query.span, after=query.after, limit=query.limit
+                    )
+                case DueItemsQuery():
+                    return due_items(txn, query.group, query.places)
+                case DueCountsQuery():
+                    return due_counts(
+                        txn,
+                        query.group,
+                        query.span,
+                        interval_ms=query.interval_ms,
+                        after=query.after,
+                    )
 
     def _batch(self, query: BatchQuery) -> BatchPage | Refusal:
         with self._environment.snapshot() as txn:

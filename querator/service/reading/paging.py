@@ -14,6 +14,7 @@ from querator.model.errors import QueratorError, invalid
 
 _CHECK_BYTES = 6
 _ITEM_PLACE = struct.Struct(">IQ")
+_DUE_PLACE = struct.Struct(">QIQ")
 
 
 def encode(scope: str, place: bytes) -> str:
@@ -43,6 +44,19 @@ def decode_item(scope: str, token: str) -> tuple[int, int]:
         raise _refused(token)
     partition, after_seq = _ITEM_PLACE.unpack(place)
     return partition, after_seq
+
+
+def encode_due(scope: str, due_ms: int, partition: int, seq: int) -> str:
+    """Token to continue after an item in the order of due times, over all partitions."""
+    return encode(scope, _DUE_PLACE.pack(due_ms, partition, seq))
+
+
+def decode_due(scope: str, token: str) -> tuple[int, int, int]:
+    place = decode(scope, token)
+    if len(place) != _DUE_PLACE.size:
+        raise _refused(token)
+    due_ms, partition, seq = _DUE_PLACE.unpack(place)
+    return due_ms, partition, seq
 
 
 def _check(scope: str, place: bytes) -> bytes:

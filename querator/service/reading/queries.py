@@ -32,6 +32,7 @@ from querator.service.routing.forwarder import (
     BatchQuery,
     BrowseQuery,
     DamageQuery,
+    DueQuery,
     EpochQuery,
     LettersQuery,
     PeekQuery,
@@ -65,6 +66,7 @@ _ANSWERED = (
     PeekQuery,
     LettersQuery,
     ReadersQuery,
+    *get_args(DueQuery),
 )
 
 
@@ -122,6 +124,12 @@ class Queries:
         [page] = await self._all([query], deadline)
         assert isinstance(page, ItemPage)
         return page
+
+    async def due(self, query: DueQuery, *, deadline: float | None = None) -> Any:
+        """The answer to a query about scheduled items. Raises QueratorError."""
+        if query.stale and self._host.status(query.group) is not None:
+            return await self.answer(query)
+        return await self._router.read(query.group, query, deadline=deadline)
 
     async def _all(
         self, queries: Sequence[PartitionQuery], deadline: float | None = None
@@ -184,13 +192,13 @@ class Queries:
             return await self._damage.unmended(query.group)
         if isinstance(query, AdvanceQuery):
             return await self._outlook(query)
-        assert isinstance(query, StatsQuery | PeekQuery | LettersQuery | ReadersQuery)
+        assert isinstance(query, StatsQuery | PeekQuery | LettersQuery | ReadersQuery | DueQuery)
         if not query.stale:
             await self._host.confirm_read(query.group)
         elif self._host.status(query.group) is None:
             message = f"this node has no replica of group {query.group}"
             raise QueratorError(ErrorCode.NOT_LEADER, message)
-        return self._read(query)
+        return await self._scans.due(query) if isinstance(query, DueQuery) else self._read(query)
 
     def _check_open(self, group: GroupId) -> None:
         """Raises NOT_LEADER when this node should have a replica of the group that is not open

@@ -15,6 +15,7 @@ from querator.model.commands import LeaseResult
 from querator.model.ids import GroupId, QueueId
 from querator.model.readers import AdvanceReader
 from querator.partition.dedup_export import ClosureQuery, FactsQuery
+from querator.partition.schedule_queries import DuePlace, DueSpan
 from querator.partition.txn_steps import TransactionQuery
 
 
@@ -56,6 +57,37 @@ class LettersQuery(msgspec.Struct, frozen=True, array_like=True, tag="l"):
     limit: int
     bytes_max: int
     stale: bool = False
+
+
+class DueKeysQuery(msgspec.Struct, frozen=True, array_like=True, tag="K"):
+    """A `DuePage`: keys of scheduled items of a span after a place."""
+
+    group: GroupId
+    span: DueSpan
+    after: DuePlace
+    limit: int
+    stale: bool = False
+
+
+class DueItemsQuery(msgspec.Struct, frozen=True, array_like=True, tag="I"):
+    """The scheduled items at these places, by sequence: `BrowsedItem`s."""
+
+    group: GroupId
+    places: tuple[DuePlace, ...]
+    stale: bool = False
+
+
+class DueCountsQuery(msgspec.Struct, frozen=True, array_like=True, tag="C"):
+    """`DueCounts` of the scheduled items after a place. `interval_ms` 0: the span is one."""
+
+    group: GroupId
+    span: DueSpan
+    interval_ms: int
+    after: DuePlace
+    stale: bool = False
+
+
+DueQuery = DueKeysQuery | DueItemsQuery | DueCountsQuery
 
 
 class BrowseQuery(msgspec.Struct, frozen=True, array_like=True, tag="b"):
@@ -149,6 +181,7 @@ Query = (
     StatsQuery
     | PeekQuery
     | LettersQuery
+    | DueQuery
     | BrowseQuery
     | StreamLeasesQuery
     | ReadersQuery

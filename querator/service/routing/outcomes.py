@@ -15,6 +15,7 @@ from querator.model.commands import (
     ProduceResult,
     RedriveResult,
     Refusal,
+    RescheduleResult,
     SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError
@@ -36,6 +37,7 @@ Accepted = (
     | SettleResult
     | ExtendResult
     | RedriveResult
+    | RescheduleResult
     | ReaderResult
     | StageResult
     | TxnResult

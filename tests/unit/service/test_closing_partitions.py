@@ -7,9 +7,18 @@ from typing import Any, cast
 
 import pytest
 
+from querator.model.calls import PeekedPage
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.queues import Queue, QueueSettings
+from querator.model.schedule_calls import (
+    CountScheduledCall,
+    DueFilter,
+    ListScheduledCall,
+    RescheduleCall,
+    RescheduleReply,
+    ScheduledCounts,
+)
 from querator.model.txn_calls import AbortCall, AbortReply, TxnList
 from querator.placement.tasks import closing
 from querator.placement.tasks.partition_calls import here
@@ -61,6 +70,23 @@ async def items_peeked(admin: AdminService) -> int:
 
 async def letters_sent_home(admin: AdminService) -> int:
     return await admin.redrive_dead_letters("default", "source", ())
+
+
+async def items_scheduled(admin: AdminService) -> PeekedPage:
+    return await admin.schedules.list_items(ListScheduledCall("default", "q"))
+
+
+async def scheduled_counts(admin: AdminService) -> ScheduledCounts:
+    return await admin.schedules.count_items(CountScheduledCall("default", "q"))
+
+
+async def rescheduled(admin: AdminService) -> RescheduleReply:
+    return await admin.schedules.reschedule(RescheduleCall("default", "q", due=DueFilter()))
+
+
+async def rescheduled_by_id(admin: AdminService) -> RescheduleReply:
+    call = RescheduleCall("default", "q", item_ids=("0-7", "1-7"))
+    return await admin.schedules.reschedule(call)
 
 
 async def test_they_go_while_a_partition_of_another_queue_has_no_leader():
@@ -122,8 +148,22 @@ Asks = Callable[[AdminService], Awaitable[object]]
         (partitions_counted, 1),
         (items_peeked, 0),
         (letters_sent_home, 0),
+        (items_scheduled, PeekedPage((), "")),
+        (scheduled_counts, ScheduledCounts((), 0, 0, 0)),
+        (rescheduled, RescheduleReply(0)),
+        (rescheduled_by_id, RescheduleReply(0, ("0-7", "1-7"))),
     ],
-    ids=["give up", "repair time", "counts", "items", "redrive"],
+    ids=[
+        "give up",
+        "repair time",
+        "counts",
+        "items",
+        "redrive",
+        "schedules",
+        "counts by time",
+        "reschedule",
+        "reschedule by id",
+    ],
 )
 async def test_who_asks_all_partitions_is_not_refused_for_one_that_has_gone(
     ask: Asks, answer: object

@@ -33,6 +33,8 @@ from querator.model.commands import (
     Redrive,
     RedriveResult,
     Refusal,
+    Reschedule,
+    RescheduleResult,
     Retry,
     SettledLease,
     SettleResult,
@@ -52,6 +54,13 @@ from querator.model.transactions import (
     TxnResult,
 )
 from querator.partition.queries import ItemPage, LeasePage
+from querator.partition.schedule_queries import (
+    DueCounts,
+    DueKey,
+    DuePage,
+    DuePlace,
+    DueSpan,
+)
 from querator.partition.txn_steps import (
     CommittedQuery,
     ProducerQuery,
@@ -63,6 +72,9 @@ from querator.placement.map import commands as placement
 from querator.server.link import node_frames as frames
 from querator.service.routing.forwarder import (
     CarriedLease,
+    DueCountsQuery,
+    DueItemsQuery,
+    DueKeysQuery,
     EpochQuery,
     LettersQuery,
     PeekQuery,
@@ -129,6 +141,7 @@ COMMANDS = [
     MoveDone(1, 2),
     MoveReturn(1),
     Redrive("q", (DeadTarget("q", 0, 1),), (1, 2), 3),
+    Reschedule(((2**64 - 9, 3),), 2**47, True, 5, 6),
     Stage(
         producer="p",
         batch=2**62,
@@ -152,6 +165,7 @@ RESULTS = [
     SettleResult((SettledLease(1, ((2, 3),), (), ((4, 5),), True),)),
     ExtendResult(((1, 2),), 3),
     RedriveResult(1, 2),
+    RescheduleResult(3, ((2**64 - 1, 1),)),
     placement.QueueCreated(QUEUE, True),
     placement.QueueUpdated(QUEUE),
     placement.QueueDeleted(QUEUE, True),
@@ -178,6 +192,31 @@ ANSWERS: list[tuple[Any, Any]] = [
             ),
             9,
         ),
+    ),
+    (
+        DueKeysQuery(GROUP, DueSpan(3, 4, "mail"), DuePlace(5, 2**64 - 1), 6, True),
+        DuePage((DueKey(7, 2**64 - 1, 8),), DuePlace(9, 10)),
+    ),
+    (DueKeysQuery(GROUP, DueSpan(), DuePlace(0, 0), 1), DuePage((), None)),
+    (
+        DueItemsQuery(GROUP, (DuePlace(5, 1),)),
+        (
+            BrowsedItem(
+                seq=1,
+                state=3,
+                attempt=0,
+                produced_at_ms=4,
+                due_at_ms=5,
+                lease=0,
+                dead_letter=None,
+                errors=(),
+                item=b"\x7a\0",
+            ),
+        ),
+    ),
+    (
+        DueCountsQuery(GROUP, DueSpan(3, 4), 1_000, DuePlace(5, 6)),
+        DueCounts(((0, 3), (7, 1)), 8, 9, DuePlace(10, 11)),
     ),
     (LettersQuery(GROUP, None, 3, 4, 5), ItemPage((), 0)),
     (
