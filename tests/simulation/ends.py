@@ -37,18 +37,22 @@ def unequal(
     return ""
 
 
+def uncertainty_ms(clocks: list[NodeClock]) -> float:
+    """How far clocks were apart at most, and what counts as now. The clients' own are right."""
+    for clock in clocks:
+        clock.step(0)
+    earliest = min(0, *(clock.earliest_ms for clock in clocks))
+    latest = max(0, *(clock.latest_ms for clock in clocks))
+    return latest - earliest + 100
+
+
 def check_history(
     history: History, clocks: list[NodeClock], found: Callable[[str], None], *, steps_max: int
 ) -> int:
     """Has all checkers check the history. Returns how much could not be decided, which is reported
     as a violation too.
     """
-    for clock in clocks:
-        clock.step(0)
-    # The clients' own clocks are right.
-    earliest = min(0, *(clock.earliest_ms for clock in clocks))
-    latest = max(0, *(clock.latest_ms for clock in clocks))
-    history.clock_uncertainty_s = (latest - earliest) / 1000 + 0.1
+    history.clock_uncertainty_s = uncertainty_ms(clocks) / 1000
     checked = report.check(history, steps_max=steps_max)
     for text in checked.undecided:
         found(f"history, undecided: {text}")

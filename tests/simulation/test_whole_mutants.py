@@ -22,13 +22,14 @@ QUIET = replace(
     faulty_us=3 * SECOND, fault_every_us=1_000 * MS, faults=(), nature=Nature(), sync_us=300,
     offset_ms=0, drift_ppm=0, log_bytes_kept=1 << 26, loss=0.0, winding=False, dead_room=0,
     wayward=False, passing=False, patient=False, stuck=False, lapsing=False, readers=False,
-    retiring=False, removing=False,
+    retiring=False, removing=False, schedules=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
 OLD_COPIES = replace(QUIET, faults=("old copy",), fault_every_us=700 * MS, faulty_us=10 * SECOND)
 TWINS = replace(OLD_COPIES, faults=("twins",))
 REMOVALS = replace(QUIET, nodes=4, retiring=True, removing=True, faulty_us=10 * SECOND)
 DEATHS = replace(QUIET, winding=True, faulty_us=6 * SECOND, programs=2)
+SCHEDULES = replace(QUIET, schedules=True, faulty_us=6 * SECOND)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,9 @@ DEATHS = replace(QUIET, winding=True, faulty_us=6 * SECOND, programs=2)
         (mutants.drops_grants, QUIET),
         (mutants.keeps_stale_routes, CRASHES),
         (mutants.skips_what_moves, DEATHS),
+        (mutants.keeps_what_is_cancelled, SCHEDULES),
+        (mutants.loses_what_is_moved, SCHEDULES),
+        (mutants.lists_a_page_again, SCHEDULES),
         (mutants.lets_old_copies_in, OLD_COPIES),
         (mutants.lets_old_copies_in, TWINS),
         (mutants.never_gives_up_targets, REMOVALS),
@@ -54,7 +58,9 @@ def test_a_broken_service_is_found(mutant: Callable[[], Any], profile: WholeProf
     pytest.fail("nothing was found")
 
 
-@pytest.mark.parametrize("profile", [QUIET, CRASHES, DEATHS, OLD_COPIES, TWINS, REMOVALS])
+@pytest.mark.parametrize(
+    "profile", [QUIET, CRASHES, DEATHS, SCHEDULES, OLD_COPIES, TWINS, REMOVALS]
+)
 def test_a_sound_service_is_not(profile: WholeProfile):
     for seed in range(1, 3):
         assert simulate_whole(seed, profile=profile).violations == []

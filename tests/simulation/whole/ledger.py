@@ -1,8 +1,8 @@
 """The fate of each item, by its reference alone. It serves queues whose items move between queues
 and partitions, which the checkers of histories do not follow.
 
-An item that was acknowledged is completed once, or is there once. One that may have been produced
-is completed or there at most once. Items of a deleted queue are not checked.
+An item that was acknowledged is completed once, or is there once, or was cancelled. One that may
+have been produced is completed or there at most once. Items of a deleted queue are not checked.
 """
 
 from collections import Counter
@@ -21,6 +21,8 @@ class Ledger:
         self._perhaps: set[str] = set()
         self._completed: dict[str, int] = {}
         self._perhaps_completed: set[str] = set()
+        self._cancelled: dict[str, int] = {}
+        self._perhaps_cancelled: set[str] = set()
         self._found: list[str] = []
 
     def produced(self, references: Iterable[str], *, known: bool) -> None:
@@ -34,6 +36,8 @@ class Ledger:
         for reference in references:
             if self._completed.get(reference, asked_us) < asked_us:
                 self._found.append(f"{reference}: delivered after its completion")
+            if self._cancelled.get(reference, asked_us) < asked_us:
+                self._found.append(f"{reference}: delivered after it was cancelled")
             if reference in self.staged:
                 self._found.append(f"{reference}: delivered, and its attempt does not count")
 
@@ -47,6 +51,13 @@ class Ledger:
     def perhaps_completed(self, references: Iterable[str]) -> None:
         self._perhaps_completed.update(references)
 
+    def cancelled(self, now_us: int, references: Iterable[str]) -> None:
+        """The answer to a call says that these items are cancelled."""
+        self._cancelled.update(dict.fromkeys(references, now_us))
+
+    def perhaps_cancelled(self, references: Iterable[str]) -> None:
+        self._perhaps_cancelled.update(references)
+
     def judge(self, present: Counter[str]) -> Iterator[str]:
         """`present`: how often each item is in any queue at the end."""
         yield from self._found
@@ -55,12 +66,22 @@ class Ledger:
                 yield f"{reference}: is there {count} times"
             if reference in self._completed:
                 yield f"{reference}: is there after its completion"
+            if reference in self._cancelled:
+                yield f"{reference}: is there after it was cancelled"
             if reference in self.staged:
                 yield f"{reference}: is there, and its attempt does not count"
             if reference not in self.acknowledged and reference not in self._perhaps:
                 yield f"{reference}: is there, and nobody has produced it"
+        yield from self._judge_the_gone(present)
+
+    def _judge_the_gone(self, present: Counter[str]) -> Iterator[str]:
+        for reference in self._completed:
+            if reference in self._cancelled:
+                yield f"{reference}: completed, and was cancelled"
         for reference in self.acknowledged:
             if reference in self._completed or reference in self._perhaps_completed:
+                continue
+            if reference in self._cancelled or reference in self._perhaps_cancelled:
                 continue
             if not present[reference] and reference not in self.dropped:
                 yield f"{reference}: acknowledged, but lost"

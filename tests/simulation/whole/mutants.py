@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 
 from querator.model.commands import LeaseGrant, LeaseResult
+from querator.partition import reschedule
 from querator.partition.outbox import outbox_batch
 from querator.placement.map.commands import GiveUpTarget
 from querator.placement.tasks import balancing
 from querator.placement.tasks.leader_tasks import LeaderTasks
 from querator.raft.starts import StartMemory
 from querator.server.link.node_calls import NodeCalls
-from querator.service import moves
+from querator.service import moves, schedules
 from querator.service.lease.dispatcher import LeaseDispatcher
 from querator.service.routing.router import Router
 from tests.simulation.mutants import replaced
@@ -107,6 +108,28 @@ def never_gives_up_targets() -> Any:
 def forgets_leaving_nodes() -> Any:
     """A node that is removed leaves the placement group first, and learns no map after that."""
     return replaced(balancing, "_needs_map", lambda placed, node, connected: False)
+
+
+def keeps_what_is_cancelled() -> Any:
+    """A cancel is answered, and its items stay."""
+    return replaced(reschedule, "_cancel", lambda context, chosen: None)
+
+
+def loses_what_is_moved() -> Any:
+    """Items that are moved to another time are gone."""
+    cancel = reschedule._cancel
+    return replaced(reschedule, "_move", lambda context, chosen, due_ms: cancel(context, chosen))
+
+
+def lists_a_page_again() -> Any:
+    """The last item of a page is on the next one as well."""
+    after = schedules._after
+
+    def before(place: tuple[int, int, int], partition: int) -> Any:
+        due_ms, at, seq = place
+        return after((due_ms, at, max(0, seq - 1)), partition)
+
+    return replaced(schedules, "_after", before)
 
 
 def lets_old_copies_in() -> Any:

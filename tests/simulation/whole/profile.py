@@ -74,6 +74,9 @@ class WholeProfile:
     partitions.
     """
 
+    schedules: bool = False
+    """Whether there is one more queue, whose items are scheduled, and an operator of schedules."""
+
     retiring: bool = False
     """Whether there is one node more than replicas, and nodes are drained and taken back."""
     removing: bool = False
@@ -117,6 +120,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         stuck=drawn.nodes > 1 and chance.random() < 0.3,
         readers=chance.random() < 0.5,
         lapsing=drawn.nodes > 1 and chance.random() < 0.3,
+        schedules=chance.random() < 0.5,
         clocks_mended=True,
     )
 
@@ -176,6 +180,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         # Drawn from a separate generator, so that other seeds do not change.
         stuck=nodes > 1 and random.Random(f"stuck {seed}").random() < 0.15,
         readers=random.Random(f"readers {seed}").random() < 0.25,
+        schedules=random.Random(f"schedules {seed}").random() < 0.25,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
         clocks_mended=retiring,

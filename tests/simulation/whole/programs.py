@@ -35,6 +35,7 @@ from tests.simulation.clock import EPOCH_MS
 from tests.simulation.timeline import MS, SECOND
 from tests.simulation.whole.ledger import Ledger
 from tests.simulation.whole.node import Lost, WholeNode
+from tests.simulation.whole.plans import Plans
 from tests.simulation.whole.stub import Ask, Shores, Stub
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ RETRIED = frozenset(
 class Ground(Shores, Protocol):
     recorder: Recorder
     ledger: Ledger
+    plans: Plans
     winding: frozenset[str]
     """Queues without a history."""
     replacing: "Replacing"
@@ -226,6 +228,7 @@ class Producing(Program):
     """
 
     counts: tuple[int, ...] = (1, 1, 3, 10)
+    delays_ms: tuple[int, ...] = (300, 1_500)
 
     def __init__(
         self,
@@ -258,8 +261,9 @@ class Producing(Program):
             wire_item(reference.encode() + b" " * self._chance.randrange(self._item_bytes))
             for reference in references
         ]
-        delay_ms = self._chance.choice((300, 1_500)) if self._delays_now() else 0
-        at_ms = EPOCH_MS + self._ground.timeline.now_us // MS + delay_ms if delay_ms else 0
+        delay_ms = self._chance.choice(self.delays_ms) if self._delays_now() else 0
+        begun_us = self._ground.timeline.now_us
+        at_ms = EPOCH_MS + begun_us // MS + delay_ms if delay_ms else 0
         specials: tuple[ItemSpecial, ...] = ()
         if at_ms:
             specials = tuple(ItemSpecial(n, enqueue_at_ms=at_ms) for n in range(count))
@@ -288,6 +292,7 @@ class Producing(Program):
                 self._ground.ledger.produced(references, known=False)
             return
         self._ground.ledger.produced(references, known=True)
+        self.stored(references, begun_us, at_ms)
         self.acknowledged += count
         parts = tuple(
             history.ProducedPart(
@@ -296,6 +301,9 @@ class Producing(Program):
             for batch in ended.result.batches
         )
         pending.ended(history.Produced(parts))
+
+    def stored(self, references: Sequence[str], begun_us: int, at_ms: int) -> None:
+        """Called for acknowledged items; `at_ms` 0: they are ready at once."""
 
     def _slots(self, count: int) -> bytes:
         """Slots of the items' keys, if they have any."""
@@ -315,6 +323,8 @@ class Consuming(Program):
     rejects = 0.0
     """Probability that a retry makes the items dead letters."""
     waits_ms: tuple[int, ...] = (0, 0, 500, 3_000)
+    later_ms: tuple[int, ...] = ()
+    """Delays of some of the retries."""
 
     async def act(self) -> None:
         most = self._chance.choice((1, 5, 40))
@@ -387,10 +397,22 @@ class Consuming(Program):
         runs = history.ranges(list(held))
         counted = self._chance.random() < 0.6
         dead = self._chance.random() < self.rejects
-        recorded = history.Retry((history.Named(lease_id, runs),), count_attempt=counted, dead=dead)
+        delay_ms = self._chance.choice((0, *self.later_ms)) if self.later_ms else 0
+        recorded = history.Retry(
+            (history.Named(lease_id, runs),),
+            count_attempt=counted,
+            dead=dead,
+            delay_s=delay_ms / 1000,
+        )
         pending = self._begin(recorded)
+        now_ms = EPOCH_MS + self._ground.timeline.now_us // MS
         call = RetryCall(
-            NAMESPACE, self.queue, (LeasedRanges(lease_id, runs),), count_attempt=counted, dead=dead
+            NAMESPACE,
+            self.queue,
+            (LeasedRanges(lease_id, runs),),
+            retry_at_ms=now_ms + delay_ms if delay_ms else 0,
+            count_attempt=counted,
+            dead=dead,
         )
         ended = await self.call("retry", lambda core: core.service.retry(call), again=True)
         self._settled("a retry", ended, pending)

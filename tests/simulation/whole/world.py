@@ -39,17 +39,18 @@ from tests.checkers.history import Aside, History, QueueRules, Recorder
 from tests.simulation.checks import CheckedMachine, Checks
 from tests.simulation.clock import NodeClock
 from tests.simulation.disk import Disk
-from tests.simulation.ends import check_history, unequal
+from tests.simulation.ends import check_history, uncertainty_ms, unequal
 from tests.simulation.network import Network
 from tests.simulation.node import SimulatedNode
 from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
-from tests.simulation.whole import lapsing, reading, stuck
+from tests.simulation.whole import lapsing, reading, scheduling, stuck
 from tests.simulation.whole.copies import Copies
 from tests.simulation.whole.faults import TwoNetworks, WholeFaults
 from tests.simulation.whole.ledger import Ledger
 from tests.simulation.whole.loop import RightClock, VirtualLoop
 from tests.simulation.whole.node import WholeNode
+from tests.simulation.whole.plans import Plans
 from tests.simulation.whole.profile import WholeProfile, draw
 from tests.simulation.whole.programs import (
     NAMESPACE,
@@ -157,11 +158,16 @@ class WholeWorld:
             self.queue_names = ["w.dead", "w"]
         if self.profile.readers:
             self.queue_names.append(reading.QUEUE)
-        self.winding = frozenset(("w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE))
+        if self.profile.schedules:
+            self.queue_names.append(scheduling.QUEUE)
+        self.winding = frozenset(
+            ("w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE, scheduling.QUEUE)
+        )
         self.stuck: frozenset[GroupId] = frozenset()
         # Only in seeds that have something to find.
         self.scrub_bytes_per_s = 10_000_000 if "damage" in self.profile.faults else 0
         self.ledger = Ledger()
+        self.plans = Plans()
         self._paces: deque[tuple[int, int]] = deque()
         """Instants of the last second, each with the number of commits until then."""
         self.undecided = 0
@@ -430,13 +436,12 @@ class WholeWorld:
         if "damage" in profile.faults and profile.nodes > 2:
             for queue in self.queue_names:
                 self._add(GivingUp, f"{queue}.givingup", queue, slower=OPERATORS_SLOWER)
-        if profile.readers:
-            self._add_readers()
+        self._add_further_queues()
         if profile.retiring:
             kind = Removing if profile.removing else Retiring
             self._add(kind, "retiring", "", slower=OPERATORS_SLOWER)
         for queue in self.queue_names:
-            if queue in ("w.dead", reading.QUEUE):
+            if queue in ("w.dead", reading.QUEUE, scheduling.QUEUE):
                 continue
             for number in range(profile.programs):
                 self._add(
@@ -450,6 +455,12 @@ class WholeWorld:
         self.faults.begin()
         self._run_for(profile.faulty_us)
 
+    def _add_further_queues(self) -> None:
+        if self.profile.readers:
+            self._add_readers()
+        if self.profile.schedules:
+            self._add_schedules()
+
     def _add_readers(self) -> None:
         queue = reading.QUEUE
         self._add(
@@ -458,6 +469,17 @@ class WholeWorld:
         )  # fmt: skip
         self._add(reading.Reading, f"{queue}.r", queue)
         self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
+
+    def _add_schedules(self) -> None:
+        queue = scheduling.QUEUE
+        self._add(
+            scheduling.Planning, f"{queue}.p", queue,
+            item_bytes=self.profile.item_bytes, delays=True, identified=True, keys=5,
+        )  # fmt: skip
+        self._add(scheduling.Working, f"{queue}.c", queue)
+        self._add(scheduling.Rescheduling, f"{queue}.rescheduling", queue)
+        if scheduling.changes_partitions(self.seed):
+            self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
 
     def _readers_finish(self) -> bool:
         """Whether a reader gets all items, and gets them acknowledged, in time."""
@@ -684,6 +706,8 @@ class WholeWorld:
             if queue.name in present:
                 present[queue.name] += [(partition, seq, item) for seq, item in there]
         for text in self.ledger.judge(everywhere):
+            self.found(text)
+        for text in self.plans.judge(uncertainty_ms([node.clock for node in self._nodes.values()])):
             self.found(text)
         for name, items in present.items():
             if name in self.winding:
