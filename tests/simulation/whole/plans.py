@@ -65,6 +65,8 @@ class Plans:
     def delivered(self, asked_us: int, now_us: int, references: Iterable[str]) -> None:
         """The items came in the answer to a call that was made at `asked_us`."""
         for reference in references:
+            # The answer to its produce may come later, and its consumer may retry it for later.
+            self._touched.add(reference)
             since_us, due_ms = self._due.pop(reference, (asked_us, 0))
             if since_us < asked_us:
                 self._note(due_ms, now_us, f"{reference}: delivered before its time")
