@@ -146,9 +146,12 @@ def _of_extend(txn: ReadTransaction, group: int, command: Extend) -> int:
 
 
 def _of_reschedule(command: Reschedule) -> int:
-    """Each item may be a segment of its own, in a block of its own whose expiries change."""
+    """Each item may be a segment of its own. If it stays, it may be in a block of its own, whose
+    expiries change.
+    """
     items = min(RESCHEDULE_ITEMS_MAX, sum(count for _, count in command.ranges))
-    return _SMALL_BYTES + items * (_SEGMENT_BYTES + _EXPIRIES_BYTES)
+    each = _SEGMENT_BYTES if command.cancel else _SEGMENT_BYTES + _EXPIRIES_BYTES
+    return _SMALL_BYTES + items * each
 
 
 def _of_step(command: Command) -> int:
