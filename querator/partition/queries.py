@@ -328,26 +328,31 @@ def collect(
             block = load_block(txn, group, first_seq)
             stored, held = read_payload(txn, group, first_seq, block), first_seq
         ordinal = seq - first_seq
-        item = stored[block.offset(ordinal) : block.offset(ordinal + 1)]
-        size += len(item)
-        if page and size > bytes_max:
-            break
         state = RowState(segment.state)
         overlay = load_overlay(txn, group, seq)
-        page.append(
-            BrowsedItem(
-                seq=seq,
-                state=state,
-                attempt=segment.attempt,
-                produced_at_ms=block.produced_at_ms,
-                due_at_ms=segment.locator if state is RowState.SCHEDULED else 0,
-                lease=segment.locator if state is RowState.LEASED else 0,
-                dead_letter=_dead_letter(overlay),
-                errors=overlay.errors,
-                item=item,
-            )
+        listed = BrowsedItem(
+            seq=seq,
+            state=state,
+            attempt=segment.attempt,
+            produced_at_ms=block.produced_at_ms,
+            due_at_ms=segment.locator if state is RowState.SCHEDULED else 0,
+            lease=segment.locator if state is RowState.LEASED else 0,
+            dead_letter=_dead_letter(overlay),
+            errors=overlay.errors,
+            item=stored[block.offset(ordinal) : block.offset(ordinal + 1)],
         )
+        size += reply_bytes(listed)
+        if page and size > bytes_max:
+            break
+        page.append(listed)
     return tuple(page)
+
+
+def reply_bytes(item: BrowsedItem) -> int:
+    """Bytes of an item and of the errors of its consumers, which are most of it in a reply."""
+    letter = item.dead_letter
+    errors = item.errors if letter is None else (*item.errors, *letter.errors)
+    return len(item.item) + sum(len(text.encode()) for text in errors)
 
 
 def cut(block: Block, stored: bytes, mask: int) -> bytes:

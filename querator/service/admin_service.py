@@ -35,7 +35,7 @@ from querator.model.limits import (
 )
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings, QueueState
-from querator.partition.queries import ItemPage
+from querator.partition.queries import ItemPage, reply_bytes
 from querator.partition.rows import RowState
 from querator.service.item_ids import by_partition, check_partitions
 from querator.service.reading import paging
@@ -360,7 +360,7 @@ class AdminService:
                     raise
                 page = ItemPage((), 0)
             items += [(group, partition, item) for item in page.items]
-            left_bytes -= sum(len(item.item) for item in page.items)
+            left_bytes -= sum(map(reply_bytes, page.items))
             after_seq = page.after_seq
             if after_seq:
                 break

@@ -9,6 +9,7 @@ from querator.model.limits import DAY_MS
 from querator.model.queues import DEAD_QUEUE_DEFAULT, QueueSettings, QueueState
 from querator.raft.clock import SimulatedClock
 from querator.service.admin_service import AdminService
+from querator.wire.queues import encode_dead_letters, encode_peeked_items
 from tests.unit.service.service_node import ServiceNode, code, refusal, service_node, whole
 
 
@@ -109,6 +110,29 @@ async def test_no_chains_of_dead_queues_and_none_deleted_in_use():
         error = await refusal(node.admin.delete_queue("default", "q-dead"))
         assert error.code is ErrorCode.QUEUE_IN_USE
         assert "q" in error.message
+
+
+async def test_pages_fit_into_a_message_although_items_have_errors():
+    async with service_node() as node:
+        await node.create("gone", dead_queue="")
+        await node.create(dead_queue="gone")
+        await node.produce(*[b"x"] * 300)
+        for last in (False,) * 4 + (True,):
+            for batch in (await node.lease(1_000)).batches:
+                await node.retry(batch, error="\N{SNOWMAN}" * 1_000, dead=last)
+            if not last:
+                page = await node.admin.peek_items("default", "q", 0, 1_000, "")
+                assert len(encode_peeked_items(page)) < 4_000_000
+        await node.until(lambda: node.counts("gone").ready == 300)
+        found, token = 0, ""
+        while True:
+            page = await node.admin.list_dead_letters("default", "q", 1_000, token)
+            assert len(encode_dead_letters(page)) < 4_000_000
+            found += len(page.items)
+            token = page.next_page_token
+            if not token:
+                break
+        assert found == 300
 
 
 async def test_lowering_max_attempts_applies_to_items_already_there():
