@@ -27,7 +27,9 @@ QUIET = replace(
 CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
 OLD_COPIES = replace(QUIET, faults=("old copy",), fault_every_us=700 * MS, faulty_us=10 * SECOND)
 TWINS = replace(OLD_COPIES, faults=("twins",))
-REMOVALS = replace(QUIET, nodes=4, retiring=True, removing=True, faulty_us=10 * SECOND)
+REMOVALS = replace(
+    QUIET, nodes=4, partitions=5, retiring=True, removing=True, faulty_us=10 * SECOND
+)
 DEATHS = replace(QUIET, winding=True, faulty_us=6 * SECOND, programs=2)
 SCHEDULES = replace(QUIET, schedules=True, faulty_us=6 * SECOND)
 

@@ -214,7 +214,7 @@ class Removing(Retiring):
             await self._remove(replacing.leaving)
         elif self._drained and self._chance.random() < 0.7:
             victim = await self._victim()
-            back_us = self._chance.choice((0, 200 * MS, SECOND, 3 * SECOND))
+            back_us = self._chance.choice((0, 400 * MS, 700 * MS, 2 * SECOND))
             replacing.go_down(victim, back_us=back_us)
             await self._remove(victim)
         else:
