@@ -15,6 +15,7 @@ order only grows, so that an item is changed again only when others have schedul
 """
 
 import asyncio
+import heapq
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -51,6 +52,8 @@ ROUNDS_MAX = 16
 """Rounds of questions for one page: many items may be of other kinds."""
 KEYS_MIN = 16
 """Keys that a partition is asked for at first; doubled each time that it is asked again."""
+CHANGES_MAX = 16
+"""Partitions that one call changes at a time: each has a page of keys in memory."""
 _SEQ_MAX = (1 << 64) - 1
 _INSTANT_MS_MAX = 253_402_300_799_999
 """The end of the year 9999, the last instant of a timestamp."""
@@ -84,15 +87,15 @@ class _Stream:
         return self._keys[-1].due_ms, self.partition, self._keys[-1].seq
 
     @property
-    def checked(self) -> _Place | None:
-        """The place up to which nothing is left, while the next key is not known."""
-        if self._keys or self.after is None:
-            return None
-        return self.after.due_ms, self.partition, self.after.seq
+    def is_unknown(self) -> bool:
+        """Whether there may be further keys, and the next one is not known."""
+        return not self._keys and self.after is not None
 
     @property
-    def is_done(self) -> bool:
-        return not self._keys and self.after is None
+    def checked(self) -> _Place:
+        """The place up to which an unknown stream has no further keys."""
+        assert self.after is not None
+        return self.after.due_ms, self.partition, self.after.seq
 
     def take(self) -> DueKey:
         return self._keys.pop()
@@ -146,36 +149,37 @@ class Schedules:
             _Stream(partition, group, _after(after, partition), most)
             for partition, group in enumerate(queue.groups)
         ]
+        # A heap of the next places of streams that know theirs.
+        ahead: list[tuple[_Place, _Stream]] = []
+        unknown = streams
         chosen: list[_Place] = []
         left_bytes = limits.REPLY_BYTES_DEFAULT
         rounds = 0
         while len(chosen) < limit:
-            place, stream = min(
-                ((one.next, one) for one in streams if one.next is not None),
-                default=(None, None),
-                key=lambda pair: pair[0],
-            )
-            behind = [
-                one
-                for one in streams
-                if one.checked is not None and (place is None or one.checked < place)
-            ]
+            behind = [one for one in unknown if not ahead or one.checked < ahead[0][0]]
             if behind:
                 if rounds == ROUNDS_MAX:
-                    return chosen, min(one.checked for one in behind if one.checked is not None)
+                    return chosen, min(one.checked for one in behind)
                 rounds += 1
                 await self._refill(queue, behind, span, stale=stale, deadline=deadline)
+                for one in behind:
+                    if one.next is not None:
+                        heapq.heappush(ahead, (one.next, one))
+                unknown = [one for one in unknown if one.is_unknown]
                 continue
-            if place is None or stream is None:
+            if not ahead:
                 return chosen, None
+            place, stream = heapq.heappop(ahead)
             key = stream.take()
             if chosen and key.bytes > left_bytes:
-                break
+                return chosen, chosen[-1]
             left_bytes -= key.bytes
             chosen.append(place)
-        if all(one.is_done for one in streams):
-            return chosen, None
-        return chosen, chosen[-1]
+            if stream.next is not None:
+                heapq.heappush(ahead, (stream.next, stream))
+            elif stream.is_unknown:
+                unknown.append(stream)
+        return chosen, chosen[-1] if ahead or unknown else None
 
     async def _refill(
         self,
@@ -330,10 +334,13 @@ class Schedules:
             counted = span if span.until_ms else msgspec.structs.replace(span, until_ms=_NEVER_MS)
             buckets, _, _ = await self._counted(queue, counted, 0, stale=False, deadline=deadline)
             return RescheduleReply(sum(buckets.values()))
-        changed = await _all(
-            [self._change_chosen(queue, group, call, span, deadline) for group in queue.groups]
-        )
-        return RescheduleReply(sum(changed))
+        slots = asyncio.Semaphore(CHANGES_MAX)
+
+        async def change(group: GroupId) -> int:
+            async with slots:
+                return await self._change_chosen(queue, group, call, span, deadline)
+
+        return RescheduleReply(sum(await _all([change(group) for group in queue.groups])))
 
     async def _change_named(
         self,

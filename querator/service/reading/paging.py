@@ -60,7 +60,8 @@ def decode_due(scope: str, token: str) -> tuple[int, int, int]:
 
 
 def _check(scope: str, place: bytes) -> bytes:
-    return blake2b(place, digest_size=_CHECK_BYTES, key=scope.encode()[:64]).digest()
+    key = blake2b(scope.encode()).digest()
+    return blake2b(place, digest_size=_CHECK_BYTES, key=key).digest()
 
 
 def _refused(token: str) -> QueratorError:

@@ -196,9 +196,22 @@ async def test_a_token_is_of_one_list():
         await spread(node.queues.produce, DUES)
         first = ListScheduledCall("default", "q", page_size=1)
         token = (await node.admin.schedules.list_items(first)).next_page_token
-        other = ListScheduledCall("default", "q", DueFilter(kind="a"), 1, token)
-        error = await refusal(node.admin.schedules.list_items(other))
-        assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, "page_token")
+        long = DueFilter(START_MS, START_MS + 10 * MINUTE_MS, "k" * 100)
+        for due in (DueFilter(kind="a"), DueFilter(1), DueFilter(until_ms=START_MS), long):
+            other = ListScheduledCall("default", "q", due, 1, token)
+            error = await refusal(node.admin.schedules.list_items(other))
+            assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, "page_token")
+
+
+async def test_a_token_is_of_one_kind_however_long():
+    async with service_node(clock=SimulatedClock()) as node:
+        await node.create()
+        kinds = ["k" * 200 + "a", "k" * 200 + "b"]
+        await spread(node.queues.produce, [MINUTE_MS] * 4, kinds=[*kinds, *kinds])
+        first = ListScheduledCall("default", "q", DueFilter(kind=kinds[0]), 1)
+        token = (await node.admin.schedules.list_items(first)).next_page_token
+        other = ListScheduledCall("default", "q", DueFilter(kind=kinds[1]), 1, token)
+        assert (await refusal(node.admin.schedules.list_items(other))).field == "page_token"
 
 
 async def test_an_item_that_moves_between_the_steps_of_a_page_is_not_shown(monkeypatch):
