@@ -17,6 +17,7 @@ other commands load neither the storage nor the Raft engine.
     queues              `queue`: queues and their settings
     readers             `reader`: readers and their named batches
     reference           the page docs/cli.md, made from the commands
+    schedules           `schedule`: scheduled items by due time
     serve               `serve`: one node in a process of its own
     stats               `stats`: counts of queues
     transactions        `txn`: staged batches
@@ -77,6 +78,7 @@ _COMMANDS: Final = {
     "worker": LazyCommand("worker:worker", "Call a Python function with each item."),
     "peek": LazyCommand("dead:peek", "Show items without leasing them."),
     "dead": LazyCommand("dead:dead", "Show dead letters and send them back to their queue."),
+    "schedule": LazyCommand("schedules:schedule", "Show, move, run and cancel scheduled items."),
     "txn": LazyCommand("transactions:txn", "Show staged batches of a queue, and drop them."),
     "reader": LazyCommand("readers:reader", "Show readers, and take items back from them."),
     "stats": LazyCommand("stats:stats", "Show counts, once or repeatedly."),

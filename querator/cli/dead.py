@@ -1,6 +1,5 @@
 """`querator peek` and `querator dead`: items without leases, and dead letters."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 import click
@@ -12,32 +11,14 @@ from querator.cli.shared.connection import (
     stale_option,
 )
 from querator.cli.shared.failures import Failure
-from querator.cli.shared.output import (
-    count,
-    note,
-    width,
-    write_json,
-    write_json_lines,
-    write_lines,
-)
-from querator.cli.shared.parameters import ITEM_ID, WholeNumber
-from querator.cli.shared.tables import Column, TableStream
+from querator.cli.shared.listing import ItemListing, limit_option, note_more
+from querator.cli.shared.output import count, note, write_json
+from querator.cli.shared.parameters import ITEM_ID
+from querator.cli.shared.tables import Column
 from querator.cli.shared.texts import instant_text
-from querator.cli.shared.views import peeked_view, preview
+from querator.cli.shared.views import preview
 from querator.client import Client, ItemId
 from querator.client.values import ItemState, PeekedItem
-
-_PIECE_ITEMS = 500
-"""Items that are written at once."""
-
-_limit_option = click.option(
-    "--limit",
-    type=WholeNumber(min=1),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Most items to show.",
-)
 
 
 @click.command()
@@ -47,7 +28,7 @@ _limit_option = click.option(
     type=click.Choice([state.name.lower() for state in ItemState]),
     help="Only items in this state.",
 )
-@_limit_option
+@limit_option
 @stale_option
 @server_options
 @output_option
@@ -64,13 +45,13 @@ def peek(
       querator peek mail --state scheduled --limit 100
     """
     wanted = None if state is None else ItemState[state.upper()]
-    listing = _Listing(_ITEM_COLUMNS, _item_row, as_json=as_json)
+    listing = ItemListing(_ITEM_COLUMNS, _item_row, as_json=as_json)
     shown = listing.show(
         target, lambda client: client.peek(queue, state=wanted, limit=limit, stale=stale)
     )
     if not shown and not as_json:
         note("No such items." if state else "The queue is empty.")
-    _note_more(shown, limit, as_json=as_json)
+    note_more(shown, limit, as_json=as_json)
 
 
 _ITEM_COLUMNS: Final = (
@@ -105,7 +86,7 @@ def dead() -> None:
 
 @dead.command("list", short_help="Show dead letters.")
 @click.argument("queue")
-@_limit_option
+@limit_option
 @server_options
 @output_option
 def list_dead(queue: str, limit: int, target: CommandTarget, as_json: bool) -> None:
@@ -117,11 +98,11 @@ def list_dead(queue: str, limit: int, target: CommandTarget, as_json: bool) -> N
     Example:
       querator dead list mail
     """
-    listing = _Listing(_LETTER_COLUMNS, _letter_row, as_json=as_json)
+    listing = ItemListing(_LETTER_COLUMNS, _letter_row, as_json=as_json)
     shown = listing.show(target, lambda client: client.dead_letters(queue, limit=limit))
     if not shown and not as_json:
         note("No dead letters.")
-    _note_more(shown, limit, as_json=as_json)
+    note_more(shown, limit, as_json=as_json)
 
 
 _LETTER_COLUMNS: Final = (
@@ -182,50 +163,3 @@ def redrive(
     if redriven < wanted:
         which = "It is" if wanted == 1 else f"{wanted - redriven:,} of {wanted:,} are"
         raise Failure(f"{which} not among the dead letters of {queue}: querator dead list {queue}")
-
-
-class _Listing:
-    """Items as a table or as lines of JSON, written while they come."""
-
-    def __init__(
-        self,
-        columns: Sequence[str | Column],
-        row: Callable[[PeekedItem], tuple[object, ...]],
-        *,
-        as_json: bool,
-    ) -> None:
-        self._table = TableStream(columns, width())
-        self._row = row
-        self._as_json = as_json
-
-    def show(
-        self, target: CommandTarget, items: Callable[[Client], AsyncIterator[PeekedItem]]
-    ) -> int:
-        """Shows all items, and returns their number."""
-
-        async def main(client: Client) -> int:
-            shown = 0
-            piece: list[PeekedItem] = []
-            async for item in items(client):
-                piece.append(item)
-                if len(piece) == _PIECE_ITEMS:
-                    self._write(piece)
-                    piece = []
-                shown += 1
-            self._write(piece)
-            return shown
-
-        return target.run(main)
-
-    def _write(self, items: list[PeekedItem]) -> None:
-        if not items:
-            return
-        if self._as_json:
-            write_json_lines(map(peeked_view, items))
-        else:
-            write_lines(self._table.lines(map(self._row, items)))
-
-
-def _note_more(shown: int, limit: int, *, as_json: bool) -> None:
-    if shown == limit and not as_json:
-        note(f"The first {limit:,}; there may be more: --limit.")

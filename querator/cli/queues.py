@@ -1,11 +1,11 @@
 """`querator queue`: create, list, info, update, delete, give-up."""
 
-import sys
 from datetime import timedelta
 from typing import Any
 
 import click
 
+from querator.cli.shared.asking import check_terminal, confirm
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.output import count, note, write_details, write_json, write_table
 from querator.cli.shared.parameters import (
@@ -268,13 +268,9 @@ def delete(name: str, yes: bool, target: CommandTarget, as_json: bool) -> None:
         await client.delete_queue(name)
 
     if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError(
-                "Standard input is not a terminal, so the command cannot ask for confirmation: "
-                "give --yes."
-            )
+        check_terminal()
         items = target.run(ask)
-        click.confirm(f"Delete queue {name} with {items:,} items?", abort=True, err=True)
+        confirm(f"Delete queue {name} with {items:,} items?")
     target.run(main)
     if as_json:
         write_json({"deleted": name})
@@ -308,7 +304,7 @@ def give_up(name: str, dry_run: bool, yes: bool, target: CommandTarget, as_json:
     items = sum(one.items - one.kept for one in found.blocks if one.lost)
     if items and not dry_run:
         if not yes:
-            click.confirm(f"Give up {count(items, 'item')} of {name}?", abort=True, err=True)
+            confirm(f"Give up {count(items, 'item')} of {name}?")
         found = target.run(lambda client: client.give_up_damaged(name))
         if not as_json:
             click.echo(f"Gave up {count(found.items, 'item')} of {name}.")

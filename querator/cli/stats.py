@@ -40,6 +40,7 @@ _EVER = (
     "released",
     "lapsed",
     "expired",
+    "cancelled",
     "dead",
 )
 _KEPT = {"ready", "leased", "produced", "completed"}

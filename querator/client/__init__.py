@@ -9,6 +9,7 @@ not belong here (`querator.wire`). See docs/sdk.md.
     producing     the producer: batches, its stream, unanswered requests
     consuming     the consumer: lease streams, leases, settling
     readers       readers: named batches that can be read again
+    schedules     scheduled items: list, count, move, run and cancel them
     transactions  staged batches: list and abort
     admin         calls about queues: create, list, update, delete, peek
     cluster       ClusterAdmin: state of the cluster, calls about nodes
@@ -17,6 +18,7 @@ not belong here (`querator.wire`). See docs/sdk.md.
     faults        why no connection to an address is made
     items         encoding and decoding of items
     options       keyword options as types
+    pages         lists of items that come page by page
     outcomes      what a handler may raise: Retry, Reject
     results       conversion of protocol answers to the SDK's values
     checks        range checks of options
@@ -36,6 +38,12 @@ if TYPE_CHECKING:
     from querator.client.consuming.leases import LeasedBatch, LeasedItem
     from querator.client.outcomes import Reject, Retry, UndecodablePayload
     from querator.client.producing.producer import Producer
+    from querator.client.schedules import (
+        Rescheduled,
+        ScheduledBucket,
+        ScheduleDensity,
+        ScheduledItems,
+    )
     from querator.client.sync.client import (
         SyncClient,
         SyncConsumer,
@@ -43,6 +51,7 @@ if TYPE_CHECKING:
         SyncLeasedItem,
         SyncProducer,
     )
+    from querator.client.sync.schedules import SyncScheduledItems
     from querator.client.values import (
         DamagedBlock,
         DeadLetter,
@@ -89,13 +98,18 @@ __all__ = [
     "QueueInfo",
     "QueueStats",
     "Reject",
+    "Rescheduled",
     "Retry",
+    "ScheduleDensity",
+    "ScheduledBucket",
+    "ScheduledItems",
     "SettleOutcome",
     "SyncClient",
     "SyncConsumer",
     "SyncLeasedBatch",
     "SyncLeasedItem",
     "SyncProducer",
+    "SyncScheduledItems",
     "Tls",
     "TlsError",
     "UndecodablePayload",
@@ -108,12 +122,17 @@ _HOMES = {
     "LeasedItem": "client.consuming.leases",
     "Producer": "client.producing.producer",
     "Reject": "client.outcomes",
+    "Rescheduled": "client.schedules",
     "Retry": "client.outcomes",
+    "ScheduledBucket": "client.schedules",
+    "ScheduleDensity": "client.schedules",
+    "ScheduledItems": "client.schedules",
     "SyncClient": "client.sync.client",
     "SyncConsumer": "client.sync.client",
     "SyncLeasedBatch": "client.sync.client",
     "SyncLeasedItem": "client.sync.client",
     "SyncProducer": "client.sync.client",
+    "SyncScheduledItems": "client.sync.schedules",
     "Tls": "wire.tls",
     "TlsError": "wire.tls",
     "UndecodablePayload": "client.outcomes",

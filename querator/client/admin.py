@@ -1,12 +1,12 @@
 """Calls about queues: create, list, update, delete, inspect and repair."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueExists, QueueNotFound
 from querator.client.items import duration
-from querator.client.results import peeked_item, queue_info, queue_stats
-from querator.client.transport.channel import Connection
+from querator.client.pages import item_pages
+from querator.client.results import queue_info, queue_stats
 from querator.client.transport.nodes import Nodes
 from querator.client.values import (
     DamagedBlock,
@@ -127,33 +127,17 @@ class Admin:
         request = pb.PeekItemsRequest(namespace=self._namespace, queue=name, stale=stale)
         if state is not None:
             request.state = items_pb2.ItemState.ValueType(state)
-        async for item in self._pages(lambda node: node.admin.PeekItems, request, limit):
+        async for item in item_pages(
+            self._nodes, lambda node: node.admin.PeekItems, request, limit=limit
+        ):
             yield item
 
     async def dead_letters(self, name: str, *, limit: int | None) -> AsyncIterator[PeekedItem]:
         request = pb.ListDeadLettersRequest(namespace=self._namespace, queue=name)
-        async for item in self._pages(lambda node: node.admin.ListDeadLetters, request, limit):
+        async for item in item_pages(
+            self._nodes, lambda node: node.admin.ListDeadLetters, request, limit=limit
+        ):
             yield item
-
-    async def _pages(
-        self,
-        method: Callable[[Connection], Any],
-        request: pb.PeekItemsRequest | pb.ListDeadLettersRequest,
-        limit: int | None,
-    ) -> AsyncIterator[PeekedItem]:
-        missing = limit
-        while missing is None or missing > 0:
-            request.page_size = min(missing or limits.PAGE_ITEMS_DEFAULT, limits.PAGE_ITEMS_MAX)
-            response = await self._nodes.call(
-                lambda node, left: method(node)(request, timeout=left), changes=False
-            )
-            for item in response.items:
-                yield peeked_item(item)
-            if not response.next_page_token:
-                return
-            request.page_token = response.next_page_token
-            if missing is not None:
-                missing -= len(response.items)
 
     async def redrive(self, name: str, item_ids: Iterable[ItemId | str]) -> int:
         request = pb.RedriveDeadLettersRequest(

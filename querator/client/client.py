@@ -27,6 +27,7 @@ from querator.client.producing.producer import Producer
 from querator.client.producing.window import ProducerIdentity, produce_unknown
 from querator.client.readers import Readers
 from querator.client.results import lease_lost, produced_runs
+from querator.client.schedules import ScheduledItems
 from querator.client.transactions import Aborted, StagedBatches, Transactions
 from querator.client.transport.nodes import ATTEMPT_SECONDS, Nodes
 from querator.client.typed import check_like, typed
@@ -300,6 +301,13 @@ class Client:
         items again.
         """
         return Readers(self._nodes(), self.namespace)
+
+    @property
+    def schedules(self) -> ScheduledItems:
+        """Calls about scheduled items: list and count them by due time, move, run and cancel
+        them.
+        """
+        return ScheduledItems(self._nodes(), self.namespace)
 
     # Single calls.
 

@@ -235,10 +235,13 @@ def decode_dead_letter(message: items_pb2.DeadLetter) -> values.DeadLetter:
     )
 
 
-def timestamp(value: datetime) -> Timestamp:
-    """Raises ValueError for a naive datetime: its instant would depend on the machine."""
+def timestamp(value: datetime, *, name: str = "") -> Timestamp:
+    """Raises ValueError for a naive datetime: its instant would depend on the machine. `name`: that
+    of the argument.
+    """
     if value.tzinfo is None:
-        raise ValueError(f"{value!r} needs a time zone: datetime(..., tzinfo=UTC)")
+        subject = f"{name} is {value!r}; it" if name else repr(value)
+        raise ValueError(f"{subject} needs a time zone: datetime(..., tzinfo=UTC)")
     message = Timestamp()
     message.FromDatetime(value)
     return message

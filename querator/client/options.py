@@ -1,10 +1,10 @@
 """Keyword options that calls of `SyncClient` pass on to the async client, as types.
 
-They are those of `Client.create_queue`, `Client.producer` and `Client.consumer`, whose docstrings
-say what each means. A test compares them.
+They are those of `Client.create_queue`, `Client.producer`, `Client.consumer` and
+`Client.schedules`, whose docstrings say what each means. A test compares them.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TypedDict
 
 
@@ -40,3 +40,33 @@ class ConsumerOptions(TypedDict, total=False):
     auto_extend: bool
     release_on_disconnect: bool
     idle_timeout: timedelta | None
+
+
+class ListOptions(TypedDict, total=False):
+    """Options of `ScheduledItems.list`."""
+
+    due_from: datetime | None
+    due_until: datetime | None
+    kind: str
+    limit: int | None
+    stale: bool
+
+
+class CountOptions(TypedDict, total=False):
+    """Options of `ScheduledItems.count`."""
+
+    due_from: datetime | None
+    due_until: datetime | None
+    kind: str
+    interval: timedelta
+    stale: bool
+
+
+class ChangeOptions(TypedDict, total=False):
+    """Options of `ScheduledItems.move`, `run_now` and `cancel`, without `to`."""
+
+    due_from: datetime | None
+    due_until: datetime | None
+    kind: str
+    all_items: bool
+    dry_run: bool

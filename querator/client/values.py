@@ -311,7 +311,7 @@ class PartitionStats(msgspec.Struct, frozen=True):
     partition): sequence of the oldest stored item, 0 if there is none; `head_seq` (of one
     partition): the last assigned sequence. `damaged`: items that are not delivered, because their
     payload is damaged on the leader's node; the other counts include them. `dropped` includes the
-    `given_up` items.
+    `given_up` items. `cancelled`: scheduled items that were cancelled.
     """
 
     partition: int
@@ -348,6 +348,7 @@ class PartitionStats(msgspec.Struct, frozen=True):
     head_seq: int = 0
     damaged: int = 0
     given_up: int = 0
+    cancelled: int = 0
 
 
 class QueueStats(msgspec.Struct, frozen=True):

@@ -1,8 +1,8 @@
 """A program whose types a user checks with `mypy --strict`; it is not run."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from datetime import timedelta
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import assert_type
 
 import querator
@@ -41,9 +41,13 @@ async def main() -> None:
         assert_type(info.created, bool)
         await client.produce("mail", Item(b"hello", kind="greeting"))
         assert_type(client.peek("mail"), AsyncIterator[PeekedItem])
+        assert_type(client.schedules.list("mail", kind="greeting"), AsyncIterator[PeekedItem])
+        assert_type((await client.schedules.cancel("mail", all_items=True)).changed, int)
         async with client.consumer("mail", prefetch_items=10) as consumer:
             await consumer.run(work)
     with SyncClient("127.0.0.1:4470", tls=Tls.from_files(ca="ca.pem")) as sync:
+        assert_type(sync.schedules.list("mail", limit=5), Iterator[PeekedItem])
+        assert_type(sync.schedules.move("mail", ["0-1"], to=datetime.now(UTC)).changed, int)
         with sync.consumer("mail") as items:
             items.run(tidy)
 

@@ -14,6 +14,13 @@ from tests.integration.page_programs import DOCS, PageBlock, PageReader
 EXAMPLES = DOCS / "examples"
 OUTPUTS = {
     "hello.py": ["b'hello'"],
+    "reminders.py": [
+        "due: ann, ben, cem, dia",
+        "moved: ben, cem, dia, ann",
+        "would cancel: 2",
+        "now: dia",
+        "left: [1]",
+    ],
     "coming/celery_tasks.py": ["1 + 2 = 3", "3 + 4 = 7"],
     "coming/sqs_loop.py": ["resize 17 1"],
     "coming/rabbitmq_consumer.py": ["done: fine", "done: busy", "dead: broken because broken"],

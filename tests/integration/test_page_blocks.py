@@ -27,7 +27,7 @@ BLOCKS = [
 PRELUDE = """\
 import asyncio
 import signal
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import querator
 from querator import Client, Item, SyncClient

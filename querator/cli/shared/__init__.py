@@ -2,12 +2,14 @@
 command's own module, or here if it is about input and output.
 
     connection      options of the server, and the client of a command
+    asking          the question before a change
     cells           widths of texts in a terminal
     failures        exit codes, and errors as one line
     feed            values of a blocking iterator, for the event loop
     help            help texts that fit a narrow terminal
     item_command    the shell command of `consume`, run for one item
     item_printer    items that `consume` prints
+    listing         lists of items that are written while their pages come
     output          tables, JSON and notes
     parameters      durations, instants, numbers, ids and attributes as click types
     sources         input of `produce`: files, lines, JSON lines, CSV

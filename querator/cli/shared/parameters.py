@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from querator.client import clock
 from querator.client.values import ItemId
 from querator.model import limits
 from querator.model.errors import QueratorError
@@ -162,6 +163,31 @@ class InstantType(click.ParamType[datetime]):
             self.fail(str(error), param, ctx)
 
 
+class MomentType(click.ParamType[datetime]):
+    """An instant, or a duration from now with a plus sign: `+1h30m`."""
+
+    name = "when"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            if value.startswith("+"):
+                return clock.now() + parse_duration(value[1:])
+            return parse_instant(value)
+        except OverflowError:
+            self.fail(f"{value!r} is too far ahead.", param, ctx)
+        except ValueError:
+            self.fail(
+                f"{value!r} is no instant and no duration from now; write for example "
+                "2026-01-31T08:00:00Z, or +1h30m.",
+                param,
+                ctx,
+            )
+
+
 class ItemIdType(click.ParamType[ItemId]):
     name = "item"
 
@@ -215,5 +241,6 @@ EXPIRE_TIMEOUT = DurationType(most_ms=limits.EXPIRE_TIMEOUT_MS_MAX)
 WAIT = DurationType(most_ms=limits.REQUEST_TIMEOUT_MS_MAX)
 DELAY = DurationType(most_ms=limits.SCHEDULE_AHEAD_MS_MAX)
 INSTANT = InstantType()
+MOMENT = MomentType()
 ITEM_ID = ItemIdType()
 ATTRIBUTE = AttributeType()

@@ -12,8 +12,13 @@ from querator.cli.shared.parameters import format_duration, format_limit, is_giv
 from querator.model.errors import QueratorError
 
 _AMOUNT: Final = re.compile(r"(\d+)(?: (.+))?")
-_PLACE: Final = re.compile(r"\b(?:settings|items\[\d+\])\.")
-_OTHER_NAMES: Final = {"enqueue_at": ("delay",), "retry_at": ("delay",), "node": ("name",)}
+_PLACE: Final = re.compile(r"\b(?:settings|filter|items\[\d+\])\.")
+_OTHER_NAMES: Final = {
+    "due_at": ("to",),
+    "enqueue_at": ("delay",),
+    "node": ("name",),
+    "retry_at": ("delay",),
+}
 """Field → further parameters that set it."""
 
 

@@ -32,6 +32,7 @@ from querator.client.producing.producer import Producer
 from querator.client.sync.handler_threads import HandlerThreads
 from querator.client.sync.leases import Runner, SyncLeasedBatch, SyncLeasedItem
 from querator.client.sync.loop_thread import LoopThread, iterate, listed
+from querator.client.sync.schedules import SyncScheduledItems
 from querator.client.transactions import Aborted, StagedBatches
 from querator.client.typed import wrong_type
 from querator.client.values import (
@@ -351,6 +352,11 @@ class SyncClient:
     def abort_batch(self, name: str, producer: str, batch: int) -> Aborted:
         """Drops the staged items of a batch, unless it is committed."""
         return self._runner.run(self._client.abort_batch(name, producer, batch))
+
+    @property
+    def schedules(self) -> SyncScheduledItems:
+        """Calls about scheduled items. See `Client.schedules`."""
+        return SyncScheduledItems(self._runner, self._client)
 
     def produce(self, queue: str, *items: AnyItem) -> ProducedItems:
         """Stores items with one request; returns when all are durable. See `Client.produce`."""

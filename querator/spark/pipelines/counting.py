@@ -40,6 +40,7 @@ _EVER: Final = (
     "released",
     "lapsed",
     "expired",
+    "cancelled",
     "dead",
     "dropped",
     "moved_in",

@@ -2,9 +2,11 @@
 
 import io
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -15,7 +17,10 @@ from grpc_status import rpc_status  # type: ignore[import-untyped]
 
 from querator.cli import querator
 from querator.model.errors import QueratorError
+from querator.v1 import admin_service_pb2 as pb
 from querator.wire.errors import error_status
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Answer = Message | QueratorError | Callable[[bytes], Message | QueratorError]
 
@@ -41,6 +46,41 @@ class ScriptedCluster(grpc.GenericRpcHandler):
         if isinstance(answer, QueratorError):
             context.abort_with_status(rpc_status.to_status(error_status(answer, request_id="")))
         return answer.SerializeToString()
+
+
+def scripted_counts(
+    due: Mapping[datetime, int], *, first: datetime | None = None
+) -> Callable[[bytes], Message]:
+    """The answers to CountScheduledItems of a queue. `due`: number of items by due time. `first`:
+    the due time of an earlier item of another kind.
+    """
+
+    def answer(data: bytes) -> pb.CountScheduledItemsResponse:
+        request = pb.CountScheduledItemsRequest.FromString(data)
+        interval = request.interval.ToTimedelta()
+        begin = first or min(due, default=_EPOCH)
+        begin = _EPOCH + (begin - _EPOCH) // interval * interval
+        if request.HasField("due_from"):
+            begin = request.due_from.ToDatetime(UTC)
+        end = begin + 1_000 * interval
+        if request.HasField("due_until"):
+            assert request.due_until.ToDatetime(UTC) <= end, "more than 1,000 intervals"
+            end = request.due_until.ToDatetime(UTC)
+        response = pb.CountScheduledItemsResponse()
+        buckets: Counter[datetime] = Counter()
+        for at, items in due.items():
+            if at < begin:
+                response.before += items
+            elif at >= end:
+                response.after += items
+            else:
+                response.total += items
+                buckets[begin + (at - begin) // interval * interval] += items
+        for starts_at, items in sorted(buckets.items()):
+            response.buckets.add(items=items).starts_at.FromDatetime(starts_at)
+        return response
+
+    return answer
 
 
 @contextmanager

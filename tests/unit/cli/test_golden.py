@@ -25,7 +25,12 @@ from querator.v1 import (
     reader_service_pb2,
     transaction_service_pb2,
 )
-from tests.unit.cli.scripted_cluster import ScriptedCluster, on_terminal, scripted_cluster
+from tests.unit.cli.scripted_cluster import (
+    ScriptedCluster,
+    on_terminal,
+    scripted_cluster,
+    scripted_counts,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITE = os.environ.get("GOLDEN") == "write"
@@ -43,7 +48,7 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 
 HELPS = {"-".join(("help", *path)): path for path in commands(querator)}
-NARROW_HELPS = ("help", "help-queue-create", "help-dead", "help-produce")
+NARROW_HELPS = ("help", "help-queue-create", "help-dead", "help-produce", "help-schedule")
 TABLES = {
     "queue-create": ("queue", "create", "mail"),
     "queue-info": ("queue", "info", "mail"),
@@ -52,6 +57,19 @@ TABLES = {
     "stats-partitions": ("stats", "mail", "--partitions"),
     "peek": ("peek", "mail"),
     "dead-list": ("dead", "list", "mail"),
+    "schedule-list": ("schedule", "list", "mail"),
+    "schedule-count": ("schedule", "count", "mail"),
+    "schedule-count-range": (
+        "schedule",
+        "count",
+        "mail",
+        "--interval",
+        "10m",
+        "--from",
+        "2030-01-31T12:30:00Z",
+        "--until",
+        "2030-01-31T15:30:00Z",
+    ),
     "lease": ("lease", "mail"),
     "extend": ("extend", "mail", "1.0.2a", "--lease-timeout", "10m"),
     "txn-list": ("txn", "list", "mail"),
@@ -75,6 +93,8 @@ def cluster() -> Iterator[ScriptedCluster]:
             "GetQueueStats": _stats,
             "PeekItems": admin_service_pb2.PeekItemsResponse(items=ITEMS),
             "ListDeadLetters": admin_service_pb2.ListDeadLettersResponse(items=LETTERS),
+            "ListScheduledItems": admin_service_pb2.ListScheduledItemsResponse(items=WAITING),
+            "CountScheduledItems": scripted_counts(DUE),
             "Lease": queue_service_pb2.LeaseResponse(batches=[BATCH], durable=True),
             "Extend": queue_service_pb2.ExtendResponse(outcomes=[EXTENDED]),
             "ListTxns": _staged(),
@@ -201,6 +221,36 @@ ITEMS = [
         item=items_pb2.Item(payload=b"\xff\x00" * 500, kind="image"),
     ),
 ]
+WAITING = [
+    ITEMS[1],
+    admin_service_pb2.PeekedItem(
+        partition=0,
+        seq=12,
+        state=items_pb2.ITEM_STATE_SCHEDULED,
+        produced_at=NOON,
+        due_at=at("2026-02-01T08:00:00Z"),
+        item=items_pb2.Item(
+            payload=b'{"to": "ann@example.org", "subject": "Your order is on its way"}',
+            kind="reminder",
+            reference="order-4711",
+        ),
+    ),
+]
+DUE = {
+    datetime(2030, 1, 31, 12, tzinfo=UTC) + timedelta(minutes=minutes): items
+    for minutes, items in (
+        (3, 40),
+        (12, 1_250),
+        (20, 804),
+        (31, 90),
+        (45, 7),
+        (60, 512),
+        (61, 600),
+        (64, 1),
+        (200, 35),
+        (215, 3),
+    )
+}
 LETTER = items_pb2.DeadLetter(
     origin_queue="mail",
     origin_partition=0,

@@ -1,24 +1,36 @@
 """Options that `SyncClient` passes on are those of the async client."""
 
 import inspect
-from typing import get_type_hints
+from collections.abc import Callable
+from typing import Any, get_type_hints
 
 import pytest
 
 from querator import Client
-from querator.client.options import ConsumerOptions, ProducerOptions, QueueOptions
+from querator.client import ScheduledItems
+from querator.client.options import (
+    ChangeOptions,
+    ConsumerOptions,
+    CountOptions,
+    ListOptions,
+    ProducerOptions,
+    QueueOptions,
+)
 
 
 @pytest.mark.parametrize(
-    ("call", "options"),
+    ("method", "options"),
     [
-        ("create_queue", QueueOptions),
-        ("producer", ProducerOptions),
-        ("consumer", ConsumerOptions),
+        (Client.create_queue, QueueOptions),
+        (Client.producer, ProducerOptions),
+        (Client.consumer, ConsumerOptions),
+        (ScheduledItems.list, ListOptions),
+        (ScheduledItems.count, CountOptions),
+        (ScheduledItems.run_now, ChangeOptions),
+        (ScheduledItems.cancel, ChangeOptions),
     ],
 )
-def test_names_and_types_are_the_same(call: str, options: type):
-    method = getattr(Client, call)
+def test_names_and_types_are_the_same(method: Callable[..., Any], options: type):
     types = get_type_hints(method)
     keywords = {
         name: types[name]

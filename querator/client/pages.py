@@ -1,0 +1,34 @@
+"""Lists of items that come page by page."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from querator.client.results import peeked_item
+from querator.client.transport.channel import Connection
+from querator.client.transport.nodes import Nodes
+from querator.client.values import PeekedItem
+from querator.model import limits
+from querator.v1 import admin_service_pb2 as pb
+
+
+async def item_pages(
+    nodes: Nodes,
+    method: Callable[[Connection], Any],
+    request: pb.PeekItemsRequest | pb.ListDeadLettersRequest | pb.ListScheduledItemsRequest,
+    *,
+    limit: int | None,
+) -> AsyncIterator[PeekedItem]:
+    """Yields the items of all pages, at most `limit`. `method`: the call for a page."""
+    missing = limit
+    while missing is None or missing > 0:
+        request.page_size = min(missing or limits.PAGE_ITEMS_DEFAULT, limits.PAGE_ITEMS_MAX)
+        response = await nodes.call(
+            lambda node, left: method(node)(request, timeout=left), changes=False
+        )
+        for item in response.items:
+            yield peeked_item(item)
+        if not response.next_page_token:
+            return
+        request.page_token = response.next_page_token
+        if missing is not None:
+            missing -= len(response.items)
