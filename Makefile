@@ -202,7 +202,7 @@ kill9: setup ## one node is killed KILLS (50) times under load, and loses nothin
 
 .PHONY: clients
 clients: setup ## tests/clients: the clients in each language
-	$(BIN)/pytest tests/clients $(PYTEST)
+	$(BIN)/pytest tests/clients -n 2 $(PYTEST)
 
 .PHONY: spark
 spark: setup $(VENV)/.spark $(VENV)/.demo ## tests/spark: the data source on real PySpark (needs Java 17)
@@ -213,7 +213,7 @@ spark: setup $(VENV)/.spark $(VENV)/.demo ## tests/spark: the data source on rea
 powerloss: RUNS ?= 20
 powerloss: SEED ?= 1
 powerloss: setup ## tests/powerloss: disks that forget what was not synced (RUNS=20 SEED=1)
-	POWERLOSS_RUNS=$(RUNS) POWERLOSS_SEED=$(SEED) $(BIN)/pytest tests/powerloss $(PYTEST)
+	POWERLOSS_RUNS=$(RUNS) POWERLOSS_SEED=$(SEED) $(BIN)/pytest tests/powerloss -n 2 $(PYTEST)
 
 # The last line is the summary; what failed is kept, with the command that checks it again.
 .PHONY: chaos
@@ -247,18 +247,18 @@ stalls: TIMES ?= 5
 stalls: setup ## leaders that hang or are cut off: how long nothing is acknowledged (TIMES=5)
 	$(PY) -m tests.stalls --times $(TIMES)
 
-# The simulation only computes; the others wait much of the time.
+# The simulation only computes; the others wait much of the time, so two of them run at a time.
 .PHONY: test
 test: export RUNS ?= 1
-test: unit $(VENV)/.demo $(VENV)/.docs $(VENV)/.spark ## every tier
-	scripts/side-by-side simulation integration clients spark powerloss
+test: setup $(VENV)/.demo $(VENV)/.docs $(VENV)/.spark ## every tier
+	scripts/side-by-side simulation spark clients powerloss -- unit integration
 
 .PHONY: check
 check: lint type layers prose unit ## what to run before each commit; under a minute
 
 .PHONY: ci
 ci: export CI := true
-ci: check proto-check docs test ## everything; a skipped test must be listed in tests/skips.toml
+ci: lint type layers prose proto-check docs test ## everything; a skipped test must be listed in tests/skips.toml
 
 # --- release -----------------------------------------------------------------
 

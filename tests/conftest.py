@@ -1,5 +1,6 @@
 """Shared by all tiers of tests: Hypothesis profiles, skip report, no blocking on the loop."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -31,6 +32,14 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded for the tests lives as long as they do. Frozen, it is in no collection of
+    garbage: these took an eighth of the processor time of the unit tests.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -5,6 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from querator import Client, Node
+from tests.ports import keep_to_part
+
+keep_to_part("clients")
 
 
 @pytest.fixture

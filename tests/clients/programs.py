@@ -5,6 +5,7 @@ contains the proto files. The copies are kept in `build/clients`, one for each s
 so that only the first run has to build.
 """
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -48,7 +49,12 @@ def made(name: str) -> Path:
             pytest.skip(f"{tool} is not installed")
     builds = ROOT / "build" / "clients"
     builds.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=builds, prefix=f"{name}-") as scratch:
+    with (
+        (builds / f"{name}-lock").open("wb") as lock,
+        tempfile.TemporaryDirectory(dir=builds, prefix=f"{name}-") as scratch,
+    ):
+        # The first of several workers builds, and the others wait.
+        fcntl.flock(lock, fcntl.LOCK_EX)
         fresh = Path(scratch) / name
         shutil.copytree(HERE / name, fresh, ignore=_LEFT_OUT)
         shutil.copytree(PROTOS, fresh / "proto")

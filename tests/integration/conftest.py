@@ -1,6 +1,4 @@
-"""Fixtures: the content of cluster/image's image, built once for all tests that run it; and ports
-that do not collide between two workers.
-"""
+"""Fixtures: the content of cluster/image's image, built once for all tests that run it."""
 
 import fcntl
 import os
@@ -11,16 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from querator.cli.demo import local_nodes
 from tests.integration.pods import need_namespaces
 from tests.kustomize import ROOT
+from tests.ports import keep_to_part
 
-WORKERS = 2
-_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
-_least, _most = vars(local_nodes)["_PORTS"]
-_share = (_most - _least) // WORKERS
-# A port is free when it is searched for, and its node takes it a moment later.
-vars(local_nodes)["_PORTS"] = (_least + _worker * _share, _least + (_worker + 1) * _share - 1)
+keep_to_part("integration")
 
 _OF_THE_NETWORK = ("HOME", "LANG", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
 

@@ -21,7 +21,7 @@ from querator.client.values import PartitionStats
 QUEUE = "mail"
 PARTITIONS = 6
 BATCH = 10
-PAUSE_S = 0.02
+PAUSE_S = 0.05
 REQUEST_TIMEOUT = timedelta(seconds=20)
 """A user that must wait longer sees an error. gRPC by itself would keep a node's old address for 30
 s.

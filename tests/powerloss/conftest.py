@@ -1,10 +1,15 @@
 import sys
+from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 
 from tests import preload
+from tests.ports import keep_to_part
 from tests.powerloss.nodes import Totals
+
+keep_to_part("powerloss")
 
 
 @pytest.fixture(scope="session")
@@ -18,18 +23,26 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return preload.build(source, tmp_path_factory.mktemp("shim"))
 
 
-TOTALS = pytest.StashKey[Totals]()
+TOTALS = "totals"
+"""Name of a test's property with its totals, from any worker."""
 
 
-@pytest.fixture(scope="session")
-def totals(request: pytest.FixtureRequest) -> Totals:
-    """Totals of the power losses of real nodes, printed at the end."""
-    return request.config.stash.setdefault(TOTALS, Totals())
+@pytest.fixture
+def totals(request: pytest.FixtureRequest) -> Iterator[Totals]:
+    """Totals of a test's power losses. Those of all tests are printed at the end."""
+    found = Totals()
+    yield found
+    request.node.user_properties.append((TOTALS, astuple(found)))
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    totals = config.stash.get(TOTALS, None)
-    if totals is not None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # Every report of a test has the test's properties; the one of the teardown is in no category.
+    counts = [
+        counted
+        for report in terminalreporter.getreports("")
+        for name, counted in getattr(report, "user_properties", ())
+        if name == TOTALS and report.when == "teardown"
+    ]
+    if counts:
+        totals = Totals(*map(sum, zip(*counts, strict=True)))
         terminalreporter.write_line(f"power losses of nodes: {totals}")

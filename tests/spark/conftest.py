@@ -26,6 +26,9 @@ from querator.spark.pipelines.session import (
     worker_python,
 )
 from tests.integration.process_cluster import ProcessCluster
+from tests.ports import keep_to_part
+
+keep_to_part("spark")
 
 T = TypeVar("T")
 WITHOUT_SESSION = (

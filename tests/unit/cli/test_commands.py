@@ -285,15 +285,40 @@ def test_the_list_of_commands_loads_none_of_them() -> None:
     ]  # fmt: skip
 
 
-def test_serve_is_loaded_without_libraries_that_it_does_not_use() -> None:
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        ("serve", ["querator.client", "starlette", "uvicorn", "prometheus_client"]),
+        ("verify", ["starlette", "structlog", "uvicorn", "querator.service"]),
+        ("demo", []),
+    ],
+)
+def test_servers_are_loaded_without_libraries_that_they_do_not_use(
+    command: str, more: list[str]
+) -> None:
     program = (
         "import gc, sys\n"
         "from querator.cli import querator\n"
-        "unused = {'rich', 'cryptography'}\n"
-        "querator.get_command(None, 'serve')\n"
+        f"unused = {{'rich', 'cryptography', *{more}}}\n"
+        f"querator.get_command(None, '{command}')\n"
         "print(sorted(unused & set(sys.modules)), gc.isenabled())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == ["[] True"]
+
+
+@pytest.mark.parametrize("command", [["serve"], ["stats"], ["spark", "ingest"]], ids=" ".join)
+def test_what_is_loaded_for_a_command_is_in_no_collection(command: list[str]) -> None:
+    program = (
+        "import gc, sys\n"
+        "from querator.cli import main\n"
+        f"sys.argv = ['querator', *{command}, '--help']\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print(len(gc.get_objects()) < gc.get_freeze_count(), gc.isenabled())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["True True"]
