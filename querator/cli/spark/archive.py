@@ -87,4 +87,5 @@ def archive(
 
         return pipelines.archive(spark, settings, control)
 
-    engine.run(settings.source, run, continuous=continuous)
+    engine.queues(reads=[settings.source])
+    engine.run(run, continuous=continuous)

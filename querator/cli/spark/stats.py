@@ -61,8 +61,9 @@ def stats(
             StatsSettings(at.queue(queue), sizes=not no_sizes, min_tasks=min_tasks)
             for queue in queues
         ]
+    engine.queues(reads=[each.source for each in settings])
     scans: list[QueueScan] = []
-    with engine.session(settings[0].source) as spark:
+    with engine.session() as spark:
         from querator.spark import pipelines
 
         for each in settings:

@@ -21,11 +21,13 @@ docs/spark.md. Pipelines read the files of checkpoints, so they need a session i
 
     archiving        `archive`: a queue into Parquet files
     books            counts of the queues themselves
+    conditions       errors of Spark in the words of the pipelines
     copying          `copy`: a queue into another queue
     counting         `stats`: a scan of a queue, counted by Spark
     counting_page    the page of `stats`
     failures         failures of runs, as one line with a remedy
     files            files and paths of pipelines
+    formats          whether a file fits its format, by its first bytes
     following        runs of streaming queries to their end
     ingesting        `ingest`: files into a queue
     mapping          columns of files as columns of items
