@@ -4,6 +4,7 @@ Spark hands over names in lower case. An unknown option is an error: Spark would
 """
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -65,6 +66,10 @@ MIN_PARTITIONS_MAX: Final = 10_000
 _YEAR_10000_US: Final = 253_402_300_800_000_000
 """The end of the range of the protocol's instants."""
 BATCH_REPLAYS_MAX: Final = 1_000
+_LISTS: Final = ("endpoint", "states", "kinds")
+"""Options with several values."""
+_LIST: Final = re.compile(r"""[\[({]['"].*['"],?[\])}]""", re.DOTALL)
+"""A list, tuple or set of texts, as Python writes it."""
 _BY_LOWER: Final = {name.lower(): name for name in NAMES}
 _TRUTH: Final = {"true": True, "false": False}
 _STATES: Final = {state.name.lower(): state for state in ItemState}
@@ -224,8 +229,20 @@ def named(given: Mapping[str, str]) -> dict[str, str]:
             meant = " or ".join(_BY_LOWER[each] for each in near)
             way_out = f"did you mean {meant}?" if meant else f"there are {', '.join(NAMES)}"
             raise OptionError(f"querator has no option {key!r}: {way_out}")
-        options[name] = value.strip()
+        options[name] = _one_text(name, value.strip())
     return options
+
+
+def _one_text(name: str, value: str) -> str:
+    """Spark makes a text of whatever a program gives. Raises OptionError for the text of a list."""
+    if _LIST.fullmatch(value) is None:
+        return value
+    texts = re.findall(r"""['"]([^'"]*)['"]""", value)
+    if name in _LISTS:
+        way_out = f'give one text with commas between, "{",".join(texts)}"'
+    else:
+        way_out = "give one text"
+    raise OptionError(f"option {name} is {value}, a list: {way_out}")
 
 
 def required(options: Mapping[str, str], name: str, what: str) -> str:
@@ -236,7 +253,12 @@ def required(options: Mapping[str, str], name: str, what: str) -> str:
 
 
 def _queue(options: Mapping[str, str]) -> str:
-    return required(options, "queue", "the name of the queue")
+    queue = required(options, "queue", "the name of the queue")
+    if "," in queue:
+        raise OptionError(
+            f"option queue is {queue!r}: give one queue, and combine several frames by union"
+        )
+    return queue
 
 
 def _check_use(options: Mapping[str, str], others: Sequence[str], whose: str, instead: str) -> None:
@@ -283,7 +305,8 @@ def number(
     except ValueError:
         number = -1
     if not least <= number <= most:
-        span = f"a number from {least} to {most}{unit and ' ' + unit}"
+        kind = "a number" if unit else "a whole number"
+        span = f"{kind} from {least} to {most}{unit and ' ' + unit}"
         raise OptionError(f"option {name} is {value!r}: give {span}")
     return number
 

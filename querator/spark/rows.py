@@ -196,7 +196,9 @@ def _unknown(name: str) -> str:
 
 def _check_type(name: str, meaning: str, kind: DataType) -> None:
     if not _fits(meaning, kind):
-        raise RowsError(f"column {name} is {kind.simpleString()}: it must be {_wanted(meaning)}")
+        raise RowsError(
+            f"column {name} is {kind.simpleString()}: it must be {_wanted(meaning, name)}"
+        )
 
 
 def _fits(meaning: str, kind: DataType) -> bool:
@@ -220,13 +222,14 @@ def _is_header(kind: DataType) -> bool:
     )
 
 
-def _wanted(meaning: str) -> str:
+def _wanted(meaning: str, name: str) -> str:
     return {
+        "priority": f"string, of {', '.join(_PRIORITIES)}",
         "value": "binary or string",
         "headers": "array<struct<key: string, value: binary>>",
         "enqueue_at": "timestamp",
         "partition": "int",
-    }.get(meaning, "string")
+    }.get(meaning, f"string, as by cast({name} AS string)")
 
 
 def _values(name: str, column: Any, first: int) -> list[bytes]:

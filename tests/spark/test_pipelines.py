@@ -255,6 +255,10 @@ def test_a_queue_is_archived_by_day_and_kind(spark, client, place, tmp_path):
     frame = spark.read.parquet(str(tmp_path / "lake"))
     assert {row["kind"] for row in frame.select("kind").distinct().collect()} == {*kinds}
     assert "date" in frame.columns
+    [path, *_others] = (tmp_path / "lake").rglob("*.parquet")
+    footer = pq.ParquetFile(path).schema_arrow
+    # Not INT96, which other programs read without a zone.
+    assert str(footer.field("timestamp").type) == "timestamp[us, tz=UTC]"
     assert "state" not in frame.columns
 
 

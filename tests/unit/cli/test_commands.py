@@ -75,6 +75,14 @@ ARCHIVE = ["spark", "archive", "q", "/lake", "--reader-id", "lake"]
         (["completion", "csh"], "'csh' is not one of 'bash', 'zsh', 'fish'"),
         (["produce", "q", "x", "--kind-column", "a"], "need --csv"),
         (["produce", "q", "x", "y", "--dedup-key", "k"], "one PAYLOAD"),
+        (
+            ["produce", "q", "x", "--dedup-key", "k", "--dedup-prefix", "p"],
+            "-prefix and --dedup-key",
+        ),
+        (
+            ["produce", "q", "--csv", "f", "--dedup-column", "id", "--dedup-prefix", "p"],
+            "--dedup-prefix and --dedup-column both give the dedup keys: give one.",
+        ),
         (["produce", "q", "x", "--delay", "1s", "--at", "2026-01-31T08:00:00Z"], "not both"),
         (["produce", "q", "x", "--attribute", "novalue"], "name=value"),
         (["retry", "q", "1.0.1", "--dead", "--release"], "one of"),
