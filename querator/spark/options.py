@@ -146,12 +146,14 @@ def check_options(given: Mapping[str, str]) -> None:
 def stream_options(given: Mapping[str, str]) -> StreamOptions:
     """Raises OptionError."""
     options = named(given)
-    _check_use(options, _OF_BROWSE, "spark.read", "filter the stream")
+    _check_use(options, _OF_BROWSE, "spark.read", "in a stream, use where(…) on its columns")
     reader_id = required(
         options, "readerId", "a name for this query, which the queue remembers across restarts"
     )
     if len(reader_id.encode()) > READER_ID_BYTES_MAX:
-        raise OptionError(f"option readerId is {reader_id!r}: {READER_ID_BYTES_MAX} bytes at most")
+        raise OptionError(
+            f"option readerId has {len(reader_id.encode())} bytes: at most {READER_ID_BYTES_MAX}"
+        )
     mismatch = options.get("onCheckpointMismatch", _MISMATCHES[0])
     if mismatch.lower() not in _MISMATCHES:
         raise OptionError(f"option onCheckpointMismatch is {mismatch!r}: give fail or adopt")
@@ -196,7 +198,10 @@ def browse_options(given: Mapping[str, str]) -> BrowseOptions:
         value = options["endingTimestamp"]
         raise OptionError(f"option endingTimestamp is {value!r}: give an instant after 1970 began")
     if starting_us is not None and ending_us is not None and starting_us >= ending_us:
-        raise OptionError("startingTimestamp must be before endingTimestamp")
+        raise OptionError(
+            f"option startingTimestamp is {options['startingTimestamp']!r}: it must be before "
+            f"endingTimestamp, which is {options['endingTimestamp']!r}"
+        )
     return BrowseOptions(
         target=target(options),
         namespace=options.get("namespace", ""),
@@ -264,7 +269,7 @@ def _queue(options: Mapping[str, str]) -> str:
 def _check_use(options: Mapping[str, str], others: Sequence[str], whose: str, instead: str) -> None:
     for name in others:
         if name in options:
-            raise OptionError(f"option {name} is of {whose}: {instead}")
+            raise OptionError(f"option {name} is for {whose} only: {instead}")
 
 
 def target(options: Mapping[str, str]) -> Target:

@@ -19,6 +19,13 @@ def check_path(path: str, master: str) -> None:
         raise click.UsageError(f"PATH: there is no file or directory {place}.")
 
 
+def check_archive(path: str, master: str) -> None:
+    """Raises UsageError if `path`, on this machine, is a file: an archive is a directory."""
+    place = _local(path, master)
+    if place and os.path.isfile(place):
+        raise click.UsageError(f"PATH: {place} is a file; an archive is a directory.")
+
+
 def check_format(path: str, master: str, chosen: str, options: Mapping[str, str]) -> None:
     """Raises UsageError if the first file at `path`, on this machine, is of another format."""
     place = _local(path, master)

@@ -33,6 +33,7 @@ from querator.wire.tls import TlsError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FILE: Final = re.compile(r"\b(ca|cert|key): ")
+_MASTER: Final = re.compile(r"local(\[.+\]|-cluster\[.+\])?$|yarn$|\w+://")
 Run = Callable[[Any, Control], Summary]
 """A pipeline with its settings: takes a session, and returns a summary."""
 
@@ -211,6 +212,15 @@ def _stops(control: Control) -> list[int]:
 # --- options -----------------------------------------------------------------------------------
 
 
+def _check_master(_: click.Context, __: click.Parameter, value: str) -> str:
+    if _MASTER.match(value) is None:
+        raise click.UsageError(
+            f"--master is {value!r}: give local[*], local[N], spark://HOST:PORT, yarn or "
+            "k8s://HOST:PORT."
+        )
+    return value
+
+
 def spark_options(command: _Command) -> _Command:
     """Adds options of the cluster as the argument `at`, which makes a place of a queue's name;
     --master, --conf and --output as `engine`.
@@ -248,6 +258,7 @@ def spark_options(command: _Command) -> _Command:
             default="local[*]",
             show_default=True,
             metavar="URL",
+            callback=_check_master,
             help="Where Spark runs: on this machine, or on a cluster of Spark's.",
         ),
         click.option(

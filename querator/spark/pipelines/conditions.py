@@ -114,6 +114,23 @@ def _no_path(parameters: Parameters) -> str:
     return f"there is nothing at {parameters['path']}"
 
 
+def _no_files(parameters: Parameters) -> str:
+    return f"there are no {parameters['format']} files"
+
+
+def _no_java(_: Parameters) -> str:
+    return (
+        "Java has ended before Spark began. A setting such as spark.driver.memory may be wrong; "
+        "with the setting spark.log.level=WARN Java says why"
+    )
+
+
+def _wrong_setting(parameters: Parameters) -> str:
+    kind = parameters.get("confType", "")
+    must_be = f"it must be {kind}" if kind else parameters.get("confRequirement", "it is wrong")
+    return f"setting {_text(parameters['confName'])} is {parameters['confValue']!r}: {must_be}"
+
+
 def _text(quoted: str) -> str:
     return quoted.strip('"')
 
@@ -143,4 +160,7 @@ _SENTENCES: Final[dict[str, Callable[[Parameters], str]]] = {
     "USER_RAISED_EXCEPTION": _raised,
     "MALFORMED_CSV_RECORD": _csv_record,
     "PATH_NOT_FOUND": _no_path,
+    "UNABLE_TO_INFER_SCHEMA": _no_files,
+    "INVALID_CONF_VALUE": _wrong_setting,
+    "JAVA_GATEWAY_EXITED": _no_java,
 }

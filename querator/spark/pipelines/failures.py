@@ -21,6 +21,7 @@ _THROWN: Final = re.compile(r"^([\w.$]+(?:Exception|Error)): ")
 _CONDITION: Final = re.compile(r"^\[([A-Z0-9_]+(?:\.[A-Z0-9_]+)?)\] (.+)$")
 _SQLSTATE: Final = re.compile(r" SQLSTATE: \w+.*$")
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffd]+")
+_MAGIC: Final = re.compile(r"\. Expected magic number .*$")
 _LINE_MAX: Final = 600
 """Characters of a message of Spark: some have a whole file in them."""
 _PLACES: Final = ("STREAM_FAILED", "FAILED_EXECUTE_UDF", "TASK_WRITE_FAILED")
@@ -126,7 +127,7 @@ def _line(text: str) -> str:
     if first.endswith(_TRACEBACK):
         raised = next((line for line in lines[1:] if not line[0].isspace()), "")
         first = f"{first.removesuffix(_TRACEBACK)}{raised}"
-    first = _SQLSTATE.sub("", first)
+    first = _MAGIC.sub("", _SQLSTATE.sub("", first))
     while (thrown := _THROWN.match(first)) is not None:
         rest = first[thrown.end() :]
         if " " not in rest:

@@ -163,7 +163,7 @@ class StreamSettings(msgspec.Struct, frozen=True):
         _given("checkpoint", self.checkpoint, "a directory that records the progress")
         if not 0 <= self.every_seconds <= EVERY_SECONDS_MAX:
             raise SettingsError(
-                f"every_seconds is {self.every_seconds:g}: give 0 to {EVERY_SECONDS_MAX:,}"
+                f"every_seconds is {self.every_seconds:,.0f} s: give 0 to {EVERY_SECONDS_MAX:,} s"
             )
         options = place.options(
             readerId=self.reader_id,
@@ -251,6 +251,15 @@ class CopySettings(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Raises OptionError, SettingsError."""
         _check_types(self)
+        source, target = self.source, self.target
+        if (source.endpoint, source.namespace, source.queue) == (
+            target.endpoint,
+            target.namespace,
+            target.queue,
+        ):
+            raise SettingsError(
+                f"source and target are both queue {source.queue}: the copy would never end"
+            )
         self.stream.options(self.source)
 
     @property

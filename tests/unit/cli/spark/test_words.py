@@ -44,6 +44,7 @@ COPY = ("a", "b", "--reader-id", "r", "--checkpoint", "c")
          "files."),
         ("partition 0 did not answer for 60 s (option retryTimeout): items wait",
          "Partition 0 did not answer for 60 s (--request-timeout): items wait."),
+        ("setting spark.x is 'a': it must be int", "--conf spark.x is 'a': it must be int."),
         ("the columns are id, key", "The columns are id, key."),
     ],
 )  # fmt: skip

@@ -74,6 +74,6 @@ def test_one_text_is_no_list_of_reasons_or_kinds(name: str) -> None:
 def test_values_of_the_right_types() -> None:
     archive(partition_by=["kind"], every_seconds=5)
     ingest(options={"mode": "permissive"}, columns=Columns(key="id"))
-    CopySettings(PLACE, PLACE, "copy", "/checkpoint")
+    CopySettings(PLACE, QueuePlace("h:1", "other"), "copy", "/checkpoint")
     ReplaySettings("/lake", PLACE, "/checkpoint", rate=1)
     StatsSettings(PLACE)
