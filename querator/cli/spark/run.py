@@ -118,6 +118,8 @@ def failures() -> Iterator[None]:
     try:
         with explained():
             yield
+    except Failure as error:
+        raise Failure(as_typed(error.message), ExitCode(error.exit_code)) from error.__cause__
     except ImportError as error:
         words = str(error)
         if "querator[" not in words:
