@@ -5,6 +5,7 @@ killed batch has left behind are not read, and a repeated batch is skipped. The 
 therefore counted in the footers of the files that this log names.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -27,6 +28,7 @@ from querator.spark.pipelines.summary import BatchProgress, Control, Count, Stop
 _TAKEN: Final = "items taken, by the queue"
 _MADE: Final = "rows in the archive, by the footers of its files"
 _TIMESTAMP_TYPE: Final = "spark.sql.parquet.outputTimestampType"
+_STARTS: Final = threading.Lock()
 _LOG: Final = "_spark_metadata"
 _COMPACT: Final = ".compact"
 
@@ -88,14 +90,16 @@ def _plain_timestamps(spark: Any) -> Iterator[None]:
     has a setting of its own. Spark's default, INT96, is deprecated in Parquet, and other programs
     read it without a time zone. A query keeps a copy of the settings at its start.
     """
-    if spark.conf.get(_TIMESTAMP_TYPE, None) is not None:
-        yield
-        return
-    spark.conf.set(_TIMESTAMP_TYPE, "TIMESTAMP_MICROS")
-    try:
-        yield
-    finally:
-        spark.conf.unset(_TIMESTAMP_TYPE)
+    # Other archives of the session may start at the same moment, on other threads.
+    with _STARTS:
+        if spark.conf.get(_TIMESTAMP_TYPE, None) is not None:
+            yield
+            return
+        spark.conf.set(_TIMESTAMP_TYPE, "TIMESTAMP_MICROS")
+        try:
+            yield
+        finally:
+            spark.conf.unset(_TIMESTAMP_TYPE)
 
 
 def _partitioned(frame: Any, settings: ArchiveSettings) -> tuple[Any, list[str]]:
