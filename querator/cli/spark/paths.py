@@ -54,8 +54,11 @@ def _first_file(place: str) -> str:
     """The first file that Spark would read; empty if there is none, or only in directories
     below.
     """
-    if not os.path.isdir(place):
+    if os.path.isfile(place):
         return place
+    # To open a pipe would wait for its writer.
+    if not os.path.isdir(place):
+        return ""
     with os.scandir(place) as entries:
         names = [each.name for each in entries if each.is_file() and not is_hidden(each.name)]
     return os.path.join(place, min(names)) if names else ""

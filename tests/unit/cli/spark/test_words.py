@@ -9,11 +9,13 @@ from querator.cli.spark.words import as_typed, sentence
 
 def said(command: str, words: str, *arguments: str) -> str:
     """The words as the command shows them."""
-    group = querator.get_command(click.Context(querator), "spark")
+    root = click.Context(querator, **querator.context_settings)
+    group = querator.get_command(root, "spark")
     assert isinstance(group, click.Group)
-    found = group.get_command(click.Context(group), command)
+    found = group.get_command(root, command)
     assert found is not None
-    with found.make_context(command, list(arguments)):
+    # Commands keep the names of their help option: they come from the root.
+    with found.make_context(command, list(arguments), parent=root):
         return sentence(as_typed(words))
 
 
