@@ -3,7 +3,8 @@ environments outside the tree: `make dist`.
 
     client    the wheel without extras: the commands, and a program against the node below
     server    querator[server]: a node
-    spark     querator[spark]: the data source, found by Spark's own name for it
+    spark     querator[spark]: the data source, found by Spark's own name for it; with Java also
+              a program and the commands `ingest`, `stats` and `archive`, against the node
 
 Prints the packages and the size of each environment, and the time of the client's import.
 `--without NAME` leaves an environment out; the client's program needs the server's.
@@ -40,6 +41,17 @@ with SyncClient(sys.argv[1]) as client:
     [item] = client.lease("dist")
     assert item.payload == b"hello"
     item.complete()
+"""
+SPARK_PROGRAM: Final = """
+import sys
+from pyspark.sql import SparkSession
+from querator.spark import register
+spark = SparkSession.builder.master("local[1]").getOrCreate()
+register(spark)
+source = spark.read.format("querator").option("endpoint", sys.argv[1]).option("queue", "dist-spark")
+[row] = source.load().groupBy("state", "kind").count().collect()
+assert tuple(row) == ("ready", "ann", 1), row
+spark.stop()
 """
 # Spark imports the module wherever it is installed: it must not fail where PySpark is missing.
 WITHOUT_SPARK: Final = """
@@ -163,6 +175,28 @@ def try_client(environment: Environment, server: Environment | None, home: Path)
         run(environment.querator, "stats", "dist", "--address", address, cwd=home)
 
 
+def try_spark(environment: Environment, server: Environment | None, home: Path) -> None:
+    """The data source, and with a node and Java a program and commands as in docs/spark.md."""
+    run(environment.python, "-c", WITH_SPARK, cwd=home)
+    if server is None or shutil.which("java") is None:
+        print("Spark itself is not tried: that needs the node of [server], and Java.")
+        return
+    home = home / "with-spark"
+    home.mkdir()
+    (home / "in.csv").write_text("customer,pieces\nann,3\n")
+    with node(server, home) as address:
+        at = ("--address", address)
+        run(environment.querator, "queue", "create", "dist-spark", *at, cwd=home)
+        pipeline = (environment.querator, "spark")
+        ingest = ("ingest", "in.csv", "dist-spark", "--format", "csv", "--kind", "customer")
+        run(*pipeline, *ingest, *at, cwd=home)
+        run(environment.python, "-c", SPARK_PROGRAM, address, cwd=home)
+        run(*pipeline, "stats", "dist-spark", "--html", "report.html", *at, cwd=home)
+        run(*pipeline, "archive", "dist-spark", "lake", "--reader-id", "lake", *at, cwd=home)
+        if not list(home.glob("lake/date=*/kind=ann/*.parquet")):
+            raise SystemExit("querator spark archive has written no file")
+
+
 def import_seconds(environment: Environment, home: Path) -> tuple[float, float]:
     """Medians of the import of the client in new processes: by the clock, and of the CPU."""
     runs = [run(environment.python, "-c", IMPORT, cwd=home).split() for _ in range(IMPORT_RUNS)]
@@ -198,7 +232,7 @@ def main(arguments: Sequence[str]) -> None:
         made = {name: install(name, wheel, home) for name in LOCKS if name not in without}
         try_client(made["client"], made.get("server"), home)
         if "spark" in made:
-            run(made["spark"].python, "-c", WITH_SPARK, cwd=home)
+            try_spark(made["spark"], made.get("server"), home)
         for environment in made.values():
             report(environment)
         clock, cpu = import_seconds(made["client"], home)

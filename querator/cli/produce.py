@@ -256,6 +256,9 @@ def produce(
     if csv_file is None and columns != CsvColumns():
         raise click.UsageError("Column options need --csv FILE.")
     dedup_key = fields.pop("dedup_key")
+    if dedup_prefix and (columns.dedup_key or dedup_key):
+        other = "--dedup-column" if columns.dedup_key else "--dedup-key"
+        raise click.UsageError(f"--dedup-prefix and {other} both give the dedup keys: give one.")
     _check_single(payloads, files, str(dedup_key))
     template = msgspec.structs.replace(_template(fields), dedup_key=str(dedup_key))
     source: _Source

@@ -4,6 +4,7 @@ Spark hands over names in lower case. An unknown option is an error: Spark would
 """
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -65,6 +66,10 @@ MIN_PARTITIONS_MAX: Final = 10_000
 _YEAR_10000_US: Final = 253_402_300_800_000_000
 """The end of the range of the protocol's instants."""
 BATCH_REPLAYS_MAX: Final = 1_000
+_LISTS: Final = ("endpoint", "states", "kinds")
+"""Options with several values."""
+_LIST: Final = re.compile(r"""[\[({]['"].*['"],?[\])}]""", re.DOTALL)
+"""A list, tuple or set of texts, as Python writes it."""
 _BY_LOWER: Final = {name.lower(): name for name in NAMES}
 _TRUTH: Final = {"true": True, "false": False}
 _STATES: Final = {state.name.lower(): state for state in ItemState}
@@ -141,12 +146,14 @@ def check_options(given: Mapping[str, str]) -> None:
 def stream_options(given: Mapping[str, str]) -> StreamOptions:
     """Raises OptionError."""
     options = named(given)
-    _check_use(options, _OF_BROWSE, "spark.read", "filter the stream")
+    _check_use(options, _OF_BROWSE, "spark.read", "in a stream, use where(…) on its columns")
     reader_id = required(
         options, "readerId", "a name for this query, which the queue remembers across restarts"
     )
     if len(reader_id.encode()) > READER_ID_BYTES_MAX:
-        raise OptionError(f"option readerId is {reader_id!r}: {READER_ID_BYTES_MAX} bytes at most")
+        raise OptionError(
+            f"option readerId has {len(reader_id.encode())} bytes: at most {READER_ID_BYTES_MAX}"
+        )
     mismatch = options.get("onCheckpointMismatch", _MISMATCHES[0])
     if mismatch.lower() not in _MISMATCHES:
         raise OptionError(f"option onCheckpointMismatch is {mismatch!r}: give fail or adopt")
@@ -191,7 +198,10 @@ def browse_options(given: Mapping[str, str]) -> BrowseOptions:
         value = options["endingTimestamp"]
         raise OptionError(f"option endingTimestamp is {value!r}: give an instant after 1970 began")
     if starting_us is not None and ending_us is not None and starting_us >= ending_us:
-        raise OptionError("startingTimestamp must be before endingTimestamp")
+        raise OptionError(
+            f"option startingTimestamp is {options['startingTimestamp']!r}: it must be before "
+            f"endingTimestamp, which is {options['endingTimestamp']!r}"
+        )
     return BrowseOptions(
         target=target(options),
         namespace=options.get("namespace", ""),
@@ -224,8 +234,20 @@ def named(given: Mapping[str, str]) -> dict[str, str]:
             meant = " or ".join(_BY_LOWER[each] for each in near)
             way_out = f"did you mean {meant}?" if meant else f"there are {', '.join(NAMES)}"
             raise OptionError(f"querator has no option {key!r}: {way_out}")
-        options[name] = value.strip()
+        options[name] = _one_text(name, value.strip())
     return options
+
+
+def _one_text(name: str, value: str) -> str:
+    """Spark makes a text of whatever a program gives. Raises OptionError for the text of a list."""
+    if _LIST.fullmatch(value) is None:
+        return value
+    texts = re.findall(r"""['"]([^'"]*)['"]""", value)
+    if name in _LISTS:
+        way_out = f'give one text with commas between, "{",".join(texts)}"'
+    else:
+        way_out = "give one text"
+    raise OptionError(f"option {name} is {value}, a list: {way_out}")
 
 
 def required(options: Mapping[str, str], name: str, what: str) -> str:
@@ -236,13 +258,18 @@ def required(options: Mapping[str, str], name: str, what: str) -> str:
 
 
 def _queue(options: Mapping[str, str]) -> str:
-    return required(options, "queue", "the name of the queue")
+    queue = required(options, "queue", "the name of the queue")
+    if "," in queue:
+        raise OptionError(
+            f"option queue is {queue!r}: give one queue, and combine several frames by union"
+        )
+    return queue
 
 
 def _check_use(options: Mapping[str, str], others: Sequence[str], whose: str, instead: str) -> None:
     for name in others:
         if name in options:
-            raise OptionError(f"option {name} is of {whose}: {instead}")
+            raise OptionError(f"option {name} is for {whose} only: {instead}")
 
 
 def target(options: Mapping[str, str]) -> Target:
@@ -283,7 +310,8 @@ def number(
     except ValueError:
         number = -1
     if not least <= number <= most:
-        span = f"a number from {least} to {most}{unit and ' ' + unit}"
+        kind = "a number" if unit else "a whole number"
+        span = f"{kind} from {least} to {most}{unit and ' ' + unit}"
         raise OptionError(f"option {name} is {value!r}: give {span}")
     return number
 

@@ -59,6 +59,15 @@ class RowsError(ValueError):
     """A column, or a value in it, cannot be written; the message names it and a remedy."""
 
 
+class _WrongValue(ValueError):
+    """A value of a column: what is wrong with it, and a remedy."""
+
+    def __init__(self, fault: str, remedy: str) -> None:
+        super().__init__(fault, remedy)
+        self.fault = fault
+        self.remedy = remedy
+
+
 class _Heads(dict[int, bytes]):
     """Tag and length of a field, by the number of its bytes."""
 
@@ -187,7 +196,9 @@ def _unknown(name: str) -> str:
 
 def _check_type(name: str, meaning: str, kind: DataType) -> None:
     if not _fits(meaning, kind):
-        raise RowsError(f"column {name} is {kind.simpleString()}: it must be {_wanted(meaning)}")
+        raise RowsError(
+            f"column {name} is {kind.simpleString()}: it must be {_wanted(meaning, name)}"
+        )
 
 
 def _fits(meaning: str, kind: DataType) -> bool:
@@ -211,13 +222,14 @@ def _is_header(kind: DataType) -> bool:
     )
 
 
-def _wanted(meaning: str) -> str:
+def _wanted(meaning: str, name: str) -> str:
     return {
+        "priority": f"string, of {', '.join(_PRIORITIES)}",
         "value": "binary or string",
         "headers": "array<struct<key: string, value: binary>>",
         "enqueue_at": "timestamp",
         "partition": "int",
-    }.get(meaning, "string")
+    }.get(meaning, f"string, as by cast({name} AS string)")
 
 
 def _values(name: str, column: Any, first: int) -> list[bytes]:
@@ -280,8 +292,10 @@ def _each(
     for row, value in enumerate(values, first):
         try:
             encoded.append(b"" if value is None else encode(value))
-        except RowsError as error:
-            raise RowsError(f"column {name} {error} in row {row} of this task") from None
+        except _WrongValue as error:
+            raise RowsError(
+                f"column {name} {error.fault} in row {row} of this task: {error.remedy}"
+            ) from None
     return encoded
 
 
@@ -290,14 +304,17 @@ def _headers(pairs: Sequence[dict[str, Any] | None]) -> bytes:
     found: dict[str, str] = {}
     for pair in pairs:
         if pair is None or pair["key"] is None:
-            raise RowsError("has a header without a key")
+            raise _WrongValue("has a header without a key", "a header is a key and a value")
         key, value = pair["key"], pair["value"]
         if key in found:
-            raise RowsError(f"has the key {key!r} twice")
+            raise _WrongValue(f"has the key {key!r} twice", "an item has each key once")
         try:
             found[key] = value.decode() if isinstance(value, bytes) else value or ""
         except UnicodeDecodeError:
-            raise RowsError(f"has bytes that are not UTF-8 in the value of {key!r}") from None
+            raise _WrongValue(
+                f"has bytes that are not UTF-8 in the value of {key!r}",
+                "make text of it by hex(…) or base64(…)",
+            ) from None
     return b"".join(_header(key.encode(), value.encode()) for key, value in found.items())
 
 
@@ -311,7 +328,8 @@ def _priority(name: str) -> bytes:
         return b""
     number = _PRIORITIES.get(name.lower())
     if number is None:
-        raise RowsError(f"is {name!r}, and is one of {', '.join(_PRIORITIES)},")
+        *others, last = _PRIORITIES
+        raise _WrongValue(f"is {name!r}", f"it must be {', '.join(others)} or {last}")
     return fields.varint(_PRIORITY << 3 | fields.VARINT) + number
 
 

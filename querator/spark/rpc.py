@@ -269,7 +269,7 @@ class Cluster:
         raise Unreachable(
             f"{what} cannot be reached from {os.uname().nodename} ({ways}). Executors and driver "
             "need a way to the address that each node advertises (serve --advertise-client), or at "
-            f"least to one of the option endpoint; with TLS, {_FILES}"
+            f"least to one address of option endpoint; with TLS, {_FILES}"
         )
 
     def _is_wrong(self, patience: "Patience") -> bool:

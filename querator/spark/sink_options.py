@@ -65,19 +65,25 @@ def sink_options(given: Mapping[str, str], *, of_table: Mapping[str, str]) -> Si
     for name in said:
         if name not in _OF_SINKS:
             raise OptionError(
-                f"option {name} is of reads; those of writes are {', '.join(_OF_SINKS)}"
+                f"option {name} is for reads only: leave it out; writes have {', '.join(_OF_SINKS)}"
             )
     options = {**named(of_table), **said}
     guarantee = _guarantee(options)
     producer = options.get("txnAppId", "")
     if len(producer) > TXN_PRODUCER_CHARS_MAX:
         raise OptionError(
-            f"option txnAppId has {len(producer)} characters: {TXN_PRODUCER_CHARS_MAX} at most"
+            f"option txnAppId has {len(producer)} characters: at most {TXN_PRODUCER_CHARS_MAX}"
         )
     if "txnVersion" in options and not producer:
-        raise OptionError("option txnVersion is a number of txnAppId: give both")
+        raise OptionError(
+            f"option txnVersion is {options['txnVersion']!r}, and txnAppId is missing: it is the "
+            "number of a write of that application, so give both"
+        )
     if producer and guarantee != "transactional":
-        raise OptionError(f"option txnAppId is for guarantee=transactional; it is {guarantee}")
+        raise OptionError(
+            f"option txnAppId is {producer!r}: it is for guarantee=transactional, and guarantee is "
+            f"{guarantee}; leave txnAppId out"
+        )
     return SinkOptions(
         target=target(options),
         namespace=options.get("namespace", ""),

@@ -351,7 +351,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         """Raises OptionError, RowsError."""
         if options.batch is not None:
-            raise OptionError("option txnVersion is of df.write: a stream numbers its batches")
+            raise OptionError(
+                "option txnVersion is for df.write only: a stream numbers its batches"
+            )
         self._sink = Sink(options, schema)
         self._options = options
 

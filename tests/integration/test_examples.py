@@ -23,8 +23,10 @@ OUTPUTS = {
     ],
     "coming/celery_tasks.py": ["1 + 2 = 3", "3 + 4 = 7"],
     "coming/sqs_loop.py": ["resize 17 1"],
+    "coming/kafka_worker.py": ["order 0, order 1, order 2, order 3", "lag: 0"],
     "coming/rabbitmq_consumer.py": ["done: fine", "done: busy", "dead: broken because broken"],
 }
+BRIDGE = "coming/kafka_bridge.py"
 FRAMEWORKS = ("letters", "django_app", "fastapi_app", "flask_app", "celery_app")
 
 DJANGO = """\
@@ -67,7 +69,7 @@ def test_every_example_is_run():
         for path in EXAMPLES.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    run = {*OUTPUTS, *(f"frameworks/{name}.py" for name in FRAMEWORKS)}
+    run = {*OUTPUTS, BRIDGE, *(f"frameworks/{name}.py" for name in FRAMEWORKS)}
     assert {name for name in there - run if not name.startswith("tutorial/")} == set()
     assert run <= there
 
@@ -78,6 +80,69 @@ async def test_a_program_and_its_output(reader: PageReader, name: str):
     reader.save(PageBlock("", "python", "program.py", text))
     output = await reader.run("python program.py")
     assert output.splitlines() == OUTPUTS[name]
+
+
+RECORDS = """\
+import sys
+from kafka_bridge import forward
+from querator import SyncClient
+
+
+class Record:
+    def __init__(self, offset):
+        self._offset = offset
+
+    def error(self):
+        return None
+
+    def topic(self):
+        return "orders"
+
+    def partition(self):
+        return 3
+
+    def offset(self):
+        return self._offset
+
+    def key(self):
+        return None if self._offset % 2 else b"ann"
+
+    def value(self):
+        return b"record %d" % self._offset
+
+
+class Consumer:
+    def __init__(self, *batches):
+        self._batches = list(batches)
+        self.commits = 0
+
+    def consume(self, number, timeout):
+        return self._batches.pop(0) if self._batches else []
+
+    def commit(self, asynchronous):
+        self.commits += 1
+
+
+first, second = [Record(0), Record(1)], [Record(2), Record(3)]
+with SyncClient("127.0.0.1:4470") as client:
+    client.create_queue("orders", partitions=2)
+    died = Consumer(first)
+    print(forward(died, client, "orders"), died.commits)
+    again = Consumer(first, second)
+    print(forward(again, client, "orders"), again.commits)
+    print(*sorted(item.item.reference for item in client.peek("orders")))
+"""
+
+
+async def test_a_topic_is_forwarded_once(reader: PageReader):
+    reader.save(PageBlock("", "python", "kafka_bridge.py", (EXAMPLES / BRIDGE).read_text()))
+    reader.save(PageBlock("", "python", "program.py", RECORDS))
+    output = await reader.run("python program.py")
+    assert output.splitlines() == [
+        "2 1",
+        "4 2",
+        "orders-3-0 orders-3-1 orders-3-2 orders-3-3",
+    ]
 
 
 async def _framework(reader: PageReader, *names: str) -> None:

@@ -34,6 +34,7 @@ T = TypeVar("T")
 WITHOUT_SESSION = (
     "test_chaos.py",
     "test_demo.py",
+    "test_commands.py",
     "test_stream_protocol.py",
     "test_writer_calls.py",
     "test_options.py",

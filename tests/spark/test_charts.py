@@ -5,8 +5,8 @@ contains.
 from datetime import UTC, datetime
 from xml.etree import ElementTree
 
-from querator.spark.pipelines.counting import ItemGroup, QueueScan, StateHistogram
 from querator.spark.pipelines.counting_page import stats_page
+from querator.spark.pipelines.scans import ItemGroup, QueueScan, StateHistogram
 from querator.spark.report.charts import bars, columns, heat
 from querator.spark.report.page import Picture
 

@@ -71,6 +71,11 @@ def test_all_of_them_in_lower_case_as_spark_hands_them_over():
         ({"endpoint": "h:1,localhost"}, ["option endpoint: 'localhost' is not HOST:PORT"]),
         ({"endpoint": "http://h/"}, ["option endpoint: 'http://h/' is a URL", "HOST:PORT"]),
         ({"includevalue": "yes"}, ["includeValue", "'yes'", "true or false"]),
+        ({"states": "['ready']"}, ["states is ['ready'], a list", 'commas between, "ready"']),
+        ({"kinds": "('a', 'b')"}, ["option kinds is ('a', 'b')", 'commas between, "a,b"']),
+        ({"endpoint": "['h:1', 'i:2']"}, ["option endpoint is [", '"h:1,i:2"']),
+        ({"queue": "['q']"}, ["option queue is ['q'], a list: give one text"]),
+        ({"queue": "q,r"}, ["option queue is 'q,r': give one queue", "union"]),
         ({"states": "ready,gone"}, ["'gone'", "ready, leased, scheduled, moving"]),
         ({"minpartitions": "0"}, ["minPartitions", "'0'", "from 1 to 10000"]),
         ({"minpartitions": "many"}, ["minPartitions", "'many'"]),
@@ -78,7 +83,10 @@ def test_all_of_them_in_lower_case_as_spark_hands_them_over():
         ({"retrytimeout": "nan"}, ["retryTimeout", "'nan'"]),
         ({"startingtimestamp": "yesterday"}, ["startingTimestamp", "'yesterday'", "zone"]),
         ({"endingtimestamp": "2026-03-01T00:00:00"}, ["endingTimestamp", "zone"]),
-        ({"startingtimestamp": "5", "endingtimestamp": "5"}, ["before endingTimestamp"]),
+        (
+            {"startingtimestamp": "5", "endingtimestamp": "5"},
+            ["startingTimestamp is '5': it must be before endingTimestamp, which is '5'"],
+        ),
         (
             {"startingtimestamp": "1969-12-31T23:59:59Z"},
             ["startingTimestamp", "'1969", "from 1970"],
@@ -87,7 +95,7 @@ def test_all_of_them_in_lower_case_as_spark_hands_them_over():
         ({"endingtimestamp": "9" * 30}, ["endingTimestamp", "'999", "to 9999"]),
         ({"endingtimestamp": "0"}, ["endingTimestamp is '0'", "after 1970"]),
         ({"tlscertfile": "cert"}, ["tlsCertFile and tlsKeyFile go together"]),
-        ({"maxitemspertrigger": "5"}, ["maxItemsPerTrigger is of spark.readStream"]),
+        ({"maxitemspertrigger": "5"}, ["maxItemsPerTrigger is for spark.readStream only"]),
     ],
 )
 def test_what_is_wrong_is_named_with_the_way_out(changes, words):
@@ -140,7 +148,9 @@ def test_all_options_of_a_stream():
     ("changes", "words"),
     [
         ({"readerid": ""}, ["option readerId is missing", '.option("readerId", "…")']),
-        ({"readerid": "x" * 129}, ["readerId", "128 bytes"]),
+        ({"readerid": "['a', 'b']"}, ["readerId is ['a', 'b'], a list: give one text"]),
+        ({"maxitemspertrigger": "1e5"}, ["maxItemsPerTrigger is '1e5': give a whole number from"]),
+        ({"readerid": "x" * 129}, ["option readerId has 129 bytes: at most 128"]),
         ({"reader": "x"}, ["did you mean readerId"]),
         ({"maxitemspertrigger": "0"}, ["maxItemsPerTrigger", "from 1 to 500000"]),
         ({"maxbytespertrigger": "2gb"}, ["maxBytesPerTrigger", "'2gb'", "from 1 to 1073741824"]),
@@ -150,7 +160,7 @@ def test_all_options_of_a_stream():
         ({"maxbatchreplays": "0"}, ["maxBatchReplays", "from 1 to 1000"]),
         ({"maxbatchreplays": "3", "poisonpolicy": "drop"}, ["'drop'", "fail or deadLetter"]),
         ({"poisonpolicy": "deadLetter"}, ["poisonPolicy", "give maxBatchReplays, too"]),
-        ({"kinds": "email"}, ["option kinds is of spark.read", "filter the stream"]),
+        ({"kinds": "email"}, ["option kinds is for spark.read only", "use where(…)"]),
     ],
 )
 def test_what_is_wrong_with_a_stream_is_named_with_the_way_out(changes, words):

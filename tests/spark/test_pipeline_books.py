@@ -136,7 +136,7 @@ def test_a_failure_says_what_it_comes_from(spark, place, tmp_path):
     """Spark itself reports only where it failed."""
     (tmp_path / "in.json").write_text('{"a": 1}\n{"a": \n')
     settings = IngestSettings(str(tmp_path / "in.json"), "json", place, schema="a int")
-    with pytest.raises(PipelineFailed, match=r"in\.json.*\(Unexpected end-of-input"):
+    with pytest.raises(PipelineFailed, match=r"in\.json cannot be read: Unexpected end-of-input"):
         ingest(spark, settings)
 
 

@@ -255,6 +255,10 @@ def test_a_queue_is_archived_by_day_and_kind(spark, client, place, tmp_path):
     frame = spark.read.parquet(str(tmp_path / "lake"))
     assert {row["kind"] for row in frame.select("kind").distinct().collect()} == {*kinds}
     assert "date" in frame.columns
+    [path, *_others] = (tmp_path / "lake").rglob("*.parquet")
+    footer = pq.ParquetFile(path).schema_arrow
+    # Not INT96, which other programs read without a zone.
+    assert str(footer.field("timestamp").type) == "timestamp[us, tz=UTC]"
     assert "state" not in frame.columns
 
 
@@ -321,11 +325,20 @@ def test_pipelines_go_on_whose_driver_died_in_a_batch_of_both(spark, trio, clien
 @pytest.mark.parametrize(
     ("columns", "where", "words"),
     [
-        (Columns(key="carier"), "", "column key = carier: .*`carier` cannot be resolved"),
-        (Columns(key="nope(x)"), "", r"column key = nope\(x\): .*nope"),
+        (
+            Columns(key="carier"),
+            "",
+            r"column key = carier: there is no column carier; did you mean carrier or delay\?$",
+        ),
+        (
+            Columns(key="uper(carrier)"),
+            "",
+            r"key = uper\(carrier\): there is no function uper; did you mean upper or user\?$",
+        ),
+        (Columns(kind="cast(delay AS integr)"), "", "there is no type INTEGR; did you mean int"),
         (Columns(value="map('a', 1)"), "", "column value is map<string,int>: it must be binary or"),
-        (Columns(), "delay >", "where delay >: .*"),
-        (Columns(), "carrier + 1 AND", "where carrier"),
+        (Columns(), "delay >", "where delay >: this is not SQL: syntax error at end of input$"),
+        (Columns(), "delay", "where delay: delay is string: it must be true or false"),
     ],
 )
 def test_expressions_are_refused_before_data_moves(
@@ -359,6 +372,33 @@ def test_paths_and_queues_that_are_not_there_are_refused(spark, client, place, t
         replay(spark, ReplaySettings(str(tmp_path / "other"), place, str(tmp_path / "checkpoint")))
     assert not (tmp_path / "checkpoint").exists()
     (tmp_path / "in.json").write_text('{"a": 1}\n{"a": \n')
-    with pytest.raises(SettingsError, match="Malformed"):
+    unreadable = r"path is .*in\.json: a record cannot be read: .*; format is json: give the format"
+    with pytest.raises(SettingsError, match=unreadable):
         ingest(spark, IngestSettings(str(tmp_path / "in.json"), "json", place))
+    with pytest.raises(
+        SettingsError, match=r"format is csv: file in\.json is not CSV .*give json$"
+    ):
+        ingest(spark, IngestSettings(str(tmp_path / "in.json"), "csv", place))
+    with pytest.raises(
+        SettingsError, match=r"format is text: file part-.* is a Parquet file; give"
+    ):
+        ingest(spark, IngestSettings(str(tmp_path / "other"), "text", place))
+    with pytest.raises(SettingsError, match=r"path is s3a://nowhere/x: .*S3AFileSystem not found"):
+        ingest(spark, IngestSettings("s3a://nowhere/x", "text", place))
+    assert client.stats(place.queue).total.produced == 0
+
+
+def test_a_record_that_cannot_be_read_fails_a_run_in_one_line(spark, client, place, tmp_path):
+    (tmp_path / "in.csv").write_text("id,customer\n1,ann\n2,bob,3\n")
+    words = (
+        rf"^file {tmp_path}/in\.csv cannot be read: a record does not have the columns of the "
+        "others: 2,bob,3; format is csv: give the format of the files, or make nulls of such "
+        "records by option mode=PERMISSIVE$"
+    )
+    with pytest.raises(PipelineFailed, match=words):
+        ingest(spark, IngestSettings(str(tmp_path / "in.csv"), "csv", place))
+    columns = Columns(enqueue_at="customer")
+    settings = IngestSettings(str(tmp_path / "in.csv"), "csv", place, columns, where="id = 1")
+    with pytest.raises(PipelineFailed, match=r"^the value 'ann' is no timestamp; try_cast\("):
+        ingest(spark, settings)
     assert client.stats(place.queue).total.produced == 0

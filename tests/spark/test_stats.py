@@ -80,6 +80,8 @@ def test_all_that_is_there_is_counted_by_state_kind_and_partition(spark, node, t
     assert msgspec.json.decode(msgspec.json.encode(died), type=type(died)) == died
 
     html = render(stats_page([scan, died]))
+    for each in (scan, died):
+        assert f"{each.scanned_at:%Y-%m-%d %H:%M:%S} UTC" in html
     assert "<script" not in html
     assert html.count("<section>") == 2
     pictures = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', html)

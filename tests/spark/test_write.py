@@ -230,7 +230,7 @@ def test_a_stream_that_would_replace_is_refused(spark, node, texts):
             {"oversizePolicy": "drop"},
             "option oversizePolicy is 'drop': .*fail, skip",
         ),
-        ("'a' AS value", {"states": "ready"}, "option states is of reads"),
+        ("'a' AS value", {"states": "ready"}, "option states is for reads only"),
         ("'a' AS value", {"garantee": "x"}, "did you mean guarantee"),
         ("'a' AS value", {"queue": "nowhere"}, "there is no queue nowhere.*nothing was written"),
         (

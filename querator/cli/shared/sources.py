@@ -9,9 +9,11 @@ import binascii
 import csv
 import io
 import os
+import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import msgspec
 
@@ -100,11 +102,20 @@ def read_json_lines(stream: BinaryIO, template: Item) -> Iterator[InputLine]:
             try:
                 yield InputLine(number, _json_item(_decode_json_item(line), template))
             except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-                yield InputLine(number, problem=_json_problem(error))
+                yield InputLine(number, problem=_json_problem(error, line))
 
 
-def _json_problem(error: Exception) -> str:
+def _json_problem(error: Exception, line: bytes) -> str:
+    """What is wrong with a line of `read_json_lines`: field, value, and what it must be."""
     text = str(error)
+    if (found := _AT_FIELD.search(text)) is not None:
+        name = found[1]
+        # The line may be malformed behind the field.
+        with suppress(msgspec.DecodeError):
+            value = _decode_any(line)[name]
+            return f"{name} is {_shown(value)}: it must be {_WANTED.get(name, 'a text')}"
+    if text.startswith("Expected `object`, got"):
+        return 'a line is an object, such as {"payload": "hello"}'
     if text.startswith("Object contains unknown field"):
         return f"{text}: a line is an item; put an object of your own under `payload`"
     return text
@@ -192,6 +203,17 @@ class JsonItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     dedup_key: str | None = None
 
 
+_AT_FIELD: Final = re.compile(r" - at `\$\.(\w+)")
+_WANTED: Final = {
+    "attributes": 'an object of texts, such as {"origin": "web"}',
+    "priority": "lowest, low, normal, high or highest",
+    "enqueue_at": "an instant with its offset, such as 2026-01-31T08:00:00Z",
+    **dict.fromkeys(
+        ("delay", "expire_timeout", "lease_timeout"), "a duration as a text, such as 30s or 1h30m"
+    ),
+}
+"""What a field of a line must be, if it is not just a text."""
+_SHOWN_MAX: Final = 60
 _decode_json_item = msgspec.json.Decoder(JsonItem).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode_json = msgspec.json.Encoder().encode
@@ -233,6 +255,11 @@ def _json_payload(line: JsonItem) -> bytes:
         raise ValueError("payload is missing")
     value = _decode_any(given)
     return value.encode() if isinstance(value, str) else given
+
+
+def _shown(value: object) -> str:
+    text = _encode_json(value).decode()
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
 
 
 def _bounded_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:

@@ -8,9 +8,12 @@
     demo_run       one run of the demo: nodes, Spark, consumers and kills
     driver         a Spark program as a child process that may be killed
     ingest         `ingest`: files into a queue
+    paths          checks of paths before Spark starts
+    queues         checks of queues before Spark starts
     redrive        `redrive`: dead letters back to their queue
     replay         `replay`: an archive into a queue
     run            shared options, and a run from session to summary
     spark          the group of these commands
     stats          `stats`: contents of queues, counted by Spark
+    words          messages in the words of the running command
 """

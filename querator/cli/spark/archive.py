@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from querator.cli.shared.parameters import DURATION
+from querator.cli.spark.paths import check_archive
 from querator.cli.spark.run import At, Engine, settings_of, spark_options, stream_options
 from querator.spark.pipelines.settings import ARCHIVE_PARTITIONS, ArchiveSettings
 from querator.spark.pipelines.summary import Control, Summary
@@ -87,4 +88,6 @@ def archive(
 
         return pipelines.archive(spark, settings, control)
 
-    engine.run(settings.source, run, continuous=continuous)
+    check_archive(path, engine.master)
+    engine.queues(reads=[settings.source])
+    engine.run(run, continuous=continuous)

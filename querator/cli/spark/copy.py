@@ -95,4 +95,5 @@ def copy(
 
         return pipelines.copy(spark, settings, control)
 
-    engine.run(settings.source, run, continuous=continuous)
+    engine.queues(reads=[settings.source], fills=[settings.target])
+    engine.run(run, continuous=continuous)

@@ -5,10 +5,10 @@ from typing import Any
 import click
 
 from querator.cli.shared.parameters import ATTRIBUTE, WholeNumber
+from querator.cli.spark.paths import check_format, check_path
 from querator.cli.spark.run import (
     At,
     Engine,
-    check_path,
     column_options,
     settings_of,
     spark_options,
@@ -119,5 +119,7 @@ def ingest(
 
         return pipelines.ingest(spark, settings, control)
 
-    check_path(path, engine)
-    engine.run(settings.target, run, continuous=continuous)
+    check_path(path, engine.master)
+    check_format(path, engine.master, kind_of_file, settings.options)
+    engine.queues(fills=[settings.target])
+    engine.run(run, continuous=continuous)

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import note, write_table
 from querator.cli.spark.run import At, Engine, rate_option, settings_of, spark_options, where_option
 from querator.spark.pipelines.settings import REASONS, RedriveSettings
@@ -74,7 +75,14 @@ def redrive(
             _show(summary.groups)
         return summary
 
-    engine.run(settings.queue, run)
+    [found] = engine.queues(reads=[settings.queue])
+    if not found.dead_queue:
+        raise Failure(
+            f"Queue {queue} has no dead queue. Give it one with: querator queue update {queue} "
+            "--dead-queue NAME",
+            ExitCode.REFUSED,
+        )
+    engine.run(run)
 
 
 def _show(groups: Any) -> None:

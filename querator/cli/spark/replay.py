@@ -6,10 +6,10 @@ from typing import Any
 import click
 
 from querator.cli.shared.parameters import INSTANT
+from querator.cli.spark.paths import check_path
 from querator.cli.spark.run import (
     At,
     Engine,
-    check_path,
     column_options,
     rate_option,
     settings_of,
@@ -79,5 +79,6 @@ def replay(
 
         return pipelines.replay(spark, settings, control)
 
-    check_path(path, engine)
-    engine.run(settings.target, run)
+    check_path(path, engine.master)
+    engine.queues(fills=[settings.target])
+    engine.run(run)

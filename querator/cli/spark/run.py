@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
@@ -17,29 +17,23 @@ import msgspec
 from querator.cli.shared.connection import OUTPUT, TLS_FILES, WHERE, decorated
 from querator.cli.shared.failures import ExitCode, Failure, explained
 from querator.cli.shared.output import count, note, write_details, write_json
-from querator.cli.shared.parameters import ATTRIBUTE, NUMBER, WholeNumber, option_name
+from querator.cli.shared.parameters import ATTRIBUTE, NUMBER, WholeNumber
+from querator.cli.spark.queues import find_queues
+from querator.cli.spark.words import as_typed, sentence
+from querator.client import QueueInfo
 from querator.extras import install_command
 from querator.model.limits import BATCH_ITEMS_MAX
 from querator.spark.options import OptionError
-from querator.spark.pipelines.session import JavaMissing, open_session
+from querator.spark.pipelines.session import JavaMissing, check_java, open_session
 from querator.spark.pipelines.settings import ARCHIVE_ITEMS, Columns, QueuePlace, SettingsError
 from querator.spark.pipelines.summary import BatchProgress, Control, Summary
+from querator.spark.requirements import check_requirements
 from querator.spark.rpc import Unreachable
+from querator.wire.tls import TlsError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_OPTIONS: Final = {
-    "endpoint": "address",
-    "every_seconds": "every",
-    "minPartitions": "min_tasks",
-    "readerId": "reader_id",
-    "reasons": "reason",
-    "tlsCaFile": "tls_ca",
-    "tlsCertFile": "tls_cert",
-    "tlsKeyFile": "tls_key",
-}
-"""Names of the data source and of settings → parameters of the commands."""
-_OPTION: Final = re.compile(rf"(?:\boption )?\b({'|'.join(_OPTIONS)})\b|^(\w+)\b|\b(\w+)$")
-_PATTERN: Final = re.compile(r"[*?\[{]")
+_FILE: Final = re.compile(r"\b(ca|cert|key): ")
+_MASTER: Final = re.compile(r"local(\[.+\]|-cluster\[.+\])?$|yarn$|\w+://")
 Run = Callable[[Any, Control], Summary]
 """A pipeline with its settings: takes a session, and returns a summary."""
 
@@ -76,10 +70,21 @@ class Engine(msgspec.Struct, frozen=True):
     conf: Mapping[str, str]
     as_json: bool
 
-    def run(self, place: QueuePlace, pipeline: Run, *, continuous: bool = False) -> None:
+    def queues(
+        self, *, reads: Sequence[QueuePlace] = (), fills: Sequence[QueuePlace] = ()
+    ) -> list[QueueInfo]:
+        """The queues of the command, before Spark starts: those that it reads, then those that it
+        fills. Raises Failure for a missing one.
+        """
+        with failures():
+            check_requirements()
+            check_java()
+            return find_queues(reads=reads, fills=fills)
+
+    def run(self, pipeline: Run, *, continuous: bool = False) -> None:
         """Runs a pipeline. Raises Failure, and Exit if a signal ended the run early."""
         control = Control(_report)
-        with self.session(place) as spark:
+        with self.session() as spark:
             ended_by = _stops(control)
             summary = pipeline(spark, control)
         conclude(summary, as_json=self.as_json)
@@ -87,7 +92,7 @@ class Engine(msgspec.Struct, frozen=True):
             raise click.exceptions.Exit(128 + ended_by[0])
 
     @contextmanager
-    def session(self, place: QueuePlace) -> Iterator[Any]:
+    def session(self) -> Iterator[Any]:
         """A SparkSession, stopped at the end. Raises Failure for its errors."""
         with failures():
             with _quiet(loud="spark.log.level" in self.conf):
@@ -104,7 +109,7 @@ def settings_of() -> Iterator[None]:
     try:
         yield
     except (SettingsError, OptionError) as error:
-        raise click.UsageError(_sentence(_as_typed(str(error)))) from error
+        raise click.UsageError(sentence(as_typed(str(error)))) from error
 
 
 @contextmanager
@@ -113,6 +118,8 @@ def failures() -> Iterator[None]:
     try:
         with explained():
             yield
+    except Failure as error:
+        raise Failure(as_typed(error.message), ExitCode(error.exit_code)) from error.__cause__
     except ImportError as error:
         words = str(error)
         if "querator[" not in words:
@@ -121,48 +128,19 @@ def failures() -> Iterator[None]:
         # The command ends the line, so that it can be copied.
         raise Failure(words) from error
     except JavaMissing as error:
-        raise Failure(_sentence(str(error))) from error
+        raise Failure(sentence(str(error))) from error
     except (SettingsError, OptionError) as error:
-        raise Failure(_sentence(_as_typed(str(error))), ExitCode.USAGE) from error
+        raise Failure(sentence(as_typed(str(error))), ExitCode.USAGE) from error
+    except TlsError as error:
+        # It names a file as ca, cert or key.
+        words = _FILE.sub(r"--tls-\1: ", str(error))
+        raise Failure(sentence(as_typed(words)), ExitCode.USAGE) from error
     except (ValueError, RuntimeError) as error:
-        # PipelineFailed, Unreachable, TlsError and others: each has a one-line message.
+        # PipelineFailed, Unreachable and others: each has a one-line message.
         if not type(error).__module__.startswith("querator."):
             raise
         code = ExitCode.UNAVAILABLE if isinstance(error, Unreachable) else ExitCode.WRONG
-        raise Failure(_sentence(str(error)), code) from error
-
-
-def check_path(path: str, engine: Engine) -> None:
-    """Raises UsageError if Spark on this machine would find nothing at `path`: it takes seconds to
-    say so.
-    """
-    place = path.removeprefix("file://")
-    if not engine.master.startswith("local") or "://" in place or _PATTERN.search(place):
-        return
-    if not os.path.exists(place):
-        raise click.UsageError(f"PATH: there is no file or directory {place}.")
-
-
-def _as_typed(words: str) -> str:
-    """A message about settings, with the options of the running command by their names there."""
-    options = {
-        option.name: option_name(option)
-        for option in click.get_current_context().command.params
-        if isinstance(option, click.Option)
-    }
-
-    def typed(found: re.Match[str]) -> str:
-        name = found[1] or found[2] or found[3]
-        return options.get(_OPTIONS.get(name, name), found[0])
-
-    return _OPTION.sub(typed, words)
-
-
-def _sentence(words: str) -> str:
-    words = words.strip().rstrip(".")
-    # The name of a setting or a column keeps its case.
-    begins = words.split(maxsplit=1)[0].isalpha() if words else False
-    return f"{words[:1].upper() if begins else words[:1]}{words[1:]}."
+        raise Failure(sentence(as_typed(str(error))), code) from error
 
 
 def conclude(summary: Summary, *, as_json: bool) -> None:
@@ -236,6 +214,15 @@ def _stops(control: Control) -> list[int]:
 # --- options -----------------------------------------------------------------------------------
 
 
+def _check_master(_: click.Context, __: click.Parameter, value: str) -> str:
+    if _MASTER.match(value) is None:
+        raise click.UsageError(
+            f"--master is {value!r}: give local[*], local[N], spark://HOST:PORT, yarn or "
+            "k8s://HOST:PORT."
+        )
+    return value
+
+
 def spark_options(command: _Command) -> _Command:
     """Adds options of the cluster as the argument `at`, which makes a place of a queue's name;
     --master, --conf and --output as `engine`.
@@ -273,6 +260,7 @@ def spark_options(command: _Command) -> _Command:
             default="local[*]",
             show_default=True,
             metavar="URL",
+            callback=_check_master,
             help="Where Spark runs: on this machine, or on a cluster of Spark's.",
         ),
         click.option(

@@ -1,7 +1,6 @@
 """`querator spark stats`: contents of queues, counted by Spark, as a page with pictures."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -9,10 +8,9 @@ from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import count, note, write_json, write_table
 from querator.cli.shared.parameters import WholeNumber
 from querator.cli.spark.run import At, Engine, settings_of, spark_options
+from querator.spark.pipelines.counting_tables import instant, stats_tables
+from querator.spark.pipelines.scans import QueueScan
 from querator.spark.pipelines.settings import StatsSettings
-
-if TYPE_CHECKING:
-    from querator.spark.pipelines.counting import QueueScan
 
 
 @click.command()
@@ -61,8 +59,9 @@ def stats(
             StatsSettings(at.queue(queue), sizes=not no_sizes, min_tasks=min_tasks)
             for queue in queues
         ]
+    engine.queues(reads=[each.source for each in settings])
     scans: list[QueueScan] = []
-    with engine.session(settings[0].source) as spark:
+    with engine.session() as spark:
         from querator.spark import pipelines
 
         for each in settings:
@@ -82,7 +81,7 @@ def stats(
         raise click.exceptions.Exit(ExitCode.WRONG)
 
 
-def _write_page(path: Path, scans: "list[QueueScan]", namespace: str) -> None:
+def _write_page(path: Path, scans: list[QueueScan], namespace: str) -> None:
     from querator.spark.pipelines.counting_page import stats_page
     from querator.spark.report.page import render
 
@@ -93,11 +92,10 @@ def _write_page(path: Path, scans: "list[QueueScan]", namespace: str) -> None:
     note(f"The report is in {path}.")
 
 
-def _write_tables(scan: "QueueScan") -> None:
-    from querator.spark.pipelines.counting_page import stats_tables
-
+def _write_tables(scan: QueueScan) -> None:
     stood = "did not change" if scan.stood_still else "changed meanwhile"
-    click.echo(f"\n{scan.queue}: {count(scan.rows, 'item')}; the queue {stood}.")
+    items = count(scan.rows, "item")
+    click.echo(f"\n{scan.queue}: {items} at {instant(scan.scanned_at)}; the queue {stood}.")
     for table in stats_tables(scan):
         click.echo()
         write_table(table.columns, table.rows)

@@ -21,18 +21,23 @@ docs/spark.md. Pipelines read the files of checkpoints, so they need a session i
 
     archiving        `archive`: a queue into Parquet files
     books            counts of the queues themselves
+    conditions       errors of Spark in the words of the pipelines
     copying          `copy`: a queue into another queue
     counting         `stats`: a scan of a queue, counted by Spark
     counting_page    the page of `stats`
+    counting_tables  the tables of `stats`
     failures         failures of runs, as one line with a remedy
     files            files and paths of pipelines
+    formats          whether a file fits its format, by its first bytes
     following        runs of streaming queries to their end
     ingesting        `ingest`: files into a queue
     mapping          columns of files as columns of items
     pace             the rate limit of a pipeline
     redriving        `redrive`: dead letters back to their queue
     replaying        `replay`: an archive into a queue
+    scans            results of `stats`
     session          sessions of Spark for the commands
+    setting_types    types of the fields of settings
     settings         settings of all pipelines, and their checks
     summary          the result of a run, and its progress
 """
@@ -43,11 +48,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from querator.spark.pipelines.archiving import archive
     from querator.spark.pipelines.copying import copy
-    from querator.spark.pipelines.counting import QueueScan, stats
+    from querator.spark.pipelines.counting import stats
     from querator.spark.pipelines.failures import PipelineFailed
     from querator.spark.pipelines.ingesting import ingest
     from querator.spark.pipelines.redriving import DeadGroup, RedriveSummary, redrive
     from querator.spark.pipelines.replaying import replay
+    from querator.spark.pipelines.scans import QueueScan
     from querator.spark.pipelines.session import open_session
     from querator.spark.pipelines.settings import (
         ArchiveSettings,
@@ -93,7 +99,7 @@ _HOMES: Final = {
     "archive": "archiving",
     "copy": "copying",
     "ingest": "ingesting",
-    "QueueScan": "counting",
+    "QueueScan": "scans",
     "stats": "counting",
     "open_session": "session",
     "redrive": "redriving",

@@ -5,6 +5,9 @@ killed batch has left behind are not read, and a repeated batch is skipped. The 
 therefore counted in the footers of the files that this log names.
 """
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -24,6 +27,8 @@ from querator.spark.pipelines.summary import BatchProgress, Control, Count, Stop
 
 _TAKEN: Final = "items taken, by the queue"
 _MADE: Final = "rows in the archive, by the footers of its files"
+_TIMESTAMP_TYPE: Final = "spark.sql.parquet.outputTimestampType"
+_STARTS: Final = threading.Lock()
 _LOG: Final = "_spark_metadata"
 _COMPACT: Final = ".compact"
 
@@ -65,7 +70,8 @@ def archive(spark: Any, settings: ArchiveSettings, control: Control | None = Non
     if names:
         writer = writer.partitionBy(*names)
     writer = writer.option("checkpointLocation", stream.checkpoint)
-    follow(writer.trigger(**trigger(stream.continuous, stream.every_seconds)), control, each)
+    triggered = writer.trigger(**trigger(stream.continuous, stream.every_seconds))
+    follow(triggered, control, each, start=_plain_timestamps(spark))
     made = 0
     if tally.batches:
         # The files of a repeated batch were written by an earlier run, after its sink's log entry
@@ -76,6 +82,24 @@ def archive(spark: Any, settings: ArchiveSettings, control: Control | None = Non
             done = log.files(tally.first - 1)
         made = log.rows(log.files(tally.last) - done) + (0 if whole else repeated)
     return tally.summary("archive", _TAKEN, Count(made, _MADE), clock)
+
+
+@contextmanager
+def _plain_timestamps(spark: Any) -> Iterator[None]:
+    """A query that starts in the block writes timestamps as microseconds in UTC, unless the session
+    has a setting of its own. Spark's default, INT96, is deprecated in Parquet, and other programs
+    read it without a time zone. A query keeps a copy of the settings at its start.
+    """
+    # Other archives of the session may start at the same moment, on other threads.
+    with _STARTS:
+        if spark.conf.get(_TIMESTAMP_TYPE, None) is not None:
+            yield
+            return
+        spark.conf.set(_TIMESTAMP_TYPE, "TIMESTAMP_MICROS")
+        try:
+            yield
+        finally:
+            spark.conf.unset(_TIMESTAMP_TYPE)
 
 
 def _partitioned(frame: Any, settings: ArchiveSettings) -> tuple[Any, list[str]]:

@@ -7,7 +7,7 @@ from querator.spark.pipelines.failures import explained
 from querator.spark.pipelines.files import Files
 from querator.spark.pipelines.following import MicroBatch, Tally, follow, query_id, trigger
 from querator.spark.pipelines.session import adopt
-from querator.spark.pipelines.settings import CopySettings, SettingsError
+from querator.spark.pipelines.settings import CopySettings
 from querator.spark.pipelines.summary import BatchProgress, Control, Count, Stopwatch, Summary
 from querator.spark.rows import DEDUPE_KEY, WRITTEN
 
@@ -29,14 +29,6 @@ def copy(spark: Any, settings: CopySettings, control: Control | None = None) -> 
     """
     control = control or Control()
     source, target = settings.source, settings.target
-    if (source.endpoint, source.namespace, source.queue) == (
-        target.endpoint,
-        target.namespace,
-        target.queue,
-    ):
-        raise SettingsError(
-            f"source and target are both queue {source.queue}: the copy would never end"
-        )
     clock = Stopwatch()
     adopt(spark)
     files = Files(spark)

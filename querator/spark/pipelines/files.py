@@ -4,6 +4,8 @@ whole.
 
 from typing import Any, Final
 
+from querator.spark.pipelines.formats import HEAD_BYTES, is_hidden
+
 ANY_AGE: Final = ("maxFileAge", "36500d")
 """Option for streams of files. By default Spark silently skips files that are a week older than the
 newest file it has read, such as files that were moved there.
@@ -21,6 +23,26 @@ class Files:
         """Whether the path, which may have `*`, matches anything."""
         system, path = self._at(pattern)
         return bool(system.globStatus(path))
+
+    def head(self, pattern: str) -> tuple[str, bytes] | None:
+        """Name and first bytes of the first file at the path, which may be a directory or have
+        `*`; None if there is no file, or only in directories below.
+        """
+        system, path = self._at(pattern)
+        for each in system.globStatus(path) or ():
+            files = system.listStatus(each.getPath()) if each.isDirectory() else [each]
+            for file in files:
+                name = str(file.getPath().getName())
+                if file.isFile() and not is_hidden(name):
+                    return name, self._head(system, file.getPath())
+        return None
+
+    def _head(self, system: Any, path: Any) -> bytes:
+        stream = system.open(path)
+        try:
+            return bytes(stream.readNBytes(HEAD_BYTES))
+        finally:
+            stream.close()
 
     def exists(self, path: str) -> bool:
         system, at = self._at(path)

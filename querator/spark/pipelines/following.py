@@ -1,6 +1,7 @@
 """A streaming query from start to end, batch by batch as Spark reports them."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import msgspec
@@ -60,11 +61,18 @@ class Metadata(msgspec.Struct):
     id: str
 
 
-def follow(writer: Any, control: Control, each: Callable[[MicroBatch], None]) -> None:
-    """Starts the query and reports each batch, until the query has ended or the run is to stop. The
-    next run repeats a batch that is then unfinished. Raises PipelineFailed.
+def follow(
+    writer: Any,
+    control: Control,
+    each: Callable[[MicroBatch], None],
+    *,
+    start: AbstractContextManager[None] | None = None,
+) -> None:
+    """Starts the query, within `start` if it is given, and reports each batch, until the query has
+    ended or the run is to stop. The next run repeats a batch that is then unfinished. Raises
+    PipelineFailed.
     """
-    with explained():
+    with explained(), start or nullcontext():
         query = writer.start()
     last = -1
     ended = False

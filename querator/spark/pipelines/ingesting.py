@@ -1,20 +1,30 @@
 """Files → queue."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import uuid_utils
 from pyspark.sql import Observation
 
 from querator.spark.pipelines import books, mapping
-from querator.spark.pipelines.failures import checked, explained
+from querator.spark.pipelines.failures import PipelineFailed, checked, explained
 from querator.spark.pipelines.files import ANY_AGE, Files
 from querator.spark.pipelines.following import MicroBatch, Tally, follow, query_id, trigger
+from querator.spark.pipelines.formats import misfit, wrong_format
 from querator.spark.pipelines.session import adopt
 from querator.spark.pipelines.settings import IngestSettings, SettingsError
 from querator.spark.pipelines.summary import BatchProgress, Control, Count, Stopwatch, Summary
 
 _STRICT: Final = {"csv": {"header": "true", "mode": "FAILFAST"}, "json": {"mode": "FAILFAST"}}
 """An unreadable record fails the run, unless the user's own options say otherwise."""
+_WAYS_OUT: Final = {
+    "csv": ", or make nulls of such records by option mode=PERMISSIVE",
+    "json": (
+        ", or read records of several lines by option multiLine=true, or make nulls of such "
+        "records by option mode=PERMISSIVE"
+    ),
+}
 _READ: Final = "rows read by Spark"
 _MADE: Final = "items committed, by the queue"
 
@@ -30,11 +40,38 @@ def ingest(spark: Any, settings: IngestSettings, control: Control | None = None)
     control = control or Control()
     adopt(spark)
     files = Files(spark)
-    if not files.found(settings.path):
-        raise SettingsError(f"path is {settings.path}: there is nothing")
-    if settings.checkpoint:
-        return _new_files(spark, files, settings, control)
-    return _all_files(spark, settings, control)
+    with checked(f"path is {settings.path}"):
+        if not files.found(settings.path):
+            raise SettingsError(f"path is {settings.path}: there is nothing")
+        _check_format(settings, files.head(settings.path))
+    with _readable(settings):
+        if settings.checkpoint:
+            return _new_files(spark, files, settings, control)
+        return _all_files(spark, settings, control)
+
+
+def _check_format(settings: IngestSettings, found: tuple[str, bytes] | None) -> None:
+    """Raises SettingsError if the file is of another format."""
+    if found is None:
+        return
+    name, head = found
+    words = misfit(settings.format, head, name, settings.options)
+    if words:
+        raise SettingsError(wrong_format(settings.format, name, words, head))
+
+
+@contextmanager
+def _readable(settings: IngestSettings) -> Iterator[None]:
+    """Adds what to do to errors about records that cannot be read."""
+    try:
+        yield
+    except (SettingsError, PipelineFailed) as error:
+        if "cannot be read: " not in str(error):
+            raise
+        raise type(error)(
+            f"{error}; format is {settings.format}: give the format of the files"
+            f"{_WAYS_OUT.get(settings.format, '')}"
+        ) from error
 
 
 def _all_files(spark: Any, settings: IngestSettings, control: Control) -> Summary:

@@ -44,6 +44,8 @@ def filtered(frame: Any, where: str, observation: Any = OBSERVED) -> Any:
     if not where:
         return frame.observe(observation, rows, F.lit(0).cast("long").alias(_LEFT_OUT))
     with checked(f"where {where}"):
+        # Spark's own filter refuses what is no condition; `coalesce` would make one of a text.
+        _ = frame.where(F.expr(where)).schema
         # A column is evaluated once. It also hides from Spark that a filter lets no row pass: Spark
         # would then skip the count as well.
         judged = frame.withColumn(_PASSES, F.coalesce(F.expr(where), F.lit(False)))

@@ -50,8 +50,9 @@ def open_session(master: str, settings: Mapping[str, str], *, name: str = "quera
     from querator.spark.pipelines.failures import explained
     from querator.spark.registration import register
 
-    # This logger prints each SQL error with all of Java's frames, and the error is raised as well.
-    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    # These loggers print each SQL error with all frames of Java, and the error is raised as well.
+    for each in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(each).disabled = True
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**_DEFAULTS, **settings}.items():
         builder = builder.config(key, value)

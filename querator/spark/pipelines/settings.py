@@ -13,9 +13,12 @@ import msgspec
 
 from querator.client.values import DeadReason
 from querator.spark.options import RETRY_SECONDS, browse_options, stream_options, target
+from querator.spark.pipelines.setting_types import find_fault
 
 FileFormat = Literal["json", "csv", "parquet", "text"]
 FORMATS: Final[tuple[FileFormat, ...]] = ("json", "csv", "parquet", "text")
+MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+"""Spark's modes for records that cannot be read."""
 ARCHIVE_PARTITIONS: Final = ("date=to_date(timestamp)", "kind")
 ARCHIVE_ITEMS: Final = 200_000
 ARCHIVE_BYTES: Final = 256 * 1024 * 1024
@@ -31,6 +34,12 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 
 class SettingsError(ValueError):
     """A setting is missing or wrong; the message names it, its value and a remedy."""
+
+
+def _check_types(settings: msgspec.Struct) -> None:
+    fault = find_fault(settings)
+    if fault:
+        raise SettingsError(fault)
 
 
 class QueuePlace(msgspec.Struct, frozen=True):
@@ -49,6 +58,7 @@ class QueuePlace(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises OptionError, SettingsError."""
+        _check_types(self)
         if not self.queue:
             raise SettingsError("queue is empty: give the name of a queue")
         target(self.options())
@@ -84,6 +94,10 @@ class Columns(msgspec.Struct, frozen=True):
     enqueue_at: str = ""
     dedupe_key: str = ""
 
+    def __post_init__(self) -> None:
+        """Raises SettingsError."""
+        _check_types(self)
+
 
 class IngestSettings(msgspec.Struct, frozen=True):
     """Settings of `ingest`. `schema` is DDL; "" infers it. `options` are those of Spark's reader of
@@ -105,6 +119,7 @@ class IngestSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises SettingsError."""
+        _check_types(self)
         _given("path", self.path, "files or a directory of them")
         if self.format not in FORMATS:
             raise SettingsError(f"format is {self.format!r}: there are {', '.join(FORMATS)}")
@@ -113,6 +128,10 @@ class IngestSettings(msgspec.Struct, frozen=True):
                 "continuous needs a checkpoint: a directory that records which files are done"
             )
         _positive("max_bytes", self.max_bytes)
+        for name, value in self.options.items():
+            if name.lower() == "mode" and value.upper() not in MODES:
+                # Spark takes an unknown mode for PERMISSIVE, and makes nulls of wrong records.
+                raise SettingsError(f"option mode={value}: there are {', '.join(MODES)}")
 
 
 class StreamSettings(msgspec.Struct, frozen=True):
@@ -144,7 +163,7 @@ class StreamSettings(msgspec.Struct, frozen=True):
         _given("checkpoint", self.checkpoint, "a directory that records the progress")
         if not 0 <= self.every_seconds <= EVERY_SECONDS_MAX:
             raise SettingsError(
-                f"every_seconds is {self.every_seconds:g}: give 0 to {EVERY_SECONDS_MAX:,}"
+                f"every_seconds is {self.every_seconds:,.0f} s: give 0 to {EVERY_SECONDS_MAX:,} s"
             )
         options = place.options(
             readerId=self.reader_id,
@@ -179,6 +198,7 @@ class ArchiveSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises OptionError, SettingsError."""
+        _check_types(self)
         _given("path", self.path, "the directory of the archive")
         if _PATTERN.intersection(self.path):
             raise SettingsError(
@@ -230,6 +250,16 @@ class CopySettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises OptionError, SettingsError."""
+        _check_types(self)
+        source, target = self.source, self.target
+        if (source.endpoint, source.namespace, source.queue) == (
+            target.endpoint,
+            target.namespace,
+            target.queue,
+        ):
+            raise SettingsError(
+                f"source and target are both queue {source.queue}: the copy would never end"
+            )
         self.stream.options(self.source)
 
     @property
@@ -257,7 +287,8 @@ class StatsSettings(msgspec.Struct, frozen=True):
     min_tasks: int = 1
 
     def __post_init__(self) -> None:
-        """Raises OptionError."""
+        """Raises OptionError, SettingsError."""
+        _check_types(self)
         browse_options(self.options())
 
     def options(self) -> dict[str, str]:
@@ -282,6 +313,7 @@ class RedriveSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises SettingsError."""
+        _check_types(self)
         for reason in self.reasons:
             if reason not in REASONS:
                 raise SettingsError(f"reasons has {reason!r}: there are {', '.join(REASONS)}")
@@ -305,6 +337,7 @@ class ReplaySettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises SettingsError."""
+        _check_types(self)
         _given("path", self.path, "the directory of an archive")
         _given("checkpoint", self.checkpoint, "a directory that records the progress")
         for name, instant in (("since", self.since), ("until", self.until)):

@@ -17,6 +17,10 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from querator.cli import querator
+from querator.cli.spark import run
+from querator.spark import pipelines
+from querator.spark.pipelines.scans import ItemGroup, QueueScan, StateHistogram
+from querator.spark.pipelines.settings import QueuePlace
 from querator.v1 import (
     admin_service_pb2,
     cluster_service_pb2,
@@ -126,6 +130,22 @@ def test_table(
     agree(f"table-{name}-{columns}", text)
 
 
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_tables_of_spark(
+    columns: int, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark itself is replaced: two scans, each with its own time."""
+    monkeypatch.setattr(run, "check_requirements", lambda: None)
+    monkeypatch.setattr(run, "check_java", lambda: None)
+    monkeypatch.setattr(run, "open_session", lambda *_: Session())
+    # The attribute of the module would import Spark.
+    monkeypatch.setitem(pipelines.__dict__, "stats", lambda _, settings: _scan(settings.source))
+    command = ["spark", "stats", "mail", "mail-dead", "--address", cluster.address]
+    code, text = on_terminal(monkeypatch, command, columns=columns)
+    assert code == 0
+    agree(f"table-spark-stats-{columns}", text)
+
+
 @pytest.mark.parametrize("name", NARROW_HELPS)
 def test_narrow_help(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
@@ -135,7 +155,8 @@ def test_narrow_help(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_golden_file_is_compared() -> None:
-    tables = {f"table-{name}-{columns}" for name in TABLES for columns in WIDTHS}
+    names = (*TABLES, "spark-stats")
+    tables = {f"table-{name}-{columns}" for name in names for columns in WIDTHS}
     narrow = {f"{name}-40" for name in NARROW_HELPS}
     assert {path.stem for path in GOLDEN.iterdir()} == {*HELPS, *narrow, *tables}
 
@@ -367,6 +388,53 @@ def _stats(request: bytes) -> admin_service_pb2.GetQueueStatsResponse:
     )
     return admin_service_pb2.GetQueueStatsResponse(
         queue=MAIL, total=total, partitions=parts, durable=True
+    )
+
+
+class Session:
+    """A session of Spark that does nothing."""
+
+    def stop(self) -> None:
+        pass
+
+
+def _group(items: int, age_s: float, payload_bytes: int) -> ItemGroup:
+    return ItemGroup(
+        items=items,
+        age_s_p50=age_s / 4,
+        age_s_p95=age_s / 2,
+        age_s_max=age_s,
+        attempts_mean=0.25,
+        attempts_max=3,
+        payload_bytes=payload_bytes,
+        payload_bytes_max=payload_bytes // 100,
+    )
+
+
+def _scan(place: QueuePlace) -> QueueScan:
+    """A busy queue, and a quiet dead queue that was scanned five minutes later."""
+    none = StateHistogram((), {})
+    mail = place.queue == "mail"
+    at = datetime(2026, 1, 31, 12, 0 if mail else 5, tzinfo=UTC)
+    whole = _group(308_641, 90_000, 1 << 30) if mail else _group(1, 600, 120)
+    kinds = {"email": _group(300_000, 90_000, 1 << 29), "": _group(8_000, 5, 4_000_000)}
+    return QueueScan(
+        queue=place.queue,
+        scanned_at=at,
+        rows=whole.items,
+        states={"ready": whole},
+        kinds=kinds if mail else {"email": whole},
+        kinds_more=3 if mail else 0,
+        other_kinds=_group(641, 3_000, 64_100) if mail else None,
+        partitions={0: whole},
+        states_of_partitions={0: {"ready": whole.items}},
+        ages=none,
+        attempts=none,
+        sizes=none,
+        dead_letters={} if mail else {"attempts": 1},
+        told={"ready": whole.items},
+        stood_still=not mail,
+        problems=(),
     )
 
 

@@ -96,6 +96,32 @@ def test_a_bad_json_line_is_named_and_the_others_go_on(line: bytes, words: str) 
     assert good == InputLine(2, Item(b"b", kind="note"))
 
 
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b'{"payload":1,"priority":5}',
+         "priority is 5: it must be lowest, low, normal, high or highest"),
+        (b'{"payload":1,"priority":"urgent"}',
+         'priority is "urgent": it must be lowest, low, normal, high or highest'),
+        (b'{"payload":1,"key":17}', "key is 17: it must be a text"),
+        (b'{"payload":1,"dedup_key":true}', "dedup_key is true: it must be a text"),
+        (b'{"payload":1,"reference":["r"]}', 'reference is ["r"]: it must be a text'),
+        (b'{"payload":1,"attributes":{"a":1}}',
+         'attributes is {"a":1}: it must be an object of texts, such as {"origin": "web"}'),
+        (b'{"payload":1,"delay":5}',
+         "delay is 5: it must be a duration as a text, such as 30s or 1h30m"),
+        (b'{"payload":1,"enqueue_at":"tomorrow"}',
+         'enqueue_at is "tomorrow": it must be an instant with its offset, such as '
+         "2026-01-31T08:00:00Z"),
+        (b'["hello"]', 'a line is an object, such as {"payload": "hello"}'),
+        (b'{"key":5, oh', "Expected `str | null`, got `int` - at `$.key`"),
+    ],
+)  # fmt: skip
+def test_a_value_of_the_wrong_type_is_named_with_what_it_must_be(line: bytes, problem: str) -> None:
+    [read] = read_json_lines(BytesIO(line), TEMPLATE)
+    assert read.problem == problem
+
+
 def test_a_csv_row_is_a_json_object() -> None:
     rows = list(read_csv(BytesIO(b'a,b\n1,"x,\ny"\n\n2,z\n'), CsvColumns(kind="a"), Item()))
     assert rows == [

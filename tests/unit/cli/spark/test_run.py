@@ -1,10 +1,12 @@
 """Final summaries of the commands of `querator spark`."""
 
+import click
 import msgspec
 import pytest
 
 from querator.cli.shared.failures import ExitCode, Failure
-from querator.cli.spark.run import conclude
+from querator.cli.spark.run import conclude, failures
+from querator.client.errors import ErrorCode, make_error
 from querator.spark.pipelines.summary import Count, Summary
 
 RIGHT = Summary(
@@ -43,6 +45,18 @@ def test_one_that_does_not_balance_fails_the_command(
         assert document["made"] == {"value": 3_999, "words": "items committed"}
     else:
         assert printed.splitlines()[-1].split() == ["balanced", "no"]
+
+
+def test_an_error_of_the_cluster_names_the_options_of_the_command() -> None:
+    words = (
+        "there is no queue q; nothing was written. Check the options queue, namespace and endpoint"
+    )
+    queue = click.Argument(["queue"])
+    options = (click.Option(["--address"]), click.Option(["--namespace"]))
+    command = click.Command("ingest", params=[queue, *options])
+    with click.Context(command), pytest.raises(Failure) as caught, failures():
+        raise make_error(ErrorCode.QUEUE_NOT_FOUND, words)
+    assert "Check QUEUE, --namespace and --address (QUEUE_NOT_FOUND)." in caught.value.message
 
 
 def test_more_than_was_taken_does_not_balance_either() -> None:

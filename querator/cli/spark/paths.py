@@ -1,0 +1,64 @@
+"""Checks of paths on this machine before Spark starts, because its start takes seconds."""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+from querator.spark.pipelines.formats import HEAD_BYTES, is_hidden, misfit, wrong_format
+
+_PATTERN: Final = re.compile(r"[*?\[{]")
+
+
+def check_path(path: str, master: str) -> None:
+    """Raises UsageError if Spark on this machine would find nothing at `path`."""
+    place = _local(path, master)
+    if place and not os.path.exists(place):
+        raise click.UsageError(f"PATH: there is no file or directory {place}.")
+
+
+def check_archive(path: str, master: str) -> None:
+    """Raises UsageError if `path`, on this machine, is a file: an archive is a directory."""
+    place = _local(path, master)
+    if place and os.path.isfile(place):
+        raise click.UsageError(f"PATH: {place} is a file; an archive is a directory.")
+
+
+def check_format(path: str, master: str, chosen: str, options: Mapping[str, str]) -> None:
+    """Raises UsageError if the first file at `path`, on this machine, is of another format."""
+    place = _local(path, master)
+    name = _first_file(place) if place else ""
+    if not name:
+        return
+    try:
+        with open(name, "rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError as error:
+        raise click.UsageError(f"PATH: {name}: {error.strerror}.") from error
+    words = misfit(chosen, head, os.path.basename(name), options)
+    if words:
+        raise click.UsageError(f"--{wrong_format(chosen, name, words, head)}.")
+
+
+def _local(path: str, master: str) -> str:
+    """The path as one of this machine; empty if it is elsewhere, or a pattern."""
+    place = path.removeprefix("file://")
+    if not master.startswith("local") or "://" in place or _PATTERN.search(place):
+        return ""
+    return place
+
+
+def _first_file(place: str) -> str:
+    """The first file that Spark would read; empty if there is none, or only in directories
+    below.
+    """
+    if os.path.isfile(place):
+        return place
+    # To open a pipe would wait for its writer.
+    if not os.path.isdir(place):
+        return ""
+    with os.scandir(place) as entries:
+        names = [each.name for each in entries if each.is_file() and not is_hidden(each.name)]
+    return os.path.join(place, min(names)) if names else ""
