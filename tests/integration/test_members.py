@@ -252,6 +252,23 @@ async def test_a_wrong_token(tmp_path: Path):
         await cluster.until_well()
 
 
+async def test_a_node_that_cannot_listen_does_not_join(tmp_path: Path):
+    async with process_cluster(tmp_path) as cluster:
+        for name in "ab":
+            await cluster[name].launch()
+        right = cluster["c"].address
+        # An address for documentation, which no machine has.
+        cluster["c"].address = "192.0.2.1:4470"
+        await cluster["c"].launch("--insecure")
+        reason = await cluster["c"].refused()
+        assert "listen: cannot listen on 192.0.2.1:4470: 192.0.2.1 is not an address of" in reason
+        assert not cluster["c"].data_dir.exists()
+        await cluster["a"].waiting("c (")
+        cluster["c"].address = right
+        await cluster["c"].start()
+        await cluster.until_well()
+
+
 async def test_two_nodes_of_one_name(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()

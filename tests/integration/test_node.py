@@ -157,8 +157,9 @@ async def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path):
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(OSError, match="cannot listen"):
             await Node(tmp_path / "data", new=True, listen=listen).start()
-    async with Node(tmp_path / "data") as node:
-        assert node.identity.boots == 2
+    assert not (tmp_path / "data").exists()
+    async with Node(tmp_path / "data", new=True) as node:
+        assert node.identity.boots == 1
 
 
 class DiskError(Exception):

@@ -22,11 +22,10 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from querator import telemetry
-from querator.config import parse_address
+from querator.config import listen_error, parse_address
 from querator.server.admin.admin_view import Observed
 from querator.server.admin.health import Health
 from querator.server.admin.metrics import Metrics
-from querator.server.grpc_server import ListenError
 
 CONNECTIONS_MAX: Final = 128
 """Connections beyond this limit are answered with 503."""
@@ -61,11 +60,7 @@ class AdminServer:
         try:
             self._socket = await _listening(host, port)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise ListenError(
-                f"cannot listen on {self._listen} for the admin port: {reason}; choose another "
-                "with --listen-admin, or none with --listen-admin ''"
-            ) from error
+            raise listen_error("listen_admin", self._listen, error) from error
         config = uvicorn.Config(
             self._app,
             http=H11Protocol,
