@@ -302,6 +302,20 @@ async def test_an_update_to_the_default_dead_queue_creates_it():
         assert dead.state is QueueState.ACTIVE
 
 
+async def test_dead_letters_in_a_dead_queue_that_has_a_dead_queue_itself():
+    async with service_node() as node:
+        await node.create("dead")
+        await node.create("mail.dead", dead_queue="dead")
+        await node.create("mail", dead_queue="mail.dead")
+        await node.produce(b"x", queue="mail")
+        for queue, dead_queue in (("mail", "mail.dead"), ("mail.dead", "dead")):
+            [batch] = (await node.lease(1, queue=queue)).batches
+            await node.retry(batch, queue=queue, dead=True)
+            await node.until(lambda name=dead_queue: node.counts(name).ready == 1)
+            assert await dead_letters(node.admin, dead_queue) == [(0, 1)]
+        assert await dead_letters(node.admin, "mail.dead") == []
+
+
 async def test_dead_letters_by_origin_and_redrive_by_id():
     async with service_node() as node:
         await node.create("dead", partitions=2)
