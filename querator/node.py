@@ -54,6 +54,7 @@ from querator.server.grpc_server import GrpcServer
 from querator.server.link.forwarding import Forwarding
 from querator.server.link.grpc_wire import grpc_connect
 from querator.service.queue_service import QueueService
+from querator.service.storage_watch import StorageWatch
 from querator.storage import opening
 from querator.storage.directory import check_unlocked
 from querator.storage.environment import Environment
@@ -259,6 +260,9 @@ class Node:
         if self._trust_clock:
             core.host.trust_clock()
         await core.start(self._running)
+        storage_watch = StorageWatch(environment, core.conditions)
+        storage_watch.start()
+        self._running.push_async_callback(storage_watch.stop)
         await self._until_formed(placement)
         self._server = server = GrpcServer(
             service,
