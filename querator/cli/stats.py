@@ -18,6 +18,7 @@ from querator.cli.shared.output import (
     Picture,
     Screen,
     note,
+    watch_picture,
     write_json,
     write_json_lines,
     write_picture,
@@ -132,7 +133,7 @@ async def _watch(
             if as_json:
                 write_json_lines(map(stats_view, found))
             else:
-                write_picture(_picture(found, {}, partitions))
+                write_picture(watch_picture(_picture(found, {}, partitions), interval))
             await asyncio.sleep(interval.total_seconds())
     before: dict[int, PartitionStats] = {}
     before_s = 0.0
@@ -145,7 +146,7 @@ async def _watch(
             for stats in found
             if stats.queue.id in before
         }
-        screen.show(_picture(found, rates, partitions))
+        screen.show(watch_picture(_picture(found, rates, partitions), interval))
         before = {stats.queue.id: stats.total for stats in found}
         before_s = read_s
         await asyncio.sleep(interval.total_seconds())
