@@ -10,6 +10,7 @@ import click
 
 from querator.cli.cluster_pictures import picture, plan_picture
 from querator.cli.cluster_views import ClusterView, cluster_view
+from querator.cli.shared.confirmation import confirm, yes_option
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode
 from querator.cli.shared.output import (
@@ -130,7 +131,7 @@ def plan(target: CommandTarget, as_json: bool) -> None:
 @cluster.command("repair-time", short_help="Set the state time of a queue to the clock.")
 @click.argument("queue")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @server_options
 @output_option
 def repair_time(queue: str, dry_run: bool, yes: bool, target: CommandTarget, as_json: bool) -> None:
@@ -152,8 +153,7 @@ def repair_time(queue: str, dry_run: bool, yes: bool, target: CommandTarget, as_
     if not as_json:
         _write_times(queue, found)
     if found and not dry_run:
-        if not yes:
-            click.confirm("Set state time to the clock there?", abort=True, err=True)
+        confirm("Set state time to the clock there?", yes=yes)
         found = target.run(lambda client: client.repair_time(queue))
         if not as_json:
             click.echo(f"Time is right in {count(len(found), 'partition')} of {queue}.")
