@@ -143,7 +143,11 @@ class NodeCore:
             environment, self.service.damage, clock=clock, bytes_per_s=scrub_bytes_per_s
         )
         self.conditions = Conditions(
-            host=self.host, placement=placement, service=self.service, clock=clock
+            host=self.host,
+            placement=placement,
+            service=self.service,
+            clock=clock,
+            out_of_reach=self._out_of_reach,
         )
         self.cluster = ClusterService(
             host=self.host,

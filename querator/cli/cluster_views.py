@@ -346,12 +346,14 @@ def _map_voters(picture: ClusterPicture) -> Iterable[str]:
 
 
 def _is_news(seen: SeenCondition, picture: ClusterPicture) -> bool:
-    """Whether no other sentence reports the same condition. A node that is down is always
-    behind.
+    """Whether no other sentence reports the same condition. A node that is down is always behind,
+    and the sentences about partitions name it.
     """
     condition = seen.condition
     if condition.kind == "copy_behind":
         return not any(one.node.name == condition.about and one.silent for one in picture.nodes)
+    if condition.kind == "no_majority":
+        return not any(one.silent for one in picture.nodes)
     if condition.kind == "clocks_differ":
         # Both nodes of the pair may report it.
         pairs = ((one.condition.kind, one.condition.about) for one in picture.conditions)

@@ -15,6 +15,7 @@ kinds, with what an operator does for each.
                        set forward
     partition_stopped  a defect has stopped a replica here
     blocks_damaged     a replica here has blocks that cannot be read
+    no_majority        this node reaches no majority of the replicas of partitions that it has
     storage_full       this node's storage has no space for items (`service.storage_watch`)
     no_space           a replica here does not apply its log because the node has no space for it
     copy_behind        another voter has not on disk what the leader here had `PATIENCE_S` ago
@@ -30,7 +31,7 @@ Refusals and delays of less than `PATIENCE_S` are no condition: leaders change, 
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from querator import telemetry
@@ -71,6 +72,7 @@ KINDS: Final = (
     "time_behind",
     "partition_stopped",
     "blocks_damaged",
+    "no_majority",
     "storage_full",
     "no_space",
     "copy_behind",
@@ -96,13 +98,17 @@ class Conditions:
         placement: "Placement",
         service: "QueueService",
         clock: "Clock",
+        out_of_reach: Callable[[], Collection[str]] = frozenset,
         now_s: Callable[[], float] | None = None,
     ) -> None:
-        """`now_s` None: the loop's clock."""
+        """`out_of_reach` returns the names of the other nodes that the raft package of this node
+        cannot reach, or does not hear. `now_s` None: the loop's clock.
+        """
         self._host = host
         self._placement = placement
         self._service = service
         self._clock = clock
+        self._out_of_reach = out_of_reach
         self._loop = asyncio.get_running_loop()
         self._now_s = self._loop.time if now_s is None else now_s
         self._timer: asyncio.TimerHandle | None = None
@@ -157,6 +163,7 @@ class Conditions:
             if (status := self._host.status(group)) is not None
         }
         yield from self._clocks(statuses)
+        yield from self._majorities(statuses)
         yield from self._replicas(statuses)
         yield from self._behind(statuses, now_s)
         yield from self._storage()
@@ -230,6 +237,32 @@ class Conditions:
                 f"right: querator cluster repair-time {self._queue_name(groups[0])}"
             ),
         )
+
+    # --- majorities --------------------------------------------------------------------------
+
+    def _majorities(self, statuses: dict[GroupId, GroupStatus]) -> Iterator[ClusterCondition]:
+        away = self._out_of_reach()
+        if not away:
+            return
+        missing: set[str] = set()
+        groups = []
+        for group, status in statuses.items():
+            voters = [node_name(replica.node) for replica in status.replicas if replica.voter]
+            lost = [name for name in voters if name in away]
+            if 2 * len(lost) >= len(voters) > 0:
+                groups.append(group)
+                missing.update(lost)
+        if groups:
+            nodes = sorted(missing)
+            verb = "is" if len(nodes) == 1 else "are"
+            yield ClusterCondition(
+                "no_majority",
+                self._node,
+                f"Node {self._node} reaches no majority of the replicas of {self._named(groups)}: "
+                f"{', '.join(nodes)} {verb} out of reach. Calls to these partitions wait, and fail "
+                "with UNAVAILABLE, until a majority is back. Nothing that was acknowledged is "
+                "lost.",
+            )
 
     # --- replicas ----------------------------------------------------------------------------
 

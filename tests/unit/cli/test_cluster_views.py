@@ -358,6 +358,8 @@ def test_what_a_node_says_of_itself_and_of_others():
     assert told("partition_stopped", "q", nodes) == ("It is so.",), "on a follower as well"
     assert told("copy_behind", "b", nodes) == ("It is so.",)
     assert "It is so." not in told("copy_behind", "b", DOWN_B), "it is down, and that is told"
+    assert told("no_majority", "a", nodes) == ("It is so.",)
+    assert "It is so." not in told("no_majority", "a", DOWN_B), "partitions are named"
     assert told("time_ahead", "q", nodes) == (), "the view has a sentence for all nodes together"
 
 

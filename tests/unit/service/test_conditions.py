@@ -17,7 +17,7 @@ from querator.model.commands import Expire
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import CLOCK_SKEW_MS_MAX, MIB
-from querator.model.nodes import NodeKey
+from querator.model.nodes import NodeKey, Replica
 from querator.placement import placement
 from querator.placement.tasks import partition_calls
 from querator.raft.clock import SimulatedClock
@@ -76,12 +76,15 @@ class Watch:
     def __init__(self, node: ServiceNode, logged: pytest.LogCaptureFixture) -> None:
         self.host = Faulty(node.host)
         self._later_s = 0.0
+        self.away: set[str] = set()
+        """Names of the nodes that are out of reach."""
         loop = asyncio.get_running_loop()
         self.conditions = Conditions(
             host=cast(Any, self.host),
             placement=node.placement,
             service=node.queues,
             clock=node.clock,
+            out_of_reach=lambda: self.away,
             now_s=lambda: loop.time() + self._later_s,
         )
         self._observed = observed(node)
@@ -222,6 +225,27 @@ async def test_a_replica_without_room_for_what_is_committed(
         assert "q/0: node node has no space for committed entries" in sentence
         watch.host.changed.clear()
         await watch.gone("no_space")
+
+
+async def test_most_replicas_that_are_out_of_reach(caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(caplog) as (node, watch):
+        queue = await node.create("q", partitions=2)
+        three = tuple(
+            Replica(number, NodeKey(f"{name}/i"), voter=True)
+            for number, name in enumerate(("node", "n2", "n3"), start=1)
+        )
+        watch.host.changed = {group: {"replicas": three} for group in queue.groups}
+        watch.away = {"n3"}
+        assert watch.look() == []
+        watch.away = {"n3", "n2"}
+        sentence = await watch.seen("no_majority")
+        assert sentence.startswith(
+            "Node node reaches no majority of the replicas of q/0, q/1: n2, n3 are out of reach."
+        )
+        assert "Nothing that was acknowledged is lost." in sentence
+        assert "WARNING" in caplog.text
+        watch.away = {"n2"}
+        await watch.gone("no_majority")
 
 
 async def test_storage_that_is_full(caplog: pytest.LogCaptureFixture) -> None:
