@@ -250,6 +250,7 @@ class Node:
             on_hand_off=self._on_hand_off,
             peers=peers,
             peer_services=self._membership,
+            waiting=tuple if self._membership is None else self._membership.waiting,
             forwarding=forwarding,
             log_bytes_kept=self._log_bytes_kept,
             scrub_bytes_per_s=self._scrub_bytes_per_s,

@@ -30,6 +30,7 @@ from querator.model.cluster import (
     ClusterPlan,
     ClusterScrub,
     ClusterStatus,
+    ClusterWaiting,
     NodeHandedOff,
     NodeReplaced,
     NodeRetired,
@@ -91,6 +92,8 @@ class ClusterPicture(msgspec.Struct, frozen=True):
     pending: tuple[ClusterPending, ...]
     damage: tuple[SeenDamage, ...] = ()
     conditions: tuple[SeenCondition, ...] = ()
+    waiting: tuple[ClusterWaiting, ...] = ()
+    """Nodes that wait for the cluster, by name."""
 
 
 class _Silent(msgspec.Struct, frozen=True):
@@ -208,6 +211,7 @@ class ClusterAdmin:
             conditions=tuple(
                 SeenCondition(view.node, one) for view in views for one in view.conditions
             ),
+            waiting=_waiting(newest, views),
         )
 
     async def _ask(self, node: ClusterNode) -> "ClusterStatus | _Silent":
@@ -374,6 +378,15 @@ def _against_the_node(error: RequestError) -> bool:
     """Whether another node may answer: this one was not reached, did not answer, or stops."""
     unanswered = isinstance(error, ConnectionFailed | DeadlineExceeded)
     return unanswered or error.code is ErrorCode.UNAVAILABLE
+
+
+def _waiting(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterWaiting, ...]:
+    """The nodes that wait, by any report, and are not members by the newest map."""
+    members = {(node.name, node.incarnation) for node in newest.nodes}
+    found = {one.name: one for view in views for one in view.waiting}
+    return tuple(
+        one for _, one in sorted(found.items()) if (one.name, one.incarnation) not in members
+    )
 
 
 def _pending(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterPending, ...]:

@@ -104,6 +104,14 @@ class ClusterScrub(msgspec.Struct, frozen=True):
     age_ms: int = 0
 
 
+class ClusterWaiting(msgspec.Struct, frozen=True):
+    """A node with data of no cluster, which asks the reporting node and is not a member."""
+
+    name: str
+    incarnation: str
+    peer_address: str
+
+
 class ClusterStatus(msgspec.Struct, frozen=True):
     """`node` is the name of the reporting node; `clock_ahead_ms` is how far its wall clock is ahead
     of the median of all, negative: behind. `conditions` and `scrub` are those of that node.
@@ -118,6 +126,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     clock_ahead_ms: int = 0
     conditions: tuple[ClusterCondition, ...] = ()
     scrub: ClusterScrub = ClusterScrub()
+    waiting: tuple[ClusterWaiting, ...] = ()
 
 
 class ClusterMove(msgspec.Struct, frozen=True):

@@ -156,7 +156,11 @@ async def test_lost_data_waits_is_replaced_and_rebuilt(tmp_path: Path):
         await cluster["b"].launch()
         await cluster["b"].waiting("querator node replace b")
         await produced(cluster, "a", "meanwhile")
-        assert state(await cluster.status(), "b") == "down"
+        view = await cluster.until(
+            lambda view: any("without its former data" in one for one in view["problems"])
+        )
+        assert state(view, "b") == "down"
+        assert not any("Node b is down" in problem for problem in view["problems"])
 
         # It remembers what it waits for.
         assert await cluster["b"].stop() == 0

@@ -403,6 +403,11 @@ def _status() -> cluster_service_pb2.GetClusterStatusResponse:
         cluster_id="c0ffee",
         epoch=7,
         node="node-1",
+        waiting=[
+            cluster_service_pb2.ClusterWaiting(
+                name="node-3", incarnation="other", peer_address="10.0.0.3:4480"
+            )
+        ],
         nodes=nodes,
         groups=groups,
         scrub=cluster_service_pb2.ClusterScrub(on=True, rounds=1, age=Duration(seconds=4_000)),
