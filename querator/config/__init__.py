@@ -16,7 +16,7 @@ from querator.config.addresses import parse_address, with_port
 from querator.config.errors import ConfigError
 from querator.config.files import times_of
 from querator.config.listening import ListenError, check_listening, listen_error
-from querator.config.loading import load
+from querator.config.loading import load, wanted_log_format
 from querator.config.settings import (
     GROUPS,
     SETTINGS,
@@ -52,5 +52,6 @@ __all__ = [
     "parse_address",
     "times_of",
     "tls_settings",
+    "wanted_log_format",
     "with_port",
 ]

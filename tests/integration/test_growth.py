@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from querator import Client
@@ -50,8 +51,8 @@ async def test_a_cluster_grows_and_shrinks_under_load(tmp_path: Path):
                 await cluster.querator("node", "remove", name, "--yes")
                 assert await cluster[name].end() == 6
                 said = cluster[name].said()
-                assert said.splitlines()[-1] == (
-                    f"Error: Node {name} was removed from the cluster and ends. "
+                assert msgspec.json.decode(said.splitlines()[-1])["reason"] == (
+                    f"Node {name} was removed from the cluster and ends. "
                     "Its data is not used again."
                 )
                 assert "Traceback" not in said
