@@ -42,6 +42,8 @@ _EVER = (
     "lapsed",
     "expired",
     "dead",
+    "moved_in",
+    "moved_out",
 )
 _KEPT = {"ready", "leased", "produced", "completed"}
 """Columns that a narrow table has even if all is 0."""
@@ -232,7 +234,7 @@ def _picture(
 
 
 def _column(name: str) -> Column:
-    return Column(name, keep=name in _KEPT)
+    return Column(name.replace("_", " "), keep=name in _KEPT)
 
 
 def _counts(stats: PartitionStats, names: tuple[str, ...]) -> list[int]:

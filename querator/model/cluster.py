@@ -44,7 +44,8 @@ class ClusterGroup(msgspec.Struct, frozen=True):
     it accepts no items, and leaves the map when it is empty. `held` items of keys wait for earlier
     ones in the partitions with the numbers `waits_for`; 0 unless the reporting node leads. The
     reporting node cannot read `damaged_items` in `damaged_blocks` blocks. State time is
-    `time_ahead_ms` ahead of the wall clock of the reporting node; 0 unless it leads.
+    `time_ahead_ms` ahead of the wall clock of the reporting node; 0 unless it leads, and in an idle
+    partition, whose last entry is older.
     `waits_for_clock`: that node does not stand for election because its clock is not trusted.
     """
 

@@ -185,7 +185,7 @@ class ClusterService:
             waits_for=waits_for,
             damaged_blocks=damaged_blocks,
             damaged_items=damaged_items,
-            time_ahead_ms=self._host.time_ahead_ms(group) if leads else 0,
+            time_ahead_ms=max(0, self._host.time_ahead_ms(group)) if leads else 0,
             waits_for_clock=status is not None and status.waits_for_clock,
         )
 

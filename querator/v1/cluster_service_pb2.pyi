@@ -253,8 +253,8 @@ class ClusterGroup(_message.Message):
 
     @_builtins.property
     def time_ahead(self) -> _duration_pb2.Duration:
-        """How far time in it is ahead of the asked node's wall clock, negative when behind; 0 unless the
-        asked node leads.
+        """How far time in it is ahead of the asked node's wall clock; 0 unless the asked node leads. Time that is
+        behind is that of the last entry, and is 0 here: an idle partition has no newer one.
         """
 
     def __init__(
