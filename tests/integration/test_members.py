@@ -2,7 +2,9 @@
 real processes.
 """
 
+import asyncio
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,27 @@ async def test_a_killed_node_is_missed_and_comes_back(tmp_path: Path):
         await cluster["b"].start()
         await cluster.until_well("b")
         assert await payloads(cluster, "b") == {b"without b"}
+
+
+async def test_clients_say_at_once_why_they_wait(tmp_path: Path):
+    waiting = "Waiting: partition 0 of queue q has no leader (b, c unreachable)"
+    async with process_cluster(tmp_path) as cluster:
+        await cluster.start()
+        await cluster.querator("queue", "create", "q", "--dead-queue", "")
+        for name in "bc":
+            await cluster[name].kill()
+        await cluster["a"].says("condition.began", "no_majority")
+        for command in (("produce", "q", "x"), ("consume", "q")):
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "querator", *command, "--address", cluster["a"].address,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            assert process.stderr is not None
+            said = await process.stderr.readline()
+            assert waiting in said.decode()
+            process.terminate()
+            await process.communicate()
 
 
 async def test_handing_a_node_off(tmp_path: Path):
