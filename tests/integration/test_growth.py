@@ -213,7 +213,7 @@ async def test_a_node_that_dies_while_partitions_move_to_it_is_removed(tmp_path:
         await cluster["d"].launch()
         await cluster.until(lambda view: "d" in replicas(view))
         await cluster["d"].kill()
-        await cluster.querator("node", "remove", "d")
+        await cluster.querator("node", "remove", "d", "--yes")
         view = await cluster.until(lambda view: is_well(view) and len(view["nodes"]) == 3)
         assert replicas(view) == Counter(a=8, b=8, c=8)
         out, _ = await cluster.querator("lease", "q", "--wait", "30s")
