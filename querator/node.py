@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import uuid_utils
 
 from querator import telemetry
-from querator.config import ClusterSettings, TlsSettings, with_port
+from querator.config import ClusterSettings, TlsSettings, check_listening, with_port
 from querator.model.limits import LOG_BYTES_KEPT, SCRUB_BYTES_PER_S
 from querator.model.placement_map import PlacedNode
 from querator.node_core import NodeCore
@@ -54,6 +54,7 @@ from querator.server.grpc_server import GrpcServer
 from querator.server.link.forwarding import Forwarding
 from querator.server.link.grpc_wire import grpc_connect
 from querator.service.queue_service import QueueService
+from querator.service.storage_watch import StorageWatch
 from querator.storage import opening
 from querator.storage.directory import check_unlocked
 from querator.storage.environment import Environment
@@ -218,6 +219,13 @@ class Node:
             # Before the ports: a second node on the directory has the same ports, too.
             await asyncio.to_thread(check_unlocked, self._data_dir)
         admin_server = await self._start_admin()
+        credentials = dial_tls = None
+        if self._tls is not None:
+            credentials = await asyncio.to_thread(server_credentials, self._tls)
+            dial_tls = await asyncio.to_thread(Dialing, self._tls)
+        # What may be wrong with the settings of this machine is found before the node joins: a
+        # member that ends has got replicas.
+        await asyncio.to_thread(check_listening, self._listens_at())
         environment = await asyncio.to_thread(self._open)
         self._environment = observed.environment = environment
         observed.identity = self._identity
@@ -228,10 +236,6 @@ class Node:
         peers = observed.peers = await self._join(environment, clock)
         observed.identity = self._identity
         telemetry.bind(node=self.identity.name, cluster_id=self.identity.cluster_id)
-        credentials = dial_tls = None
-        if self._tls is not None:
-            credentials = await asyncio.to_thread(server_credentials, self._tls)
-            dial_tls = await asyncio.to_thread(Dialing, self._tls)
         forwarding = self._make_forwarding(dial_tls)
         self._core = core = NodeCore(
             environment,
@@ -246,6 +250,7 @@ class Node:
             on_hand_off=self._on_hand_off,
             peers=peers,
             peer_services=self._membership,
+            waiting=tuple if self._membership is None else self._membership.waiting,
             forwarding=forwarding,
             log_bytes_kept=self._log_bytes_kept,
             scrub_bytes_per_s=self._scrub_bytes_per_s,
@@ -256,6 +261,9 @@ class Node:
         if self._trust_clock:
             core.host.trust_clock()
         await core.start(self._running)
+        storage_watch = StorageWatch(environment, core.conditions)
+        storage_watch.start()
+        self._running.push_async_callback(storage_watch.stop)
         await self._until_formed(placement)
         self._server = server = GrpcServer(
             service,
@@ -276,6 +284,11 @@ class Node:
             watch = asyncio.get_running_loop().create_task(self._membership.watch())
             self._running.push_async_callback(_ended, watch)
             self._running.push_async_callback(self._hand_over, placement)
+
+    def _listens_at(self) -> dict[str, str]:
+        """Addresses without the admin port's, which is open already, by their settings."""
+        peers = {} if self._cluster is None else {"listen_peers": self._cluster.listen_peers}
+        return {"listen": self._listen, **peers}
 
     async def _on_hand_off(self) -> None:
         """The node will stop soon: clients should use other nodes."""

@@ -8,7 +8,7 @@ Events of the raft package arrive here. Events of group 0 go to placement, event
 placement and the service.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
@@ -79,14 +79,15 @@ class NodeCore:
         peers: PeerLink | None = None,
         turn_loop: TurnLoop | None = None,
         peer_services: PeerServices | None = None,
+        waiting: Callable[[], Sequence[PlacedNode]] = tuple,
         forwarding: Forwarding | None = None,
         machine_for: MachineFactory = PartitionMachine,
         log_bytes_kept: int = LOG_BYTES_KEPT,
         scrub_bytes_per_s: int = 0,
         born: str = "",
     ) -> None:
-        """`peers`, `turn_loop` and `log_bytes_kept` as for `Host`, `on_hand_off` as for
-        `ClusterService`, `scrub_bytes_per_s` as for `Scrub`, `born` as for `Router`.
+        """`peers`, `turn_loop` and `log_bytes_kept` as for `Host`, `on_hand_off` and `waiting` as
+        for `ClusterService`, `scrub_bytes_per_s` as for `Scrub`, `born` as for `Router`.
         `peer_services` and `forwarding` None: a single node. `on_failure` receives the error that
         has stopped the raft package, or the work behind the map, for good; it ends the rest of that
         work (`Placement.end`).
@@ -143,7 +144,11 @@ class NodeCore:
             environment, self.service.damage, clock=clock, bytes_per_s=scrub_bytes_per_s
         )
         self.conditions = Conditions(
-            host=self.host, placement=placement, service=self.service, clock=clock
+            host=self.host,
+            placement=placement,
+            service=self.service,
+            clock=clock,
+            out_of_reach=self._out_of_reach,
         )
         self.cluster = ClusterService(
             host=self.host,
@@ -154,6 +159,7 @@ class NodeCore:
             on_hand_off=on_hand_off,
             damaged=self.service.damage.items,
             old_copies=dict if peer_services is None else peer_services.old_copies,
+            waiting=waiting,
             conditions=lambda: self.conditions.present,
             scrub=self.scrub.for_operators,
         )

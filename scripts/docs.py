@@ -13,13 +13,14 @@ from querator.client.errors import make_error
 from querator.model.errors import ERRORS
 from querator.partition.states import table_markdown
 from querator.server.admin.metric_catalogue import METRICS
-from scripts import limits_list
+from scripts import grpc_reference, limits_list
 
 DOCS = Path("docs")
 API = DOCS / "api.md"
 METRICS_PAGE = DOCS / "metrics.md"
 ERRORS_PAGE = DOCS / "reference/errors.md"
 LIMITS_PAGE = DOCS / "reference/limits.md"
+GRPC_PAGE = DOCS / "reference/grpc.md"
 DECISIONS = DOCS / "adr/README.md"
 
 
@@ -65,6 +66,7 @@ TABLES: dict[tuple[Path, str], Callable[[], str]] = {
     (METRICS_PAGE, "metrics"): metrics_table,
     (ERRORS_PAGE, "exceptions"): exceptions_table,
     (LIMITS_PAGE, "limits"): limits_list.markdown,
+    (GRPC_PAGE, "grpc"): grpc_reference.markdown,
     (DECISIONS, "decisions"): decisions_list,
 }
 

@@ -201,7 +201,7 @@ def bench(
     if as_json:
         write_json(view)
     else:
-        _write(view)
+        write_report(view)
     for problem in view.problems:
         note(f"WRONG: {problem}")
     if view.problems:
@@ -388,7 +388,7 @@ class _Bench:
             self._all_done.set()
 
 
-def _write(view: BenchView) -> None:
+def write_report(view: BenchView) -> None:
     pairs: list[tuple[str, object]] = [
         ("items", f"{view.items:,} of {view.payload_bytes:,} bytes, {view.batch_items:,} a batch"),
         ("time", f"{view.seconds:.2f} s, client cpu {view.client_cpu_seconds:.2f} s"),

@@ -2,16 +2,27 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import NoReturn
 
 import click
 
 from querator.cli.cluster_pictures import picture, plan_picture
-from querator.cli.cluster_views import cluster_view
+from querator.cli.cluster_views import ClusterView, cluster_view
+from querator.cli.shared.confirmation import confirm, yes_option
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode
-from querator.cli.shared.output import Screen, count, note, write_json, write_picture, write_table
+from querator.cli.shared.output import (
+    Picture,
+    Screen,
+    count,
+    note,
+    watch_picture,
+    write_json,
+    write_picture,
+    write_table,
+)
 from querator.cli.shared.parameters import DURATION, format_duration, is_given
 from querator.client.values import PartitionTime
 
@@ -39,7 +50,7 @@ def status(
     """Show all nodes, the leaders, the number of replicas, and all problems.
 
     Any node can be asked; it knows the addresses of the other nodes. The exit code is 1 if there is
-    a problem.
+    a problem. With --watch, a node that stops or does not answer is left for another one.
 
     \b
     Examples:
@@ -61,19 +72,10 @@ def status(
         return not view.problems
 
     async def again() -> bool:
-        async with target.cluster() as admin:
-            if as_json or not sys.stdout.isatty():
-                while True:
-                    view = cluster_view(await admin.picture())
-                    if as_json:
-                        write_json(view)
-                    else:
-                        write_picture(picture(view, partitions=partitions))
-                    await asyncio.sleep(interval.total_seconds())
-            screen = Screen(sys.stdout)
-            while True:
-                screen.show(picture(cluster_view(await admin.picture()), partitions=partitions))
-                await asyncio.sleep(interval.total_seconds())
+        def shown(view: ClusterView) -> Picture:
+            return watch_picture(picture(view, partitions=partitions), interval)
+
+        await _watch(target, shown, interval, as_json=as_json)
 
     try:
         well = target.finish(again() if watch else once())
@@ -83,6 +85,26 @@ def status(
         return
     if not well:
         raise click.exceptions.Exit(ExitCode.WRONG)
+
+
+async def _watch(
+    target: CommandTarget,
+    shown: Callable[[ClusterView], Picture],
+    interval: timedelta,
+    *,
+    as_json: bool,
+) -> NoReturn:
+    screen = None if as_json or not sys.stdout.isatty() else Screen(sys.stdout)
+    async with target.cluster() as admin:
+        while True:
+            view = cluster_view(await admin.picture())
+            if as_json:
+                write_json(view)
+            elif screen is None:
+                write_picture(shown(view))
+            else:
+                screen.show(shown(view))
+            await asyncio.sleep(interval.total_seconds())
 
 
 @cluster.command(short_help="Show which replicas move, where and why.")
@@ -109,7 +131,7 @@ def plan(target: CommandTarget, as_json: bool) -> None:
 @cluster.command("repair-time", short_help="Set the state time of a queue to the clock.")
 @click.argument("queue")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @server_options
 @output_option
 def repair_time(queue: str, dry_run: bool, yes: bool, target: CommandTarget, as_json: bool) -> None:
@@ -131,8 +153,7 @@ def repair_time(queue: str, dry_run: bool, yes: bool, target: CommandTarget, as_
     if not as_json:
         _write_times(queue, found)
     if found and not dry_run:
-        if not yes:
-            click.confirm("Set state time to the clock there?", abort=True, err=True)
+        confirm("Set state time to the clock there?", yes=yes)
         found = target.run(lambda client: client.repair_time(queue))
         if not as_json:
             click.echo(f"Time is right in {count(len(found), 'partition')} of {queue}.")

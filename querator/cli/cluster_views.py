@@ -14,6 +14,7 @@ from querator.model.cluster import (
     ClusterPending,
     ClusterReplica,
     ClusterScrub,
+    ClusterWaiting,
 )
 from querator.model.limits import CLOCK_SKEW_MS_MAX, STATE_TIME_JUMP_MS_MAX
 from querator.model.placement_map import map_voters_wanted
@@ -183,8 +184,14 @@ def _node(
 
 
 def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> Iterable[str]:
+    waiting = {one.name: one for one in picture.waiting}
     for seen in picture.nodes:
-        yield from _node_problems(seen, partitions)
+        yield from _node_problems(seen, partitions, waiting.pop(seen.node.name, None))
+    for newcomer in waiting.values():
+        yield (
+            f"Node {newcomer.name} at {newcomer.peer_address} asks to join, and waits: its log "
+            "says for what (formation.waiting)."
+        )
     yield from _availability(picture, partitions)
     yield from _replica_problems(picture, partitions)
     yield from _map_voters(picture)
@@ -239,12 +246,21 @@ def _availability(picture: ClusterPicture, partitions: Sequence[PartitionView]) 
         )
 
 
-def _node_problems(seen: SeenNode, partitions: Sequence[PartitionView]) -> Iterable[str]:
+def _node_problems(
+    seen: SeenNode, partitions: Sequence[PartitionView], waiting: ClusterWaiting | None
+) -> Iterable[str]:
+    """`waiting`: a process with the node's name that waits without its data."""
     name = seen.node.name
     if seen.node.state != "active":
         yield _retiring(seen, partitions)
     elif seen.fault:
         yield f"Node {name} cannot be asked. {seen.fault}"
+    elif seen.silent and waiting is not None:
+        yield (
+            f"Node {name} was started at {waiting.peer_address} without its former data, and "
+            f"waits. If that data is lost: querator node replace {name}. If it is not, start the "
+            "node again on its former directory."
+        )
     elif seen.silent and seen.node.connected:
         yield (
             f"Node {name} does not answer ({seen.silent.rstrip('.')}), and other nodes are "
@@ -254,8 +270,8 @@ def _node_problems(seen: SeenNode, partitions: Sequence[PartitionView]) -> Itera
     elif seen.silent:
         yield (
             f"Node {name} is down: {seen.silent.rstrip('.')}. Start it again: it catches up by "
-            "itself. Only if its data is lost, start it with an empty directory and then: querator "
-            f"node replace {name}"
+            "itself. If it ends or waits, its log says why. Only if its data is lost, start it "
+            f"with an empty directory and then: querator node replace {name}"
         )
     elif seen.node.handed_off:
         yield f"Node {name} has handed off and leads nothing until it starts again."
@@ -346,12 +362,14 @@ def _map_voters(picture: ClusterPicture) -> Iterable[str]:
 
 
 def _is_news(seen: SeenCondition, picture: ClusterPicture) -> bool:
-    """Whether no other sentence reports the same condition. A node that is down is always
-    behind.
+    """Whether no other sentence reports the same condition. A node that is down is always behind,
+    and the sentences about partitions name it.
     """
     condition = seen.condition
     if condition.kind == "copy_behind":
         return not any(one.node.name == condition.about and one.silent for one in picture.nodes)
+    if condition.kind == "no_majority":
+        return not any(one.silent for one in picture.nodes)
     if condition.kind == "clocks_differ":
         # Both nodes of the pair may report it.
         pairs = ((one.condition.kind, one.condition.about) for one in picture.conditions)

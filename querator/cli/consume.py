@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -25,10 +25,13 @@ from querator.cli.shared.parameters import (
 )
 from querator.client import Client, Consumer, LeasedItem
 from querator.client.consuming.consumer import PREFETCH_DEFAULT
-from querator.client.errors import LeaseLost
+from querator.client.errors import LeaseLost, RequestError
 from querator.model import limits
 
 REJECT_EXIT_CODE = 100
+WAIT_CHECK_S = 3.0
+"""After this time without an item the queue is checked; each further check comes later."""
+WAIT_CHECK_S_MAX = 60.0
 
 
 @dataclass(slots=True)
@@ -209,7 +212,7 @@ def consume(
             lease_timeout=lease_timeout,
             idle_timeout=idle_exit,
         )
-        async with consumer:
+        async with consumer, _explained_waits(client, queue, lambda: tally.started):
             await _run_until_signal(consumer, rules, tally, concurrency, stop_timeout)
 
     try:
@@ -249,7 +252,7 @@ def _print_items(
             lease_timeout=lease_timeout,
             idle_timeout=idle_exit,
         )
-        async with consumer:
+        async with consumer, _explained_waits(client, queue, lambda: printer.printed):
             with _noticed(lambda _number: consumer.stop()):
                 await printer.run(consumer)
 
@@ -286,6 +289,36 @@ async def _run_until_signal(
             stopping = tasks.create_task(_stop(signals, consumer, running, stop_timeout))
             await asyncio.wait({running})
             stopping.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _explained_waits(
+    client: Client, queue: str, items: Callable[[], int]
+) -> AsyncIterator[None]:
+    """Within the block, the counts of the queue are read while no item comes. A refusal of that is
+    logged by the client with its reason, for example that a partition has no leader. The stream
+    itself cannot tell such a queue from an empty one.
+
+    `items` returns the number of items that have come.
+    """
+
+    async def watch() -> None:
+        rest_s, before = WAIT_CHECK_S, items()
+        while True:
+            await asyncio.sleep(rest_s)
+            if items() == before:
+                with contextlib.suppress(RequestError):
+                    await client.stats(queue)
+            before = items()
+            rest_s = min(2 * rest_s, WAIT_CHECK_S_MAX)
+
+    # Owned: ended and awaited here.
+    watching = asyncio.get_running_loop().create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.wait((watching,))
 
 
 @contextlib.contextmanager

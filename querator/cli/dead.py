@@ -90,7 +90,8 @@ def dead() -> None:
 @server_options
 @output_option
 def list_dead(queue: str, limit: int, target: CommandTarget, as_json: bool) -> None:
-    """Show the dead letters of QUEUE. If QUEUE is a dead queue, show all dead letters in it.
+    """Show the dead letters of QUEUE. If QUEUE is a dead queue, show all dead letters in it, also
+    those of other queues. Dead letters of a dead queue are in its own dead queue.
 
     With --output json each dead letter is a line.
 

@@ -6,9 +6,12 @@ import click
 import msgspec
 import uuid_utils
 
+from querator.cli.cluster_views import NAMED_MAX, ClusterView, cluster_view
+from querator.cli.shared.confirmation import check_can_ask, confirm, yes_option
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import count, note, write_json
+from querator.client.cluster import ClusterAdmin
 from querator.extras import needed
 
 
@@ -59,19 +62,26 @@ def handoff(name: str, target: CommandTarget, as_json: bool) -> None:
 
 @node.command(short_help="Let a node that lost its data be rebuilt from the others.")
 @click.argument("name")
+@yes_option
 @server_options
 @output_option
-def replace(name: str, target: CommandTarget, as_json: bool) -> None:
+def replace(name: str, yes: bool, target: CommandTarget, as_json: bool) -> None:
     """Let node NAME be rebuilt. It has lost its data, and waits with an empty directory.
 
     Send the command to any other node. The former acknowledgements of NAME do not count any more;
-    the other nodes must have a majority.
+    the other nodes must have a majority. The command says what is rebuilt, and asks for
+    confirmation.
 
     \b
-    Example:
+    Examples:
       querator node replace node-2 --address 127.0.0.1:4470
+      querator node replace node-2 --address 127.0.0.1:4470 --yes
     """
 
+    check_can_ask(yes=yes)
+    if not yes:
+        note(_replacing(name, target.ask_cluster(_view)))
+        confirm(f"Has node {name} lost its data, and is it to be rebuilt?", yes=yes)
     replaced = target.ask_cluster(lambda admin: admin.replace(name))
     if as_json:
         write_json(replaced)
@@ -166,19 +176,26 @@ def drain(name: str, undo: bool, target: CommandTarget, as_json: bool) -> None:
 
 @node.command(short_help="Remove a node permanently.")
 @click.argument("name")
+@yes_option
 @server_options
 @output_option
-def remove(name: str, target: CommandTarget, as_json: bool) -> None:
+def remove(name: str, yes: bool, target: CommandTarget, as_json: bool) -> None:
     """Remove node NAME for ever: a drained node, or a node that is down and will not return.
 
     Its remaining replicas are first built again on other nodes. Its data is refused from then on,
-    and its name is refused until: querator node readmit.
+    and its name is refused until: querator node readmit. The command says what is moved and what
+    is lost, and asks for confirmation.
 
     \b
-    Example:
+    Examples:
       querator node remove node-4 --address 127.0.0.1:4470
+      querator node remove node-4 --address 127.0.0.1:4470 --yes
     """
 
+    check_can_ask(yes=yes)
+    if not yes:
+        note(_removing(name, target.ask_cluster(_view)))
+        confirm(f"Remove node {name} for ever?", yes=yes)
     removed = target.ask_cluster(lambda admin: admin.remove(name))
     if as_json:
         write_json(removed)
@@ -205,3 +222,54 @@ def readmit(name: str, target: CommandTarget) -> None:
 
     target.ask_cluster(lambda admin: admin.readmit(name))
     note(f"A node {name} with empty data may join.")
+
+
+async def _view(admin: ClusterAdmin) -> ClusterView:
+    return cluster_view(await admin.picture())
+
+
+def _removing(name: str, view: ClusterView) -> str:
+    """What happens when the node is removed."""
+    state = next((one.state for one in view.nodes if one.name == name), None)
+    if state is None:
+        return f"The cluster has no node {name}. See: querator cluster status"
+    here, only_here = _partitions(name, view)
+    if not here:
+        moved = "and has no replica: nothing is moved."
+    else:
+        moved = (
+            f"and has replicas of {count(here, 'partition')}. They are built again on other nodes, "
+            "from the other replicas, before the node is removed."
+        )
+    return (
+        f"Node {name} is {state}, {moved}{_lost(only_here)} Its data is refused from then on, and "
+        f"its name until: querator node readmit {name}"
+    )
+
+
+def _replacing(name: str, view: ClusterView) -> str:
+    """What happens when the node is replaced by one without data."""
+    here, only_here = _partitions(name, view)
+    return (
+        f"Node {name} gets the replicas of {count(here, 'partition')} again, from the other "
+        f"replicas.{_lost(only_here)} Its former data is refused from then on, also if it is found "
+        "again."
+    )
+
+
+def _partitions(name: str, view: ClusterView) -> tuple[int, list[str]]:
+    """The number of partitions of queues with a replica on the node, and the names of those without
+    another one.
+    """
+    here = [one for one in view.partitions if one.queue and name in one.nodes]
+    return len(here), [one.name for one in here if set(one.nodes) == {name}]
+
+
+def _lost(only_here: list[str]) -> str:
+    if not only_here:
+        return ""
+    more = f" and {len(only_here) - NAMED_MAX:,} more" if len(only_here) > NAMED_MAX else ""
+    return (
+        f" No other node has a replica of {', '.join(only_here[:NAMED_MAX])}{more}: their items "
+        "are lost if the data of the node is."
+    )

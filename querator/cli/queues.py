@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from querator.cli.shared.asking import check_terminal, confirm
+from querator.cli.shared.confirmation import check_can_ask, confirm, yes_option
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.output import count, note, write_details, write_json, write_table
 from querator.cli.shared.parameters import (
@@ -254,7 +254,7 @@ def update(
 
 @queue.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @server_options
 @output_option
 def delete(name: str, yes: bool, target: CommandTarget, as_json: bool) -> None:
@@ -267,10 +267,9 @@ def delete(name: str, yes: bool, target: CommandTarget, as_json: bool) -> None:
     async def main(client: Client) -> None:
         await client.delete_queue(name)
 
+    check_can_ask(yes=yes)
     if not yes:
-        check_terminal()
-        items = target.run(ask)
-        confirm(f"Delete queue {name} with {items:,} items?")
+        confirm(f"Delete queue {name} with {count(target.run(ask), 'item')}?", yes=yes)
     target.run(main)
     if as_json:
         write_json({"deleted": name})
@@ -281,7 +280,7 @@ def delete(name: str, yes: bool, target: CommandTarget, as_json: bool) -> None:
 @queue.command("give-up", short_help="Give up items that are damaged on all replicas.")
 @click.argument("name")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @server_options
 @output_option
 def give_up(name: str, dry_run: bool, yes: bool, target: CommandTarget, as_json: bool) -> None:
@@ -303,8 +302,7 @@ def give_up(name: str, dry_run: bool, yes: bool, target: CommandTarget, as_json:
         _write_damage(name, found)
     items = sum(one.items - one.kept for one in found.blocks if one.lost)
     if items and not dry_run:
-        if not yes:
-            confirm(f"Give up {count(items, 'item')} of {name}?")
+        confirm(f"Give up {count(items, 'item')} of {name}?", yes=yes)
         found = target.run(lambda client: client.give_up_damaged(name))
         if not as_json:
             click.echo(f"Gave up {count(found.items, 'item')} of {name}.")

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import click
 
-from querator.cli.shared.asking import check_terminal, confirm
+from querator.cli.shared.confirmation import check_can_ask, confirm, yes_option
 from querator.cli.shared.connection import (
     CommandTarget,
     decorated,
@@ -347,7 +347,7 @@ def _choice_options(command: _Command) -> _Command:
         _range_options,
         click.option("--all", "all_items", is_flag=True, help="All scheduled items of the queue."),
         click.option("--dry-run", is_flag=True, help="Only show how many items would be changed."),
-        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+        yes_option,
     )
     return cast(_Command, decorated(wrapper, more))
 
@@ -485,9 +485,9 @@ def _changed(
     if choice.yes and not choice.dry_run:
         return call(None, choice.options)
     if not choice.dry_run:
-        check_terminal()
+        check_can_ask(yes=False)
     found = call(None, {**choice.options, "dry_run": True})
     if choice.dry_run or not found.changed:
         return found
-    confirm(f"{words.question.format(counted(found.changed, 'item'), queue)}?")
+    confirm(f"{words.question.format(counted(found.changed, 'item'), queue)}?", yes=False)
     return call(None, choice.options)

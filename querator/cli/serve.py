@@ -9,14 +9,16 @@
 
 The first signal begins an orderly stop, a second one ends the process at once. When clients are
 served, standard output has one line, `querator ready address=HOST:PORT` (and ` admin=HOST:PORT` if
-there is an admin port). Everything else goes to standard error.
+there is an admin port). Everything else goes to standard error: log lines, and a line for people
+with the address or the error. With `log_format` json that line is JSON, too (`serve.ready`,
+`serve.ended`).
 """
 
 import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin
@@ -33,6 +35,7 @@ from querator.config import (
     cluster_settings,
     load,
     tls_settings,
+    wanted_log_format,
 )
 from querator.model.errors import QueratorError
 from querator.node import SWITCH_INTERVAL_S, Node, NodeFailedError, StoppedEarlyError
@@ -58,6 +61,9 @@ _METAVARS: Final = {
     "tls_key_file": "FILE",
     "zone": "ZONE",
 }
+
+
+_log = telemetry.logger(__name__)
 
 
 class NotStarted(click.ClickException):
@@ -115,12 +121,26 @@ def serve(file: Path | None, **flags: Any) -> None:
     """
     given = {name: value for name, value in flags.items() if value is not None}
     try:
+        config, cluster = _settings(given, file)
+        telemetry.set_up(format_=config.log_format, level=config.log_level, stream=sys.stderr)
+        asyncio.run(_serve(config, cluster))
+    except (BadSetting, NotStarted, Failed) as error:
+        if wanted_log_format(flags=given, file=file) != "json":
+            raise
+        if isinstance(error, BadSetting):
+            telemetry.set_up(format_="json", stream=sys.stderr)
+        # A program reads the lines: the last one is no exception.
+        _log.critical("serve.ended", reason=error.message, exit_code=error.exit_code)
+        raise click.exceptions.Exit(error.exit_code) from error
+
+
+def _settings(given: Mapping[str, Any], file: Path | None) -> tuple[Config, ClusterSettings | None]:
+    """Raises BadSetting."""
+    try:
         config = load(flags=given, file=file)
-        cluster = cluster_settings(config)
+        return config, cluster_settings(config)
     except ConfigError as error:
         raise BadSetting(str(error)) from error
-    telemetry.set_up(format_=config.log_format, level=config.log_level, stream=sys.stderr)
-    asyncio.run(_serve(config, cluster))
 
 
 async def _serve(config: Config, cluster: ClusterSettings | None) -> None:
@@ -180,6 +200,10 @@ def _announce(node: Node, config: Config) -> None:
         where = f"data in {Path(config.data_dir).resolve()}, durable"
     else:
         where = "in memory, NOT DURABLE: everything is lost when this process ends"
-    click.echo(f"querator {version('querator')} on {node.address}, {where}", err=True)
+    release = version("querator")
+    if config.log_format == "json":
+        _log.info("serve.ready", release=release, address=node.address, storage=where)
+    else:
+        click.echo(f"querator {release} on {node.address}, {where}", err=True)
     admin = f" admin={node.admin_address}" if node.admin_address else ""
     click.echo(f"querator ready address={node.address}{admin}")

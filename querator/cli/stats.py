@@ -18,6 +18,7 @@ from querator.cli.shared.output import (
     Picture,
     Screen,
     note,
+    watch_picture,
     write_json,
     write_json_lines,
     write_picture,
@@ -42,6 +43,8 @@ _EVER = (
     "expired",
     "cancelled",
     "dead",
+    "moved_in",
+    "moved_out",
 )
 _KEPT = {"ready", "leased", "produced", "completed"}
 """Columns that a narrow table has even if all is 0."""
@@ -133,7 +136,7 @@ async def _watch(
             if as_json:
                 write_json_lines(map(stats_view, found))
             else:
-                write_picture(_picture(found, {}, partitions))
+                write_picture(watch_picture(_picture(found, {}, partitions), interval))
             await asyncio.sleep(interval.total_seconds())
     before: dict[int, PartitionStats] = {}
     before_s = 0.0
@@ -146,7 +149,7 @@ async def _watch(
             for stats in found
             if stats.queue.id in before
         }
-        screen.show(_picture(found, rates, partitions))
+        screen.show(watch_picture(_picture(found, rates, partitions), interval))
         before = {stats.queue.id: stats.total for stats in found}
         before_s = read_s
         await asyncio.sleep(interval.total_seconds())
@@ -232,7 +235,7 @@ def _picture(
 
 
 def _column(name: str) -> Column:
-    return Column(name, keep=name in _KEPT)
+    return Column(name.replace("_", " "), keep=name in _KEPT)
 
 
 def _counts(stats: PartitionStats, names: tuple[str, ...]) -> list[int]:

@@ -17,15 +17,17 @@ several nodes. Nothing is changed, and the directory is locked during the scan.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
 
 from querator.cli.shared.connection import output_option
 from querator.cli.shared.failures import ExitCode, Failure
-from querator.cli.shared.output import count, write_json
+from querator.cli.shared.output import BULLET, count, write_json, write_picture
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.queues import QueueState
 from querator.partition import invariants
@@ -51,11 +53,54 @@ PROBLEMS_SHOWN_MAX = 50
 _GROUPS_MAX = 2**64 - 1
 
 
+class Kind(StrEnum):
+    """What is wrong, by what an operator does."""
+
+    FILE = "file"
+    """Pages of the data file: no row can be relied on."""
+    LOG = "log"
+    """The log of a group lacks entries, or has damaged ones."""
+    PAYLOAD = "payload"
+    """The payload of items."""
+    STATE = "state"
+    """The tables of a group contradict each other, or cannot be read."""
+    PLACEMENT = "placement"
+    """The placement map, or the records of the starts of nodes."""
+    LEFTOVER = "leftover"
+    """Rows of a group that belongs to no queue."""
+
+
+_REBUILD = (
+    "In a cluster, rebuild the node from the others: keep this directory aside, start the node "
+    "with an empty one, and when it waits: querator node replace {name}. A node that is alone "
+    "needs a copy of the directory from before the damage; what came after the copy is lost."
+)
+_ACTIONS: Final = {
+    Kind.FILE: f"Damaged pages of the data file: check the disk. {_REBUILD}",
+    Kind.LOG: f"A damaged log: do not start the node with it. {_REBUILD}",
+    Kind.PAYLOAD: (
+        "Damaged payload: start the node. It sets these items aside and fetches them from the "
+        "other replicas; querator cluster status names those that no replica has whole. To drop "
+        "these: querator queue give-up QUEUE."
+    ),
+    Kind.STATE: (
+        f"A contradiction in the tables: this is a defect of Querator or of the disk. {_REBUILD} "
+        "Report it with this output."
+    ),
+    Kind.PLACEMENT: f"A damaged placement map or record of starts. {_REBUILD}",
+    Kind.LEFTOVER: (
+        "Rows without a queue: start the node, which removes groups that its map does not have. "
+        "Stop it and verify again. If they are still there, report it with this output."
+    ),
+}
+
+
 class Problem(msgspec.Struct, frozen=True):
-    """`place` names a partition, a group, or the placement."""
+    """`place` names a partition, a group, or the placement. `kind` says which action it needs."""
 
     place: str
     sentence: str
+    kind: Kind = Kind.STATE
 
 
 class GroupDigest(msgspec.Struct, frozen=True):
@@ -71,8 +116,8 @@ class GroupDigest(msgspec.Struct, frozen=True):
 
 
 class VerifyView(msgspec.Struct, frozen=True):
-    """`items` is the partitions' own count. `attachments` is the number that was read and
-    checked.
+    """`items` is the partitions' own count. `attachments` is the number that was read and checked.
+    `actions` says what to do, for each kind of the problems.
     """
 
     data_dir: str
@@ -84,6 +129,7 @@ class VerifyView(msgspec.Struct, frozen=True):
     attachments: int
     problems: list[Problem]
     digests: list[GroupDigest] = []
+    actions: dict[Kind, str] = {}
 
 
 class _Scan:
@@ -102,7 +148,9 @@ class _Scan:
             for group in queue.groups:
                 if group == PLACEMENT_GROUP or group >= view.map.next_group:
                     self._wrong(
-                        "placement", f"{queue.name} has group {group}, which was never assigned"
+                        "placement",
+                        f"{queue.name} has group {group}, which was never assigned",
+                        Kind.PLACEMENT,
                     )
         self._check_starts()
 
@@ -138,7 +186,7 @@ class _Scan:
             return
         if queue is None:
             if not self._has_closed(view, group):
-                self._wrong(place, "there are items that belong to no queue")
+                self._wrong(place, "there are items that belong to no queue", Kind.LEFTOVER)
         elif queue.state is QueueState.DELETING:
             return  # Its rows are deleted in several steps, between which they are inconsistent.
         try:
@@ -169,7 +217,7 @@ class _Scan:
         except GroupDeleted:
             return
         except (StorageCorrupt, msgspec.DecodeError) as error:
-            self._wrong(place, str(error))
+            self._wrong(place, str(error), Kind.LOG)
 
     def _check_attachments(self, view: ReadTransaction, group: int, place: str) -> None:
         for key, _ in ATTACHMENTS.rows(view, group):
@@ -180,7 +228,7 @@ class _Scan:
             try:
                 attachments.read(view, group, index, part)
             except StorageCorrupt as error:
-                self._wrong(place, str(error))
+                self._wrong(place, str(error), Kind.PAYLOAD)
 
     def _check_incoming(self, group: int, place: str) -> None:
         try:
@@ -192,7 +240,7 @@ class _Scan:
         try:
             starts.read(self._txn)
         except StorageCorrupt as error:
-            self._wrong("starts of nodes", str(error))
+            self._wrong("starts of nodes", str(error), Kind.PLACEMENT)
 
     def _sum_up(self, view: ReadTransaction, group: int, place: str) -> None:
         try:
@@ -205,8 +253,8 @@ class _Scan:
         else:
             self.digests.append(GroupDigest(group, place, applied[0], of.hex()))
 
-    def _wrong(self, place: str, sentence: str) -> None:
-        self.problems.append(Problem(place, sentence))
+    def _wrong(self, place: str, sentence: str, kind: Kind = Kind.STATE) -> None:
+        self.problems.append(Problem(place, sentence, kind))
 
 
 def _stored_groups(txn: ReadTransaction) -> Iterator[int]:
@@ -236,7 +284,7 @@ def verify(data_dir: Path, as_json: bool) -> None:
     """Check everything in a data directory by a full scan: logs, checksums, indexes, counts.
 
     Nothing is changed. A directory in use is refused: stop the node first. The exit code is 1 if
-    there is a problem; each problem is a sentence.
+    there is a problem; each problem is a sentence, followed by what to do for each kind.
 
     \b
     Example:
@@ -249,7 +297,7 @@ def verify(data_dir: Path, as_json: bool) -> None:
     if as_json:
         write_json(view)
     else:
-        _write(view)
+        write_report(view)
     if view.problems:
         raise click.exceptions.Exit(ExitCode.WRONG)
 
@@ -264,8 +312,8 @@ def _verify(data_dir: Path) -> VerifyView:
     except StorageLocked as error:
         raise Failure(f"{error}. Stop it first.", ExitCode.REFUSED) from None
     try:
-        if problems := check_pages(data_dir):
-            return _damaged(data_dir, problems)
+        if sentences := check_pages(data_dir):
+            return _damaged(data_dir, sentences)
         with environment.snapshot() as txn:
             owner = identity.read(txn)
             try:
@@ -285,10 +333,18 @@ def _verify(data_dir: Path) -> VerifyView:
         attachments=scan.attachments,
         problems=scan.problems,
         digests=scan.digests,
+        actions=actions_for(scan.problems, "" if owner is None else owner.name),
     )
 
 
-def _damaged(data_dir: Path, problems: list[str]) -> VerifyView:
+def actions_for(problems: Iterable[Problem], name: str) -> dict[Kind, str]:
+    """What to do, by kind, in the order of the kinds. `name` empty: that of the node is unknown."""
+    found = {problem.kind for problem in problems}
+    return {kind: _ACTIONS[kind].format(name=name or "NAME") for kind in Kind if kind in found}
+
+
+def _damaged(data_dir: Path, sentences: list[str]) -> VerifyView:
+    problems = [Problem("data file", sentence, Kind.FILE) for sentence in sentences]
     return VerifyView(
         data_dir=str(data_dir),
         cluster_id="",
@@ -297,7 +353,8 @@ def _damaged(data_dir: Path, problems: list[str]) -> VerifyView:
         items=0,
         log_entries=0,
         attachments=0,
-        problems=[Problem("data file", sentence) for sentence in problems],
+        problems=problems,
+        actions=actions_for(problems, ""),
     )
 
 
@@ -310,16 +367,21 @@ def _check_all(scan: _Scan) -> None:
             scan.check(group)
 
 
-def _write(view: VerifyView) -> None:
+def write_report(view: VerifyView) -> None:
     seen = (
         f"{count(view.queues, 'queue')}, {count(view.partitions, 'partition')}, "
         f"{count(view.items, 'item')}, {count(view.log_entries, 'log entry')}"
     ).replace("entrys", "entries")
     if not view.problems:
-        click.echo(f"{view.data_dir}: all is well ({seen}).")
+        write_picture([f"{view.data_dir}: all is well ({seen})."])
         return
-    click.echo(f"{view.data_dir}: {count(len(view.problems), 'problem')} found ({seen}).")
-    for problem in view.problems[:PROBLEMS_SHOWN_MAX]:
-        click.echo(f"  {problem.place}: {problem.sentence}")
-    if len(view.problems) > PROBLEMS_SHOWN_MAX:
-        click.echo(f"  … and {len(view.problems) - PROBLEMS_SHOWN_MAX:,} more (see --output json).")
+    more = len(view.problems) - PROBLEMS_SHOWN_MAX
+    write_picture(
+        [
+            f"{view.data_dir}: {count(len(view.problems), 'problem')} found ({seen}).",
+            *(f"{BULLET}{one.place}: {one.sentence}" for one in view.problems[:PROBLEMS_SHOWN_MAX]),
+            *([f"{BULLET}and {more:,} more (see --output json)."] if more > 0 else []),
+            "What to do:",
+            *(f"{BULLET}{action}" for action in view.actions.values()),
+        ]
+    )

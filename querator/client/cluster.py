@@ -3,6 +3,7 @@ of nodes.
 """
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from types import TracebackType
@@ -10,7 +11,14 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from querator.client.errors import AddressFault, ConnectionFailed, RequestError
+from querator.client.errors import (
+    AddressFault,
+    ConnectionFailed,
+    DeadlineExceeded,
+    ErrorCode,
+    RequestError,
+)
+from querator.client.transport.attempts import repeated
 from querator.client.transport.channel import Connection
 from querator.client.transport.rpc_errors import connection_failed
 from querator.client.values import split_addresses
@@ -22,6 +30,7 @@ from querator.model.cluster import (
     ClusterPlan,
     ClusterScrub,
     ClusterStatus,
+    ClusterWaiting,
     NodeHandedOff,
     NodeReplaced,
     NodeRetired,
@@ -83,6 +92,8 @@ class ClusterPicture(msgspec.Struct, frozen=True):
     pending: tuple[ClusterPending, ...]
     damage: tuple[SeenDamage, ...] = ()
     conditions: tuple[SeenCondition, ...] = ()
+    waiting: tuple[ClusterWaiting, ...] = ()
+    """Nodes that wait for the cluster, by name."""
 
 
 class _Silent(msgspec.Struct, frozen=True):
@@ -94,8 +105,9 @@ class _Silent(msgspec.Struct, frozen=True):
 
 class ClusterAdmin:
     """Administrative calls to the nodes of one cluster. `address` is that of any node, or of
-    several, separated by commas: the first node that can be reached is asked. Every method may
-    raise `RequestError`.
+    several, separated by commas: the first node that can be reached is asked. A request that
+    changes nothing goes to the node that answered last, and if that stops or does not answer, to
+    another one that was given or that it had named. Every method may raise `RequestError`.
     """
 
     def __init__(
@@ -114,6 +126,10 @@ class ClusterAdmin:
         self._connect_timeout = connect_timeout
         self._tls = tls
         self._open: dict[str, Connection] = {}
+        self._last = ""
+        """The node that answered last; empty: none has answered."""
+        self._named: tuple[str, ...] = ()
+        """Addresses of the nodes that the last picture named."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -144,7 +160,13 @@ class ClusterAdmin:
         """Asks one node, then all other nodes that it knows. Raises `RequestError` when the first
         node does not answer. For the other nodes `SeenNode.silent` reports it.
         """
-        first = await self._first(lambda address: self._status(address, None))
+        first = await self._read(
+            lambda to, left: to.cluster.GetClusterStatus(
+                pb.GetClusterStatusRequest(), timeout=left
+            ),
+            wire.cluster_status,
+        )
+        self._named = tuple(node.client_address for node in first.nodes if node.client_address)
         others = [node for node in first.nodes if node.name != first.node]
         answers = await asyncio.gather(*(self._ask(node) for node in others))
         silent = {
@@ -189,6 +211,7 @@ class ClusterAdmin:
             conditions=tuple(
                 SeenCondition(view.node, one) for view in views for one in view.conditions
             ),
+            waiting=_waiting(newest, views),
         )
 
     async def _ask(self, node: ClusterNode) -> "ClusterStatus | _Silent":
@@ -198,16 +221,14 @@ class ClusterAdmin:
         if not node.client_address:
             return _Silent("its address is not known")
         try:
-            return await self._status(node.client_address, NODE_SECONDS, once=not node.connected)
+            return await self._status(node.client_address, once=not node.connected)
         except ConnectionFailed as error:
             fault = error.faults[0].text if error.fault.certain else ""
             return _Silent(f"no node answers at {node.client_address}", fault)
         except RequestError as error:
             return _Silent(error.message)
 
-    async def _status(
-        self, address: str, seconds: float | None, *, once: bool = False
-    ) -> ClusterStatus:
+    async def _status(self, address: str, *, once: bool) -> ClusterStatus:
         connection = self._connection(address)
         stub = connection.cluster.GetClusterStatus
 
@@ -215,12 +236,69 @@ class ClusterAdmin:
             return stub(pb.GetClusterStatusRequest(), timeout=left)
 
         if not once:
-            response = await connection.call(send, seconds=seconds, changes=False)
+            response = await connection.call(send, seconds=NODE_SECONDS, changes=False)
             return wire.cluster_status(response)
-        answer = await connection.attempt(send, seconds or NODE_SECONDS, False)
+        answer = await connection.attempt(send, NODE_SECONDS, False)
         if isinstance(answer, RequestError):
             raise answer
         return wire.cluster_status(answer)
+
+    async def _read(
+        self, send: Callable[[Connection, float], Awaitable[M]], read: Callable[[M], R]
+    ) -> R:
+        """Sends a request that changes nothing to one node after the other, until one answers. Each
+        may take NODE_SECONDS, if there are several.
+        """
+        known = tuple(
+            dict.fromkeys(one for one in (self._last, *self._addresses, *self._named) if one)
+        )
+        if len(known) == 1:
+            answer = await self._call(send, read, changes=False)
+            self._last = known[0]
+            return answer
+        turn = itertools.cycle(known)
+        asked = 0
+
+        async def attempt(left: float) -> R | RequestError:
+            nonlocal asked
+            asked += 1
+            connection = self._connection(next(turn))
+            patience = min(left, NODE_SECONDS)
+            answer = await connection.attempt(partial(send, connection), patience, False)
+            if isinstance(answer, RequestError):
+                return answer
+            self._last = connection.address
+            return read(answer)
+
+        try:
+            return await repeated(
+                attempt,
+                seconds=self._request_timeout,
+                hopeless=self._hopeless,
+                elsewhere=lambda error: _against_the_node(error) and asked % len(known) != 0,
+            )
+        except ConnectionFailed as error:
+            raise await self._explained(error) from None
+
+    def _hopeless(self, error: RequestError, waited: float) -> bool:
+        """Whether to give up, `waited` seconds after the first try: no node has ever answered, and
+        there was enough time, or more time does not help.
+        """
+        if self._last or not isinstance(error, ConnectionFailed):
+            return False
+        return waited >= self._connect_timeout or all(
+            self._connection(address).wrong for address in self._addresses
+        )
+
+    async def _explained(self, error: ConnectionFailed) -> ConnectionFailed:
+        """The error with the causes of all given addresses."""
+        faults = await asyncio.gather(
+            *(
+                self._connection(address).explained(error, patient=not self._last)
+                for address in self._addresses
+            )
+        )
+        return connection_failed(faults)
 
     async def _first(self, ask: Callable[[str], Awaitable[R]]) -> R:
         """Returns the answer of the first node that can be reached."""
@@ -252,10 +330,8 @@ class ClusterAdmin:
     async def plan(self) -> ClusterPlan:
         """Returns which replicas are being moved to other nodes, which will be moved, and why."""
         request = pb.GetClusterPlanRequest()
-        return await self._call(
-            lambda to, left: to.cluster.GetClusterPlan(request, timeout=left),
-            wire.cluster_plan,
-            changes=False,
+        return await self._read(
+            lambda to, left: to.cluster.GetClusterPlan(request, timeout=left), wire.cluster_plan
         )
 
     async def hand_off(self, node: str) -> NodeHandedOff:
@@ -296,6 +372,21 @@ class ClusterAdmin:
         await self._call(
             lambda to, left: to.cluster.ReadmitNode(request, timeout=left), lambda _: None
         )
+
+
+def _against_the_node(error: RequestError) -> bool:
+    """Whether another node may answer: this one was not reached, did not answer, or stops."""
+    unanswered = isinstance(error, ConnectionFailed | DeadlineExceeded)
+    return unanswered or error.code is ErrorCode.UNAVAILABLE
+
+
+def _waiting(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterWaiting, ...]:
+    """The nodes that wait, by any report, and are not members by the newest map."""
+    members = {(node.name, node.incarnation) for node in newest.nodes}
+    found = {one.name: one for view in views for one in view.waiting}
+    return tuple(
+        one for _, one in sorted(found.items()) if (one.name, one.incarnation) not in members
+    )
 
 
 def _pending(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterPending, ...]:

@@ -10,4 +10,4 @@ HANDLERS = logging.getLogger("querator.client.handlers")  # noqa: TID251 - the p
 """`Consumer.run`: exceptions of handlers, settles that failed, stops."""
 
 CONNECTION = logging.getLogger("querator.client.connection")  # noqa: TID251 - the program's own
-"""Connections to nodes: lost, and there again."""
+"""Connections to nodes: lost, and there again; requests that wait for a leader."""

@@ -6,6 +6,7 @@ Command-line parsing is in `querator.cli`.
     checks      rules that a single setting's type cannot express
     errors      ConfigError
     files       detection of changed files that settings name
+    listening   whether a node can listen at its addresses, and why not
     loading     the sources of settings: flags, environment, TOML file
     settings    the fields of `Config` with defaults and descriptions
     sizes       sizes in bytes, with units
@@ -14,7 +15,8 @@ Command-line parsing is in `querator.cli`.
 from querator.config.addresses import parse_address, with_port
 from querator.config.errors import ConfigError
 from querator.config.files import times_of
-from querator.config.loading import load
+from querator.config.listening import ListenError, check_listening, listen_error
+from querator.config.loading import load, wanted_log_format
 from querator.config.settings import (
     GROUPS,
     SETTINGS,
@@ -36,16 +38,20 @@ __all__ = [
     "ClusterSettings",
     "Config",
     "ConfigError",
+    "ListenError",
     "LogFormat",
     "LogLevel",
     "PeerTlsSettings",
     "Setting",
     "TlsSettings",
+    "check_listening",
     "cluster_settings",
+    "listen_error",
     "load",
     "markdown",
     "parse_address",
     "times_of",
     "tls_settings",
+    "wanted_log_format",
     "with_port",
 ]

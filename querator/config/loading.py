@@ -54,6 +54,28 @@ def load(
     return config
 
 
+def wanted_log_format(
+    *,
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str] = os.environ,
+    file: Path | None = None,
+) -> str:
+    """The value of `log_format` in these sources, also if other settings are wrong; empty if no
+    source has one that can be read. For the report of wrong settings.
+    """
+    setting = _BY_NAME["log_format"]
+    for given in (flags.get(setting.name), environment.get(setting.variable)):
+        if given:
+            return str(given)
+    path = file or (Path(environment[FILE_VARIABLE]) if environment.get(FILE_VARIABLE) else None)
+    if path is None:
+        return ""
+    try:
+        return str(tomllib.loads(path.read_text(encoding="utf-8")).get(setting.name, ""))
+    except (OSError, ValueError):
+        return ""
+
+
 def _from_file(path: Path) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -44,7 +44,8 @@ class ClusterGroup(msgspec.Struct, frozen=True):
     it accepts no items, and leaves the map when it is empty. `held` items of keys wait for earlier
     ones in the partitions with the numbers `waits_for`; 0 unless the reporting node leads. The
     reporting node cannot read `damaged_items` in `damaged_blocks` blocks. State time is
-    `time_ahead_ms` ahead of the wall clock of the reporting node; 0 unless it leads.
+    `time_ahead_ms` ahead of the wall clock of the reporting node; 0 unless it leads, and in an idle
+    partition, whose last entry is older.
     `waits_for_clock`: that node does not stand for election because its clock is not trusted.
     """
 
@@ -104,6 +105,14 @@ class ClusterScrub(msgspec.Struct, frozen=True):
     age_ms: int = 0
 
 
+class ClusterWaiting(msgspec.Struct, frozen=True):
+    """A node with data of no cluster, which asks the reporting node and is not a member."""
+
+    name: str
+    incarnation: str
+    peer_address: str
+
+
 class ClusterStatus(msgspec.Struct, frozen=True):
     """`node` is the name of the reporting node; `clock_ahead_ms` is how far its wall clock is ahead
     of the median of all, negative: behind. `conditions` and `scrub` are those of that node.
@@ -118,6 +127,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     clock_ahead_ms: int = 0
     conditions: tuple[ClusterCondition, ...] = ()
     scrub: ClusterScrub = ClusterScrub()
+    waiting: tuple[ClusterWaiting, ...] = ()
 
 
 class ClusterMove(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from grpc_health.v1 import (  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from querator import telemetry
+from querator.config import ListenError, check_listening
 from querator.model import limits
 from querator.server.calls.admin_calls import AdminCalls
 from querator.server.calls.batch_stream import BatchStream
@@ -98,10 +99,6 @@ _OPTIONS = (
 )
 
 _log = telemetry.logger(__name__)
-
-
-class ListenError(OSError):
-    """The node cannot listen on the address."""
 
 
 class GrpcServer:
@@ -186,7 +183,9 @@ class GrpcServer:
         try:
             port = self._add_port(server)
         except RuntimeError as error:
-            raise ListenError(f"cannot listen on {self._listen}; is the port in use?") from error
+            # gRPC does not say why; a socket does.
+            await asyncio.to_thread(check_listening, {"listen": self._listen})
+            raise ListenError(f"listen: cannot listen on {self._listen}: {error}") from error
         self._server = server
         await server.start()
         self.incoming.start(self._listen.rpartition(":")[0], port)

@@ -16,6 +16,7 @@ background reads, which have threads of their own. No state here has to survive 
     departed          partitions forget groups that have left the map
     stopped           refuses changes of queues with a stopped partition
     conditions        conditions that make items late or replicas doubtful
+    storage_watch     free space of the storage, for the conditions
     produce           produce calls: split by partition, and stored there
     lease             lease calls and lease streams
     reading           reads of partitions: pages, scans, counts, readers

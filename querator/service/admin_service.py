@@ -304,15 +304,15 @@ class AdminService:
         stale: bool = False,
         timeout_ms: int = 0,
     ) -> PeekedPage:
-        """Dead letters of a queue, as items of its dead queue. For a queue without a dead queue:
-        the letters that it contains itself, from any queue.
+        """Dead letters of a queue, as items of its dead queue. For a dead queue, and for a queue
+        without a dead queue: the letters that it contains itself, from any queue.
         """
         deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
         if not stale:
             queue = await self._directory.whole(queue, deadline=deadline)
         limit = page_items(page_size)
-        origin = name if queue.settings.dead_queue else None
+        origin = name if queue.settings.dead_queue and not self._is_dead_queue(queue) else None
         dead = await self._live(namespace, queue.settings.dead_queue) if origin else queue
 
         def query(group: GroupId, after_seq: int, limit: int, bytes_max: int) -> LettersQuery:
@@ -371,6 +371,13 @@ class AdminService:
         more = partition < len(queue.groups)
         token = paging.encode_item(scope, partition, after_seq) if more else ""
         return PeekedPage(tuple(items), token)
+
+    def _is_dead_queue(self, queue: Queue) -> bool:
+        """Whether a queue of the namespace sends its dead letters to this one. A dead queue may
+        have a dead queue itself: the default one.
+        """
+        others = self._directory.map.queues(queue.namespace)
+        return any(other.settings.dead_queue == queue.name for other in others)
 
     # --- time ------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from querator.model.cluster import (
     ClusterReplica,
     ClusterScrub,
     ClusterStatus,
+    ClusterWaiting,
     NodeHandedOff,
     NodeReplaced,
     NodeRetired,
@@ -66,6 +67,7 @@ class ClusterService:
         on_hand_off: Callable[[], Awaitable[None]],
         damaged: Callable[[GroupId], tuple[int, int]] = lambda group: (0, 0),
         old_copies: Callable[[], Mapping[str, str]] = dict,
+        waiting: Callable[[], Sequence[PlacedNode]] = tuple,
         conditions: Callable[[], Sequence[ClusterCondition]] = tuple,
         scrub: Callable[[], ClusterScrub] = ClusterScrub,
     ) -> None:
@@ -73,8 +75,9 @@ class ClusterService:
         `connected` returns the other nodes with open connections. `on_hand_off` is called when the
         node should get no more clients. `damaged` counts the blocks of a group that cannot be read
         here, and their items. `old_copies` returns, by node name, why nodes with an old copy of
-        their data were refused. `conditions` returns the conditions of this node, and `scrub` the
-        progress of its background reads.
+        their data were refused. `waiting` returns nodes without a cluster that ask this one and
+        have not joined. `conditions` returns the conditions of this node, and `scrub` the progress
+        of its background reads.
         """
         self._host = host
         self._environment = environment
@@ -84,6 +87,7 @@ class ClusterService:
         self._on_hand_off = on_hand_off
         self._damaged = damaged
         self._old_copies = old_copies
+        self._waiting = waiting
         self._conditions = conditions
         self._scrub = scrub
 
@@ -114,6 +118,11 @@ class ClusterService:
             clock_ahead_ms=-self._host.skew_ms,
             conditions=tuple(self._conditions()),
             scrub=self._scrub(),
+            waiting=tuple(
+                ClusterWaiting(one.name, one.incarnation, one.peer_address)
+                for one in self._waiting()
+                if one.key not in {node.key for node in placed.nodes}
+            ),
         )
 
     def _node(self, node: PlacedNode) -> ClusterNode:
@@ -176,7 +185,7 @@ class ClusterService:
             waits_for=waits_for,
             damaged_blocks=damaged_blocks,
             damaged_items=damaged_items,
-            time_ahead_ms=self._host.time_ahead_ms(group) if leads else 0,
+            time_ahead_ms=max(0, self._host.time_ahead_ms(group)) if leads else 0,
             waits_for_clock=status is not None and status.waits_for_clock,
         )
 

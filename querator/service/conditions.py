@@ -15,6 +15,8 @@ kinds, with what an operator does for each.
                        set forward
     partition_stopped  a defect has stopped a replica here
     blocks_damaged     a replica here has blocks that cannot be read
+    no_majority        this node reaches no majority of the replicas of partitions that it has
+    storage_full       this node's storage has no space for items (`service.storage_watch`)
     no_space           a replica here does not apply its log because the node has no space for it
     copy_behind        another voter has not on disk what the leader here had `PATIENCE_S` ago
     disk_slow          a sync here took longer than `SLOW_SYNC_S`, within `MEMORY_S`
@@ -29,13 +31,13 @@ Refusals and delays of less than `PATIENCE_S` are no condition: leaders change, 
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from querator import telemetry
 from querator.model.cluster import ClusterCondition
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
-from querator.model.limits import CLOCK_SKEW_MS_MAX, STATE_TIME_JUMP_MS_MAX
+from querator.model.limits import CLOCK_SKEW_MS_MAX, MIB, STATE_TIME_JUMP_MS_MAX
 from querator.model.nodes import NodeKey, node_name
 from querator.model.queues import QueueState
 from querator.raft.status import GroupStatus
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from querator.raft.clock import Clock
     from querator.raft.host import Host
     from querator.service.queue_service import QueueService
+    from querator.storage.environment import Usage
 
 LOOK_S: Final = 2.0
 """Interval of the checks. For a thousand partitions a check takes a millisecond."""
@@ -53,6 +56,11 @@ MEMORY_S: Final = 30.0
 _SLOW_SYNC_BUCKET: Final = 21
 """The first bucket of `TurnStats.commit_us` that counts as slow."""
 SLOW_SYNC_S: Final = 2 ** (_SLOW_SYNC_BUCKET - 1) / 1e6
+_FULL_PART: Final = 16
+"""The storage is full when less than this part of its reserve is free beyond the reserve: 4 MiB, so
+that large requests are refused."""
+_FULL_UNTIL_PART: Final = 8
+"""It is full until this part is free, so that the condition does not begin and end all the time."""
 _NAMED_MAX: Final = 5
 _MAP_NAME: Final = "(map)"
 
@@ -64,6 +72,8 @@ KINDS: Final = (
     "time_behind",
     "partition_stopped",
     "blocks_damaged",
+    "no_majority",
+    "storage_full",
     "no_space",
     "copy_behind",
     "disk_slow",
@@ -88,13 +98,17 @@ class Conditions:
         placement: "Placement",
         service: "QueueService",
         clock: "Clock",
+        out_of_reach: Callable[[], Collection[str]] = frozenset,
         now_s: Callable[[], float] | None = None,
     ) -> None:
-        """`now_s` None: the loop's clock."""
+        """`out_of_reach` returns the names of the other nodes that the raft package of this node
+        cannot reach, or does not hear. `now_s` None: the loop's clock.
+        """
         self._host = host
         self._placement = placement
         self._service = service
         self._clock = clock
+        self._out_of_reach = out_of_reach
         self._loop = asyncio.get_running_loop()
         self._now_s = self._loop.time if now_s is None else now_s
         self._timer: asyncio.TimerHandle | None = None
@@ -109,6 +123,8 @@ class Conditions:
         self._loop_hangs = 0
         self._loop_hung_s = float("-inf")
         self._changing_s: dict[QueueId, float] = {}
+        self.storage: Usage | None = None
+        """The space of the storage as it was read last; None: it is not checked."""
 
     @property
     def present(self) -> tuple[ClusterCondition, ...]:
@@ -147,8 +163,10 @@ class Conditions:
             if (status := self._host.status(group)) is not None
         }
         yield from self._clocks(statuses)
+        yield from self._majorities(statuses)
         yield from self._replicas(statuses)
         yield from self._behind(statuses, now_s)
+        yield from self._storage()
         yield from self._disk(now_s)
         yield from self._event_loop(now_s)
         yield from self._moves(now_s)
@@ -220,6 +238,32 @@ class Conditions:
             ),
         )
 
+    # --- majorities --------------------------------------------------------------------------
+
+    def _majorities(self, statuses: dict[GroupId, GroupStatus]) -> Iterator[ClusterCondition]:
+        away = self._out_of_reach()
+        if not away:
+            return
+        missing: set[str] = set()
+        groups = []
+        for group, status in statuses.items():
+            voters = [node_name(replica.node) for replica in status.replicas if replica.voter]
+            lost = [name for name in voters if name in away]
+            if 2 * len(lost) >= len(voters) > 0:
+                groups.append(group)
+                missing.update(lost)
+        if groups:
+            nodes = sorted(missing)
+            verb = "is" if len(nodes) == 1 else "are"
+            yield ClusterCondition(
+                "no_majority",
+                self._node,
+                f"Node {self._node} reaches no majority of the replicas of {self._named(groups)}: "
+                f"{', '.join(nodes)} {verb} out of reach. Calls to these partitions wait, and fail "
+                "with UNAVAILABLE, until a majority is back. Nothing that was acknowledged is "
+                "lost.",
+            )
+
     # --- replicas ----------------------------------------------------------------------------
 
     def _replicas(self, statuses: dict[GroupId, GroupStatus]) -> Iterator[ClusterCondition]:
@@ -280,6 +324,26 @@ class Conditions:
                 f"{max(lag for _, lag in some):,} log entries, in {_count(len(some), 'partition')} "
                 f"led by node {self._node}: its disk or its network is slow, or it is down.",
             )
+
+    def _storage(self) -> Iterator[ClusterCondition]:
+        usage = self.storage
+        if usage is None:
+            return
+        was_full = ("storage_full", self._node) in self._present
+        part = _FULL_UNTIL_PART if was_full else _FULL_PART
+        if usage.open_bytes >= usage.reserve_bytes // part:
+            return
+        by_quota = usage.quota_bytes - usage.used_bytes <= usage.free_bytes
+        where = f"of its quota of {_mib(usage.quota_bytes)}" if by_quota else "on its disk"
+        refused = "new items with STORAGE_FULL; leases and completes continue"
+        if usage.free_bytes < usage.reserve_bytes // 2:
+            refused = "new items, leases and retries with STORAGE_FULL; completes continue"
+        yield ClusterCondition(
+            "storage_full",
+            self._node,
+            f"The storage of node {self._node} is full: {_mib(usage.free_bytes)} {where} are free, "
+            f"and {_mib(usage.reserve_bytes)} are kept in reserve. It refuses {refused}.",
+        )
 
     def _disk(self, now_s: float) -> Iterator[ClusterCondition]:
         slow = sum(self._host.turn_stats().commit_us.buckets[_SLOW_SYNC_BUCKET:])
@@ -391,6 +455,10 @@ class Conditions:
         names = [_MAP_NAME if one is None else f"{one[0].name}/{one[1]}" for one in owners]
         more = f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else ""
         return ", ".join(sorted(names)[:_NAMED_MAX]) + more
+
+
+def _mib(number: int) -> str:
+    return f"{number / MIB:,.1f} MiB"
 
 
 def _count(number: int, noun: str) -> str:

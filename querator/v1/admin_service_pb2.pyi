@@ -879,7 +879,9 @@ class ListDeadLettersRequest(_message.Message):
     namespace: _builtins.str
     """Namespace; empty means `default`."""
     queue: _builtins.str
-    """Name of the queue in which the items died, or of a dead queue itself (then of all its origins)."""
+    """Name of the queue in which the items died, or of a dead queue itself (then of all its origins, also if the
+    dead queue has a dead queue).
+    """
     page_size: _builtins.int
     """At most this many, 1 to 1,000; 0 means 100. Pages may be shorter."""
     page_token: _builtins.str

@@ -103,6 +103,36 @@ class ClusterNode(_message.Message):
 Global___ClusterNode: _TypeAlias = ClusterNode  # noqa: Y015
 
 @_typing.final
+class ClusterWaiting(_message.Message):
+    """ClusterWaiting is a node with data of no cluster that asks the nodes of the cluster, and has not joined."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    PEER_ADDRESS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the node. If a node of the cluster has it, this one waits to take the place of lost data."""
+    incarnation: _builtins.str
+    """Which copy of its data it is."""
+    peer_address: _builtins.str
+    """HOST:PORT at which the other nodes reach it."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        peer_address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "peer_address", b"peer_address"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClusterWaiting: _TypeAlias = ClusterWaiting  # noqa: Y015
+
+@_typing.final
 class ClusterReplica(_message.Message):
     """ClusterReplica is one node's copy of a partition."""
 
@@ -223,8 +253,8 @@ class ClusterGroup(_message.Message):
 
     @_builtins.property
     def time_ahead(self) -> _duration_pb2.Duration:
-        """How far time in it is ahead of the asked node's wall clock, negative when behind; 0 unless the
-        asked node leads.
+        """How far time in it is ahead of the asked node's wall clock; 0 unless the asked node leads. Time that is
+        behind is that of the last entry, and is 0 here: an idle partition has no newer one.
         """
 
     def __init__(
@@ -379,6 +409,7 @@ class GetClusterStatusResponse(_message.Message):
     CLOCK_AHEAD_FIELD_NUMBER: _builtins.int
     CONDITIONS_FIELD_NUMBER: _builtins.int
     SCRUB_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """Id of the cluster."""
     epoch: _builtins.int
@@ -411,6 +442,10 @@ class GetClusterStatusResponse(_message.Message):
     def scrub(self) -> Global___ClusterScrub:
         """How the asked node looks for damage."""
 
+    @_builtins.property
+    def waiting(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterWaiting]:
+        """Nodes that have asked the asked node within the last seconds and are not members."""
+
     def __init__(
         self,
         *,
@@ -423,10 +458,11 @@ class GetClusterStatusResponse(_message.Message):
         clock_ahead: _duration_pb2.Duration | None = ...,
         conditions: _abc.Iterable[Global___ClusterCondition] | None = ...,
         scrub: Global___ClusterScrub | None = ...,
+        waiting: _abc.Iterable[Global___ClusterWaiting] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["clock_ahead", b"clock_ahead", "scrub", b"scrub"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_ahead", b"clock_ahead", "cluster_id", b"cluster_id", "conditions", b"conditions", "epoch", b"epoch", "groups", b"groups", "node", b"node", "nodes", b"nodes", "pending", b"pending", "scrub", b"scrub"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_ahead", b"clock_ahead", "cluster_id", b"cluster_id", "conditions", b"conditions", "epoch", b"epoch", "groups", b"groups", "node", b"node", "nodes", b"nodes", "pending", b"pending", "scrub", b"scrub", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,6 +12,7 @@ from querator.model.cluster import (
     ClusterReplica,
     ClusterScrub,
     ClusterStatus,
+    ClusterWaiting,
     NodeHandedOff,
     NodeReplaced,
     NodeRetired,
@@ -96,6 +97,12 @@ def encode_cluster_status(status: ClusterStatus) -> bytes:
             round_bytes=status.scrub.round_bytes,
             age=field_checks.signed_duration(status.scrub.age_ms),
         ),
+        waiting=[
+            pb.ClusterWaiting(
+                name=one.name, incarnation=one.incarnation, peer_address=one.peer_address
+            )
+            for one in status.waiting
+        ],
     ).SerializeToString()
 
 
@@ -220,6 +227,9 @@ def cluster_status(message: pb.GetClusterStatusResponse) -> ClusterStatus:
             message.scrub.rounds,
             message.scrub.round_bytes,
             message.scrub.age.ToMilliseconds(),
+        ),
+        waiting=tuple(
+            ClusterWaiting(one.name, one.incarnation, one.peer_address) for one in message.waiting
         ),
     )
 

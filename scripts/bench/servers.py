@@ -15,6 +15,13 @@ from querator.cli.demo.local_nodes import free_ports
 
 READY = re.compile(r"querator ready address=(\S+)")
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+START_TRIES = 5
+"""Starts with other ports each time, because another program may take a free port before a node
+does."""
+
+
+class PortTaken(Exception):
+    """A node could not listen, because another program has the port."""
 
 
 class Used(msgspec.Struct, frozen=True):
@@ -50,7 +57,8 @@ class Server:
                 return
         await self._process.wait()
         self._process = None
-        raise RuntimeError((self.directory / "server.log").read_text()[-2000:])
+        said = (self.directory / "server.log").read_text()[-2000:]
+        raise PortTaken(said) if "uses port" in said.splitlines()[-1] else RuntimeError(said)
 
     async def profiled(self, seconds: float, flame_graph: Path) -> None:
         """Samples all threads of the node from outside and draws where they spend their time."""
@@ -104,10 +112,15 @@ class Servers:
     """All nodes. `address` is for clients: the addresses of all nodes, separated by commas."""
 
     def __init__(self, directory: Path, *, nodes: int, memory: bool) -> None:
-        self._servers = [
-            Server(directory / name, arguments)
-            for name, arguments in _arguments(directory, nodes, memory=memory).items()
-        ]
+        self._directory = directory
+        self._nodes = nodes
+        self._memory = memory
+        self._servers = self._made()
+
+    def _made(self) -> list[Server]:
+        """The nodes, with ports that are free at the moment."""
+        arguments = _arguments(self._directory, self._nodes, memory=self._memory)
+        return [Server(self._directory / name, one) for name, one in arguments.items()]
 
     @property
     def address(self) -> str:
@@ -121,15 +134,23 @@ class Servers:
 
     async def start(self) -> None:
         """Returns when all are ready: the nodes of a cluster wait for each other. When one cannot
-        start, all are stopped.
+        start, all are stopped. If a port was taken, all start again with other ports.
         """
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for server in self._servers:
-                    tasks.create_task(server.start())
-        except BaseException:
-            await self.stop()
-            raise
+        for tries_left in reversed(range(START_TRIES)):
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for server in self._servers:
+                        tasks.create_task(server.start())
+            except* PortTaken:
+                await self.stop()
+                if not tries_left:
+                    raise
+                self._servers = self._made()
+            except* BaseException:
+                await self.stop()
+                raise
+            else:
+                return
 
     async def profiled(self, seconds: float, flame_graph: Path) -> None:
         """Profiles the first node."""

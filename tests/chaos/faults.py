@@ -117,7 +117,7 @@ class Faults:
         node.lose()
         await node.launch()
         await node.waiting(f"querator node replace {name}")
-        await self.cluster.querator("node", "replace", name, asked=asked)
+        await self.cluster.querator("node", "replace", name, "--yes", asked=asked)
         await node.ready()
         await self.cluster.until_well(asked)
 

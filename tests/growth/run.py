@@ -169,7 +169,7 @@ class Script:
                 await self._cluster.querator("node", "drain", name)
             await self._until(lambda view: holders(view) == {*FIRST}, well=False)
             for name in MORE:
-                await self._cluster.querator("node", "remove", name)
+                await self._cluster.querator("node", "remove", name, "--yes")
                 await self._cluster[name].end()
             await self._until(lambda view: len(view["nodes"]) == len(FIRST))
         await self._calm()
@@ -181,7 +181,7 @@ class Script:
             node.lose()
             await node.launch()
             await node.waiting(f"querator node replace {KILLED}")
-            await self._cluster.querator("node", "replace", KILLED)
+            await self._cluster.querator("node", "replace", KILLED, "--yes")
             await node.ready()
             await self._until(lambda view: holders(view) == {*FIRST})
         await self._calm()

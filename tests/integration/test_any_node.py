@@ -169,7 +169,7 @@ async def test_a_lost_quorum_is_reported_as_that(tmp_path: Path):
                 ("lease", "q"),
                 ("queue", "create", "r", "--dead-queue", ""),
                 ("node", "drain", "b"),
-                ("node", "remove", "b"),
+                ("node", "remove", "b", "--yes"),
             )
             for code, _, error in await asyncio.gather(*(run(*each, *to) for each in commands)):
                 assert code in (4, 5), error

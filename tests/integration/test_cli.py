@@ -411,7 +411,8 @@ async def test_no_command_shows_the_help(path: tuple[str, ...]) -> None:
 
 async def test_nobody_at_the_address() -> None:
     code, line = await Cli("127.0.0.1:1").refused("queue", "list")
-    assert (code, line) == (4, "Error: Connection refused at 127.0.0.1:1.\n")
+    assert code == 4
+    assert line.startswith("Error: Connection refused at 127.0.0.1:1. A node that waits for its")
 
 
 async def test_verify_finds_damage_and_refuses_what_is_in_use(

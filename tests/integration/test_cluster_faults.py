@@ -348,6 +348,10 @@ async def test_a_node_whose_disk_is_full_stops_and_comes_back(tmp_path: Path):
         await trial.end()
 
 
+def mentions(view: dict[str, Any], words: str) -> bool:
+    return any(words in problem for problem in view["problems"])
+
+
 async def test_a_node_without_room_for_items_goes_on_when_they_are_completed(tmp_path: Path):
     """The node refuses items of the partition that it leads, and misses those that it should
     follow. The others continue.
@@ -364,7 +368,9 @@ async def test_a_node_without_room_for_items_goes_on_when_they_are_completed(tmp
         more = (PINNED_WINDOWS + 1) * WINDOW_BYTES + QUOTA_BYTES // 8
         while sorted((trial.stored - full).values())[-2:][0] * ITEM_BYTES < more:
             await trial.fill()
+        await cluster.until(lambda view: mentions(view, "The storage of node c is full"))
         await trial.drain()
+        await cluster.until(lambda view: not mentions(view, "The storage of node c is full"))
         async with trial.load("ab"):
             await trial.until(trial.passed(items=10))
         await trial.end()

@@ -106,7 +106,7 @@ async def test_a_refused_copy_comes_back_as_a_new_copy_of_the_node(tmp_path: Pat
         assert "querator node replace b" in error
         await cluster["b"].launch()
         await cluster["b"].waiting("querator node replace b")
-        await cluster.querator("node", "replace", "b")
+        await cluster.querator("node", "replace", "b", "--yes")
         await cluster["b"].ready()
         await cluster.until_well("b")
         await cluster["a"].kill()

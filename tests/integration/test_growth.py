@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from querator import Client
@@ -47,11 +48,11 @@ async def test_a_cluster_grows_and_shrinks_under_load(tmp_path: Path):
             assert moved or "is being drained" in out or "under way" in out
             view = await cluster.until(lambda view: set(replicas(view)) == set("abc"), "d")
             for name in "de":
-                await cluster.querator("node", "remove", name)
+                await cluster.querator("node", "remove", name, "--yes")
                 assert await cluster[name].end() == 6
                 said = cluster[name].said()
-                assert said.splitlines()[-1] == (
-                    f"Error: Node {name} was removed from the cluster and ends. "
+                assert msgspec.json.decode(said.splitlines()[-1])["reason"] == (
+                    f"Node {name} was removed from the cluster and ends. "
                     "Its data is not used again."
                 )
                 assert "Traceback" not in said
@@ -185,12 +186,12 @@ async def test_a_node_that_will_not_return_is_removed_and_its_replicas_made_anew
         await cluster.start("abc")
         await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "5")
         await cluster.querator("produce", "q", "before")
-        _, error = await cluster.querator("node", "remove", "c", code=3)
+        _, error = await cluster.querator("node", "remove", "c", "--yes", code=3)
         assert "querator node drain c" in error
         await cluster["d"].start()
         await cluster.until(lambda view: is_well(view) and "d" in replicas(view))
         await cluster["c"].kill()
-        await cluster.querator("node", "remove", "c")
+        await cluster.querator("node", "remove", "c", "--yes")
         view = await cluster.until_well("d")
         assert replicas(view) == Counter(a=5, b=5, d=5)
         assert [node["name"] for node in view["nodes"]] == ["a", "b", "d"]
@@ -212,7 +213,7 @@ async def test_a_node_that_dies_while_partitions_move_to_it_is_removed(tmp_path:
         await cluster["d"].launch()
         await cluster.until(lambda view: "d" in replicas(view))
         await cluster["d"].kill()
-        await cluster.querator("node", "remove", "d")
+        await cluster.querator("node", "remove", "d", "--yes")
         view = await cluster.until(lambda view: is_well(view) and len(view["nodes"]) == 3)
         assert replicas(view) == Counter(a=8, b=8, c=8)
         out, _ = await cluster.querator("lease", "q", "--wait", "30s")
@@ -233,7 +234,7 @@ async def test_a_queue_gets_more_copies_and_fewer(tmp_path: Path):
 
         # The only replica of a partition is not given up.
         assert await cluster["c"].stop() == 0
-        _, error = await cluster.querator("node", "remove", "c", code=3)
+        _, error = await cluster.querator("node", "remove", "c", "--yes", code=3)
         assert "the only replica of partitions of q" in error
         await cluster.start("c")
 

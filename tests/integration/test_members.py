@@ -2,7 +2,9 @@
 real processes.
 """
 
+import asyncio
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,27 @@ async def test_a_killed_node_is_missed_and_comes_back(tmp_path: Path):
         assert await payloads(cluster, "b") == {b"without b"}
 
 
+async def test_clients_say_at_once_why_they_wait(tmp_path: Path):
+    waiting = "Waiting: partition 0 of queue q has no leader (b, c unreachable)"
+    async with process_cluster(tmp_path) as cluster:
+        await cluster.start()
+        await cluster.querator("queue", "create", "q", "--dead-queue", "")
+        for name in "bc":
+            await cluster[name].kill()
+        await cluster["a"].says("condition.began", "no_majority")
+        for command in (("produce", "q", "x"), ("consume", "q")):
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "querator", *command, "--address", cluster["a"].address,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            assert process.stderr is not None
+            said = await process.stderr.readline()
+            assert waiting in said.decode()
+            process.terminate()
+            await process.communicate()
+
+
 async def test_handing_a_node_off(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
@@ -147,23 +170,27 @@ async def test_lost_data_waits_is_replaced_and_rebuilt(tmp_path: Path):
         await cluster.start()
         await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "3")
         await produced(cluster, "a", "before")
-        _, error = await cluster.querator("node", "replace", "b", code=3)
+        _, error = await cluster.querator("node", "replace", "b", "--yes", code=3)
         assert "is up with its data" in error
         await cluster["b"].kill()
-        _, error = await cluster.querator("node", "replace", "b", code=3)
+        _, error = await cluster.querator("node", "replace", "b", "--yes", code=3)
         assert "start it with an empty directory" in error
         cluster["b"].lose()
         await cluster["b"].launch()
         await cluster["b"].waiting("querator node replace b")
         await produced(cluster, "a", "meanwhile")
-        assert state(await cluster.status(), "b") == "down"
+        view = await cluster.until(
+            lambda view: any("without its former data" in one for one in view["problems"])
+        )
+        assert state(view, "b") == "down"
+        assert not any("Node b is down" in problem for problem in view["problems"])
 
         # It remembers what it waits for.
         assert await cluster["b"].stop() == 0
         await cluster["b"].launch()
         await cluster["b"].waiting("querator node replace b")
 
-        await cluster.querator("node", "replace", "b", asked="c")
+        await cluster.querator("node", "replace", "b", "--yes", asked="c")
         await cluster["b"].ready()
         view = await cluster.until_well("b")
         assert all(sorted(one["nodes"]) == ["a", "b", "c"] for one in view["partitions"])
@@ -190,7 +217,7 @@ async def test_all_nodes_are_replaced_one_after_the_other(tmp_path: Path):
             await cluster[name].launch()
             await cluster[name].waiting(f"querator node replace {name}")
             other = "a" if name != "a" else "b"
-            await cluster.querator("node", "replace", name, asked=other)
+            await cluster.querator("node", "replace", name, "--yes", asked=other)
             await cluster[name].ready()
             await cluster.until_well(name)
         assert await payloads(cluster, "a") == {b"before"}
@@ -209,7 +236,7 @@ async def test_a_node_that_was_replaced_does_not_come_back(tmp_path: Path):
         cluster["c"].data_dir.rename(kept)
         await cluster["c"].launch()
         await cluster["c"].waiting("querator node replace c")
-        await cluster.querator("node", "replace", "c")
+        await cluster.querator("node", "replace", "c", "--yes")
         await cluster["c"].ready()
         await cluster.until_well()
         assert await cluster["c"].stop() == 0
@@ -252,6 +279,23 @@ async def test_a_wrong_token(tmp_path: Path):
         await cluster.until_well()
 
 
+async def test_a_node_that_cannot_listen_does_not_join(tmp_path: Path):
+    async with process_cluster(tmp_path) as cluster:
+        for name in "ab":
+            await cluster[name].launch()
+        right = cluster["c"].address
+        # An address for documentation, which no machine has.
+        cluster["c"].address = "192.0.2.1:4470"
+        await cluster["c"].launch("--insecure")
+        reason = await cluster["c"].refused()
+        assert "listen: cannot listen on 192.0.2.1:4470: 192.0.2.1 is not an address of" in reason
+        assert not cluster["c"].data_dir.exists()
+        await cluster["a"].waiting("c (")
+        cluster["c"].address = right
+        await cluster["c"].start()
+        await cluster.until_well()
+
+
 async def test_two_nodes_of_one_name(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
@@ -263,7 +307,7 @@ async def test_two_nodes_of_one_name(tmp_path: Path):
         try:
             await second.launch()
             await second.waiting("node b is known with other data")
-            _, error = await cluster.querator("node", "replace", "b", code=3)
+            _, error = await cluster.querator("node", "replace", "b", "--yes", code=3)
             assert "is up with its data" in error
             await cluster.until_well()
             assert await second.stop() == 0
@@ -327,12 +371,12 @@ async def test_one_node_with_peers_is_a_cluster_of_one(tmp_path: Path):
 
 REFUSED = (
     ("node drain c", 3, "Without node c there are 2 nodes that take replicas, and partitions have"),
-    ("node remove c", 3, "querator node drain c"),
-    ("node remove nobody", 3, "its nodes are: a, b, c"),
+    ("node remove c --yes", 3, "querator node drain c"),
+    ("node remove nobody --yes", 3, "its nodes are: a, b, c"),
     ("node drain nobody", 3, "the nodes of the cluster are: a, b, c"),
-    ("node replace c", 3, "is up with its data"),
-    ("node replace a", 3, "answers you: its data is there"),
-    ("node replace nobody", 3, "the nodes of the cluster are: a, b, c"),
+    ("node replace c --yes", 3, "is up with its data"),
+    ("node replace a --yes", 3, "answers you: its data is there"),
+    ("node replace nobody --yes", 3, "the nodes of the cluster are: a, b, c"),
     ("node readmit c", 3, "not among the nodes that were removed"),
     ("queue create r --replicas 5", 3, "the cluster has 3 nodes that take replicas: add nodes"),
     ("queue update q --replicas 5", 3, "the cluster has 3 nodes that take replicas: add nodes"),

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from querator.config import TlsSettings
 from querator.node import Node, NodeFailedError
 from querator.storage.environment import StorageLocked
 from querator.storage.identity import DirectoryRefused
@@ -25,6 +26,7 @@ from querator.v1 import (
 from querator.v1 import (
     queue_service_pb2 as queue,
 )
+from querator.wire.tls import TlsError
 
 
 class Stubs:
@@ -157,8 +159,16 @@ async def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path):
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(OSError, match="cannot listen"):
             await Node(tmp_path / "data", new=True, listen=listen).start()
-    async with Node(tmp_path / "data") as node:
-        assert node.identity.boots == 2
+    assert not (tmp_path / "data").exists()
+    async with Node(tmp_path / "data", new=True) as node:
+        assert node.identity.boots == 1
+
+
+async def test_a_certificate_that_is_missing_leaves_nothing_behind(tmp_path: Path):
+    tls = TlsSettings(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
+    with pytest.raises(TlsError, match=r"cert\.pem"):
+        await Node(tmp_path / "data", new=True, tls=tls).start()
+    assert not (tmp_path / "data").exists()
 
 
 class DiskError(Exception):

@@ -1,5 +1,6 @@
 """`querator serve` as a process: how it starts, how it refuses to, and how it ends."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import grpc
+import msgspec
 import pytest
 
 from querator.v1 import admin_service_pb2 as admin
@@ -100,6 +102,49 @@ def test_a_data_file_that_is_none(tmp_path: Path):
     code, line = serve("--data-dir", str(tmp_path))
     assert code == 1
     assert "data.mdb" in line
+
+
+@pytest.mark.parametrize("source", ["flag", "environment", "file"])
+def test_with_json_logs_all_of_standard_error_is_json(source: str, tmp_path: Path):
+    file = tmp_path / "querator.toml"
+    file.write_text('log_format = "json"\n')
+    options, environment = {
+        "flag": (["--log-format", "json"], {}),
+        "environment": ([], {"QUERATOR_LOG_FORMAT": "json"}),
+        "file": (["--config", str(file)], {}),
+    }[source]
+    for more, code, words in (
+        (["--data-dir", str(tmp_path / "no")], 1, "add --new"),
+        (["--data-dir", "x", "--memory"], 2, "exclude each other"),
+    ):
+        ended = subprocess.run(
+            [sys.executable, "-m", "querator", "serve", *options, *more],
+            env={**os.environ, "QUERATOR_LISTEN_ADMIN": "", **environment},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        lines = [msgspec.json.decode(line) for line in ended.stderr.splitlines()]
+        assert lines[-1]["event"] == "serve.ended"
+        assert lines[-1]["level"] == "critical"
+        assert lines[-1]["exit_code"] == ended.returncode == code
+        assert words in lines[-1]["reason"]
+
+
+async def test_with_json_logs_a_whole_life_is_json():
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "querator", "serve", "--memory", "--listen", "127.0.0.1:0",
+        "--listen-admin", "", "--log-format", "json",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    await process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    _, err = await process.communicate()
+    lines = [msgspec.json.decode(line) for line in err.splitlines()]
+    [ready] = [line for line in lines if line["event"] == "serve.ready"]
+    assert "NOT DURABLE" in ready["storage"]
 
 
 @pytest.mark.parametrize(

@@ -173,12 +173,12 @@ class StatefulSet:
         self.until(lambda asked: f"Node {pod.name} is drained" in asked.stdout)
         self.serve(self.pods[:-1])
         assert pod.end().returncode == 0
-        self.node("remove", pod.name)
+        self.node("remove", pod.name, "--yes")
         self.pods.pop()
         self.until_well()
 
-    def node(self, command: str, name: str) -> None:
-        done = self.pods[0].execute("querator", "node", command, name)
+    def node(self, command: str, *arguments: str) -> None:
+        done = self.pods[0].execute("querator", "node", command, *arguments)
         assert done.returncode == 0, done.stderr
 
 

@@ -2,7 +2,7 @@
 command's own module, or here if it is about input and output.
 
     connection      options of the server, and the client of a command
-    asking          the question before a change
+    confirmation    questions before a command that cannot be undone
     cells           widths of texts in a terminal
     failures        exit codes, and errors as one line
     feed            values of a blocking iterator, for the event loop

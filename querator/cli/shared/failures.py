@@ -71,6 +71,9 @@ _WAYS_OUT = {
 }
 
 
+_NOT_YET = "A node that waits for its cluster does not listen yet; its log says for what it waits."
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """Turns the client's errors, also one inside a group of tasks, into a `Failure`."""
@@ -122,4 +125,6 @@ def _no_connection(error: errors.ConnectionFailed) -> str:
         local = one.address in LOCAL_ADDRESSES
         if one.kind is not ConnectionFault.REFUSED or local:
             advices.append(_WAYS_OUT.get(one.kind, ""))
+        if one.kind is ConnectionFault.REFUSED:
+            advices.append(_NOT_YET)
     return " ".join((*sentences, *filter(None, dict.fromkeys(advices))))

@@ -8,19 +8,27 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar, TextIO
 
 import click
 import msgspec
 
 from querator.cli.shared import cells
+from querator.cli.shared.parameters import format_duration
 from querator.cli.shared.tables import Column, FittedTable, Line
-from querator.cli.shared.texts import cell_text
+from querator.cli.shared.texts import cell_text, instant_text
 
 Picture = Sequence[FittedTable | str]
 """Tables and paragraphs, one below the other."""
 BULLET = "  - "
 """A paragraph that begins with it is indented in its further lines."""
+
+
+def watch_picture(picture: Picture, interval: timedelta) -> Picture:
+    """A picture that is repeated, below the present instant and the time between two pictures."""
+    now = instant_text(datetime.now(UTC))
+    return [f"{now}, every {format_duration(interval)}; Ctrl-C ends it.", *picture]
 
 
 def width(stream: TextIO | None = None) -> int | None:

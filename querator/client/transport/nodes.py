@@ -29,6 +29,7 @@ from querator.client.errors import (
     copy_error,
 )
 from querator.client.errors import make_error as make
+from querator.client.logs import CONNECTION
 from querator.client.transport import forking
 from querator.client.transport.attempts import repeated
 from querator.client.transport.channel import Connection
@@ -52,6 +53,8 @@ ASK_SECONDS = 1.0
 """Timeout of a request for the list of nodes."""
 
 
+_NO_LEADER = "has no leader"
+"""In the message of each refusal for lack of a leader; such a refusal has no code of its own."""
 _UNREACHED = (OutcomeUnknown, NotLeader, DeadlineExceeded)
 """Errors of a node that does not reach a partition's leader. The node works, but it may be cut off
 from the others, so the next attempt goes to another node.
@@ -80,6 +83,8 @@ class Nodes:
             address: KnownNode(address, tls, name="", given=True) for address in addresses
         }
         self._current = random.choice(list(self._nodes.values()))
+        self._waits_for = ""
+        """The last logged reason why requests wait; empty: they do not."""
         self._reached = False
         self._closed = False
         self._learned = -LEARN_SECONDS
@@ -245,7 +250,8 @@ class Nodes:
         if node is not None and node.has(connection):
             now = self._loop.time()
             node.alone_until = now + node.backoff.next()
-            node.lost(error, now)
+            if _NO_LEADER not in error.message:
+                node.lost(error, now)
         self._learned = -LEARN_SECONDS
         return True
 
@@ -275,6 +281,19 @@ class Nodes:
                 # Owned: `close` ends and awaits it.
                 self._learning = self._loop.create_task(self._learn(connection))
                 self._learning.add_done_callback(self._has_learned)
+
+    def report_refusal(self, error: RequestError) -> None:
+        """Logs at the first refusal why requests wait, and again only for another reason."""
+        if _NO_LEADER not in error.message or error.message == self._waits_for:
+            return
+        self._waits_for = error.message
+        CONNECTION.warning("Waiting: %s", error.message)
+
+    def report_success(self) -> None:
+        """Logs that requests do not wait any more."""
+        if self._waits_for:
+            self._waits_for = ""
+            CONNECTION.warning("Requests are executed again")
 
     def hopeless(self, error: RequestError, waited: float) -> bool:
         """Whether to give up, `waited` seconds after the first try: no node has ever answered, and
@@ -344,12 +363,14 @@ class Nodes:
                 # traceback would keep the connection in memory, and thereby gRPC in use.
                 return copy_error(cut)
             if isinstance(answer, RequestError):
+                self.report_refusal(answer)
                 if patience is not None and _waited_in_vain(answer):
                     patience *= 2
                 if not self.failed(connection, answer) and isinstance(answer, _UNREACHED):
                     self._current = self._other(self._current, now, asked)
             else:
                 self.mark_working(connection)
+                self.report_success()
             return answer
 
         try:

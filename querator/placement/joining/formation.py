@@ -262,7 +262,8 @@ def _found(own: Starter, said: Said) -> Decision:
     if own.node.name not in own.founds_with:
         return Wait(f"the cluster is to be founded by {', '.join(sorted(own.founds_with))}")
     if missing:
-        return Wait(f"the cluster is founded when all of its first nodes answer: {missing[0]}")
+        reason = "the cluster is founded when all of its first nodes answer"
+        return Wait(f"{reason}: {'; '.join(missing)}")
     if own.node.name != founder:
         return Wait(f"{founder} is about to found the cluster")
     found = [own.node]
@@ -293,7 +294,7 @@ def _several_clusters(own: Starter, heard: list[Description]) -> str:
 
 def _why_not(said: Said) -> str:
     silent = [f"{name} ({why})" for name, why in sorted(said.items()) if isinstance(why, str)]
-    return f": {silent[0]}" if silent else ""
+    return f": {'; '.join(silent)}" if silent else ""
 
 
 def _names(heard: list[Description]) -> str:

@@ -175,6 +175,10 @@ class Membership:
         """Nodes without a cluster that have asked this one since the last call."""
         return tuple(map(placed_node, self.peers.newcomers()))
 
+    def waiting(self) -> tuple[PlacedNode, ...]:
+        """Nodes without a cluster that ask this one, and have not joined yet."""
+        return tuple(map(placed_node, self.peers.waiting()))
+
     def old_copies(self) -> dict[str, str]:
         """Nodes that were refused because of an old copy of their data: the reason by name."""
         return self.peers.old_copies()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from querator import telemetry
-from querator.config import parse_address
+from querator.config import listen_error, parse_address
 from querator.model.limits import PEER_ACCEPTS_TURN_MAX, PEER_RETRY_MS_MAX
 from querator.raft.tcp.connection import host_port
 from querator.raft.tcp.dialing import numeric, resolve
@@ -22,10 +22,15 @@ _log = telemetry.logger(__name__)
 
 class Listener:
     def __init__(self, address: str, poll: select.epoll) -> None:
-        """Raises OSError when it cannot listen, ConfigError when the address is not HOST:PORT."""
-        host, port = parse_address(address)
-        family, target = (numeric(host, port) or resolve(host, port))[0]
-        self._socket = socket.create_server(target[:2], family=family, backlog=_BACKLOG)
+        """Raises ListenError when it cannot listen, ConfigError when the address is not
+        HOST:PORT.
+        """
+        host, port = parse_address(address, setting="listen_peers")
+        try:
+            family, target = (numeric(host, port) or resolve(host, port))[0]
+            self._socket = socket.create_server(target[:2], family=family, backlog=_BACKLOG)
+        except OSError as error:
+            raise listen_error("listen_peers", address, error) from error
         self._socket.setblocking(False)
         self.address = host_port(self._socket.getsockname())
         """HOST:PORT, with the real port."""

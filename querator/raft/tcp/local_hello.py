@@ -1,7 +1,8 @@
 """This node's description in handshakes, and its check of other nodes' descriptions."""
 
 import secrets
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -25,14 +26,23 @@ from querator.raft.tcp.hello import (
 
 NEWCOMERS_MAX: Final = 64
 """Most nodes without a cluster that are remembered; the others ask again."""
+WAITING_S: Final = 5.0
+"""A node without a cluster that has not asked for this long does not wait any more."""
 
 
 class Greeter:
     """Handshakes of this node. Only the raft thread calls it, except that any thread may call
-    `describe` and `newcomers`, and read `old_copies`.
+    `describe`, `newcomers` and `waiting`, and read `old_copies`.
     """
 
-    def __init__(self, own: PeerInfo, token: bytes, starts: StartMemory) -> None:
+    def __init__(
+        self,
+        own: PeerInfo,
+        token: bytes,
+        starts: StartMemory,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`token` is not empty: an empty token would prove nothing."""
         assert token
         self.own = own
@@ -47,6 +57,9 @@ class Greeter:
         self._dials = 0
         self._description = b""
         self._newcomers: dict[str, PeerInfo] = {}
+        self._now_s = now_s
+        self._waiting: dict[str, tuple[float, PeerInfo]] = {}
+        """Nodes without a cluster, by name, and when they asked last."""
         # Finds a description here that others would refuse.
         decode_hello(encode_hello(self._hello(own.name, 0)))
 
@@ -59,6 +72,12 @@ class Greeter:
         """The nodes without a cluster that have asked since the last call."""
         asked, self._newcomers = self._newcomers, {}
         return tuple(asked.values())
+
+    def waiting(self) -> tuple[PeerInfo, ...]:
+        """The nodes without a cluster that still ask, by name."""
+        since_s = self._now_s() - WAITING_S
+        asked = sorted(self._waiting.copy().items())
+        return tuple(info for _, (asked_s, info) in asked if asked_s >= since_s)
 
     def change(self, **fields: str | None) -> None:
         """Changes fields of `own`."""
@@ -105,6 +124,8 @@ class Greeter:
         if info.cluster_id is None:
             if len(self._newcomers) < NEWCOMERS_MAX:
                 self._newcomers[info.name] = info
+            if info.name in self._waiting or len(self._waiting) < NEWCOMERS_MAX:
+                self._waiting[info.name] = self._now_s(), info
         elif info.cluster_id == self.own.cluster_id:
             self._judge_starts(info)
 
@@ -144,6 +165,7 @@ class Greeter:
         """The connection to the node is open."""
         self._starts.meet(info.key, info.starts)
         self.old_copies.pop(info.name, None)
+        self._waiting.pop(info.name, None)
 
     def _hello(self, to: str, dial: int) -> Hello:
         own = msgspec.structs.replace(self.own, starts=self._starts.own)

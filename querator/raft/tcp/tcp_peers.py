@@ -9,7 +9,7 @@ no node and answers only queries (`raft.tcp.query`).
 
 All sockets are in one epoll, whose descriptor is readable while there is something to do. Other
 threads may call only `set_peers`, `set_cluster_id`, `set_description`, `connected`, `quiet`,
-`newcomers` and `old_copies`.
+`newcomers`, `waiting` and `old_copies`.
 
 A connection ends when received bytes are damaged, when nothing arrives for PEER_SILENCE_MS_MAX (an
 idle node pings), or when its queue grows beyond PEER_SEND_BYTES_CAP. Long before that its node is
@@ -90,7 +90,7 @@ class TcpPeers:
         self.starts = StartMemory(node.key, {}) if starts is None else starts
         self._starts_judged = self.starts.version
         self._on_old_copy = on_old_copy
-        self._greeter = Greeter(node, token, self.starts)
+        self._greeter = Greeter(node, token, self.starts, now_s=clock.monotonic_s)
         self._greeter.describe(description)
         self._poll = select.epoll()
         self._listener = Listener(listen, self._poll)
@@ -142,6 +142,10 @@ class TcpPeers:
     def newcomers(self) -> tuple[PeerInfo, ...]:
         """The nodes without a cluster that have asked for the description since the last call."""
         return self._greeter.newcomers()
+
+    def waiting(self) -> tuple[PeerInfo, ...]:
+        """See `Greeter.waiting`."""
+        return self._greeter.waiting()
 
     def connected(self) -> dict[NodeKey, PeerInfo]:
         """The nodes with open connections, and their descriptions."""

@@ -2,7 +2,8 @@
 
     /metrics    Prometheus text, or OpenMetrics if the client accepts it
     /livez      200, or 503 with the reasons when only a restart helps
-    /readyz     200, or 503 with the missing conditions
+    /readyz     200, or 503 with the missing conditions; 200 has a line `note: …` for each thing
+                that the node cannot do although it is ready
 
 The port answers from before the storage is opened until everything else has stopped. It runs in the
 node's event loop: if the loop hangs, there is no answer, and a probe reports the node as dead.
@@ -22,11 +23,10 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from querator import telemetry
-from querator.config import parse_address
+from querator.config import listen_error, parse_address
 from querator.server.admin.admin_view import Observed
 from querator.server.admin.health import Health
 from querator.server.admin.metrics import Metrics
-from querator.server.grpc_server import ListenError
 
 CONNECTIONS_MAX: Final = 128
 """Connections beyond this limit are answered with 503."""
@@ -48,7 +48,7 @@ class AdminServer:
             Route("/", _index),
             Route("/metrics", self._exposition),
             Route("/livez", _reasons(self._health.dead)),
-            Route("/readyz", _reasons(self._health.missing)),
+            Route("/readyz", _reasons(self._health.missing, self._health.notes)),
         ]
         self._app = Starlette(routes=routes)
         self._socket: socket.socket | None = None
@@ -61,11 +61,7 @@ class AdminServer:
         try:
             self._socket = await _listening(host, port)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise ListenError(
-                f"cannot listen on {self._listen} for the admin port: {reason}; choose another "
-                "with --listen-admin, or none with --listen-admin ''"
-            ) from error
+            raise listen_error("listen_admin", self._listen, error) from error
         config = uvicorn.Config(
             self._app,
             http=H11Protocol,
@@ -119,10 +115,13 @@ class AdminServer:
         return Response(text, headers={**_NOT_STORED, "content-type": content_type})
 
 
-def _reasons(tell: Callable[[], list[str]]) -> Callable[[Request], Awaitable[Response]]:
+def _reasons(
+    tell: Callable[[], list[str]], notes: Callable[[], list[str]] = list
+) -> Callable[[Request], Awaitable[Response]]:
     async def answer(_: Request) -> Response:
         reasons = tell()
-        text = "".join(f"{reason}\n" for reason in reasons) or "ok\n"
+        lines = reasons or ["ok", *(f"note: {note}" for note in notes())]
+        text = "".join(f"{line}\n" for line in lines)
         return PlainTextResponse(text, 503 if reasons else 200, _NOT_STORED)
 
     return answer

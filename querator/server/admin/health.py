@@ -4,6 +4,10 @@ A node is *not live* if only a restart helps: the raft thread hangs, or the node
 not ended. A node that waits for others, recovers, or has lost its majority is live. A node is
 *ready* if clients should be sent to it. A partition that is stopped, or is being created, does not
 make the node unready.
+
+A node with full storage is ready, too. It serves leases and completes, by which it gets space
+again. In a cluster without space, all nodes would be unready, and no consumer could empty a queue.
+`notes` says that it is full.
 """
 
 from itertools import islice
@@ -64,6 +68,12 @@ class Health:
         if self._is_cut_off():
             missing.append("no group of this node knows a leader")
         return missing
+
+    def notes(self) -> list[str]:
+        """What a ready node cannot do."""
+        conditions = self._observed.conditions
+        present = () if conditions is None else conditions.present
+        return [one.sentence for one in present if one.kind == "storage_full"]
 
     def _closed_partitions(self) -> list[str]:
         observed = self._observed

@@ -107,6 +107,24 @@ def on_terminal(
     monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str], *, columns: int, color: bool = False
 ) -> tuple[int, str]:
     """Runs a command; returns its exit code, and what it writes to a terminal of this width."""
+    code = 0
+
+    def run() -> None:
+        nonlocal code
+        code = querator.main(list(arguments), prog_name="querator", standalone_mode=False) or 0
+
+    text = written(monkeypatch, run, columns=columns, color=color)
+    return code, text
+
+
+def written(
+    monkeypatch: pytest.MonkeyPatch,
+    work: Callable[[], None],
+    *,
+    columns: int,
+    color: bool = False,
+) -> str:
+    """What `work` writes to a terminal of this width."""
     terminal = Terminal()
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", terminal)
@@ -117,5 +135,5 @@ def on_terminal(
         else:
             patch.setenv("NO_COLOR", "1")
         with click.Context(querator, terminal_width=columns):
-            code = querator.main(list(arguments), prog_name="querator", standalone_mode=False)
-    return code or 0, terminal.getvalue()
+            work()
+    return terminal.getvalue()

@@ -16,6 +16,7 @@ from querator.model.cluster import (
     ClusterPlan,
     ClusterReplica,
     ClusterScrub,
+    ClusterWaiting,
 )
 from querator.model.ids import GroupId
 from querator.model.limits import CLOCK_SKEW_MS_MAX, MIB
@@ -144,8 +145,8 @@ def test_a_node_that_is_down():
     told = view(group(0, queue=""), group(1, "c", b=7), nodes=DOWN_B)
     assert told.problems == (
         "Node b is down: no node answers at client:1. Start it again: it catches up by itself. "
-        "Only if its data is lost, start it with an empty directory and then: querator node "
-        "replace b",
+        "If it ends or waits, its log says why. Only if its data is lost, start it with an empty "
+        "directory and then: querator node replace b",
         "2 partitions: (map), q/0 can be used, but have fewer running replicas than configured: b "
         "is down.",
     )
@@ -358,7 +359,27 @@ def test_what_a_node_says_of_itself_and_of_others():
     assert told("partition_stopped", "q", nodes) == ("It is so.",), "on a follower as well"
     assert told("copy_behind", "b", nodes) == ("It is so.",)
     assert "It is so." not in told("copy_behind", "b", DOWN_B), "it is down, and that is told"
+    assert told("no_majority", "a", nodes) == ("It is so.",)
+    assert "It is so." not in told("no_majority", "a", DOWN_B), "partitions are named"
     assert told("time_ahead", "q", nodes) == (), "the view has a sentence for all nodes together"
+
+
+def test_nodes_that_wait_are_named():
+    told = cluster_view(
+        ClusterPicture(
+            "x",
+            3,
+            DOWN_B,
+            (group(0, queue=""),),
+            (),
+            waiting=(ClusterWaiting("b", "2", "peer:1"), ClusterWaiting("d", "1", "peer:3")),
+        )
+    ).problems
+    assert told[:2] == (
+        "Node b was started at peer:1 without its former data, and waits. If that data is lost: "
+        "querator node replace b. If it is not, start the node again on its former directory.",
+        "Node d at peer:3 asks to join, and waits: its log says for what (formation.waiting).",
+    )
 
 
 def test_of_two_nodes_whose_clocks_differ_one_is_quoted():

@@ -6,17 +6,19 @@ Look at the new texts after a change, then keep them:
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from querator.cli import querator
+from querator.cli import bench, querator, verify
+from querator.cli.demo.measure import Latency
 from querator.cli.spark import run
 from querator.spark import pipelines
 from querator.spark.pipelines.scans import ItemGroup, QueueScan, StateHistogram
@@ -34,6 +36,7 @@ from tests.unit.cli.scripted_cluster import (
     on_terminal,
     scripted_cluster,
     scripted_counts,
+    written,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -85,6 +88,55 @@ TABLES = {
     "queue-give-up": ("queue", "give-up", "mail", "--dry-run"),
 }
 WIDTHS = (80, 40)
+LATENCY = Latency(count=200, p50_ms=2.1, p99_ms=9.75, max_ms=31.5)
+BENCH = bench.BenchView(
+    items=20_000,
+    batch_items=100,
+    delivery_items=100,
+    payload_bytes=1_000,
+    producers=4,
+    consumers=2,
+    durable=True,
+    seconds=3.25,
+    produced_per_second=6_154.0,
+    completed_per_second=6_001.0,
+    ack=LATENCY,
+    delivery=LATENCY,
+    client_cpu_seconds=1.5,
+    problems=[],
+)
+VERIFY = verify.VerifyView(
+    data_dir="./data",
+    cluster_id="0197",
+    queues=2,
+    partitions=5,
+    items=1_200,
+    log_entries=340,
+    attachments=38,
+    problems=[],
+)
+FOUND = [
+    verify.Problem(f"default/mail partition {number}", sentence, kind)
+    for number, (kind, sentence) in enumerate(
+        (
+            (verify.Kind.LOG, "entry 17 is missing"),
+            (verify.Kind.PAYLOAD, "attachment 12/0: its checksum does not match"),
+            (verify.Kind.STATE, "3 items are counted as ready, and there are 4"),
+            (verify.Kind.LEFTOVER, "there are items that belong to no queue"),
+        )
+    )
+]
+REPORTS: dict[str, Callable[[], None]] = {
+    "bench": lambda: bench.write_report(BENCH),
+    "bench-without-consumers": lambda: bench.write_report(
+        msgspec.structs.replace(BENCH, completed_per_second=None, delivery=None, durable=False)
+    ),
+    "verify": lambda: verify.write_report(VERIFY),
+    "verify-problems": lambda: verify.write_report(
+        msgspec.structs.replace(VERIFY, problems=FOUND, actions=verify.actions_for(FOUND, "node-1"))
+    ),
+}
+"""Reports of commands that measure or read a disk: the values are made here."""
 
 
 @pytest.fixture
@@ -146,6 +198,12 @@ def test_tables_of_spark(
     agree(f"table-spark-stats-{columns}", text)
 
 
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("name", REPORTS)
+def test_report(name: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    agree(f"report-{name}-{columns}", written(monkeypatch, REPORTS[name], columns=columns))
+
+
 @pytest.mark.parametrize("name", NARROW_HELPS)
 def test_narrow_help(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
@@ -158,7 +216,8 @@ def test_every_golden_file_is_compared() -> None:
     names = (*TABLES, "spark-stats")
     tables = {f"table-{name}-{columns}" for name in names for columns in WIDTHS}
     narrow = {f"{name}-40" for name in NARROW_HELPS}
-    assert {path.stem for path in GOLDEN.iterdir()} == {*HELPS, *narrow, *tables}
+    reports = {f"report-{name}-{columns}" for name in REPORTS for columns in WIDTHS}
+    assert {path.stem for path in GOLDEN.iterdir()} == {*HELPS, *narrow, *tables, *reports}
 
 
 def agree(name: str, text: str) -> None:
@@ -521,6 +580,11 @@ def _status() -> cluster_service_pb2.GetClusterStatusResponse:
         cluster_id="c0ffee",
         epoch=7,
         node="node-1",
+        waiting=[
+            cluster_service_pb2.ClusterWaiting(
+                name="node-3", incarnation="other", peer_address="10.0.0.3:4480"
+            )
+        ],
         nodes=nodes,
         groups=groups,
         scrub=cluster_service_pb2.ClusterScrub(on=True, rounds=1, age=Duration(seconds=4_000)),

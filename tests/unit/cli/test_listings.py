@@ -1,6 +1,7 @@
 """Commands whose output is long or refused: pieces that come early, closed pipes, colours."""
 
 import io
+import re
 import signal
 import subprocess
 import sys
@@ -187,3 +188,7 @@ def test_an_interval_means_watch(
     )
     assert outcome.exit_code == 3
     assert outcome.stdout.count("mail") >= 2
+    instants = re.findall(
+        r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ, every 1ms; Ctrl-C ends it.$", outcome.stdout, re.M
+    )
+    assert len(instants) == 2

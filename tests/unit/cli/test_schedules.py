@@ -61,7 +61,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Makes the standard input of commands a terminal."""
 
     def patch() -> None:
-        monkeypatch.setattr("querator.cli.shared.asking.sys", _TerminalSys())
+        monkeypatch.setattr("querator.cli.shared.confirmation.sys", _TerminalSys())
 
     return patch
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from querator.cli.verify import _Scan
+from querator.cli.verify import Kind, Problem, _Scan, actions_for
 from querator.model.ids import PLACEMENT_GROUP
 from querator.model.queues import QueueSettings
 from querator.placement.map.commands import CreateQueue
@@ -21,5 +21,15 @@ def test_a_queue_with_a_group_that_was_never_given_out():
     PLACEMENT.put(txn, PLACEMENT_GROUP, value=msgspec.msgpack.encode(head))
     txn.commit(sync=True)
     with group.environment.snapshot() as snapshot:
-        problems = [one.sentence for one in _Scan(snapshot).problems if one.place == "placement"]
-    assert problems == ["q has group 2, which was never assigned"]
+        problems = [one for one in _Scan(snapshot).problems if one.place == "placement"]
+    assert [one.sentence for one in problems] == ["q has group 2, which was never assigned"]
+    [(kind, action)] = actions_for(problems, "node-1").items()
+    assert kind is Kind.PLACEMENT
+    assert "querator node replace node-1" in action
+
+
+def test_every_kind_of_problem_has_an_action():
+    problems = [Problem("here", "it is wrong", kind) for kind in (*Kind, Kind.LOG)]
+    actions = actions_for(problems, "")
+    assert list(actions) == list(Kind)
+    assert all("NAME" in actions[kind] for kind in (Kind.FILE, Kind.LOG, Kind.STATE))

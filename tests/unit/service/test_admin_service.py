@@ -1,6 +1,7 @@
 """Administration: queues, counts, peeking into queues, dead letters."""
 
 import asyncio
+import functools
 
 import pytest
 
@@ -300,6 +301,24 @@ async def test_an_update_to_the_default_dead_queue_creates_it():
         assert changed.settings == wanted
         dead = await node.admin.get_queue("default", DEAD_QUEUE_DEFAULT)
         assert dead.state is QueueState.ACTIVE
+
+
+def has_one(node: ServiceNode, queue: str) -> bool:
+    return node.counts(queue).ready == 1
+
+
+async def test_dead_letters_in_a_dead_queue_that_has_a_dead_queue_itself():
+    async with service_node() as node:
+        await node.create("dead")
+        await node.create("mail.dead", dead_queue="dead")
+        await node.create("mail", dead_queue="mail.dead")
+        await node.produce(b"x", queue="mail")
+        for queue, dead_queue in (("mail", "mail.dead"), ("mail.dead", "dead")):
+            [batch] = (await node.lease(1, queue=queue)).batches
+            await node.retry(batch, queue=queue, dead=True)
+            await node.until(functools.partial(has_one, node, dead_queue))
+            assert await dead_letters(node.admin, dead_queue) == [(0, 1)]
+        assert await dead_letters(node.admin, "mail.dead") == []
 
 
 async def test_dead_letters_by_origin_and_redrive_by_id():

@@ -16,18 +16,22 @@ from querator.model.cluster import ClusterCondition
 from querator.model.commands import Expire
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
-from querator.model.limits import CLOCK_SKEW_MS_MAX
-from querator.model.nodes import NodeKey
+from querator.model.limits import CLOCK_SKEW_MS_MAX, MIB
+from querator.model.nodes import NodeKey, Replica
 from querator.placement import placement
 from querator.placement.tasks import partition_calls
 from querator.raft.clock import SimulatedClock
 from querator.raft.host import Host
 from querator.raft.status import GroupStatus, ReplicaStatus
+from querator.server.admin.admin_server import AdminServer
 from querator.server.admin.health import Health
 from querator.server.admin.metrics import Metrics
 from querator.service.admission import PartitionBudget
 from querator.service.conditions import KINDS, LOOK_S, MEMORY_S, PATIENCE_S, Conditions
+from querator.service.storage_watch import StorageWatch
+from querator.storage.environment import Usage
 from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.server.http_client import get
 from tests.unit.server.observed_node import Exposition, observed
 from tests.unit.service.service_node import LONG_MS, ServiceNode, code, service_node
 from tests.unit.service.storage_damage import damaged
@@ -72,12 +76,15 @@ class Watch:
     def __init__(self, node: ServiceNode, logged: pytest.LogCaptureFixture) -> None:
         self.host = Faulty(node.host)
         self._later_s = 0.0
+        self.away: set[str] = set()
+        """Names of the nodes that are out of reach."""
         loop = asyncio.get_running_loop()
         self.conditions = Conditions(
             host=cast(Any, self.host),
             placement=node.placement,
             service=node.queues,
             clock=node.clock,
+            out_of_reach=lambda: self.away,
             now_s=lambda: loop.time() + self._later_s,
         )
         self._observed = observed(node)
@@ -218,6 +225,77 @@ async def test_a_replica_without_room_for_what_is_committed(
         assert "q/0: node node has no space for committed entries" in sentence
         watch.host.changed.clear()
         await watch.gone("no_space")
+
+
+async def test_most_replicas_that_are_out_of_reach(caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(caplog) as (node, watch):
+        queue = await node.create("q", partitions=2)
+        three = tuple(
+            Replica(number, NodeKey(f"{name}/i"), voter=True)
+            for number, name in enumerate(("node", "n2", "n3"), start=1)
+        )
+        watch.host.changed = {group: {"replicas": three} for group in queue.groups}
+        watch.away = {"n3"}
+        assert watch.look() == []
+        watch.away = {"n3", "n2"}
+        sentence = await watch.seen("no_majority")
+        assert sentence.startswith(
+            "Node node reaches no majority of the replicas of q/0, q/1: n2, n3 are out of reach."
+        )
+        assert "Nothing that was acknowledged is lost." in sentence
+        assert "WARNING" in caplog.text
+        watch.away = {"n2"}
+        await watch.gone("no_majority")
+
+
+async def test_storage_that_is_full(caplog: pytest.LogCaptureFixture) -> None:
+    reserve = 64 * MIB
+
+    def free(open_bytes: int, *, disk: bool = False) -> Usage:
+        quota = 512 * MIB
+        free_bytes = reserve + open_bytes
+        used_bytes = MIB if disk else quota - free_bytes
+        return Usage(used_bytes, free_bytes, quota, reserve)
+
+    async with watching(caplog) as (_, watch):
+        watch.conditions.storage = free(4 * MIB)
+        assert watch.look() == []
+        watch.conditions.storage = free(4 * MIB - 1)
+        sentence = await watch.seen("storage_full")
+        assert "68.0 MiB of its quota of 512.0 MiB are free, and 64.0 MiB are kept" in sentence
+        assert "refuses new items with STORAGE_FULL; leases and completes continue" in sentence
+        watch.conditions.storage = free(8 * MIB - 1, disk=True)
+        [condition] = watch.look()
+        assert "72.0 MiB on its disk are free" in condition.sentence
+        watch.conditions.storage = free(-reserve)
+        [condition] = watch.look()
+        assert "0.0 MiB of its quota" in condition.sentence
+        assert "refuses new items, leases and retries" in condition.sentence
+        watch.conditions.storage = free(8 * MIB)
+        await watch.gone("storage_full")
+
+
+async def test_the_space_of_the_storage_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(caplog) as (node, watch):
+        storage = StorageWatch(node.environment, watch.conditions)
+        await storage.read()
+        assert watch.conditions.storage == node.environment.usage()
+        await storage.stop()
+
+
+async def test_a_node_whose_storage_is_full_is_ready_with_a_note(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with watching(caplog) as (node, watch):
+        seen = observed(node)
+        seen.conditions = watch.conditions
+        server = AdminServer(seen, listen="127.0.0.1:0")
+        address = await server.start()
+        watch.conditions.storage = Usage(512 * MIB, 0, 512 * MIB, 64 * MIB)
+        [full] = watch.look()
+        assert (await get(address, "/readyz"))[::2] == (200, f"ok\nnote: {full.sentence}\n")
+        assert (await get(address, "/livez"))[::2] == (200, "ok\n")
+        await server.stop()
 
 
 async def test_a_block_that_is_damaged(caplog: pytest.LogCaptureFixture) -> None:

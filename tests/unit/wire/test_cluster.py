@@ -10,6 +10,7 @@ from querator.model.cluster import (
     ClusterReplica,
     ClusterScrub,
     ClusterStatus,
+    ClusterWaiting,
     NodeHandedOff,
     NodeReplaced,
     NodeRetired,
@@ -60,6 +61,7 @@ STATUS = ClusterStatus(
     clock_ahead_ms=-1_500,
     conditions=(ClusterCondition("disk_slow", "a", "The disk of node a is slow."),),
     scrub=ClusterScrub(True, 3, 4_096, 90_000),
+    waiting=(ClusterWaiting("b", "k", "p:3"),),
 )
 
 

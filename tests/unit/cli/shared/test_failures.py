@@ -7,6 +7,7 @@ from querator.client.errors import AddressFault, ConnectionFault
 from querator.client.transport.rpc_errors import connection_failed
 
 START = "Start a node with: querator serve --data-dir ./data --new"
+NOT_YET = "A node that waits for its cluster does not listen yet; its log says for what it waits."
 
 
 def told(*faults: AddressFault) -> str:
@@ -22,9 +23,9 @@ def refused(address: str) -> AddressFault:
 
 def test_only_at_the_default_address_a_node_is_to_be_started():
     default = "127.0.0.1:4470"
-    assert told(refused(default)) == f"Connection refused at {default}. {START}"
-    assert told(refused("127.0.0.1:5470")) == "Connection refused at 127.0.0.1:5470."
-    assert told(refused("10.0.0.1:4470")) == "Connection refused at 10.0.0.1:4470."
+    assert told(refused(default)) == f"Connection refused at {default}. {START} {NOT_YET}"
+    for other in ("127.0.0.1:5470", "10.0.0.1:4470"):
+        assert told(refused(other)) == f"Connection refused at {other}. {NOT_YET}"
 
 
 def test_several_addresses_and_one_remedy():
@@ -33,5 +34,6 @@ def test_several_addresses_and_one_remedy():
     ]
     assert told(*tls, refused("c:1")) == (
         "No server can be reached. a:1 does not use TLS. b:1 does not use TLS. Connection refused "
-        "at c:1. Leave out --tls, --tls-ca, --tls-cert and --tls-key."
+        "at c:1. Leave out --tls, --tls-ca, --tls-cert and --tls-key. "
+        f"{NOT_YET}"
     )

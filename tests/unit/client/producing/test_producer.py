@@ -46,6 +46,29 @@ async def test_bulk_submits_and_single_calls_of_one_task_stay_in_order():
     assert last.seq == 131
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_first_refusal_for_lack_of_a_leader_is_logged(
+    stream: bool, caplog: pytest.LogCaptureFixture
+):
+    refused = refusal("UNAVAILABLE")
+    refused.message = "partition 0 of queue q has no leader (b, c unreachable); not executed"
+    async with FakeNode.running() as node, Client(node.address) as client:
+        answers = [refused, refused, None]
+        node.decide = lambda request: answers.pop(0) if answers else None
+        if stream:
+            async with client.producer("q") as producer:
+                await producer.produce(b"x")
+        else:
+            await client.produce("q", b"x")
+    waited = [
+        one.getMessage() for one in caplog.records if one.name == "querator.client.connection"
+    ]
+    assert waited == [
+        "Waiting: partition 0 of queue q has no leader (b, c unreachable); not executed",
+        "Requests are executed again",
+    ]
+
+
 async def test_large_items_are_cut_into_requests_by_bytes():
     async with FakeNode.running() as node, Client(node.address) as client:
         async with client.producer("q", batch_bytes=1000) as producer:

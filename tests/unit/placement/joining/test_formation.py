@@ -97,6 +97,8 @@ def test_the_founder_waits_for_who_is_not_there():
     waits(decide(starter("a"), {"b": empty("b"), "c": "connection refused"}), "c (connection")
     waits(decide(starter("a"), {"b": empty("b")}), "c (it is not among the peers)")
     waits(decide(starter("a"), {"b": empty("b"), "c": empty("d")}), "c (node d answers")
+    both = decide(starter("a"), {"b": "timed out", "c": "connection refused"})
+    waits(both, "first nodes answer: b (timed out); c (connection refused)")
 
 
 def test_all_must_agree_on_who_founds():

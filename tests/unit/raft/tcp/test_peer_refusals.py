@@ -23,6 +23,7 @@ from querator.raft.refusals import Code, PeerRefused, RefusalLog
 from querator.raft.tcp.frames import NONCE_BYTES, FrameKind, FrameReader, frame
 from querator.raft.tcp.handshake import Handshake, HandshakeState, refusal_text
 from querator.raft.tcp.hello import Hello, Query, encode_hello
+from querator.raft.tcp.local_hello import WAITING_S
 from querator.storage.sealed import checksum
 from tests.unit.raft.tcp_cluster import (
     TOKEN,
@@ -384,13 +385,17 @@ def test_the_one_with_the_larger_name_does_not_dial(caplog):
 
 
 def test_who_asks_a_question_cannot_go_on_as_a_peer(caplog):
-    a = TcpNode(info("a"), description=b"I am a")
+    clock = SimulatedClock()
+    a = TcpNode(info("a"), description=b"I am a", clock=clock)
     with tcp_nodes(a), caller(a) as sock:
         sock.send(shaken(sock, a, Query(info("d", cluster_id=None))))
         read_to_end(sock, a)
         assert a.events == []
         assert a.peers.newcomers() == (info("d", cluster_id=None),)
         assert a.peers.newcomers() == (), "told once for each question"
+        assert a.peers.waiting() == (info("d", cluster_id=None),)
+        clock.advance(round(WAITING_S * 1000) + 1)
+        assert a.peers.waiting() == (), "it has not asked for long"
         assert "a connection with a question sends nothing else" in caplog.text
 
 

@@ -416,5 +416,5 @@ def test_a_socket_that_is_connected_to_itself_is_not_connected():
 
 def test_an_address_that_is_taken_cannot_be_listened_at():
     a = TcpNode(info("a"))
-    with tcp_nodes(a), pytest.raises(OSError, match="in use"):
+    with tcp_nodes(a), pytest.raises(OSError, match="uses port"):
         TcpNode(info("b"), listen=a.peers.address)

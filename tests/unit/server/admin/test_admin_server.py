@@ -9,10 +9,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from querator.config import ConfigError
+from querator.config import ConfigError, ListenError
 from querator.server.admin.admin_server import AdminServer
 from querator.server.admin.admin_view import Observed
-from querator.server.grpc_server import ListenError
 from tests.unit.server.http_client import get
 from tests.unit.server.observed_node import Exposition, HeldEnvironment, observed
 from tests.unit.service.service_node import service_node

@@ -17,8 +17,9 @@ from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]
 from grpc_status import rpc_status  # type: ignore[import-untyped]
 from structlog.testing import CapturingLogger
 
+from querator.config import ListenError
 from querator.model import limits
-from querator.server.grpc_server import ADMIN_SERVICE, QUEUE_SERVICE, GrpcServer, ListenError
+from querator.server.grpc_server import ADMIN_SERVICE, QUEUE_SERVICE, GrpcServer
 from querator.v1 import items_pb2, queue_service_pb2, queue_service_pb2_grpc
 from tests.unit.server.fake_service import FakeService, RunningServer, running_server
 
