@@ -60,6 +60,8 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
         """Errors of the next complete calls. None: the call is executed."""
         self.lease_timeout_seconds = 30
         self.half_closed = 0
+        self.ended_deliveries = 0
+        self.knows_end_deliveries = True
         self._next_seq = 1
         self._changed = asyncio.Condition()
         self.address = ""
@@ -208,6 +210,17 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
                     credit += frame.credit.items
                     async with self._changed:
                         self._changed.notify_all()
+                elif frame.HasField("end_deliveries"):
+                    if self.knows_end_deliveries:
+                        credit = 0
+                        self.ended_deliveries += 1
+                        continue
+                    unknown = refusal("INVALID_ARGUMENT", field="frame")
+                    answer = queue_service_pb2.LeaseStreamResponse(
+                        request_number=frame.request_number, error=unknown
+                    )
+                    async with lock:
+                        await context.write(answer)
                 else:
                     self.settles.append(frame)
                     if self.cut_answers:

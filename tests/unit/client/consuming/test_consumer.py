@@ -330,6 +330,33 @@ async def test_stop_ends_all_iterations():
             assert [task.result() for task in waiting] == [0, 0, 0]
 
 
+async def test_a_stop_ends_the_deliveries_before_it_releases_items():
+    async with FakeNode.running() as node, Client(node.address) as client:
+        await node.make_ready(_batch(0, 3))
+        async with client.consumer("q") as consumer:
+            item = await anext(consumer)
+            consumer.stop()
+            await item.complete()
+            await consumer.flush()
+            # Leased to this consumer if the node had credit left.
+            await node.make_ready(_batch(0, 2))
+            assert consumer.held == 0
+        assert node.ended_deliveries == 1
+        assert [batch for batch in node.ready] == [_batch(0, 2)]
+    assert len(node.settles) == 2
+
+
+async def test_a_node_that_does_not_know_the_end_of_deliveries_keeps_the_stream():
+    async with FakeNode.running() as node, Client(node.address) as client:
+        node.knows_end_deliveries = False
+        await node.make_ready(_batch(0, 1))
+        async with client.consumer("q") as consumer:
+            item = await anext(consumer)
+            consumer.stop()
+            await item.complete()
+        assert node.half_closed == 1
+
+
 async def test_closing_the_client_ends_its_consumers():
     async with FakeNode.running() as node:
         client = Client(node.address)
