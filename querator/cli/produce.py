@@ -93,9 +93,11 @@ class _Tally:
             self.duplicates += item.duplicate
             if self.keep_ids:
                 self.ids.append(str(item))
-        elif not isinstance(error, RequestError):
-            return
-        elif error.code in _ITEM_AT_FAULT and self._is_of_option(line, error):
+        elif isinstance(error, RequestError):
+            self.fail(line, error)
+
+    def fail(self, line: InputLine, error: RequestError) -> None:
+        if error.code in _ITEM_AT_FAULT and self._is_of_option(line, error):
             self.failure, self.failed = error, None
             assert self.work is not None
             self.work.reschedule(0)
@@ -439,7 +441,13 @@ async def _submit_all(
                 due = max(due + 1 / rate, loop.time() - 1)
                 if (ahead := due - loop.time()) > 0:
                     await asyncio.sleep(ahead)
-            future = await producer.submit(line.item)
+            try:
+                future = await producer.submit(line.item)
+            except RequestError as error:
+                if error.code not in _ITEM_AT_FAULT:
+                    raise
+                tally.fail(line, error)
+                continue
             future.add_done_callback(partial(tally.settle, line))
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from querator.client.client import Client
     from querator.client.consuming.consumer import Consumer
     from querator.client.consuming.leases import LeasedBatch, LeasedItem
-    from querator.client.outcomes import Reject, Retry, UndecodablePayload
+    from querator.client.outcomes import HandlerTimeout, Reject, Retry, UndecodablePayload
     from querator.client.producing.producer import Producer
     from querator.client.sync.client import (
         SyncClient,
@@ -73,6 +73,7 @@ __all__ = [
     "DeadReason",
     "ExtendOutcome",
     "GivenUp",
+    "HandlerTimeout",
     "Item",
     "ItemId",
     "ItemState",
@@ -104,6 +105,7 @@ __all__ = [
 _HOMES = {
     "Client": "client.client",
     "Consumer": "client.consuming.consumer",
+    "HandlerTimeout": "client.outcomes",
     "LeasedBatch": "client.consuming.leases",
     "LeasedItem": "client.consuming.leases",
     "Producer": "client.producing.producer",

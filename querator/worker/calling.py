@@ -37,6 +37,10 @@ class Caller:
         self._threads = HandlerThreads()
         self._items = _LoopRunner(asyncio.get_running_loop())
 
+    async def room(self) -> None:
+        """Waits while too many handlers that did not end in time still run on threads."""
+        await self._threads.room()
+
     async def call(self, item: LeasedItem) -> None:
         """Returns when the handler has returned. Raises its exception. A cancelled call of a
         handler on a thread returns at once; the handler continues.
@@ -46,7 +50,7 @@ class Caller:
             return
         handler = cast(SyncHandler, self._handler)
         leased = SyncLeasedItem(self._items, item)
-        returned = await asyncio.wrap_future(self._threads.call(handler, leased))
+        returned = await self._threads.run(handler, leased)
         if inspect.isawaitable(returned):
             await returned
 

@@ -208,6 +208,7 @@ def is_given(context: click.Context, name: str) -> bool:
 NUMBER = Number()
 ABOVE_ZERO = NumberAboveZero()
 DURATION = DurationType()
+HANDLER_TIMEOUT = DurationType(least_ms=1)
 LEASE_TIMEOUT = DurationType(
     least_ms=limits.LEASE_TIMEOUT_MS_MIN, most_ms=limits.LEASE_TIMEOUT_MS_MAX
 )

@@ -9,7 +9,7 @@ until its last item is settled, as its memory is.
 from querator.v1 import queue_service_pb2
 
 
-class Credit:
+class CreditAccount:
     """The account of one consumer, whose streams follow each other."""
 
     def __init__(self, *, prefetch_items: int, prefetch_bytes: int, batch_items: int) -> None:

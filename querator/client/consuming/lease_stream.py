@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
-from querator.client.consuming.credit import Credit
+from querator.client.consuming.credit import CreditAccount
 from querator.client.consuming.leases import (
     RELEASE,
     LeasedBatch,
@@ -65,7 +65,7 @@ class LeaseTalker:
         self._nodes = nodes
         self._namespace, self._queue = namespace, queue
         self._extend = extend
-        self._credit = Credit(
+        self._credit = CreditAccount(
             prefetch_items=prefetch_items, prefetch_bytes=prefetch_bytes, batch_items=batch_items
         )
         self._auto_extend = auto_extend

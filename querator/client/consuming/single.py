@@ -209,7 +209,7 @@ async def _settle_once(
         namespace=namespace,
         queue=queue,
         leases=leases,
-        retry_at=None if verb.retry_at is None else timestamp(verb.retry_at),
+        retry_at=None if verb.retry_at is None else timestamp(verb.retry_at, "retry_at"),
         dead=verb.dead,
         error=verb.error,
         count_attempt=verb.count_attempt,

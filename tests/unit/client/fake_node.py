@@ -59,6 +59,7 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
         self.completes: deque[errors_pb2.Error | None] = deque()
         """Errors of the next complete calls. None: the call is executed."""
         self.lease_timeout_seconds = 30
+        self.attempt = 1
         self.half_closed = 0
         self.ended_deliveries = 0
         self.knows_end_deliveries = True
@@ -239,7 +240,7 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
             lease_id=f"1.0.{self._next_seq:x}",
             queue="q",
             first_seq=self._next_seq,
-            attempt=1,
+            attempt=self.attempt,
             items=[items_pb2.Item(payload=payload) for payload in payloads],
         )
         batch.lease_remaining.FromSeconds(self.lease_timeout_seconds)

@@ -79,7 +79,7 @@ def test_a_negative_duration_and_an_instant_without_a_zone_are_named():
     with pytest.raises(InvalidArgument) as negative:
         encode_items([Item(lease_timeout=timedelta(seconds=-1))])
     assert negative.value.field == "lease_timeout"
-    with pytest.raises(ValueError, match=r"2030.* needs a time zone"):
+    with pytest.raises(ValueError, match=r"enqueue_at is .*2030.*; it must have a time zone"):
         encode_items([Item(enqueue_at=datetime(2030, 1, 1))])  # noqa: DTZ001 - the mistake
 
 
