@@ -6,6 +6,7 @@ what it returns can be awaited, that is awaited on the event loop.
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, cast
 
@@ -64,8 +65,15 @@ class _LoopRunner:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._thread = threading.current_thread()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError(
+                "a handler that is not async has returned a coroutine, which uses the item on the "
+                "event loop: make the handler async, or settle the item in it"
+            )
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def call(self, function: Callable[[], None]) -> None:

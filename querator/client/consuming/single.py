@@ -52,6 +52,10 @@ class SingleHolder:
         wait: timedelta | None,
         lease_timeout: timedelta | None,
     ) -> list[LeasedBatch]:
+        _check_number("max_items", max_items, 1, limits.REQUEST_ITEMS_MAX)
+        _check_number("max_bytes", max_bytes, 0, limits.REPLY_BYTES_MAX)
+        if wait is not None and not timedelta(0) <= wait <= _WAIT_MOST:
+            raise _outside("wait", wait, timedelta(0), _WAIT_MOST)
         request = queue_service_pb2.LeaseRequest(
             namespace=self._namespace,
             queue=self._queue,
@@ -148,6 +152,24 @@ class SingleHolder:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+_WAIT_MOST = timedelta(milliseconds=limits.REQUEST_TIMEOUT_MS_MAX)
+
+
+def _check_number(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise _outside(name, value, least, most)
+
+
+def _outside(name: str, value: object, least: object, most: object) -> RequestError:
+    return make_error(
+        ErrorCode.LIMIT_EXCEEDED,
+        f"{name} is {value}; it must be from {least} to {most}",
+        field=name,
+        limit=f"{least} to {most}",
+        value=str(value),
+    )
 
 
 async def settle(

@@ -79,6 +79,18 @@ async def test_what_a_plain_function_returns_is_awaited(client: Client):
     assert seen == [b"a"]
 
 
+async def test_what_a_plain_function_returns_does_not_block_the_loop_by_its_item(client: Client):
+    await client.produce("q", b"a")
+
+    async def work(item: SyncLeasedItem) -> None:
+        item.complete()
+
+    result = await done(client, lambda item: work(item), retry_first=timedelta(minutes=1))
+    assert result == WorkerResult(retried=1)
+    [item] = [item async for item in client.peek("q")]
+    assert "make the handler async" in item.errors[0]
+
+
 def raising(error: BaseException) -> list[Callable[[Any], Any]]:
     """Handlers of both kinds that raise the exception."""
 
