@@ -168,8 +168,10 @@ class Worker:
         self.stopping = True
         grace = self._grace if grace is None else grace
         self.cut_short = not grace
-        if self._opening is not None:
-            self._opening.cancel()
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            # Once: a further stop must not look like a cancellation of `run`.
+            opening.cancel()
         if self._consumer is not None:
             self._consumer.stop(grace=grace)
 
@@ -233,12 +235,14 @@ class Worker:
 
     async def _open_queue(self) -> None:
         """Finds or makes the queue. Returns early after `stop`."""
-        self._opening = asyncio.current_task()
-        assert self._opening is not None
+        if self.stopping:
+            return
+        task = self._opening = asyncio.current_task()
+        assert task is not None
         try:
             info = await self._found_queue()
         except asyncio.CancelledError:
-            if not self.stopping or self._opening.uncancel():
+            if not self.stopping or task.uncancel():
                 raise
             return
         finally:
@@ -250,6 +254,7 @@ class Worker:
         self._log_begin()
 
     async def _found_queue(self) -> QueueInfo:
+        LOG.debug("%s looks for queue %s at %s", self, self._queue, self._client.address)
         try:
             return await self._client.get_queue(self._queue)
         except NotFound:

@@ -442,6 +442,26 @@ async def test_a_stop_before_the_queue_is_found_ends_it():
             assert await running == WorkerResult()
 
 
+@pytest.mark.parametrize("begins", [False, True], ids=["before run", "while it connects"])
+@pytest.mark.parametrize("times", [1, 2])
+async def test_early_stops_end_it(begins: bool, times: int):
+    async def handle(item: LeasedItem) -> None: ...
+
+    # Nothing answers at this address; the client tries for an hour.
+    async with Client(
+        "127.0.0.1:1", connect_timeout=timedelta(hours=1), request_timeout=timedelta(minutes=15)
+    ) as client:
+        worker = Worker(client, "q", handle)
+        async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(worker.run())
+            if begins:
+                await asyncio.sleep(0)
+            for grace in [None, NOW][:times]:
+                worker.stop(grace=grace)
+            assert await running == WorkerResult()
+    assert worker.cut_short == (times == 2)
+
+
 async def test_dropped_rejections_are_announced(client: Client, caplog: pytest.LogCaptureFixture):
     async def handle(item: LeasedItem) -> None: ...
 
