@@ -21,7 +21,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from querator.client import clock, values
 from querator.client.checks import AHEAD_MOST, check_zone
 from querator.client.errors import ErrorCode, RequestError, make_error
-from querator.client.typed import check_fields, wrong_type
+from querator.client.typed import check_fields, json_hint, wrong_type
 from querator.model import limits
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import fields
@@ -107,7 +107,7 @@ _NOTHING_MORE = msgspec.structs.astuple(values.Item())[1:]
 def _is_bare(item: AnyItem) -> bool:
     """Whether the item has only a payload."""
     if not isinstance(item, values.Item):
-        raise wrong_type("an item", item, "an Item, bytes or str")
+        raise wrong_type("an item", item, "an Item, bytes or str" + json_hint("an item", item))
     return msgspec.structs.astuple(item)[1:] == _NOTHING_MORE
 
 
@@ -118,7 +118,8 @@ def _payload(item: values.Item) -> bytes:
     if type(payload) is bytes:
         return payload
     if not isinstance(payload, bytes | bytearray | memoryview):
-        raise wrong_type("item.payload", payload, "bytes or a text")
+        words = "bytes or a text" + json_hint("item.payload", payload)
+        raise wrong_type("item.payload", payload, words)
     # A caller's bytearray or memoryview may change before the request is sent.
     return bytes(payload)
 
@@ -162,6 +163,8 @@ def _check_types(item: values.Item) -> None:
     """Raises TypeError that names the field of a wrong type, if there is one."""
     check_fields(item, "item")
     for key, value in item.attributes.items():
+        if not isinstance(key, str):
+            raise wrong_type("a key of item.attributes", key, "a text")
         if not isinstance(value, str):
             raise wrong_type(f"item.attributes[{key!r}]", value, "a text")
 
