@@ -22,6 +22,9 @@ Answer = errors_pb2.Error | queue_service_pb2.ProduceResponse | None
 Decide = Callable[[queue_service_pb2.ProduceRequest], Answer]
 
 
+_SUBSCRIBED = queue_service_pb2.LeaseStreamResponse(subscribed=queue_service_pb2.Subscribed())
+
+
 def refusal(name: str, **more: Any) -> errors_pb2.Error:
     code = errors_pb2.ErrorCode.Value(f"ERROR_CODE_{name}")
     return errors_pb2.Error(code=code, message=f"told to say {name}", **more)
@@ -63,6 +66,8 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
         self.half_closed = 0
         self.ended_deliveries = 0
         self.knows_end_deliveries = True
+        self.stream_refusal: errors_pb2.Error | None = None
+        """Ends each lease stream, after the answer to its first frame."""
         self._next_seq = 1
         self._changed = asyncio.Condition()
         self.address = ""
@@ -206,6 +211,10 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
             while (frame := await context.read()) is not grpc.aio.EOF:
                 if frame.HasField("subscribe"):
                     self.subscriptions.append(frame.subscribe)
+                    if self.stream_refusal is not None:
+                        await context.write(_SUBSCRIBED)
+                        pump.cancel()
+                        await self._refuse(self.stream_refusal, context)
                 elif frame.HasField("credit"):
                     self.credits.append(frame.credit.items)
                     credit += frame.credit.items
