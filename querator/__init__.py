@@ -6,7 +6,8 @@ or the Raft engine:
 * `Client`, `SyncClient`, `Tls`: the SDK;
 * `Item`, `LeasedItem`, `PeekedItem` and others: the values and types of its calls;
 * `errors`: the exceptions;
-* `Worker`, and the exceptions `Retry`, `Reject` and `UndecodablePayload` of its handlers;
+* `Worker`, and the exceptions `Retry`, `Reject`, `UndecodablePayload` and `HandlerTimeout` of its
+  handlers;
 * `Node`, `SyncNode`, `NodeFailedError`: a node in the caller's process, with the extra `server`.
 
 Code belongs into a package; only modules that assemble a node or serve all packages are here.
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         Client,
         Consumer,
         DeadLetter,
+        HandlerTimeout,
         Item,
         ItemId,
         LeasedBatch,
@@ -80,6 +82,7 @@ __all__ = [
     "Client",
     "Consumer",
     "DeadLetter",
+    "HandlerTimeout",
     "Item",
     "ItemId",
     "LeasedBatch",

@@ -25,6 +25,7 @@ from querator.cli.shared.parameters import (
 )
 from querator.client import Client, Consumer, LeasedItem
 from querator.client.consuming.consumer import PREFETCH_DEFAULT
+from querator.client.consuming.policy import RetryDelays
 from querator.client.errors import LeaseLost, RequestError
 from querator.model import limits
 
@@ -61,14 +62,8 @@ class _Rules:
     command: str
     queue: str
     reject_exit_code: int
-    retry_delay: timedelta
-    retry_delay_max: timedelta
+    delays: RetryDelays
     limit: int | None
-
-    def delay(self, attempt: int) -> timedelta:
-        """The delay doubles with each attempt, up to `retry_delay_max`."""
-        doubled: timedelta = self.retry_delay * 2 ** min(max(attempt - 1, 0), 30)
-        return min(doubled, self.retry_delay_max)
 
 
 _OF_EXEC = ("concurrency", "reject_exit_code", "retry_delay", "retry_delay_max", "stop_timeout")
@@ -117,7 +112,8 @@ _OF_EXEC = ("concurrency", "reject_exit_code", "retry_delay", "retry_delay_max",
     type=DELAY,
     default="1s",
     show_default=True,
-    help="Delay after the first attempt; it doubles with each attempt.",
+    help="Delay after the first attempt; it doubles with each attempt, minus a random part of up "
+    "to half.",
 )
 @click.option(
     "--retry-delay-max",
@@ -195,8 +191,7 @@ def consume(
         command=command,
         queue=queue,
         reject_exit_code=reject_exit_code,
-        retry_delay=retry_delay,
-        retry_delay_max=retry_delay_max,
+        delays=RetryDelays(retry_delay, retry_delay_max),
         limit=limit,
     )
     tally = _Tally()
@@ -362,7 +357,7 @@ async def _settle(item: LeasedItem, ended: Ended, rules: _Rules, tally: _Tally) 
             await item.reject(ended.error)
             tally.rejected += 1
         else:
-            await item.retry(delay=rules.delay(item.attempt), error=ended.error)
+            await item.retry(delay=rules.delays.of(item.attempt), error=ended.error)
             tally.retried += 1
     except LeaseLost:
         tally.lost += 1

@@ -144,7 +144,12 @@ def complete(
 @click.argument("lease_id")
 @click.argument("items", nargs=-1, type=ITEM_ID, metavar="[ITEM]...")
 @click.option("--delay", type=DELAY, help="Not leased again before this time has passed.")
-@click.option("--at", "retry_at", type=INSTANT, help="Not leased again before this instant.")
+@click.option(
+    "--at",
+    "retry_at",
+    type=INSTANT,
+    help="Not leased again before this instant (UTC, unless it has an offset).",
+)
 @click.option("--error", default="", help="Text of the error; kept with the item.")
 @click.option("--dead", is_flag=True, help="Make dead letters of the items.")
 @click.option(

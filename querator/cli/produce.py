@@ -26,6 +26,7 @@ from querator.cli.shared.parameters import (
     INSTANT,
     LEASE_TIMEOUT,
 )
+from querator.cli.shared.refused_lines import RefusedLines
 from querator.cli.shared.sources import (
     CsvColumns,
     InputLine,
@@ -33,31 +34,22 @@ from querator.cli.shared.sources import (
     read_arguments,
     read_csv,
     read_files,
+    read_json_files,
     read_json_lines,
     read_lines,
+    with_dedup_keys,
 )
+from querator.cli.shared.views import ProduceView
 from querator.cli.shared.wording import field_name, in_words
 from querator.client import Client, Item, Priority, Producer
 from querator.client.errors import RequestError
 from querator.client.values import ProducedItem
 from querator.model.errors import ERRORS, ErrorCode
 
-PROBLEMS_SHOWN_MAX = 20
 PROGRESS_LINES = 1_000
 """The progress of a file is shown after this number of lines."""
 _Source = Callable[[], Iterator[InputLine]]
 _ITEM_AT_FAULT = {ErrorCode.INVALID_ARGUMENT, ErrorCode.LIMIT_EXCEEDED, ErrorCode.ITEM_TOO_LARGE}
-
-
-class ProduceView(msgspec.Struct, frozen=True):
-    """`ids` are present only if the payloads were arguments or files; they include `duplicates`."""
-
-    produced: int
-    duplicates: int
-    refused: int
-    seconds: float
-    items_per_second: float
-    ids: list[str] | None
 
 
 @dataclass(slots=True)
@@ -66,7 +58,7 @@ class _Tally:
     """What the options say of all items."""
     produced: int = 0
     duplicates: int = 0
-    refused: int = 0
+    refusals: RefusedLines = field(default_factory=RefusedLines)
     failure: RequestError | None = None
     """The failure that ends the run; it is not the fault of one item."""
     failed: InputLine | None = None
@@ -76,12 +68,9 @@ class _Tally:
     ids: list[str] = field(default_factory=list)
     keep_ids: bool = False
 
-    def refuse(self, line: InputLine, reason: str) -> None:
-        self.refused += 1
-        if self.refused <= PROBLEMS_SHOWN_MAX:
-            note(f"{line.place}: {reason}")
-        elif self.refused == PROBLEMS_SHOWN_MAX + 1:
-            note("Further refused lines are only counted.")
+    @property
+    def refused(self) -> int:
+        return self.refusals.total
 
     def settle(self, line: InputLine, future: "asyncio.Future[ProducedItem]") -> None:
         if future.cancelled() or self.option_failed:
@@ -93,16 +82,18 @@ class _Tally:
             self.duplicates += item.duplicate
             if self.keep_ids:
                 self.ids.append(str(item))
-        elif not isinstance(error, RequestError):
-            return
-        elif error.code in _ITEM_AT_FAULT and self._is_of_option(line, error):
+        elif isinstance(error, RequestError):
+            self.fail(line, error)
+
+    def fail(self, line: InputLine, error: RequestError) -> None:
+        if error.code in _ITEM_AT_FAULT and self._is_of_option(line, error):
             self.failure, self.failed = error, None
             assert self.work is not None
             self.work.reschedule(0)
         elif error.code in _ITEM_AT_FAULT:
             delayed = line.item is not None and line.item.delay is not None
             name = "delay" if delayed and field_name(error) == "enqueue_at" else ""
-            self.refuse(line, in_words(error, of_option=False, name=name))
+            self.refusals.add(line.place, in_words(error, of_option=False, name=name))
         elif self.failed is None or line.number < self.failed.number:
             self.failure, self.failed = error, line
 
@@ -129,12 +120,14 @@ class _Tally:
     "files",
     multiple=True,
     metavar="FILE",
-    help="The whole FILE is one item; - is standard input. May be repeated.",
+    help="The whole FILE is one item, or with --json-lines an item for each line; - is standard "
+    "input. May be repeated.",
 )
 @click.option(
     "--json-lines",
     is_flag=True,
-    help='Standard input has a JSON object on each line: {"payload": …, "key": …}.',
+    help="Standard input, or each --file, has a JSON object on each line: "
+    '{"payload": …, "key": …}.',
 )
 @click.option(
     "--csv",
@@ -176,7 +169,12 @@ class _Tally:
     help="An attribute of the item; may be repeated.",
 )
 @click.option("--delay", type=DELAY, help="Not leased before this time has passed.")
-@click.option("--at", "enqueue_at", type=INSTANT, help="Not leased before this instant.")
+@click.option(
+    "--at",
+    "enqueue_at",
+    type=INSTANT,
+    help="Not leased before this instant (UTC, unless it has an offset).",
+)
 @click.option(
     "--expire-timeout",
     type=EXPIRE_TIMEOUT,
@@ -251,26 +249,27 @@ def produce(
       echo '{"payload": {"to": "ann"}}' | querator produce mail --json-lines
     """
     columns = _columns(fields)
-    if (csv_file is not None) + json_lines + bool(payloads) + bool(files) > 1:
-        raise click.UsageError("Give only one of payloads, --file, --json-lines and --csv.")
+    _check_one_source(payloads, files, json_lines, csv_file)
     if csv_file is None and columns != CsvColumns():
         raise click.UsageError("Column options need --csv FILE.")
     dedup_key = fields.pop("dedup_key")
     if dedup_prefix and (columns.dedup_key or dedup_key):
         other = "--dedup-column" if columns.dedup_key else "--dedup-key"
         raise click.UsageError(f"--dedup-prefix and {other} both give the dedup keys: give one.")
-    _check_single(payloads, files, str(dedup_key))
+    _check_single(payloads, files, str(dedup_key), json_lines)
     template = msgspec.structs.replace(_template(fields), dedup_key=str(dedup_key))
     source: _Source
     if payloads:
         source = partial(read_arguments, payloads, template)
+    elif json_lines and files:
+        source = partial(read_json_files, files, _stdin, template)
     elif files:
         source = partial(read_files, files, _stdin, template)
     else:
         source = _line_source(json_lines, csv_file, columns, template)
     if dedup_prefix:
-        source = partial(_with_dedup_keys, source, dedup_prefix)
-    tally = _Tally(template, keep_ids=bool(payloads or files))
+        source = partial(with_dedup_keys, source, dedup_prefix)
+    tally = _Tally(template, keep_ids=bool(payloads or (files and not json_lines)))
     began = time.monotonic()
 
     async def main(client: Client) -> None:
@@ -287,6 +286,7 @@ def produce(
         target.run(main)
         finished = True
     finally:
+        tally.refusals.close()
         if not finished:
             _explain_stop(tally)
     _report(tally, queue, time.monotonic() - began, as_json=as_json)
@@ -294,10 +294,24 @@ def produce(
         raise click.exceptions.Exit(ExitCode.WRONG)
 
 
-def _check_single(payloads: tuple[str, ...], files: tuple[str, ...], dedup_key: str) -> None:
+def _check_one_source(
+    payloads: tuple[str, ...], files: tuple[str, ...], json_lines: bool, csv_file: str | None
+) -> None:
+    if json_lines and payloads:
+        raise click.UsageError(
+            "Give only one of payloads and --json-lines, which reads standard input or --file: "
+            f"--json-lines --file {payloads[0]}"
+        )
+    if (csv_file is not None) + (json_lines or bool(files)) + bool(payloads) > 1:
+        raise click.UsageError("Give only one of payloads, --file, --json-lines and --csv.")
+
+
+def _check_single(
+    payloads: tuple[str, ...], files: tuple[str, ...], dedup_key: str, json_lines: bool
+) -> None:
     if files.count("-") > 1:
-        raise click.UsageError("Standard input is one item: give --file - once.")
-    if dedup_key and len(payloads) + len(files) != 1:
+        raise click.UsageError("Standard input can be read once: give --file - once.")
+    if dedup_key and (json_lines or len(payloads) + len(files) != 1):
         raise click.UsageError(
             "--dedup-key is for one PAYLOAD or one --file; for many use --dedup-prefix."
         )
@@ -378,19 +392,13 @@ def _csv_lines(path: Path, columns: CsvColumns, template: Item) -> Iterator[Inpu
             hidden=not sys.stderr.isatty(),
         ) as bar,
     ):
+        # A pipe has neither a size nor a position.
+        shows = file.seekable()
         for line in read_csv(file, columns, template):
-            if line.number % PROGRESS_LINES == 0:
+            if shows and line.number % PROGRESS_LINES == 0:
                 bar.update(file.tell() - bar.pos)
             yield line
         bar.update((bar.length or 0) - bar.pos)
-
-
-def _with_dedup_keys(source: _Source, prefix: str) -> Iterator[InputLine]:
-    for line in source():
-        if line.item is not None and not line.item.dedup_key:
-            item = msgspec.structs.replace(line.item, dedup_key=f"{prefix}:{line.number}")
-            line = msgspec.structs.replace(line, item=item)
-        yield line
 
 
 async def _produce(
@@ -435,14 +443,20 @@ async def _submit_all(
             if tally.failure is not None:
                 return
             if line.item is None:
-                tally.refuse(line, line.problem)
+                tally.refusals.add(line.place, line.problem)
                 continue
             if rate is not None:
                 # The rate allows no long burst after a slow source.
                 due = max(due + 1 / rate, loop.time() - 1)
                 if (ahead := due - loop.time()) > 0:
                     await asyncio.sleep(ahead)
-            future = await producer.submit(line.item)
+            try:
+                future = await producer.submit(line.item)
+            except RequestError as error:
+                if error.code not in _ITEM_AT_FAULT:
+                    raise
+                tally.fail(line, error)
+                continue
             future.add_done_callback(partial(tally.settle, line))
 
 

@@ -25,18 +25,19 @@ from querator.cli.shared.failures import ExitCode, Failure, explained
 from querator.cli.shared.parameters import (
     DELAY,
     DURATION,
+    HANDLER_TIMEOUT,
     LEASE_TIMEOUT,
     WholeNumber,
     format_duration,
 )
 from querator.client import Client
 from querator.client.consuming.consumer import CONCURRENCY_DEFAULT
+from querator.client.consuming.policy import OnUndecodable
 from querator.client.errors import NotFound
 from querator.client.names import ClientName
 from querator.extras import require
 from querator.worker import log
 from querator.worker.loading import LoadError, load_exception, load_handler
-from querator.worker.policy import OnUndecodable
 from querator.worker.supervisor import Supervisor
 from querator.worker.worker import Worker
 
@@ -64,6 +65,7 @@ class WorkerOptions:
     create: bool
     concurrency: int
     prefetch: int | None
+    handler_timeout: timedelta | None
     retry_on: tuple[str, ...]
     reject_on: tuple[str, ...]
     on_undecodable: OnUndecodable
@@ -96,6 +98,13 @@ def _handling_options(command: _Command) -> _Command:
             "same time. More speeds up quick handlers, and lets items wait behind slow ones.",
         ),
         click.option(
+            "--handler-timeout",
+            type=HANDLER_TIMEOUT,
+            help="How long a handler may take; then its item is retried. An async handler is "
+            "cancelled. A handler on a thread cannot be ended and continues, so that its item may "
+            "be handled twice at the same time. Default: no limit.",
+        ),
+        click.option(
             "--retry-on",
             multiple=True,
             metavar="EXCEPTION",
@@ -120,7 +129,8 @@ def _handling_options(command: _Command) -> _Command:
             type=DELAY,
             default="1s",
             show_default=True,
-            help="Delay after the first attempt; it doubles with each attempt.",
+            help="Delay after the first attempt; it doubles with each attempt, minus a random part "
+            "of up to half.",
         ),
         click.option(
             "--retry-delay-max",
@@ -368,6 +378,7 @@ def run_worker(options: WorkerOptions, *, on_begin: Callable[[], None] | None = 
             name=options.name,
             concurrency=options.concurrency,
             prefetch_items=options.prefetch,
+            handler_timeout=options.handler_timeout,
             retry_on=retry_on,
             reject_on=reject_on,
             on_undecodable=options.on_undecodable,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from querator.client.client import Client
     from querator.client.consuming.consumer import Consumer
     from querator.client.consuming.leases import LeasedBatch, LeasedItem
-    from querator.client.outcomes import Reject, Retry, UndecodablePayload
+    from querator.client.outcomes import HandlerTimeout, Reject, Retry, UndecodablePayload
     from querator.client.producing.producer import Producer
     from querator.client.schedules import (
         Rescheduled,
@@ -82,6 +82,7 @@ __all__ = [
     "DeadReason",
     "ExtendOutcome",
     "GivenUp",
+    "HandlerTimeout",
     "Item",
     "ItemId",
     "ItemState",
@@ -118,6 +119,7 @@ __all__ = [
 _HOMES = {
     "Client": "client.client",
     "Consumer": "client.consuming.consumer",
+    "HandlerTimeout": "client.outcomes",
     "LeasedBatch": "client.consuming.leases",
     "LeasedItem": "client.consuming.leases",
     "Producer": "client.producing.producer",

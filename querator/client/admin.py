@@ -8,6 +8,7 @@ from querator.client.items import duration
 from querator.client.pages import item_pages
 from querator.client.results import queue_info, queue_stats
 from querator.client.transport.nodes import Nodes
+from querator.client.typed import check_unsigned, wrong_type
 from querator.client.values import (
     DamagedBlock,
     GivenUp,
@@ -41,8 +42,24 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
         if name in _DURATIONS:
             getattr(message, name).CopyFrom(duration(value, name))
         else:
-            setattr(message, name, value)
+            try:
+                setattr(message, name, value)
+            except ValueError:
+                check_unsigned(name, value, 32)
+                raise
     return message
+
+
+def _texts_of(item_ids: Iterable[ItemId | str]) -> list[str]:
+    expected = "an ItemId or a text such as '0-17'"
+    if isinstance(item_ids, str | ItemId):
+        raise wrong_type("item_ids", item_ids, "a list or another iterable of item ids")
+    texts = []
+    for index, item in enumerate(item_ids):
+        if not isinstance(item, ItemId | str):
+            raise wrong_type(f"item_ids[{index}]", item, expected)
+        texts.append(str(item))
+    return texts
 
 
 class Admin:
@@ -141,7 +158,7 @@ class Admin:
 
     async def redrive(self, name: str, item_ids: Iterable[ItemId | str]) -> int:
         request = pb.RedriveDeadLettersRequest(
-            namespace=self._namespace, queue=name, item_ids=[str(item) for item in item_ids]
+            namespace=self._namespace, queue=name, item_ids=_texts_of(item_ids)
         )
         response = await self._nodes.call(
             lambda node, left: node.admin.RedriveDeadLetters(request, timeout=left)

@@ -1,5 +1,13 @@
 """Range checks of options, made when the program passes them."""
 
+from datetime import datetime, timedelta
+from typing import Final
+
+from querator.client import clock
+from querator.model import limits
+
+AHEAD_MOST: Final = timedelta(milliseconds=limits.SCHEDULE_AHEAD_MS_MAX)
+
 
 def check(name: str, value: int, least: int, most: int) -> None:
     """Raises an error that names the option: TypeError unless `value` is a whole number, ValueError
@@ -9,3 +17,41 @@ def check(name: str, value: int, least: int, most: int) -> None:
         raise TypeError(f"{name} is {value!r}; it must be a whole number from {least} to {most}")
     if not least <= value <= most:
         raise ValueError(f"{name} is {value}; it must be from {least} to {most}")
+
+
+def check_delay(name: str, delay: timedelta) -> None:
+    """Raises ValueError for a delay that is negative, or longer than a queue keeps items waiting.
+    TypeError: it is no timedelta.
+    """
+    check_span(name, delay)
+    if delay > AHEAD_MOST:
+        raise ValueError(f"{name} is {delay}; at most {AHEAD_MOST}")
+
+
+def check_span(name: str, span: timedelta) -> None:
+    """Raises ValueError for a negative time, TypeError for another type."""
+    if not isinstance(span, timedelta):
+        raise TypeError(f"{name} is {span!r}; it must be a timedelta")
+    if span < timedelta(0):
+        raise ValueError(f"{name} is {span}; it must not be negative")
+
+
+def check_zone(name: str, instant: datetime) -> None:
+    """Raises ValueError for a naive datetime, whose instant would depend on the machine."""
+    if instant.utcoffset() is None:
+        raise ValueError(
+            f"{name} is {instant!r}; it must have a time zone, for example "
+            "datetime(2030, 1, 1, tzinfo=UTC)"
+        )
+
+
+def check_instant(name: str, instant: datetime) -> None:
+    """Raises ValueError for a naive datetime, and for one that is further ahead than a queue keeps
+    items waiting. TypeError: it is no datetime.
+    """
+    if not isinstance(instant, datetime):
+        raise TypeError(f"{name} is {instant!r}; it must be a datetime with a time zone")
+    check_zone(name, instant)
+    ahead = instant - clock.now()
+    if ahead > AHEAD_MOST:
+        raise ValueError(f"{name} is {instant}, {ahead} ahead; at most {AHEAD_MOST}")

@@ -159,6 +159,12 @@ class Client:
 
     # Queues.
 
+    def waits_for(self, seconds: float) -> RequestError | None:
+        """Why a request of this client has been repeated for `seconds`, as the last refusal says:
+        a partition without a leader, for example, or a full disk. None: no request has.
+        """
+        return None if self._open is None else self._open.waits.reason(seconds)
+
     def _admin(self) -> Admin:
         return Admin(self._nodes(), self.namespace)
 

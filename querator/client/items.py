@@ -19,8 +19,10 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from querator.client import clock, values
-from querator.client.errors import ErrorCode, make_error
-from querator.client.typed import check_fields, wrong_type
+from querator.client.checks import AHEAD_MOST, check_zone
+from querator.client.errors import ErrorCode, RequestError, make_error
+from querator.client.typed import check_fields, json_hint, wrong_type
+from querator.model import limits
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import fields
 
@@ -53,7 +55,8 @@ def _head(payload_size: int) -> bytes:
 
 def encode_items(items: Iterable[AnyItem]) -> Encoded:
     """Encodes items in their order. Raises TypeError for a value that is not an item, ValueError
-    for a naive datetime or for both `enqueue_at` and `delay`.
+    for a naive datetime or for both `enqueue_at` and `delay`, `LimitExceeded` for a time that a
+    queue does not keep.
     """
     pieces: list[bytes] = []
     add = pieces.append
@@ -104,7 +107,7 @@ _NOTHING_MORE = msgspec.structs.astuple(values.Item())[1:]
 def _is_bare(item: AnyItem) -> bool:
     """Whether the item has only a payload."""
     if not isinstance(item, values.Item):
-        raise wrong_type("an item", item, "an Item, bytes or str")
+        raise wrong_type("an item", item, "an Item, bytes or str" + json_hint("an item", item))
     return msgspec.structs.astuple(item)[1:] == _NOTHING_MORE
 
 
@@ -115,7 +118,8 @@ def _payload(item: values.Item) -> bytes:
     if type(payload) is bytes:
         return payload
     if not isinstance(payload, bytes | bytearray | memoryview):
-        raise wrong_type("item.payload", payload, "bytes or a text")
+        words = "bytes or a text" + json_hint("item.payload", payload)
+        raise wrong_type("item.payload", payload, words)
     # A caller's bytearray or memoryview may change before the request is sent.
     return bytes(payload)
 
@@ -159,6 +163,8 @@ def _check_types(item: values.Item) -> None:
     """Raises TypeError that names the field of a wrong type, if there is one."""
     check_fields(item, "item")
     for key, value in item.attributes.items():
+        if not isinstance(key, str):
+            raise wrong_type("a key of item.attributes", key, "a text")
         if not isinstance(value, str):
             raise wrong_type(f"item.attributes[{key!r}]", value, "a text")
 
@@ -172,9 +178,13 @@ def _add_times(message: items_pb2.Item, item: values.Item) -> None:
     if item.delay is not None:
         if item.enqueue_at is not None:
             raise ValueError("an item has either enqueue_at or delay")
-        message.enqueue_at.CopyFrom(timestamp(clock.now() + item.delay))
+        if item.delay < timedelta(0):
+            raise _negative("delay", item.delay)
+        if item.delay > AHEAD_MOST:
+            raise _too_long("delay", item.delay, AHEAD_MOST)
+        message.enqueue_at.CopyFrom(timestamp(clock.now() + item.delay, "delay"))
     elif item.enqueue_at is not None:
-        message.enqueue_at.CopyFrom(timestamp(item.enqueue_at))
+        message.enqueue_at.CopyFrom(timestamp(item.enqueue_at, "enqueue_at"))
     if item.expire_timeout is not None:
         message.expire_timeout.CopyFrom(duration(item.expire_timeout, "expire_timeout"))
     if item.lease_timeout is not None:
@@ -235,30 +245,53 @@ def decode_dead_letter(message: items_pb2.DeadLetter) -> values.DeadLetter:
     )
 
 
-def timestamp(value: datetime, *, name: str = "") -> Timestamp:
-    """Raises ValueError for a naive datetime: its instant would depend on the machine. `name`: that
-    of the argument.
-    """
-    if value.tzinfo is None:
-        subject = f"{name} is {value!r}; it" if name else repr(value)
-        raise ValueError(f"{subject} needs a time zone: datetime(..., tzinfo=UTC)")
+def timestamp(value: datetime, name: str) -> Timestamp:
+    """Raises ValueError for a naive datetime; `name`: that of the argument."""
+    check_zone(name, value)
     message = Timestamp()
     message.FromDatetime(value)
     return message
 
 
 def duration(value: timedelta, name: str) -> Duration:
-    """Raises `InvalidArgument` for a negative duration; `name`: that of the argument."""
+    """Raises `InvalidArgument` for a negative duration, and `LimitExceeded` for one that is too
+    long for a request; `name`: that of the argument. The server checks its own limits.
+    """
     if value < timedelta(0):
-        raise make_error(
-            ErrorCode.INVALID_ARGUMENT,
-            f"{name} is {value}; it must not be negative",
-            field=name,
-            value=str(value),
-        )
+        raise _negative(name, value)
+    if value > _CARRIED_MOST:
+        raise _too_long(name, value, _LONGEST[name])
     message = Duration()
     message.FromTimedelta(value)
     return message
+
+
+_CARRIED_MOST = timedelta(days=3_650_000)
+"""Protobuf carries no more than 10,000 years."""
+_LONGEST = {
+    "lease_timeout": timedelta(milliseconds=limits.LEASE_TIMEOUT_MS_MAX),
+    "expire_timeout": timedelta(milliseconds=limits.EXPIRE_TIMEOUT_MS_MAX),
+    "dedup_window": timedelta(milliseconds=limits.DEDUP_WINDOW_MS_MAX),
+}
+
+
+def _negative(name: str, value: timedelta) -> RequestError:
+    return make_error(
+        ErrorCode.INVALID_ARGUMENT,
+        f"{name} is {value}; it must not be negative",
+        field=name,
+        value=str(value),
+    )
+
+
+def _too_long(name: str, value: timedelta, most: timedelta) -> RequestError:
+    return make_error(
+        ErrorCode.LIMIT_EXCEEDED,
+        f"{name} is {value}; at most {most}",
+        field=name,
+        limit=str(most),
+        value=str(value),
+    )
 
 
 def instant(message: Timestamp) -> datetime:

@@ -2,6 +2,8 @@
 
 from datetime import datetime, timedelta
 
+from querator.client.checks import check_delay, check_instant
+
 
 class Retry(Exception):
     """Raised by a handler of a worker or of `Consumer.run`: the item is handled again later.
@@ -13,6 +15,12 @@ class Retry(Exception):
     count towards the queue's `max_attempts`. The log has one line, without a traceback.
     """
 
+    # Of subclasses whose constructor does not call this one.
+    reason = ""
+    delay: timedelta | None = None
+    at: datetime | None = None
+    count_attempt = True
+
     def __init__(
         self,
         reason: str = "",
@@ -22,18 +30,16 @@ class Retry(Exception):
         count_attempt: bool = True,
     ) -> None:
         """Raises TypeError for a `reason` or `delay` of another type; ValueError for a negative
-        `delay`, a naive `at`, and for both.
+        `delay`, a naive `at`, one of them further ahead than 10 years, and for both.
         """
         if not isinstance(reason, str):
             raise TypeError(f"reason is {reason!r}; it must be a text: Retry('busy', delay=…)")
-        if delay is not None and not isinstance(delay, timedelta):
-            raise TypeError(f"delay is {delay!r}; it must be a timedelta")
         if delay is not None and at is not None:
             raise ValueError("give either delay or at")
-        if delay is not None and delay < timedelta(0):
-            raise ValueError(f"delay is {delay}; it must not be negative")
-        if at is not None and at.tzinfo is None:
-            raise ValueError("at needs a time zone: datetime(..., tzinfo=UTC)")
+        if delay is not None:
+            check_delay("delay", delay)
+        if at is not None:
+            check_instant("at", at)
         super().__init__(reason)
         self.reason = reason
         self.delay = delay
@@ -49,6 +55,9 @@ class Reject(Exception):
     traceback.
     """
 
+    # Of subclasses whose constructor does not call this one.
+    reason = ""
+
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
@@ -58,4 +67,10 @@ class UndecodablePayload(ValueError):
     """The payload is not of the form that the handler asked for (`item.json()`, `item.text()`).
 
     A worker with `on_undecodable="reject"` makes the item a dead letter with this reason.
+    """
+
+
+class HandlerTimeout(TimeoutError):
+    """A handler did not end within `handler_timeout`. Its item is retried, unless `reject_on` names
+    this class.
     """

@@ -8,6 +8,7 @@ import msgspec
 
 from querator.client.items import instant
 from querator.client.transport.nodes import Nodes
+from querator.client.typed import check_unsigned
 from querator.v1 import transaction_service_pb2 as pb
 
 
@@ -66,6 +67,7 @@ class Transactions:
         return StagedBatches(_batches(response.txns), response.more)
 
     async def abort(self, name: str, producer: str, batch: int) -> Aborted:
+        check_unsigned("batch", batch, 64)
         request = pb.AbortTxnRequest(
             namespace=self._namespace, queue=name, producer=producer, batch=batch
         )

@@ -39,7 +39,25 @@ class _Expected(NamedTuple):
             # A bool is an int for Python, and here a slip.
             fits = False
         if not fits:
-            raise wrong_type(name, value, self.words)
+            words = self.words
+            if bytes in self.kinds:
+                words += json_hint(name, value)
+            raise wrong_type(name, value, words)
+
+
+def json_hint(name: str, value: object) -> str:
+    """How a payload that is a value for JSON becomes bytes; empty for other values."""
+    if not isinstance(value, dict | list | tuple):
+        return ""
+    argument = name.rpartition(".")[2].rpartition(" ")[2]
+    return f"; for JSON give json.dumps({argument}) or msgspec.json.encode({argument})"
+
+
+def check_unsigned(name: str, value: int, bits: int) -> None:
+    """Raises ValueError for a number that a request does not carry."""
+    most = 2**bits - 1
+    if not 0 <= value <= most:
+        raise ValueError(f"{name} is {value}; it must be a whole number from 0 to {most}")
 
 
 def wrong_type(name: str, value: object, expected: str) -> TypeError:

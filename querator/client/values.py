@@ -10,6 +10,7 @@ from typing import NamedTuple, overload
 
 import msgspec
 
+from querator.client.typed import wrong_type
 from querator.model.addresses import EXAMPLE, split_host_port
 from querator.model.errors import ErrorCode
 from querator.model.ids import PartitionNumber, Seq, format_item_id, parse_item_id
@@ -103,7 +104,11 @@ class ItemId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, *, field: str = "item_id") -> "ItemId":
-        """Parses `partition-seq`. Raises `QueratorError` (INVALID_ARGUMENT) that names `field`."""
+        """Parses `partition-seq`. Raises `QueratorError` (INVALID_ARGUMENT) that names `field`, and
+        TypeError for a value that is no text.
+        """
+        if not isinstance(text, str):
+            raise wrong_type(field, text, "a text such as '0-17'")
         return cls(*parse_item_id(text, field=field))
 
 

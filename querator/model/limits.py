@@ -118,6 +118,8 @@ MEND_PAUSE_MS_MAX = 60 * SECOND_MS
 LEASE_TIMEOUT_MS_MIN = 1 * SECOND_MS
 LEASE_TIMEOUT_MS_MAX = 24 * HOUR_MS
 LEASE_TIMEOUT_MS_DEFAULT = 30 * SECOND_MS
+# Handlers on threads cannot be ended. Those that did not end in time and still run are bounded.
+HANDLERS_LEFT_MAX = 100
 REQUEST_TIMEOUT_MS_MAX = 15 * MINUTE_MS  # Also the longest wait of a lease call.
 SCHEDULE_AHEAD_MS_MAX = 10 * YEAR_MS
 SCHEDULE_NOW_MS = 100  # Less than this ahead counts as now.

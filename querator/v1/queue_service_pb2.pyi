@@ -958,6 +958,26 @@ class Credit(_message.Message):
 Global___Credit: _TypeAlias = Credit  # noqa: Y015
 
 @_typing.final
+class EndDeliveries(_message.Message):
+    """EndDeliveries withdraws the credit of the stream, also credit that is granted later. The server leases nothing more
+    for the stream, and releases what it has leased and not sent. Deliveries that are on their way still arrive. Leases
+    that were delivered stay, and are settled and extended as before. There is no confirmation.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndDeliveries: _TypeAlias = EndDeliveries  # noqa: Y015
+
+@_typing.final
 class LeaseStreamRequest(_message.Message):
     """LeaseStreamRequest is one frame from the consumer."""
 
@@ -969,8 +989,11 @@ class LeaseStreamRequest(_message.Message):
     COMPLETE_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
     EXTEND_FIELD_NUMBER: _builtins.int
+    END_DELIVERIES_FIELD_NUMBER: _builtins.int
     request_number: _builtins.int
-    """The client's number for this frame; the confirmation carries it. Ignored for subscribe and credit."""
+    """The client's number for this frame; the confirmation, or the refusal of the frame, carries it. Ignored for
+    subscribe.
+    """
     @_builtins.property
     def subscribe(self) -> Global___Subscribe:
         """Opens the stream; exactly once, first."""
@@ -991,6 +1014,10 @@ class LeaseStreamRequest(_message.Message):
     def extend(self) -> Global___ExtendRequest:
         """Extends leases; namespace and queue may be empty."""
 
+    @_builtins.property
+    def end_deliveries(self) -> Global___EndDeliveries:
+        """Ends the deliveries of the stream; a consumer that stops sends it before it releases its items."""
+
     def __init__(
         self,
         *,
@@ -1000,12 +1027,13 @@ class LeaseStreamRequest(_message.Message):
         complete: Global___CompleteRequest | None = ...,
         retry: Global___RetryRequest | None = ...,
         extend: Global___ExtendRequest | None = ...,
+        end_deliveries: Global___EndDeliveries | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "credit", b"credit", "extend", b"extend", "frame", b"frame", "retry", b"retry", "subscribe", b"subscribe"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "credit", b"credit", "end_deliveries", b"end_deliveries", "extend", b"extend", "frame", b"frame", "retry", b"retry", "subscribe", b"subscribe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "credit", b"credit", "extend", b"extend", "frame", b"frame", "request_number", b"request_number", "retry", b"retry", "subscribe", b"subscribe"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "credit", b"credit", "end_deliveries", b"end_deliveries", "extend", b"extend", "frame", b"frame", "request_number", b"request_number", "retry", b"retry", "subscribe", b"subscribe"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["subscribe", "credit", "complete", "retry", "extend"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["subscribe", "credit", "complete", "retry", "extend", "end_deliveries"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 

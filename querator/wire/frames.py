@@ -51,7 +51,11 @@ class Credit(msgspec.Struct, frozen=True):
     bytes: int
 
 
-LeaseFrame = SubscribeCall | Credit | CompleteCall | RetryCall | ExtendCall
+class EndDeliveries(msgspec.Struct, frozen=True):
+    """A consumer takes no further deliveries on its stream."""
+
+
+LeaseFrame = SubscribeCall | Credit | EndDeliveries | CompleteCall | RetryCall | ExtendCall
 
 
 def parse_produce_frame(
@@ -121,6 +125,8 @@ def _lease_frame(
     namespace, queue = subscribed.namespace, subscribed.queue
     if kind == "credit":
         return _credit(message.credit)
+    if kind == "end_deliveries":
+        return EndDeliveries()
     if kind == "complete":
         _check_own_queue(message.complete, namespace, queue)
         return settle.check_complete(message.complete, namespace, queue)

@@ -9,7 +9,7 @@ does. It is made of the SDK's public parts, and loads neither the storage nor th
 command line is in `querator.cli.worker`. See docs/guides/worker.md.
 
     worker       Worker: one queue, one handler, one event loop
-    policy       what becomes of an item when its handler raises
+    outcomes     what became of an item
     calling      calls of handlers: on the event loop, or on threads
     loading      handlers and exceptions by name, with checks
     metrics      Prometheus metrics of workers

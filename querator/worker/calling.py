@@ -6,6 +6,7 @@ what it returns can be awaited, that is awaited on the event loop.
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, cast
 
@@ -37,6 +38,10 @@ class Caller:
         self._threads = HandlerThreads()
         self._items = _LoopRunner(asyncio.get_running_loop())
 
+    async def room(self) -> None:
+        """Waits while too many handlers that did not end in time still run on threads."""
+        await self._threads.room()
+
     async def call(self, item: LeasedItem) -> None:
         """Returns when the handler has returned. Raises its exception. A cancelled call of a
         handler on a thread returns at once; the handler continues.
@@ -46,7 +51,7 @@ class Caller:
             return
         handler = cast(SyncHandler, self._handler)
         leased = SyncLeasedItem(self._items, item)
-        returned = await asyncio.wrap_future(self._threads.call(handler, leased))
+        returned = await self._threads.run(handler, leased)
         if inspect.isawaitable(returned):
             await returned
 
@@ -60,8 +65,15 @@ class _LoopRunner:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._thread = threading.current_thread()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError(
+                "a handler that is not async has returned a coroutine, which uses the item on the "
+                "event loop: make the handler async, or settle the item in it"
+            )
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def call(self, function: Callable[[], None]) -> None:

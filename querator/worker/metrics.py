@@ -18,7 +18,7 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from querator.worker.policy import ItemOutcome
+from querator.worker.outcomes import ItemOutcome
 
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """Variable of the environment by which prometheus-client writes its values to files. It must be set

@@ -17,21 +17,22 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from querator.client import Client, Consumer, LeasedItem, QueueInfo
-from querator.client.checks import check
+from querator.client.checks import check, check_span
 from querator.client.consuming.consumer import CONCURRENCY_DEFAULT
+from querator.client.consuming.handling import called, check_handler_timeout
+from querator.client.consuming.policy import (
+    RETRY_FIRST,
+    RETRY_MOST,
+    FailurePolicy,
+    OnUndecodable,
+)
 from querator.client.consuming.stop_signals import STOP_SIGNALS, stopping_at
 from querator.client.errors import LeaseLost, NotFound, RequestError
 from querator.model import limits
 from querator.worker.calling import Caller, Handler
 from querator.worker.loading import check_handler
 from querator.worker.log import LOG
-from querator.worker.policy import (
-    RETRY_FIRST,
-    RETRY_MOST,
-    FailurePolicy,
-    ItemOutcome,
-    OnUndecodable,
-)
+from querator.worker.outcomes import ItemOutcome
 
 if TYPE_CHECKING:
     from querator.worker.metrics import WorkerMetrics
@@ -76,6 +77,12 @@ class Worker:
     `FailurePolicy`, and a handler may raise `querator.Retry` or `querator.Reject`. The lease is
     extended while the handler runs.
 
+    `handler_timeout`: an async handler that takes longer is cancelled, and its item is retried with
+    the error `handler did not end within …` (None: no limit). A handler on a thread cannot be
+    ended: its item is retried, the handler continues, and another thread takes its place. So the
+    item may be handled twice at the same time. While 100 such handlers run, no further item is
+    begun.
+
     `prefetch_items` (default: `concurrency`) limits the items that are leased here; raise it for
     quick handlers. `lease_timeout` None: the items' own, or the queue's. `grace`: how long handlers
     may take after a stop; then they are cancelled, or left alone on their threads, and their items
@@ -93,6 +100,7 @@ class Worker:
         name: str = "",
         concurrency: int = CONCURRENCY_DEFAULT,
         prefetch_items: int | None = None,
+        handler_timeout: timedelta | None = None,
         retry_on: Collection[type[Exception]] = (),
         reject_on: Collection[type[Exception]] = (),
         on_undecodable: OnUndecodable = "retry",
@@ -111,8 +119,8 @@ class Worker:
         check("concurrency", concurrency, 1, 100_000)
         prefetch = concurrency if prefetch_items is None else prefetch_items
         check("prefetch_items", prefetch, concurrency, limits.STREAM_CREDIT_ITEMS_MAX)
-        if grace < timedelta(0):
-            raise ValueError(f"grace is {grace}; it must not be negative")
+        check_span("grace", grace)
+        check_handler_timeout(handler_timeout)
         self._client = client
         self._queue = queue
         self._handler = handler
@@ -125,6 +133,7 @@ class Worker:
             retry_first=retry_first,
             retry_most=retry_most,
         )
+        self._handler_timeout = handler_timeout
         self._grace = grace
         self._idle_timeout = idle_timeout
         self._create = create
@@ -159,8 +168,10 @@ class Worker:
         self.stopping = True
         grace = self._grace if grace is None else grace
         self.cut_short = not grace
-        if self._opening is not None:
-            self._opening.cancel()
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            # Once: a further stop must not look like a cancellation of `run`.
+            opening.cancel()
         if self._consumer is not None:
             self._consumer.stop(grace=grace)
 
@@ -224,12 +235,14 @@ class Worker:
 
     async def _open_queue(self) -> None:
         """Finds or makes the queue. Returns early after `stop`."""
-        self._opening = asyncio.current_task()
-        assert self._opening is not None
+        if self.stopping:
+            return
+        task = self._opening = asyncio.current_task()
+        assert task is not None
         try:
             info = await self._found_queue()
         except asyncio.CancelledError:
-            if not self.stopping or self._opening.uncancel():
+            if not self.stopping or task.uncancel():
                 raise
             return
         finally:
@@ -241,6 +254,7 @@ class Worker:
         self._log_begin()
 
     async def _found_queue(self) -> QueueInfo:
+        LOG.debug("%s looks for queue %s at %s", self, self._queue, self._client.address)
         try:
             return await self._client.get_queue(self._queue)
         except NotFound:
@@ -309,6 +323,8 @@ class Worker:
             self._metrics.settled(self._queue, outcome)
 
     async def _process(self, item: LeasedItem) -> ItemOutcome:
+        assert self._caller is not None
+        await self._caller.room()
         error = await self._call(item)
         if item.settled:
             if error is not None:
@@ -329,31 +345,19 @@ class Worker:
             self._metrics.started(self._queue)
         began = time.perf_counter()
         try:
-            await self._caller.call(item)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # Something that the handler waited for was cancelled.
-            return error
-        # SystemExit would end the event loop with all other handlers.
-        except (Exception, SystemExit) as error:  # noqa: BLE001  the log and the item have it
-            return error
+            return await called(self._caller.call(item), self._handler_timeout)
         finally:
             if self._metrics is not None:
                 self._metrics.ended(self._queue, time.perf_counter() - began)
-        return None
 
     async def _failed(self, item: LeasedItem, error: BaseException) -> ItemOutcome:
-        chosen = self._policy.decide(error, item.attempt)
+        chosen, error, settled = self._policy.settle(item, error)
         dies = chosen.count_attempt and 0 < self._max_attempts <= item.attempt
         effect = "is rejected"
         if dies and not chosen.rejects:
             effect = f"dies: its {self._max_attempts} attempts are used up"
         elif not chosen.rejects:
-            delay = chosen.delay
-            when = f"at {chosen.at}" if delay is None else f"in {delay.total_seconds():.1f} s"
-            effect = f"is retried {when}"
+            effect = f"is retried {chosen.when}"
         if chosen.deliberate:
             LOG.info("%s %s: %s", _name(item), effect, chosen.reason or "without a reason")
         else:
@@ -365,14 +369,8 @@ class Worker:
                 exc_info=_of_handler(error),
             )
         if chosen.rejects:
-            return await _settled(item, item.reject(chosen.reason), ItemOutcome.REJECTED)
-        retried = item.retry(
-            delay=chosen.delay,
-            retry_at=chosen.at,
-            error=chosen.reason,
-            count_attempt=chosen.count_attempt,
-        )
-        return await _settled(item, retried, ItemOutcome.DIED if dies else ItemOutcome.RETRIED)
+            return await _settled(item, settled, ItemOutcome.REJECTED)
+        return await _settled(item, settled, ItemOutcome.DIED if dies else ItemOutcome.RETRIED)
 
 
 async def _settled(

@@ -61,6 +61,9 @@ async def test_a_signal_lets_the_handler_finish_and_gives_the_rest_back(address,
         out, err = await process.communicate(b"\n")
     assert (process.returncode, out, err.decode()) == (0, b"ended\n", "")
     assert await _counts(address) == (ITEMS - 1, 0, 1)
+    async with Client(address) as client:
+        # A stopping consumer with free credit does not lease its released items again.
+        assert (await client.stats("q")).total.released == ITEMS - 1
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])

@@ -1,15 +1,19 @@
 """The client for programs without an event loop, against a server in a process of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+import sys
+import traceback
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from querator import SyncClient
 from querator.client import Item, LeaseRef
-from querator.client.errors import ConnectionFailed, LeaseLost, QueueNotFound
+from querator.client.errors import ConnectionFailed, LeaseLost, QueratorError, QueueNotFound
 from tests.integration.processes import server
 
 IDLE = timedelta(milliseconds=500)
@@ -92,3 +96,86 @@ def test_nobody_listening_is_told_at_once():
     with SyncClient("127.0.0.1:1", connect_timeout=timedelta(0)) as client:
         with pytest.raises(ConnectionFailed, match=r"refused at 127\.0\.0\.1:1"):
             client.stats("q")
+
+
+_IN_A_LOOP = """
+import asyncio, sys
+from querator import SyncClient
+
+async def main():
+    client = SyncClient(sys.argv[1])
+    client.create_queue("q")
+    print([queue.name for queue in client.list_queues()])
+    client.close()
+    with SyncClient(sys.argv[1]) as client:
+        client.produce("q", b"a")
+
+asyncio.run(main())
+"""
+
+
+async def test_a_client_is_used_and_closed_within_a_running_event_loop(address: str):
+    # As in a notebook: the calls block the loop, and otherwise work. A process of its own, because
+    # the tests allow no blocking call on a loop.
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", _IN_A_LOOP, address),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert (process.returncode, out, err.decode()) == (0, b"['dead', 'q']\n", "")
+
+
+async def test_a_refusal_shows_few_frames_of_the_client(address: str):
+    await asyncio.to_thread(_be_refused, address)
+
+
+def _be_refused(address: str) -> None:
+    wrong: Any = 3
+    with SyncClient(address) as client:
+        for call in (
+            lambda: client.get_queue("none"),
+            lambda: client.produce("none", b"a"),
+            lambda: client.create_queue("q", lease_timeout=wrong),
+            lambda: client.lease("none", max_items=-1),
+            lambda: next(client.peek("none")),
+        ):
+            with pytest.raises((QueratorError, TypeError, ValueError)) as refused:
+                call()
+            frames = traceback.extract_tb(refused.value.__traceback__)
+            ours = [frame for frame in frames if f"querator{os.sep}client" in frame.filename]
+            assert len(ours) <= 3, refused.value
+            assert refused.value.__cause__ is None
+
+
+async def test_an_exception_of_the_programs_own_keeps_its_frames(address: str):
+    await asyncio.to_thread(_fail_while_producing, address)
+
+
+def _fail_while_producing(address: str) -> None:
+    def items() -> Iterator[bytes]:
+        yield b"a"
+        raise LookupError("no more")
+
+    with SyncClient(address) as client:
+        client.create_queue("q")
+        with client.producer("q") as producer, pytest.raises(LookupError) as failed:
+            producer.produce_many(items())
+    assert traceback.extract_tb(failed.value.__traceback__)[-1].name == "items"
+
+
+async def test_a_call_on_the_clients_own_thread_is_refused(address: str):
+    await asyncio.to_thread(_produce_while_producing, address)
+
+
+def _produce_while_producing(address: str) -> None:
+    with SyncClient(address) as client:
+        client.create_queue("q")
+
+        def items() -> Iterator[bytes]:
+            yield b"a"
+            client.produce("q", b"b")
+
+        with client.producer("q") as producer, pytest.raises(RuntimeError, match="own thread"):
+            producer.produce_many(items())

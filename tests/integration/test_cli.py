@@ -165,6 +165,25 @@ async def test_bad_lines_are_named_and_the_others_stored(cli: Cli, tmp_path: Pat
     assert (code, "none.csv" in line) == (1, True)
 
 
+async def test_a_csv_comes_from_a_pipe_and_json_lines_from_files(cli: Cli, tmp_path: Path) -> None:
+    await cli.ok("queue", "create", "mail")
+    rows = b"id,name\n" + b"".join(b"%d,ann\n" % n for n in range(2_500))
+    said = await cli.ok("produce", "mail", "--csv", "/dev/stdin", "--key-column", "id", stdin=rows)
+    assert "2,500 items" in said
+    file = tmp_path / "items.jsonl"
+    file.write_text('{"payload": "a"}\n{}\n{}\n')
+    options = ("--json-lines", "--file", str(file), "--file", "-")
+    code, out, err = await cli.raw("produce", "mail", *options, stdin=b'{"payload": "b"}\n')
+    assert (code, "2 items" in out) == (1, True)
+    assert err.splitlines() == [
+        f"{file}, line 2: payload is missing",
+        "1 further line: payload is missing",
+    ]
+    code, line = await cli.refused("produce", "mail", "--json-lines", str(file))
+    assert code == 2
+    assert f"--json-lines --file {file}" in line
+
+
 async def test_a_file_or_the_whole_input_is_one_item(cli: Cli, tmp_path: Path) -> None:
     await cli.ok("queue", "create", "mail")
     letter = tmp_path / "letter.eml"
@@ -205,7 +224,7 @@ async def test_an_option_at_fault_ends_the_load_with_its_name(cli: Cli) -> None:
     assert code == 1
     assert err.splitlines() == [
         "line 1: delay is 4000d; at most 10 years",
-        "line 2: lease_timeout is 1d1h; at most 24h",
+        "line 2: lease_timeout is 25h; at most 24h",
     ]
 
 

@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import sys
 import urllib.request
 from collections.abc import AsyncIterator
@@ -109,6 +110,37 @@ async def test_no_server_ends_it_with_4(tmp_path: Path, arguments: tuple[str, ..
     errors = [line for line in worker.log if line.startswith("Error: ")]
     assert len(errors) == 1
     assert "127.0.0.1:1" in errors[0]
+
+
+@pytest.mark.parametrize("arguments", [MAIL, TWO], ids=["one", "several"])
+async def test_two_early_signals_end_it(tmp_path: Path, arguments: tuple[str, ...]):
+    # The handler is being loaded when the first one comes: the module does not end by itself.
+    (tmp_path / "slow.py").write_text(
+        "import sys, threading\nprint('loading', file=sys.stderr, flush=True)\n"
+        "threading.Event().wait()\n"
+    )
+    async with worker_process(tmp_path, "127.0.0.1:1", "slow:handle", *arguments) as worker:
+        await worker.said("loading")
+        worker.signal(signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            worker.signal(signal.SIGTERM)
+        assert await worker.ended() in (0, 143, -signal.SIGTERM)
+    assert not [line for line in worker.log if "Traceback" in line]
+
+
+async def test_two_signals_while_it_connects_end_it(tmp_path: Path):
+    # The port accepts connections and never answers, so that the worker waits for the queue.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        options = (*MAIL, "--request-timeout=15m", "--log-level=debug")
+        async with worker_process(tmp_path, address, "tasks:handle", *options) as worker:
+            await worker.said("looks for queue mail")
+            worker.signal(signal.SIGTERM)
+            await worker.said("stops by a signal")
+            with contextlib.suppress(ProcessLookupError):
+                worker.signal(signal.SIGTERM)
+            assert await worker.ended() in (0, 143)
+    assert not [line for line in worker.log if "Traceback" in line]
 
 
 async def test_a_server_that_was_away_is_found_again(tmp_path: Path):

@@ -12,6 +12,7 @@ command's own module, or here if it is about input and output.
     listing         lists of items that are written while their pages come
     output          tables, JSON and notes
     parameters      durations, instants, numbers, ids and attributes as click types
+    refused_lines   refused lines of an input, each reason once
     sources         input of `produce`: files, lines, JSON lines, CSV
     tables          tables that fit the terminal
     texts           values as text

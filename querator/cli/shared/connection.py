@@ -6,13 +6,15 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
 from querator.cli.shared.failures import ExitCode, explained
+from querator.cli.shared.output import note
 from querator.cli.shared.parameters import DURATION
+from querator.cli.shared.wording import in_words
 from querator.client import Client
 from querator.client.client import CONNECT_TIMEOUT_DEFAULT
 from querator.client.cluster import ClusterAdmin
@@ -20,6 +22,9 @@ from querator.client.values import split_addresses
 from querator.model import limits
 from querator.wire.tls import Tls, TlsError
 
+WAIT_NOTED_S: Final = 2.0
+"""A command that waits so long for the cluster says what for."""
+_LOOK_S: Final = 0.25
 _TIMEOUT_MAX = timedelta(milliseconds=limits.REQUEST_TIMEOUT_MS_MAX)
 _Result = TypeVar("_Result")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -50,7 +55,7 @@ class CommandTarget:
 
         async def connected() -> _Result:
             async with self.client(client_id) as client:
-                return await main(client)
+                return await saying_what_it_waits_for(client, main(client))
 
         return self.finish(connected())
 
@@ -75,6 +80,24 @@ class CommandTarget:
             connect_timeout=CONNECT_TIMEOUT_DEFAULT.total_seconds(),
             tls=self.tls,
         )
+
+
+async def saying_what_it_waits_for(client: Client, work: Awaitable[_Result]) -> _Result:
+    """Returns the result of `work`. Notes once, on standard error, why its requests are repeated,
+    when that takes longer than a moment.
+    """
+
+    async def watch() -> None:
+        # It has no event: what counts is the time that has passed.
+        while (reason := client.waits_for(WAIT_NOTED_S)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+        note(f"Waiting: {in_words(reason).rstrip('.')}.")
+
+    watching = asyncio.get_running_loop().create_task(watch())
+    try:
+        return await work
+    finally:
+        watching.cancel()
 
 
 def run_to_end(main: Coroutine[Any, Any, _Result]) -> _Result:

@@ -13,6 +13,7 @@ from querator.client.values import ItemId
 from querator.model import limits
 from querator.model.errors import QueratorError
 
+INSTANT_EXAMPLE = "for example 2026-01-31T08:00:00Z, or 2026-01-31 (UTC)"
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 _UNIT = {
     "ms": timedelta(milliseconds=1),
@@ -62,14 +63,16 @@ def format_limit(duration: timedelta) -> str:
 
 
 def parse_instant(text: str) -> datetime:
-    """An RFC 3339 instant with its offset. Raises ValueError with a sentence."""
+    """An instant as in RFC 3339. Without an offset it is in UTC, as the instants that commands
+    show, and a day alone is its beginning. Raises ValueError with a sentence.
+    """
     try:
         instant = datetime.fromisoformat(text)
-    except ValueError:
-        instant = None
-    if instant is None or instant.tzinfo is None:
-        raise ValueError(f"{text!r} is not an instant; write for example 2026-01-31T08:00:00Z.")
-    return instant.astimezone(UTC)
+        if instant.tzinfo is None:
+            instant = instant.replace(tzinfo=UTC)
+        return instant.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is not an instant; write {INSTANT_EXAMPLE}.") from None
 
 
 class DurationType(click.ParamType[timedelta]):
@@ -234,6 +237,7 @@ def is_given(context: click.Context, name: str) -> bool:
 NUMBER = Number()
 ABOVE_ZERO = NumberAboveZero()
 DURATION = DurationType()
+HANDLER_TIMEOUT = DurationType(least_ms=1)
 LEASE_TIMEOUT = DurationType(
     least_ms=limits.LEASE_TIMEOUT_MS_MIN, most_ms=limits.LEASE_TIMEOUT_MS_MAX
 )

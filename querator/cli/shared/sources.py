@@ -9,17 +9,25 @@ import binascii
 import csv
 import io
 import os
-import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from datetime import datetime
-from typing import Any, BinaryIO, Final, Literal
+from datetime import timedelta
+from typing import Any, BinaryIO, Literal, get_args
 
 import msgspec
 
-from querator.cli.shared.parameters import parse_duration
+from querator.cli.shared.parameters import (
+    INSTANT_EXAMPLE,
+    format_limit,
+    parse_duration,
+    parse_instant,
+)
 from querator.client.values import Item, Priority
-from querator.model.limits import PAYLOAD_BYTES_CAP
+from querator.model.limits import (
+    EXPIRE_TIMEOUT_MS_MAX,
+    LEASE_TIMEOUT_MS_MAX,
+    PAYLOAD_BYTES_CAP,
+    SCHEDULE_AHEAD_MS_MAX,
+)
 
 LINE_BYTES_MAX = 2 * PAYLOAD_BYTES_CAP
 """Longer lines are refused unread. The limit allows the payload in base64, and the other fields."""
@@ -93,6 +101,33 @@ def read_lines(stream: BinaryIO, template: Item) -> Iterator[InputLine]:
             yield InputLine(number, msgspec.structs.replace(template, payload=line))
 
 
+def with_dedup_keys(source: Callable[[], Iterator[InputLine]], prefix: str) -> Iterator[InputLine]:
+    """Gives items without a dedup key one that has the number of their line."""
+    for line in source():
+        if line.item is not None and not line.item.dedup_key:
+            item = msgspec.structs.replace(line.item, dedup_key=f"{prefix}:{line.number}")
+            line = msgspec.structs.replace(line, item=item)
+        yield line
+
+
+def read_json_files(
+    paths: tuple[str, ...], open_stdin: Callable[[], BinaryIO], template: Item
+) -> Iterator[InputLine]:
+    """As `read_json_lines`, from files; `-` is standard input. Lines are numbered through all
+    files, and named by their file. Raises OSError for a file that cannot be read.
+    """
+    before = 0
+    for path in paths:
+        last = 0
+        with open_stdin() if path == "-" else open(path, "rb") as stream:
+            for line in read_json_lines(stream, template):
+                last = line.number
+                yield msgspec.structs.replace(
+                    line, number=before + last, name=f"{path}, line {last}"
+                )
+        before += last
+
+
 def read_json_lines(stream: BinaryIO, template: Item) -> Iterator[InputLine]:
     """Each line that is not blank is a JSON object of `JsonItem`'s fields."""
     for number, line in _bounded_lines(stream):
@@ -102,23 +137,51 @@ def read_json_lines(stream: BinaryIO, template: Item) -> Iterator[InputLine]:
             try:
                 yield InputLine(number, _json_item(_decode_json_item(line), template))
             except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-                yield InputLine(number, problem=_json_problem(error, line))
+                yield InputLine(number, problem=_json_problem(line, error))
 
 
-def _json_problem(error: Exception, line: bytes) -> str:
-    """What is wrong with a line of `read_json_lines`: field, value, and what it must be."""
+def _json_problem(line: bytes, error: Exception) -> str:
+    """What is wrong with a line: the field, what it must be, and its value."""
     text = str(error)
-    if (found := _AT_FIELD.search(text)) is not None:
-        name = found[1]
-        # The line may be malformed behind the field.
-        with suppress(msgspec.DecodeError):
-            value = _decode_any(line)[name]
-            return f"{name} is {_shown(value)}: it must be {_WANTED.get(name, 'a text')}"
-    if text.startswith("Expected `object`, got"):
-        return 'a line is an object, such as {"payload": "hello"}'
-    if text.startswith("Object contains unknown field"):
-        return f"{text}: a line is an item; put an object of your own under `payload`"
+    if not isinstance(error, msgspec.ValidationError):
+        return text
+    try:
+        given = _decode_any(line)
+    except msgspec.DecodeError as malformed:
+        return str(malformed)
+    if not isinstance(given, dict):
+        return f"a line must be a JSON object, not {_shown(given)}"
+    for name, value in given.items():
+        if name not in JsonItem.__struct_fields__:
+            return (
+                f"there is no field {name!r}: a line is an item; put an object of your own under "
+                "`payload`"
+            )
+        wanted = _wanted(name, value)
+        if wanted:
+            return f"{name} is {_shown(value)}; it must be {wanted}"
     return text
+
+
+def _wanted(name: str, value: object) -> str:
+    """What the field must be; empty: it is that, or the field is a payload."""
+    if value is None or name == "payload":
+        return ""
+    if name == "attributes":
+        fits = isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+        return "" if fits else "an object of texts"
+    if name == "priority":
+        return "" if value in _PRIORITIES else f"one of {', '.join(_PRIORITIES)}"
+    if isinstance(value, str):
+        return ""
+    if name == "enqueue_at":
+        return f"an instant, {INSTANT_EXAMPLE}"
+    return "a text with a duration, for example 5m" if name in _DURATIONS else "a text"
+
+
+def _shown(value: object) -> str:
+    text = _encode_json(value).decode()
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 
 def read_csv(stream: BinaryIO, columns: CsvColumns, template: Item) -> Iterator[InputLine]:
@@ -184,6 +247,17 @@ class _RowItem:
         return InputLine(number, msgspec.structs.replace(self._template, **changes))
 
 
+PriorityName = Literal["lowest", "low", "normal", "high", "highest"]
+_PRIORITIES = get_args(PriorityName)
+_DURATIONS = {
+    "delay": SCHEDULE_AHEAD_MS_MAX,
+    "expire_timeout": EXPIRE_TIMEOUT_MS_MAX,
+    "lease_timeout": LEASE_TIMEOUT_MS_MAX,
+}
+"""Field → the longest duration."""
+_SHOWN_CHARS = 80
+
+
 class JsonItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One line of `--json-lines`. A payload that is not a string is stored as its JSON text."""
 
@@ -193,27 +267,16 @@ class JsonItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     encoding: str | None = None
     reference: str | None = None
     attributes: dict[str, str] | None = None
-    priority: Literal["lowest", "low", "normal", "high", "highest"] | None = None
+    priority: PriorityName | None = None
     group: str | None = None
     key: str | None = None
-    enqueue_at: datetime | None = None
+    enqueue_at: str | None = None
     delay: str | None = None
     expire_timeout: str | None = None
     lease_timeout: str | None = None
     dedup_key: str | None = None
 
 
-_AT_FIELD: Final = re.compile(r" - at `\$\.(\w+)")
-_WANTED: Final = {
-    "attributes": 'an object of texts, such as {"origin": "web"}',
-    "priority": "lowest, low, normal, high or highest",
-    "enqueue_at": "an instant with its offset, such as 2026-01-31T08:00:00Z",
-    **dict.fromkeys(
-        ("delay", "expire_timeout", "lease_timeout"), "a duration as a text, such as 30s or 1h30m"
-    ),
-}
-"""What a field of a line must be, if it is not just a text."""
-_SHOWN_MAX: Final = 60
 _decode_json_item = msgspec.json.Decoder(JsonItem).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode_json = msgspec.json.Encoder().encode
@@ -229,17 +292,33 @@ def _json_item(line: JsonItem, template: Item) -> Item:
     if line.priority is not None:
         changes["priority"] = Priority[line.priority.upper()]
     if line.enqueue_at is not None:
-        if line.enqueue_at.tzinfo is None:
-            raise ValueError("enqueue_at needs an offset, for example 2026-01-31T08:00:00Z")
-        changes["enqueue_at"], changes["delay"] = line.enqueue_at, None
+        try:
+            instant = parse_instant(line.enqueue_at)
+        except ValueError:
+            raise ValueError(
+                f"enqueue_at is {_shown(line.enqueue_at)}; it must be an instant, {INSTANT_EXAMPLE}"
+            ) from None
+        changes["enqueue_at"], changes["delay"] = instant, None
     if line.delay is not None:
         if line.enqueue_at is not None:
             raise ValueError("give enqueue_at or delay, not both")
-        changes["delay"], changes["enqueue_at"] = parse_duration(line.delay), None
-    for name in ("expire_timeout", "lease_timeout"):
+        changes["enqueue_at"] = None
+    for name, most_ms in _DURATIONS.items():
         if (text := getattr(line, name)) is not None:
-            changes[name] = parse_duration(text)
+            changes[name] = _duration(name, text, timedelta(milliseconds=most_ms))
     return msgspec.structs.replace(template, **changes)
+
+
+def _duration(name: str, text: str, most: timedelta) -> timedelta:
+    try:
+        duration = parse_duration(text)
+    except ValueError:
+        raise ValueError(
+            f"{name} is {_shown(text)}; it must be a duration, for example 30s, 5m, 1h30m or 7d"
+        ) from None
+    if duration > most:
+        raise ValueError(f"{name} is {text}; at most {format_limit(most)}")
+    return duration
 
 
 def _json_payload(line: JsonItem) -> bytes:
@@ -255,11 +334,6 @@ def _json_payload(line: JsonItem) -> bytes:
         raise ValueError("payload is missing")
     value = _decode_any(given)
     return value.encode() if isinstance(value, str) else given
-
-
-def _shown(value: object) -> str:
-    text = _encode_json(value).decode()
-    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
 
 
 def _bounded_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:

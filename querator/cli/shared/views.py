@@ -23,6 +23,17 @@ def milliseconds(duration: timedelta | None) -> int | None:
     return None if duration is None else round(duration / timedelta(milliseconds=1))
 
 
+class ProduceView(msgspec.Struct, frozen=True):
+    """`ids` are present only if the payloads were arguments or files; they include `duplicates`."""
+
+    produced: int
+    duplicates: int
+    refused: int
+    seconds: float
+    items_per_second: float
+    ids: list[str] | None
+
+
 class QueueView(msgspec.Struct, frozen=True):
     namespace: str
     name: str

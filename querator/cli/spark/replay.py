@@ -30,7 +30,11 @@ from querator.spark.pipelines.summary import Control, Summary
     help="Directory that records the progress; it belongs to QUEUE and the range.",
 )
 @click.option(
-    "--from", "since", type=INSTANT, metavar="INSTANT", help="Items produced then or later."
+    "--from",
+    "since",
+    type=INSTANT,
+    metavar="INSTANT",
+    help="Items produced then or later: an instant, or a day. UTC, unless it has an offset.",
 )
 @click.option("--until", type=INSTANT, metavar="INSTANT", help="Items produced before.")
 @rate_option

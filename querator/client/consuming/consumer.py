@@ -17,19 +17,22 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-from querator.client.checks import check
+from querator.client.checks import check, check_span
 from querator.client.consuming.handling import (
     GRACE_DEFAULT,
-    RETRY_FIRST,
-    RETRY_MOST,
     GracefulStop,
     Handler,
     Handling,
     OnError,
-    RetryDelays,
 )
 from querator.client.consuming.lease_stream import LeaseTalker
 from querator.client.consuming.leases import LeasedBatch, LeasedItem
+from querator.client.consuming.policy import (
+    RETRY_FIRST,
+    RETRY_MOST,
+    FailurePolicy,
+    OnUndecodable,
+)
 from querator.client.consuming.stop_signals import STOP_SIGNALS, stopping_at
 from querator.client.items import duration
 from querator.client.logs import HANDLERS
@@ -174,6 +177,10 @@ class Consumer:
         handler: Handler,
         *,
         concurrency: int | None = None,
+        handler_timeout: timedelta | None = None,
+        retry_on: Collection[type[Exception]] = (),
+        reject_on: Collection[type[Exception]] = (),
+        on_undecodable: OnUndecodable = "retry",
         retry_first: timedelta = RETRY_FIRST,
         retry_most: timedelta = RETRY_MOST,
         on_error: OnError | None = None,
@@ -191,17 +198,52 @@ class Consumer:
         counted in `lost`: another consumer may have the item. When the handler is cancelled, its
         item goes back to its place.
 
+        `reject_on`: these exceptions make the item a dead letter. `retry_on`: only these exceptions
+        retry it, and all others reject it. The nearest class counts. `on_undecodable` "reject":
+        `UndecodablePayload` rejects the item.
+
+        `handler_timeout`: a handler that takes longer is cancelled, and its item is retried with
+        the error `handler did not end within …` (None: no limit). The cancellation arrives where
+        the handler awaits; a handler that blocks the event loop, or suppresses the cancellation, is
+        not ended.
+
         The first of `stop_signals` (SIGTERM, and SIGINT of Ctrl-C) calls `stop`, and a second one
         `stop` without time for the handlers; `run` then returns. In threads other than the main
         thread, and for signals for which the program has a handler, signals keep their effect.
 
         After a stop the handlers in progress have `grace` (default 25 s; None: no limit) to end.
-        Then they are cancelled.
+        Then they are cancelled. Raises TypeError and ValueError for wrong options.
         """
+        handling = Handling(
+            handler,
+            FailurePolicy(
+                retry_on=retry_on,
+                reject_on=reject_on,
+                on_undecodable=on_undecodable,
+                retry_first=retry_first,
+                retry_most=retry_most,
+            ),
+            timeout=handler_timeout,
+            on_error=on_error,
+            on_lost=self.count_lost,
+        )
+        await self.run_handling(
+            handling, concurrency=concurrency, grace=grace, stop_signals=stop_signals
+        )
+
+    async def run_handling(
+        self,
+        handling: Handling,
+        *,
+        concurrency: int | None,
+        grace: timedelta | None,
+        stop_signals: Collection[signal.Signals],
+    ) -> None:
+        """As `run`, with a handling that is made already."""
         workers = self._concurrency if concurrency is None else concurrency
         check("concurrency", workers, 1, 100_000)
-        delays = RetryDelays(retry_first, retry_most)
-        handling = Handling(handler, delays, on_error, self._count_lost)
+        if grace is not None:
+            check_span("grace", grace)
         loop = asyncio.get_running_loop()
 
         async def work() -> None:
@@ -221,7 +263,7 @@ class Consumer:
             # The same end of the stream fails all workers; one of the errors is enough.
             raise failed.exceptions[0] from None
 
-    def _count_lost(self) -> None:
+    def count_lost(self) -> None:
         self.lost += 1
 
     def stop_by_signal(self, grace: timedelta | None) -> None:

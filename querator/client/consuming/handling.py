@@ -2,19 +2,18 @@
 
 import asyncio
 import inspect
-import random
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
+from querator.client.checks import check_span
 from querator.client.consuming.leases import LeasedItem, retrieve_exception
+from querator.client.consuming.policy import FailurePolicy
 from querator.client.errors import LeaseLost, RequestError
 from querator.client.logs import HANDLERS
-from querator.client.outcomes import Reject, Retry
+from querator.client.outcomes import HandlerTimeout
 from querator.client.typed import wrong_type
 
-RETRY_FIRST = timedelta(seconds=1)
-RETRY_MOST = timedelta(minutes=5)
 GRACE_DEFAULT = timedelta(seconds=25)
 """Most orchestrators kill a process 30 s after they ask it to stop."""
 
@@ -22,16 +21,35 @@ Handler = Callable[[LeasedItem], Awaitable[object]]
 OnError = Callable[[LeasedItem, Exception], None]
 
 
-class RetryDelays(NamedTuple):
-    """Delays of retries: `first`, doubled with each attempt up to `most`."""
+async def called(work: Awaitable[object], most: timedelta | None) -> BaseException | None:
+    """Waits for the work of a handler. Returns its exception, or `HandlerTimeout` if it was
+    cancelled because it did not end within `most`. Raises CancelledError when this task is
+    cancelled.
+    """
+    limit = asyncio.timeout(None if most is None else most.total_seconds())
+    try:
+        async with limit:
+            await work
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Something that the handler waited for was cancelled.
+        return error
+    # SystemExit would end the event loop with all other handlers.
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the log and the item have it
+        if isinstance(error, TimeoutError) and most is not None and limit.expired():
+            return HandlerTimeout(f"handler did not end within {most.total_seconds():g} s")
+        return error
+    return None
 
-    first: timedelta
-    most: timedelta
 
-    def of(self, attempt: int) -> timedelta:
-        """The delay after this attempt, minus a random part of up to half."""
-        delay: timedelta = min(self.most, self.first * 2 ** min(max(attempt - 1, 0), 30))
-        return delay * (1 - random.random() / 2)
+def check_handler_timeout(timeout: timedelta | None) -> None:
+    """Raises ValueError unless it is above zero."""
+    if timeout is not None:
+        check_span("handler_timeout", timeout)
+        if not timeout:
+            raise ValueError("handler_timeout is 0:00:00; it must be above zero, or None")
 
 
 class Handling:
@@ -40,33 +58,47 @@ class Handling:
     def __init__(
         self,
         handler: Handler,
-        delays: RetryDelays,
+        policy: FailurePolicy,
+        *,
+        timeout: timedelta | None,
         on_error: OnError | None,
         on_lost: Callable[[], None],
+        room: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`room` is awaited before each call; its time is not that of the handler."""
+        check_handler_timeout(timeout)
+        self._room = room
         self._handler = handler
-        self._delays = delays
+        self._policy = policy
+        self._timeout = timeout
         self._on_error = on_error
         self._on_lost = on_lost
 
     async def handle(self, item: LeasedItem) -> None:
         """Returns when the item is settled. If the handler is cancelled, releases the item."""
         try:
-            work: object = self._handler(item)
-            if inspect.isawaitable(work):
-                await work
+            error = await self._call(item)
         except asyncio.CancelledError:
             if not item.settled:
                 item.release().add_done_callback(retrieve_exception)
             raise
-        except Exception as error:  # noqa: BLE001  the log has it, and the item carries it
+        if error is not None:
             settled = self._failed(item, error)
         else:
-            if not inspect.isawaitable(work):
-                self._refuse_handler(item)
             settled = None if item.settled else item.complete()
         if settled is not None:
             await self._wait(item, settled)
+
+    async def _call(self, item: LeasedItem) -> BaseException | None:
+        if self._room is not None:
+            await self._room()
+        try:
+            work: object = self._handler(item)
+        except Exception as error:  # noqa: BLE001  as those of its work
+            return error
+        if not inspect.isawaitable(work):
+            self._refuse_handler(item)
+        return await called(work, self._timeout)
 
     def _refuse_handler(self, item: LeasedItem) -> NoReturn:
         if not item.settled:
@@ -75,22 +107,33 @@ class Handling:
             "handler", self._handler, "an async function (a SyncClient takes plain functions)"
         )
 
-    def _failed(self, item: LeasedItem, error: Exception) -> "asyncio.Future[None] | None":
-        if self._on_error is not None:
-            self._on_error(item, error)
+    def _failed(self, item: LeasedItem, error: BaseException) -> "asyncio.Future[None] | None":
+        self._report(item, error)
         if item.settled:
             HANDLERS.error("%s failed after it was settled", _name(item), exc_info=error)
             return None
-        delay = self._delays.of(item.attempt)
-        if isinstance(error, Retry | Reject):
-            return _as_asked(item, error, delay)
-        HANDLERS.error(
-            "%s failed and is retried in %.1f s",
-            _name(item),
-            delay.total_seconds(),
-            exc_info=error,
-        )
-        return item.retry(delay=delay, error=f"{type(error).__name__}: {error}")
+        chosen, error, settled = self._policy.settle(item, error)
+        effect = "is rejected" if chosen.rejects else f"is retried {chosen.when}"
+        if chosen.deliberate:
+            HANDLERS.info("%s %s: %s", _name(item), effect, chosen.reason or "without a reason")
+        else:
+            HANDLERS.error("%s failed and %s", _name(item), effect, exc_info=error)
+        return settled
+
+    def _report(self, item: LeasedItem, error: BaseException) -> None:
+        """Calls `on_error`, which may settle the item."""
+        if self._on_error is None or not isinstance(error, Exception):
+            return
+        try:
+            self._on_error(item, error)
+        except Exception as defect:  # noqa: BLE001  it must not end the other handlers
+            HANDLERS.error(
+                "on_error failed for item %s of %s, attempt %d",
+                item.id,
+                item.queue,
+                item.attempt,
+                exc_info=defect,
+            )
 
     async def _wait(self, item: LeasedItem, settled: "asyncio.Future[None]") -> None:
         try:
@@ -103,24 +146,6 @@ class Handling:
             )
         except RequestError as error:
             HANDLERS.warning("%s may not be settled: %s", _name(item), error)
-
-
-def _as_asked(item: LeasedItem, asked: Retry | Reject, delay: timedelta) -> "asyncio.Future[None]":
-    """Settles the item as its handler asks; `delay` is for a retry without a time."""
-    reason = asked.reason or "without a reason"
-    if isinstance(asked, Reject):
-        HANDLERS.info("%s is rejected: %s", _name(item), reason)
-        return item.reject(asked.reason)
-    if asked.at is None and asked.delay is not None:
-        delay = asked.delay
-    when = f"in {delay.total_seconds():.1f} s" if asked.at is None else f"at {asked.at}"
-    HANDLERS.info("%s is retried %s: %s", _name(item), when, reason)
-    return item.retry(
-        delay=delay if asked.at is None else None,
-        retry_at=asked.at,
-        error=asked.reason,
-        count_attempt=asked.count_attempt,
-    )
 
 
 def _name(item: LeasedItem) -> str:

@@ -1,9 +1,7 @@
-"""The consumer's side of a lease stream: credit, deliveries, settles, leases of earlier streams.
+"""The consumer's side of a lease stream: deliveries, settles, leases of earlier streams.
 
-Credit is counted in items and in bytes. `held` items are delivered and not settled. The server may
-send `prefetch_items - held - outstanding credit` more. The consumer grants this credit in portions,
-so that deliveries stay whole and most of them need no credit frame. Bytes are counted in the same
-way, but the bytes of a batch are held until its last item is settled, as its memory is.
+A consumer that stops ends the deliveries of its stream before it releases its items. Otherwise the
+node would lease them to it again, because its credit is free then.
 """
 
 import asyncio
@@ -15,6 +13,7 @@ from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
+from querator.client.consuming.credit import CreditAccount
 from querator.client.consuming.leases import (
     RELEASE,
     LeasedBatch,
@@ -66,9 +65,9 @@ class LeaseTalker:
         self._nodes = nodes
         self._namespace, self._queue = namespace, queue
         self._extend = extend
-        self._prefetch = prefetch_items
-        self._prefetch_bytes = prefetch_bytes
-        self._portion = min(max(batch_items, prefetch_items // 4), max(1, prefetch_items // 2))
+        self._credit = CreditAccount(
+            prefetch_items=prefetch_items, prefetch_bytes=prefetch_bytes, batch_items=batch_items
+        )
         self._auto_extend = auto_extend
         self._release_on_disconnect = release_on_disconnect
         self._subscribing = Subscribing(
@@ -92,10 +91,6 @@ class LeaseTalker:
         self.parts: deque[LeasedItem] = deque()  # The run handed out item by item.
         self._came = 0.0
         self._batches: set[LeasedBatch] = set()
-        self.held = 0
-        self._held_bytes = 0
-        self._credit = 0
-        self._credit_bytes = 0
         self._streams = 0
         self._first_frame: bytes | None = None
         self._frames: dict[int, SettleFrame] = {}
@@ -116,9 +111,14 @@ class LeaseTalker:
         self._upkeep = self._loop.create_task(self._keep_up())
         self._upkeep.add_done_callback(self._upkeep_done)
 
+    @property
+    def held(self) -> int:
+        return self._credit.held
+
     def stop(self) -> None:
         self.stopping = True
         self._readers.wake_all()
+        self._stream.wake()
 
     def give_back_waiting(self) -> None:
         """Releases the delivered items that are not handed out."""
@@ -247,10 +247,10 @@ class LeaseTalker:
 
     def _free(self, batch: LeasedBatch, items: int) -> None:
         """Subtracts items that are not held any more."""
-        self.held -= items
+        self._credit.held -= items
         if not batch.left:
             self._batches.discard(batch)
-            self._held_bytes -= batch.size
+            self._credit.held_bytes -= batch.size
         if self._worth_granting():
             self._stream.wake()
 
@@ -275,7 +275,7 @@ class LeaseTalker:
 
     def opened(self) -> None:
         self._streams += 1
-        self._credit = self._credit_bytes = 0
+        self._credit.opened()
         if self._trying_since is None:
             self._trying_since = self._loop.time()
         held = {batch.lease.id for batch in self._batches}
@@ -287,33 +287,22 @@ class LeaseTalker:
         if self._first_frame is not None:
             frame, self._first_frame = self._first_frame, None
             return frame
+        if self.stopping:
+            # Before the releases: items that are free again are not leased to this consumer.
+            end = self._credit.withdraw(self._next_number)
+            if end is not None:
+                # A node that does not know the frame refuses this number, which has no effect.
+                self._next_number += 1
+                return end
         if self._unsent:
             return self._unsent.popleft().on_stream(self._namespace, self._queue)
         if self._worth_granting() and not self.stopping:
-            return self._grant()
+            return self._credit.grant()
         return None
 
     def _worth_granting(self, *, reader_comes: bool = False) -> bool:
-        """Whether the credit that can be granted is worth a frame: enough for a whole delivery, or
-        any credit if a task waits for items.
-        """
-        items = self._prefetch - self.held - self._credit
-        size = self._prefetch_bytes - self._held_bytes - self._credit_bytes
-        if items >= self._portion or size > self._prefetch_bytes // 4:
-            return True
-        if not (reader_comes or self._readers) or self._ready:
-            return False
-        return (items > 0 and not self._credit) or (size > 0 and self._credit_bytes <= 0)
-
-    def _grant(self) -> bytes:
-        items = max(0, self._prefetch - self.held - self._credit)
-        # 0 would mean: as many bytes as the items have.
-        size = max(1, self._prefetch_bytes - self._held_bytes - self._credit_bytes)
-        self._credit += items
-        self._credit_bytes += size
-        return queue_service_pb2.LeaseStreamRequest(
-            credit=queue_service_pb2.Credit(items=items, bytes=size)
-        ).SerializeToString()
+        waits = bool(reader_comes or self._readers) and not self._ready
+        return self._credit.is_worth_granting(reader_waits=waits)
 
     def received(self, data: bytes) -> None:
         self._trying_since = None
@@ -337,10 +326,7 @@ class LeaseTalker:
                 lease = LeaseState(message, now=now, kept=self._auto_extend, stream=self._streams)
                 leases[lease.id] = lease
             batch = LeasedBatch(message, self, lease)
-            self.held += batch.count
-            self._held_bytes += batch.size
-            self._credit -= batch.count
-            self._credit_bytes -= batch.size
+            self._credit.delivered(batch.count, batch.size)
             self._batches.add(batch)
             self._ready.append(batch)
         self._came = now
@@ -470,8 +456,8 @@ class LeaseTalker:
         batch.counted = False
         batch.lease.kept, batch.lease.ends = False, 0.0
         self._batches.discard(batch)
-        self.held -= batch.left.bit_count()
-        self._held_bytes -= batch.size
+        self._credit.held -= batch.left.bit_count()
+        self._credit.held_bytes -= batch.size
         self._stream.wake()
 
     async def _extend_earlier(self, now: float) -> None:

@@ -10,12 +10,13 @@ the event loop share a frame. An item can be settled once; a second settle raise
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from querator.client import clock
+from querator.client.checks import check_delay, check_instant
 from querator.client.items import decode_dead_letter, decode_item, instant
 from querator.client.outcomes import UndecodablePayload
 from querator.client.typed import typed
@@ -34,6 +35,7 @@ class Verb(NamedTuple):
     count_attempt: bool = True
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COMPLETE = Verb(completes=True)
 RELEASE = Verb(completes=False, count_attempt=False)
 
@@ -48,18 +50,24 @@ def retry_verb(
     count_attempt: bool = True,
 ) -> Verb:
     """Makes the verb of a retry. `error` is cut to the length that the server keeps. Raises
-    ValueError for both `delay` and `retry_at`, and for a negative `delay`.
+    ValueError for both `delay` and `retry_at`, for a negative `delay`, for a naive `retry_at`, and
+    for times that a queue does not keep.
     """
     if delay is not None:
         if retry_at is not None:
             raise ValueError("give either delay or retry_at")
-        if delay < timedelta(0):
-            raise ValueError(f"delay is {delay}; it must not be negative")
+        check_delay("delay", delay)
         retry_at = clock.now() + delay if delay else None
+    elif retry_at is not None:
+        check_instant("retry_at", retry_at)
     if retry_at is not None:
+        # Protobuf does not carry the beginning of the calendar in every time zone.
+        retry_at = max(retry_at, _EPOCH)
         # The server's precision is 1 ms; so retries of the same ms share a request.
         retry_at += timedelta(microseconds=-retry_at.microsecond % 1000)
-    return Verb(False, retry_at, dead, error[: limits.ERROR_CHARS_MAX], count_attempt)
+    # Texts of the operating system may have lone surrogates, which protobuf does not carry.
+    text = error[: limits.ERROR_CHARS_MAX].encode("utf-8", "replace").decode()
+    return Verb(False, retry_at, dead, text, count_attempt)
 
 
 class LeaseState:
@@ -205,8 +213,8 @@ class LeasedBatch:
         count_attempt: bool = True,
     ) -> "asyncio.Future[None]":
         """Gives back all items that are not settled, to be leased again after `delay`, at
-        `retry_at`, or at once. Raises ValueError for `delay` with `retry_at`, or a negative
-        `delay`.
+        `retry_at`, or at once. Raises ValueError for `delay` with `retry_at`, a negative `delay`, a
+        `retry_at` without a time zone, and times more than 10 years ahead.
         """
         verb = retry_verb(delay=delay, retry_at=retry_at, error=error, count_attempt=count_attempt)
         return self.settle(verb, self.left)
@@ -435,7 +443,8 @@ class LeasedItem:
         count_attempt: bool = True,
     ) -> "asyncio.Future[None]":
         """Gives the item back, to be leased again after `delay`, at `retry_at`, or at once. `error`
-        stays with the item. Raises ValueError for `delay` with `retry_at`, or a negative `delay`.
+        stays with the item. Raises ValueError for `delay` with `retry_at`, a negative `delay`, a
+        `retry_at` without a time zone, and times more than 10 years ahead.
         """
         verb = retry_verb(delay=delay, retry_at=retry_at, error=error, count_attempt=count_attempt)
         return self._batch.settle(verb, 1 << self._index)

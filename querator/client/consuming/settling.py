@@ -79,7 +79,7 @@ class SettleFrame:
             namespace=namespace,
             queue=queue,
             leases=self.leases(),
-            retry_at=None if verb.retry_at is None else timestamp(verb.retry_at),
+            retry_at=None if verb.retry_at is None else timestamp(verb.retry_at, "retry_at"),
             dead=verb.dead,
             error=verb.error,
             count_attempt=verb.count_attempt,

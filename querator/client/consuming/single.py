@@ -24,6 +24,7 @@ from querator.client.results import extend_outcome, lease_lost, settle_outcome
 from querator.client.transport.backoff import Backoff
 from querator.client.transport.channel import Connection
 from querator.client.transport.nodes import ATTEMPT_SECONDS, Nodes
+from querator.client.typed import check_fields, check_unsigned, wrong_type
 from querator.client.values import ExtendOutcome, ItemId, LeaseRef, SettleOutcome
 from querator.model import limits
 from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
@@ -52,6 +53,10 @@ class SingleHolder:
         wait: timedelta | None,
         lease_timeout: timedelta | None,
     ) -> list[LeasedBatch]:
+        _check_number("max_items", max_items, 1, limits.REQUEST_ITEMS_MAX)
+        _check_number("max_bytes", max_bytes, 0, limits.REPLY_BYTES_MAX)
+        if wait is not None and not timedelta(0) <= wait <= _WAIT_MOST:
+            raise _outside("wait", wait, timedelta(0), _WAIT_MOST)
         request = queue_service_pb2.LeaseRequest(
             namespace=self._namespace,
             queue=self._queue,
@@ -150,6 +155,24 @@ class SingleHolder:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
+_WAIT_MOST = timedelta(milliseconds=limits.REQUEST_TIMEOUT_MS_MAX)
+
+
+def _check_number(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise _outside(name, value, least, most)
+
+
+def _outside(name: str, value: object, least: object, most: object) -> RequestError:
+    return make_error(
+        ErrorCode.LIMIT_EXCEEDED,
+        f"{name} is {value}; it must be from {least} to {most}",
+        field=name,
+        limit=f"{least} to {most}",
+        value=str(value),
+    )
+
+
 async def settle(
     nodes: Nodes,
     namespace: str,
@@ -209,7 +232,7 @@ async def _settle_once(
         namespace=namespace,
         queue=queue,
         leases=leases,
-        retry_at=None if verb.retry_at is None else timestamp(verb.retry_at),
+        retry_at=None if verb.retry_at is None else timestamp(verb.retry_at, "retry_at"),
         dead=verb.dead,
         error=verb.error,
         count_attempt=verb.count_attempt,
@@ -287,7 +310,8 @@ def _lease_items(held: Held) -> queue_service_pb2.LeaseItems:
         # No ranges would mean the whole lease, which may have more batches than this one.
         ranges = held.ranges(held.left or (1 << held.count) - 1)
         return queue_service_pb2.LeaseItems(lease_id=held.lease_id, ranges=ranges)
-    seqs = sorted({_seq(item) for item in held.items})
+    check_fields(held, "held")
+    seqs = sorted({_seq(index, item) for index, item in enumerate(held.items)})
     runs: list[items_pb2.SeqRange] = []
     for seq in seqs:
         if runs and runs[-1].first_seq + runs[-1].count == seq:
@@ -297,10 +321,15 @@ def _lease_items(held: Held) -> queue_service_pb2.LeaseItems:
     return queue_service_pb2.LeaseItems(lease_id=held.lease_id, ranges=runs)
 
 
-def _seq(item: ItemId | str | int) -> int:
-    if isinstance(item, int):
-        return item
-    return (ItemId.parse(item) if isinstance(item, str) else item).seq
+def _seq(index: int, item: ItemId | str | int) -> int:
+    name = f"held.items[{index}]"
+    if isinstance(item, str):
+        item = ItemId.parse(item, field=name)
+    seq = item.seq if isinstance(item, ItemId) else item
+    if isinstance(seq, bool) or not isinstance(seq, int):
+        raise wrong_type(name, item, "an ItemId, a text such as '0-17', or a sequence")
+    check_unsigned(name, seq, 64)
+    return seq
 
 
 async def extend(

@@ -223,6 +223,8 @@ class Lane:
 
     def _settled(self) -> None:
         """A request has left the window."""
+        if not len(self._window):
+            self._nodes.waits.ended(self)
         if self._open.futures and (self._open.due or not len(self._window)):
             self._open.due = True
             self._seal_if_due()
@@ -352,6 +354,7 @@ class Lane:
         if request is not None:
             if answer.HasField("produced"):
                 self._backoff.reset()
+                self._nodes.waits.ended(self)
                 self._window.remove(request)
                 given = request.deadline - self._nodes.request_timeout
                 self._answer_seconds += (self._loop.time() - given - self._answer_seconds) / 8
@@ -370,6 +373,8 @@ class Lane:
         if is_of_the_node(error) and self._nodes.leave(self._stream.address):
             self._home.leave()
         if self._drop_one(request, error) or self._window.refused(request, error):
+            if error.retriable:
+                self._nodes.waits.refused(self, error)
             if request.deadline <= self._loop.time():
                 self._deadline()
             return
@@ -398,6 +403,7 @@ class Lane:
         return True
 
     def on_broken(self, error: RequestError) -> bool:
+        self._nodes.waits.refused(self, error)
         self._home.arrived()
         self._window.broken()
         self._window.break_reason = error
@@ -425,6 +431,7 @@ class Lane:
         """Ends sending; fails the waiting requests and wakes the waiting tasks."""
         if self._end is None:
             self._end = error
+        self._nodes.waits.ended(self)
         reason = error if isinstance(error, RequestError) else _defect(error)
         timers = (self._deadline_timer, self._resume_timer, self._patience_timer, self._open.timer)
         for timer in timers:

@@ -11,7 +11,7 @@ were given.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from itertools import groupby, islice
@@ -124,7 +124,7 @@ class Producer:
         a request fails, the other requests are still completed, and the first failure is raised. A
         note on it names its items; the other items may be stored.
         """
-        if isinstance(items, str | bytes | Item):
+        if isinstance(items, str | bytes | Item | Mapping):
             raise wrong_type("items", items, "a list or another iterable of items")
         sinks: list[tuple[int, FutureSink]] = []
         source = iter(items)

@@ -23,8 +23,14 @@ from querator.client.client import (
     Client,
 )
 from querator.client.consuming.consumer import CONCURRENCY_DEFAULT, Consumer
-from querator.client.consuming.handling import GRACE_DEFAULT, RETRY_FIRST, RETRY_MOST
+from querator.client.consuming.handling import GRACE_DEFAULT, Handling
 from querator.client.consuming.leases import LeasedBatch, LeasedItem
+from querator.client.consuming.policy import (
+    RETRY_FIRST,
+    RETRY_MOST,
+    FailurePolicy,
+    OnUndecodable,
+)
 from querator.client.consuming.stop_signals import STOP_SIGNALS, stopping_at
 from querator.client.items import AnyItem
 from querator.client.options import ConsumerOptions, ProducerOptions, QueueOptions
@@ -170,6 +176,10 @@ class SyncConsumer:
         handler: SyncHandler,
         *,
         concurrency: int = CONCURRENCY_DEFAULT,
+        handler_timeout: timedelta | None = None,
+        retry_on: Collection[type[Exception]] = (),
+        reject_on: Collection[type[Exception]] = (),
+        on_undecodable: OnUndecodable = "retry",
         retry_first: timedelta = RETRY_FIRST,
         retry_most: timedelta = RETRY_MOST,
         on_error: Callable[[SyncLeasedItem, Exception], None] | None = None,
@@ -181,6 +191,11 @@ class SyncConsumer:
 
         A handler that still runs when its `grace` is over cannot be ended: its item goes back to
         its place, `run` returns, and the handler's thread ends with the process at the latest.
+
+        A handler that does not end within `handler_timeout` cannot be ended either. Its item is
+        retried, the handler continues on its thread, and another thread takes its place: the item
+        may be handled twice at the same time. While 100 such handlers run, no further item is
+        begun.
         """
         if inspect.iscoroutinefunction(handler):
             raise wrong_type(
@@ -190,7 +205,7 @@ class SyncConsumer:
         threads = HandlerThreads()
 
         async def handle(item: LeasedItem) -> None:
-            await asyncio.wrap_future(threads.call(handler, SyncLeasedItem(runner, item)))
+            await threads.run(handler, SyncLeasedItem(runner, item))
 
         def failed(item: LeasedItem, error: Exception) -> None:
             if on_error is not None:
@@ -199,17 +214,25 @@ class SyncConsumer:
         def stop(given: timedelta | None) -> None:
             runner.call(partial(consumer.stop_by_signal, given))
 
+        handling = Handling(
+            handle,
+            FailurePolicy(
+                retry_on=retry_on,
+                reject_on=reject_on,
+                on_undecodable=on_undecodable,
+                retry_first=retry_first,
+                retry_most=retry_most,
+            ),
+            timeout=handler_timeout,
+            on_error=failed,
+            on_lost=consumer.count_lost,
+            room=threads.room,
+        )
         try:
             with stopping_at(stop_signals, stop):
                 runner.run(
-                    consumer.run(
-                        handle,
-                        concurrency=concurrency,
-                        retry_first=retry_first,
-                        retry_most=retry_most,
-                        on_error=failed,
-                        grace=grace,
-                        stop_signals=(),
+                    consumer.run_handling(
+                        handling, concurrency=concurrency, grace=grace, stop_signals=()
                     )
                 )
         finally:

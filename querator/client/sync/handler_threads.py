@@ -1,14 +1,22 @@
-"""Threads for the handlers of `SyncConsumer.run`.
+"""Threads for the handlers of `SyncConsumer.run` and of workers.
 
 They are daemons: an interpreter that ends does not wait for them. A handler on a thread cannot be
 cancelled, and `ThreadPoolExecutor` would keep the process alive until it returns.
+
+A handler that does not end within its `handler_timeout` is left behind: its item is retried, and
+its thread is not used again before it returns. While HANDLERS_LEFT_MAX of them still run, no
+further handler is called.
 """
 
+import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from querator.client.logs import HANDLERS
+from querator.model.limits import HANDLERS_LEFT_MAX
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -23,6 +31,35 @@ class HandlerThreads:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._count = 0
+        self._left: set[Future[Any]] = set()
+        """Calls whose callers do not wait for them any more."""
+
+    async def room(self) -> None:
+        """Waits while too many calls are left behind."""
+        logged = False
+        while len(self._left) >= HANDLERS_LEFT_MAX:
+            if not logged:
+                HANDLERS.error(
+                    "%d handlers that did not end in time still run on threads: no further handler "
+                    "is called until one of them ends",
+                    len(self._left),
+                )
+                logged = True
+            ends = [asyncio.wrap_future(call) for call in self._left]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            self._left = {call for call in self._left if not call.done()}
+
+    async def run(self, function: Callable[[A], R], argument: A) -> R:
+        """Returns or raises what the function does. A call that is cancelled leaves the function
+        behind on its thread.
+        """
+        call = self.call(function, argument)
+        try:
+            return await asyncio.wrap_future(call)
+        except asyncio.CancelledError:
+            if not call.done():
+                self._left.add(call)
+            raise
 
     def call(self, function: Callable[[A], R], argument: A) -> "Future[R]":
         """Calls the function on a thread; the future has its outcome. Only one thread may use this

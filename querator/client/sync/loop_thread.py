@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from querator.client.errors import RequestError
 from querator.client.sync.leases import Runner
 from querator.client.transport import forking
 
@@ -54,8 +55,11 @@ class LoopThread:
         future = self.start(coroutine)
         try:
             return future.result()
-        except BaseException:
+        except BaseException as error:
             future.cancel()
+            if _is_refusal(error):
+                # How the call went through the client says nothing about its refusal.
+                raise error.with_traceback(None)  # noqa: B904 - the same error
             raise
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
@@ -64,6 +68,12 @@ class LoopThread:
         except RuntimeError:
             coroutine.close()
             raise
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError(
+                "a SyncClient is used on its own thread, where a call would wait for itself: "
+                "produce_many, for example, iterates over its items there"
+            )
         return asyncio.run_coroutine_threadsafe(coroutine, loop)
 
     def call(self, function: Callable[[], None]) -> None:
@@ -79,11 +89,26 @@ class LoopThread:
         loop, thread = self._loop, self._thread
         if self.here and loop is not None and thread is not None:
             self.run(_cancel_others())
+            # On the loop's own thread: this one may have a running loop.
+            self.run(loop.shutdown_asyncgens())
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
-            loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
         self._closed = True
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the error is about the call: a refused request, or a wrong argument."""
+    if isinstance(error, RequestError):
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    innermost = None if trace is None else trace.tb_frame.f_globals.get("__name__")
+    return innermost in _CHECKS
+
+
+_CHECKS = ("querator.client.typed", "querator.client.checks")
 
 
 async def _cancel_others() -> None:

@@ -11,5 +11,6 @@ the calls and frames contain does not belong here.
     diagnosis   the cause of missing connections, found in the background
     probe       one attempt with plain sockets that finds the cause
     rpc_errors  conversion of gRPC and protocol errors to exceptions
+    waits       why requests are repeated
     wait_queue  wait queue of tasks on one event loop
 """

@@ -9,6 +9,7 @@ import contextlib
 import threading
 
 from querator.client.errors import AddressFault, ConnectionFailed, ConnectionFault
+from querator.client.logs import CONNECTION
 from querator.client.transport.backoff import Backoff
 from querator.client.transport.probe import PROBE_SECONDS, probe
 from querator.wire.tls import Tls
@@ -43,9 +44,14 @@ class Diagnosis:
         self._running = loop.create_future()
         # Not a thread of an executor: the end of the program would wait for the resolution of a
         # name, which may take long.
-        threading.Thread(
+        thread = threading.Thread(
             target=self._look, args=(loop,), name="querator-probe", daemon=True
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            # The process has as many threads as it may have.
+            self._found(None, loop)
 
     def succeeded(self) -> None:
         """Records that the node has answered."""
@@ -59,7 +65,12 @@ class Diagnosis:
             await asyncio.wait((self._running,), timeout=PROBE_SECONDS)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        fault = probe(self._address, self._tls)
+        fault = None
+        try:
+            fault = probe(self._address, self._tls)
+        except Exception:  # noqa: BLE001  the top of a thread
+            # gRPC's own words remain, and the next failure looks again.
+            CONNECTION.debug("The probe of %s has failed", self._address, exc_info=True)
         with contextlib.suppress(RuntimeError):  # The loop has been closed meanwhile.
             loop.call_soon_threadsafe(self._found, fault, loop)
 

@@ -84,6 +84,8 @@ class _State:
         self.sleepers: weakref.WeakSet[Sleeper] = weakref.WeakSet()
         self.asleep: list[Sleeper] = []
         self.forking = False
+        self.forks = 0
+        """Number of forks of this process that have begun."""
         self.used = False
         """Whether a connection was opened since gRPC was last known not to be in use."""
         self.reason = ""
@@ -143,6 +145,7 @@ def _before_fork() -> None:
     _state.turn.acquire()
     with _state.lock:
         _state.forking = True
+        _state.forks += 1
     try:
         reason = _put_to_sleep()
     except Exception as defect:  # noqa: BLE001  the locks are taken, and the fork happens anyway
@@ -167,13 +170,25 @@ def _put_to_sleep() -> str:
     for sleeper in open_ones:
         if sleeper.loop.is_running():
             _state.asleep.append(sleeper)
-            falling.append(asyncio.run_coroutine_threadsafe(sleeper.sleep(), sleeper.loop))
+            falling.append(
+                asyncio.run_coroutine_threadsafe(_sleep(sleeper, _state.forks), sleeper.loop)
+            )
         else:
             sleeper.drop()
     concurrent.futures.wait(falling, timeout=SLEEP_SECONDS)
     if _state.used:
         _wait_for_grpc()
     return ""
+
+
+async def _sleep(sleeper: Sleeper, fork: int) -> None:
+    """Puts the sleeper to sleep for this fork. On an event loop that was busy, the fork may be over
+    when this begins, or when it ends: then `wake` has been called already.
+    """
+    if _state.forking and _state.forks == fork:
+        await sleeper.sleep()
+        if not _state.forking:
+            sleeper.wake()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

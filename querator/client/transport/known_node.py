@@ -6,12 +6,16 @@ from querator.client.transport.backoff import Backoff
 from querator.client.transport.channel import Connection
 from querator.wire.tls import Tls
 
+REFUSAL_LOG_SECONDS = 60.0
+"""Interval of lines about a node that answers and refuses."""
+
 
 class KnownNode:
     """A node of the cluster, as one client sees it. The connection is made at its first use."""
 
     __slots__ = (
         "_connection",
+        "_refusal_due",
         "_tls",
         "_works",
         "address",
@@ -34,6 +38,7 @@ class KnownNode:
         self.given = given
         """Whether the program gave the address; else another node did."""
         self.alone_until = 0.0
+        self._refusal_due = 0.0
         self.backoff = Backoff()
 
     @property
@@ -57,12 +62,24 @@ class KnownNode:
         return self._connection is connection
 
     def lost(self, error: RequestError, now: float) -> None:
-        """Logs the first failure after success."""
-        if self._works and not isinstance(error, StorageFailed):
+        """Logs the first failure after success, or that the node refuses."""
+        if error.request_id and not isinstance(error, StorageFailed):
+            self._refuses(error, now)
+        elif self._works and not isinstance(error, StorageFailed):
             self._works = False
             self.lost_at = now
             cause = error.message.removeprefix(f"no answer from {self.address}: ")
             CONNECTION.warning("Lost the connection to %s: %s", self.address, cause)
+
+    def _refuses(self, error: RequestError, now: float) -> None:
+        """The connection is there: the node has answered, for example that a partition has no
+        leader.
+        """
+        if now >= self._refusal_due:
+            self._refusal_due = now + REFUSAL_LOG_SECONDS
+            CONNECTION.warning(
+                "%s cannot serve requests at present: %s", self.address, error.message
+            )
 
     def works(self, now: float) -> None:
         """Logs the first success after a failure."""

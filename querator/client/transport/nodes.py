@@ -35,6 +35,7 @@ from querator.client.transport.attempts import repeated
 from querator.client.transport.channel import Connection
 from querator.client.transport.known_node import KnownNode
 from querator.client.transport.rpc_errors import connection_failed
+from querator.client.transport.waits import Waits
 from querator.model import limits
 from querator.v1 import queue_service_pb2
 from querator.wire.tls import Tls
@@ -92,6 +93,8 @@ class Nodes:
         self._learning: asyncio.Task[None] | None = None
         self._ending: dict[asyncio.Task[None], Connection] = {}
         self._woken = asyncio.Event()
+        self.waits = Waits(self._loop.time)
+        """Why requests are being repeated."""
         self._asleep = forking.register(self)
 
     @property
@@ -340,6 +343,7 @@ class Nodes:
         Raises the last refusal, or `OutcomeUnknown` when an attempt may have been executed.
         """
         asked: set[KnownNode] = set()
+        request = object()
 
         async def attempt(left: float) -> R | RequestError:
             nonlocal patience
@@ -364,6 +368,7 @@ class Nodes:
                 return copy_error(cut)
             if isinstance(answer, RequestError):
                 self.report_refusal(answer)
+                self.waits.refused(request, answer)
                 if patience is not None and _waited_in_vain(answer):
                     patience *= 2
                 if not self.failed(connection, answer) and isinstance(answer, _UNREACHED):
@@ -384,6 +389,8 @@ class Nodes:
             )
         except ConnectionFailed as error:
             raise await self.explained(error) from None
+        finally:
+            self.waits.ended(request)
 
     # --- list of nodes ---------------------------------------------------------------------
 

@@ -215,7 +215,8 @@ class _Probe:
             status = said.split(maxsplit=2)[1:2]
             if status and status[0].startswith(b"5"):
                 return self._fault(
-                    ConnectionFault.CLOSED, f"{self._address} answers HTTP {status[0].decode()}."
+                    ConnectionFault.CLOSED,
+                    f"{self._address} answers HTTP {status[0].decode('latin-1')}.",
                 )
             return self._fault(
                 ConnectionFault.HTTP,

@@ -22,7 +22,7 @@ from querator.server.incoming import Messages
 from querator.service.lease.subscriptions import Subscription
 from querator.service.queue_service import QueueService
 from querator.wire import frames
-from querator.wire.frames import Credit
+from querator.wire.frames import Credit, EndDeliveries
 
 CUT_NOTICED_S = 0.05
 """Limit of the time between the end of a stream and its cancellation."""
@@ -154,6 +154,9 @@ class LeaseStream:
                 said = error
             else:
                 return
+        elif isinstance(said, EndDeliveries):
+            subscription.end_deliveries()
+            return
         self._outbox.took(len(frame))
         if isinstance(said, QueratorError):
             self._refuse(number, len(frame), said, _FRAME, time.perf_counter())

@@ -124,6 +124,8 @@ class Subscription:
         self._ahead = True
         """Whether batches are leased while `next` is not awaited."""
         self._next: asyncio.Future[None] | None = None
+        self._delivers = True
+        """False when the consumer has ended its deliveries."""
         self._error: QueratorError | None = None
         self._closed = False
 
@@ -174,14 +176,22 @@ class Subscription:
             finally:
                 self._next = None
 
+    def end_deliveries(self) -> None:
+        """Withdraws all credit, also future credit, and releases what is not delivered. `next` then
+        waits for the end of the stream. Delivered leases stay.
+        """
+        self._delivers = False
+        self._withdraw()
+
     def as_of_now(self, reply: LeaseReply) -> LeaseReply | None:
         """Updates a delivery that has waited to be written: sets the remaining time of its leases,
-        and gives ended leases back. Returns None when no lease remains.
+        and gives ended leases back, or all of them after `end_deliveries`. Returns None when no
+        lease remains.
         """
         batches = []
         for batch in reply.batches:
             remaining_s = self._held.remaining_s(batch.lease_id)
-            if remaining_s > 0:
+            if remaining_s > 0 and self._delivers:
                 left_ms = int(remaining_s * 1000)
                 batches.append(msgspec.structs.replace(batch, remaining_ms=left_ms))
             else:
@@ -258,7 +268,7 @@ class Subscription:
 
     def _pump(self) -> None:
         """Posts waiters while credit, space for batches and ready items allow one more."""
-        if self._closed or self._error is not None:
+        if self._closed or self._error is not None or not self._delivers:
             return
         batches_max = BATCHES_AHEAD_MAX if self._ahead else int(self._next is not None)
         room = batches_max - self._batches_ready() - len(self._posted)
@@ -433,6 +443,11 @@ class Subscription:
         """Stops deliveries: releases the ready grants; `next` then raises `error`."""
         if self._error is None:
             self._error = error
+        self._withdraw()
+        self._notify()
+
+    def _withdraw(self) -> None:
+        """Withdraws the waiters, and releases their grants and the ready ones."""
         for waiter in list(self._posted):
             self._dispatcher.abandon(waiter)
         self._posted.clear()
@@ -441,7 +456,6 @@ class Subscription:
             self._stale = None
         self._dispatcher.release(list(self._ready))
         self._ready.clear()
-        self._notify()
 
     async def close(self, *, polite: bool) -> None:
         """Ends the stream. Leases that were not delivered are always released. Delivered leases

@@ -77,6 +77,16 @@ class StreamStub:
 
         self._ground.timeline.after(self._ground.latency_us, arrive)
 
+    def end_deliveries(self) -> None:
+        """Withdraws the credit. Deliveries on their way still come."""
+
+        def arrive() -> None:
+            node = self.node
+            if self.subscription is not None and not node.paused and self._error is None:
+                node.loop.within(self.subscription.end_deliveries)
+
+        self._ground.timeline.after(self._ground.latency_us, arrive)
+
     def end(self, *, polite: bool) -> None:
         """Ends the stream by a half-close, or by a cut."""
 
@@ -151,14 +161,11 @@ class Streaming(Consuming):
         until_s = loop.time() + self._chance.uniform(1, 6)
         try:
             while loop.time() < until_s and not self.stopped:
-                asked_us = 0
-                reply = await stream.next(1.0)
-                if reply is None:
-                    continue
-                leases = self.takes(asked_us, reply.batches)
-                for lease_id, held in leases.items():
-                    await self.use(lease_id, held)
-                    stream.grant(len(held))
+                await self._take(stream, 1.0)
+            if self._number % 2:
+                stream.end_deliveries()
+                while await self._take(stream, 0.5):
+                    pass
         except Lost:
             pass
         except QueratorError as error:
@@ -172,6 +179,16 @@ class Streaming(Consuming):
             stream.end(polite=self._chance.random() < 0.6)
             self._stream = None
         self._ground.timeline.note("stream", self.name, self._number)
+
+    async def _take(self, stream: StreamStub, timeout_s: float) -> bool:
+        """Uses the items of the next delivery, and grants credit for them. False if none came."""
+        reply = await stream.next(timeout_s)
+        if reply is None:
+            return False
+        for lease_id, held in self.takes(0, reply.batches).items():
+            await self.use(lease_id, held)
+            stream.grant(len(held))
+        return True
 
     def completing(self, core: NodeCore, call: CompleteCall) -> Any:
         stream = self._stream

@@ -133,7 +133,7 @@ ARCHIVE = ["spark", "archive", "q", "/lake", "--reader-id", "lake"]
         (["spark", "replay", "/lake", "q"], "--checkpoint"),
         ([*REPLAY, "--rate", "1e9"], "up to 10,000,000"),
         ([*REPLAY, "--rate", "fast"], "'fast' is not a valid number."),
-        ([*REPLAY, "--from", "2026-01-31"], "is not an instant"),
+        ([*REPLAY, "--from", "2026-02-31"], "is not an instant"),
         ([*REPLAY, "--from", NOON, "--until", NOON], "Error: --from must be before --until."),
     ],
 )

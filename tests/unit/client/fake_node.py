@@ -22,6 +22,9 @@ Answer = errors_pb2.Error | queue_service_pb2.ProduceResponse | None
 Decide = Callable[[queue_service_pb2.ProduceRequest], Answer]
 
 
+_SUBSCRIBED = queue_service_pb2.LeaseStreamResponse(subscribed=queue_service_pb2.Subscribed())
+
+
 def refusal(name: str, **more: Any) -> errors_pb2.Error:
     code = errors_pb2.ErrorCode.Value(f"ERROR_CODE_{name}")
     return errors_pb2.Error(code=code, message=f"told to say {name}", **more)
@@ -59,7 +62,12 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
         self.completes: deque[errors_pb2.Error | None] = deque()
         """Errors of the next complete calls. None: the call is executed."""
         self.lease_timeout_seconds = 30
+        self.attempt = 1
         self.half_closed = 0
+        self.ended_deliveries = 0
+        self.knows_end_deliveries = True
+        self.stream_refusal: errors_pb2.Error | None = None
+        """Ends each lease stream, after the answer to its first frame."""
         self._next_seq = 1
         self._changed = asyncio.Condition()
         self.address = ""
@@ -203,11 +211,26 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
             while (frame := await context.read()) is not grpc.aio.EOF:
                 if frame.HasField("subscribe"):
                     self.subscriptions.append(frame.subscribe)
+                    if self.stream_refusal is not None:
+                        await context.write(_SUBSCRIBED)
+                        pump.cancel()
+                        await self._refuse(self.stream_refusal, context)
                 elif frame.HasField("credit"):
                     self.credits.append(frame.credit.items)
                     credit += frame.credit.items
                     async with self._changed:
                         self._changed.notify_all()
+                elif frame.HasField("end_deliveries"):
+                    if self.knows_end_deliveries:
+                        credit = 0
+                        self.ended_deliveries += 1
+                        continue
+                    unknown = refusal("INVALID_ARGUMENT", field="frame")
+                    answer = queue_service_pb2.LeaseStreamResponse(
+                        request_number=frame.request_number, error=unknown
+                    )
+                    async with lock:
+                        await context.write(answer)
                 else:
                     self.settles.append(frame)
                     if self.cut_answers:
@@ -226,7 +249,7 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
             lease_id=f"1.0.{self._next_seq:x}",
             queue="q",
             first_seq=self._next_seq,
-            attempt=1,
+            attempt=self.attempt,
             items=[items_pb2.Item(payload=payload) for payload in payloads],
         )
         batch.lease_remaining.FromSeconds(self.lease_timeout_seconds)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from querator.client import Item, ItemId, Priority, ProducedItems
-from querator.client.errors import QueratorError
+from querator.client.errors import ErrorCode, InvalidArgument, QueratorError
 from querator.client.items import decode_item, encode_items
 from querator.client.values import ProducedRun
 from querator.v1 import queue_service_pb2
@@ -90,3 +90,27 @@ def test_produced_items_are_in_the_order_of_the_call():
     assert [item.duplicate for item in items] == [False, True, False, False]
     assert str(items[-1]) == "2-7"
     assert len(items) == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "words"),
+    [
+        ({"delay": timedelta.max}, "delay", f"delay is {timedelta.max}; at most 3650 days"),
+        ({"delay": timedelta(days=4000)}, "delay", "delay is 4000 days, 0:00:00; at most 3650"),
+        ({"delay": timedelta.min}, "delay", "delay is .*; it must not be negative"),
+        ({"expire_timeout": timedelta.max}, "expire_timeout", "expire_timeout is .*; at most 3650"),
+        ({"lease_timeout": timedelta.max}, "lease_timeout", "lease_timeout is .*; at most 1 day"),
+    ],
+)
+def test_times_that_a_queue_does_not_keep_are_refused(fields, field, words):
+    with pytest.raises(InvalidArgument, match=words) as refused:
+        encode_items([Item(b"x", **fields)])
+    assert refused.value.field == field
+    if refused.value.code is ErrorCode.LIMIT_EXCEEDED:
+        assert refused.value.limit
+        assert refused.value.value == str(fields[field])
+
+
+def test_a_naive_instant_is_named():
+    with pytest.raises(ValueError, match=r"enqueue_at is datetime.* must have a time zone"):
+        encode_items([Item(b"x", enqueue_at=datetime(2030, 1, 1))])  # noqa: DTZ001

@@ -31,3 +31,35 @@ def test_they_carry_what_they_ask_for():
 def test_wrong_arguments_are_refused(options: dict[str, Any], kind: type, words: str):
     with pytest.raises(kind, match=words):
         Retry(**options)
+
+
+AHEAD = "at most 3650 days, 0:00:00"
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"at": "tomorrow"}, TypeError, "at is 'tomorrow'; it must be a datetime with a time zone"),
+        ({"delay": timedelta.max}, ValueError, f"delay is {timedelta.max}; {AHEAD}"),
+        ({"delay": timedelta(days=4000)}, ValueError, f"delay is 4000 days, 0:00:00; {AHEAD}"),
+        ({"at": datetime.max.replace(tzinfo=UTC)}, ValueError, f"ahead; {AHEAD}"),
+    ],
+)
+def test_times_that_a_queue_does_not_keep_are_refused(
+    options: dict[str, Any], kind: type, words: str
+):
+    with pytest.raises(kind, match=words):
+        Retry(**options)
+
+
+def test_a_subclass_need_not_call_the_constructor():
+    class Busy(Retry):
+        def __init__(self) -> None:
+            pass
+
+    class Bad(Reject):
+        def __init__(self) -> None:
+            pass
+
+    assert (Busy().reason, Busy().delay, Busy().at, Busy().count_attempt) == ("", None, None, True)
+    assert Bad().reason == ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from querator.client import Client, Item, SyncClient
+from querator.client import Client, Item, ItemId, LeaseRef, SyncClient
 from querator.client.errors import InvalidArgument
 from querator.client.items import encode_items
 from tests.unit.client.fake_node import FakeNode
@@ -34,6 +34,18 @@ WRONG_CALLS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda c: c.stats("q", stale="yes"), "stale is 'yes'; it must be True or False"),
     (lambda c: c.producer("q", linger=5), f"linger is 5; {SECONDS} or None"),
     (lambda c: c.consumer("q", idle_timeout=5), f"idle_timeout is 5; {SECONDS} or None"),
+    (
+        lambda c: c.produce("q", {"to": "ann"}),
+        "items is {'to': 'ann'}; it must be an Item or bytes or a text; for JSON give "
+        "json.dumps(items) or msgspec.json.encode(items)",
+    ),
+    (lambda c: c.redrive("q", [5]), "item_ids[0] is 5; it must be an ItemId or a text such as"),
+    (lambda c: c.redrive("q", ["0-1", None]), "item_ids[1] is None; it must be an ItemId or a"),
+    (lambda c: c.redrive("q", "0-1"), "item_ids is '0-1'; it must be a list or another iterable"),
+    (lambda c: c.complete("q", None), "held is None; it must be a LeasedItem or a LeasedBatch or"),
+    (lambda c: c.complete("q", LeaseRef(5)), "held.lease_id is 5; it must be a text"),  # type: ignore[arg-type]
+    (lambda c: c.retry("q", LeaseRef("1", 5)), "held.items is 5; it must be a tuple"),  # type: ignore[arg-type]
+    (lambda c: c.retry("q", LeaseRef("1", (None,))), "held.items[0] is None; it must be an Item"),  # type: ignore[arg-type]
     (lambda c: c.consumer("q", prefetch_items="9"), "prefetch_items is '9'; it must be a whole nu"),
 ]
 
@@ -64,6 +76,17 @@ def test_a_client_with_wrong_options_names_the_option(kind):
     [
         (5, "an item is 5; it must be an Item, bytes or str"),
         (Item(payload=5), "item.payload is 5; it must be bytes or a text"),  # type: ignore[arg-type]
+        (
+            {"a": 1},
+            "an item is {'a': 1}; it must be an Item, bytes or str; for JSON give json."
+            "dumps(item) or msgspec.json.encode(item)",
+        ),
+        (
+            Item([1]),  # type: ignore[arg-type]
+            "item.payload is [1]; it must be bytes or a text; for JSON give json.dumps(payload) or "
+            "msgspec.json.encode(payload)",
+        ),
+        (Item(attributes={1: "a"}), "a key of item.attributes is 1; it must be a text"),  # type: ignore[dict-item]
         (Item(key=5), "item.key is 5; it must be a text"),  # type: ignore[arg-type]
         (Item(delay=5), f"item.delay is 5; {SECONDS} or None"),  # type: ignore[arg-type]
         (Item(attributes={"a": 1}), "item.attributes['a'] is 1; it must be a text"),  # type: ignore[dict-item]
@@ -79,7 +102,7 @@ def test_a_negative_duration_and_an_instant_without_a_zone_are_named():
     with pytest.raises(InvalidArgument) as negative:
         encode_items([Item(lease_timeout=timedelta(seconds=-1))])
     assert negative.value.field == "lease_timeout"
-    with pytest.raises(ValueError, match=r"2030.* needs a time zone"):
+    with pytest.raises(ValueError, match=r"enqueue_at is .*2030.*; it must have a time zone"):
         encode_items([Item(enqueue_at=datetime(2030, 1, 1))])  # noqa: DTZ001 - the mistake
 
 
@@ -129,3 +152,32 @@ async def test_an_async_handler_of_a_sync_consumer_is_refused():
 
         with pytest.raises(TypeError, match=r"handler is .*; it must be a plain function"):
             await asyncio.to_thread(use)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda c: c.create_queue("q", max_attempts=-1), "max_attempts is -1; it must be a whole"),
+        (lambda c: c.create_queue("q", partitions=2**40), "partitions is 1099511627776; it must"),
+        (lambda c: c.abort_batch("q", "p", -1), "batch is -1; it must be a whole number from 0 to"),
+        (lambda c: c.complete("q", LeaseRef("1", (-1,))), r"held.items\[0\] is -1; it must be a"),
+    ],
+)
+async def test_a_number_that_a_request_does_not_carry_is_named(call, words):
+    with pytest.raises(ValueError, match=words):
+        await call(Client("127.0.0.1:1"))
+
+
+def test_an_item_id_that_is_no_text_is_named():
+    wrong: Any = 5
+    with pytest.raises(TypeError, match="item_id is 5; it must be a text such as '0-17'"):
+        ItemId.parse(wrong)
+
+
+async def test_produce_many_refuses_what_is_no_list_of_items():
+    async with FakeNode.running() as node, Client(node.address) as client:
+        async with client.producer("q") as producer:
+            for wrong in ("abc", b"abc", {"a": 1}, Item(b"a")):
+                with pytest.raises(TypeError, match=r"items is .* iterable of items"):
+                    await producer.produce_many(wrong)  # type: ignore[arg-type]
+    assert node.stored == []

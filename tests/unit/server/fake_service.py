@@ -93,6 +93,7 @@ class FakeSubscription:
         self.changes = changes
         self.replies: asyncio.Queue[LeaseReply | Exception] = asyncio.Queue()
         self.credit: list[tuple[int, int]] = []
+        self.delivers = True
         self.closed: list[bool] = []
         self.settle_gate = asyncio.Event()
         self.settle_gate.set()
@@ -101,6 +102,9 @@ class FakeSubscription:
         if items == 99:
             raise QueratorError(ErrorCode.LIMIT_EXCEEDED, "too much", field="credit.items")
         self.credit.append((items, bytes))
+
+    def end_deliveries(self) -> None:
+        self.delivers = False
 
     async def next(self) -> LeaseReply:
         reply = await self.replies.get()

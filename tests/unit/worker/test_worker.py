@@ -14,10 +14,11 @@ from prometheus_client import CollectorRegistry
 from querator import Client, Node, Reject, Retry, Worker
 from querator.client import DeadReason, ItemState, LeasedItem, SyncLeasedItem
 from querator.client.errors import NamespaceNotFound, QueueDeleting, QueueNotFound
+from querator.client.sync import handler_threads
 from querator.worker import WorkerResult
 from querator.worker.loading import LoadError
 from querator.worker.metrics import WorkerMetrics
-from querator.worker.policy import ItemOutcome
+from querator.worker.outcomes import ItemOutcome
 from tests.unit.client.fake_node import until
 
 NOW = timedelta(0)
@@ -78,6 +79,18 @@ async def test_what_a_plain_function_returns_is_awaited(client: Client):
     assert seen == [b"a"]
 
 
+async def test_what_a_plain_function_returns_does_not_block_the_loop_by_its_item(client: Client):
+    await client.produce("q", b"a")
+
+    async def work(item: SyncLeasedItem) -> None:
+        item.complete()
+
+    result = await done(client, lambda item: work(item), retry_first=timedelta(minutes=1))
+    assert result == WorkerResult(retried=1)
+    [item] = [item async for item in client.peek("q")]
+    assert "make the handler async" in item.errors[0]
+
+
 def raising(error: BaseException) -> list[Callable[[Any], Any]]:
     """Handlers of both kinds that raise the exception."""
 
@@ -127,6 +140,76 @@ async def test_a_cancellation_inside_a_handler_fails_its_item_alone(client: Clie
 
     result = await done(client, handle, retry_first=timedelta(minutes=1))
     assert result == WorkerResult(completed=1, retried=1)
+
+
+async def test_a_late_async_handler_is_cancelled_and_its_item_retried(client: Client):
+    await client.produce("q", b"a")
+
+    async def handle(item: LeasedItem) -> None:
+        await asyncio.Event().wait()
+
+    short = timedelta(milliseconds=10)
+    result = await done(client, handle, handler_timeout=short, retry_first=timedelta(minutes=1))
+    assert result == WorkerResult(retried=1)
+    [item] = [item async for item in client.peek("q")]
+    assert item.errors == ("handler did not end within 0.01 s",)
+
+
+async def test_a_late_handler_on_a_thread_continues_and_holds_up_no_other(client: Client):
+    await client.produce("q", b"slow", b"quick")
+    let, seen = threading.Event(), list[bytes]()
+
+    def handle(item: SyncLeasedItem) -> None:
+        if item.payload == b"slow":
+            assert let.wait(BOUND_S)
+            with pytest.raises(RuntimeError, match="settled already"):
+                item.complete()
+        seen.append(item.payload)
+
+    short = timedelta(milliseconds=50)
+    try:
+        result = await done(
+            client,
+            handle,
+            concurrency=1,
+            handler_timeout=short,
+            retry_first=timedelta(minutes=1),
+        )
+    finally:
+        let.set()
+    assert (result.completed, result.retried) == (1, 1)
+    await until(lambda: seen == [b"quick", b"slow"])
+
+
+async def test_handlers_that_are_left_behind_are_bounded(
+    client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(handler_threads, "HANDLERS_LEFT_MAX", 2)
+    await client.produce("q", *(b"%d" % n for n in range(3)))
+    let, running = threading.Event(), list[bytes]()
+
+    def handle(item: SyncLeasedItem) -> None:
+        running.append(item.payload)
+        assert let.wait(BOUND_S)
+
+    short = timedelta(milliseconds=10)
+    worker = Worker(
+        client,
+        "q",
+        handle,
+        concurrency=1,
+        handler_timeout=short,
+        retry_first=timedelta(minutes=1),
+    )
+    async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(worker.run(until_empty=True))
+        try:
+            await until(lambda: any("no further handler is called" in m for m in caplog.messages))
+            assert len(running) == 2
+        finally:
+            let.set()
+    assert task.result().retried >= 2
+    assert len(running) == 3
 
 
 async def test_the_last_attempt_of_an_item_is_its_death(
@@ -357,6 +440,26 @@ async def test_a_stop_before_the_queue_is_found_ends_it():
             await asyncio.sleep(0)
             worker.stop()
             assert await running == WorkerResult()
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["before run", "while it connects"])
+@pytest.mark.parametrize("times", [1, 2])
+async def test_early_stops_end_it(begins: bool, times: int):
+    async def handle(item: LeasedItem) -> None: ...
+
+    # Nothing answers at this address; the client tries for an hour.
+    async with Client(
+        "127.0.0.1:1", connect_timeout=timedelta(hours=1), request_timeout=timedelta(minutes=15)
+    ) as client:
+        worker = Worker(client, "q", handle)
+        async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(worker.run())
+            if begins:
+                await asyncio.sleep(0)
+            for grace in [None, NOW][:times]:
+                worker.stop(grace=grace)
+            assert await running == WorkerResult()
+    assert worker.cut_short == (times == 2)
 
 
 async def test_dropped_rejections_are_announced(client: Client, caplog: pytest.LogCaptureFixture):

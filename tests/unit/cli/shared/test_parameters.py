@@ -91,8 +91,11 @@ def test_no_duration_is_none() -> None:
     assert format_duration(None) == "none"
 
 
-def test_an_instant_needs_its_offset() -> None:
+def test_an_instant_without_an_offset_is_in_utc() -> None:
     assert parse_instant("2026-01-31T08:00:00+02:00") == datetime(2026, 1, 31, 6, tzinfo=UTC)
-    for text in ("2026-01-31T08:00:00", "tomorrow", ""):
+    assert parse_instant("2026-01-31T08:00:00") == datetime(2026, 1, 31, 8, tzinfo=UTC)
+    assert parse_instant("2026-01-31 08:00") == datetime(2026, 1, 31, 8, tzinfo=UTC)
+    assert parse_instant("2026-01-31") == datetime(2026, 1, 31, tzinfo=UTC)
+    for text in ("2026-02-30", "tomorrow", "", "08:00", "0001-01-01T00:00:00+05:00"):
         with pytest.raises(ValueError, match="instant"):
             parse_instant(text)

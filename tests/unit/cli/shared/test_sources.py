@@ -1,7 +1,8 @@
 """How `produce` reads its input, and reports bad lines."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from querator.cli.shared.sources import (
     InputLine,
     SourceError,
     read_csv,
+    read_json_files,
     read_json_lines,
     read_lines,
 )
@@ -58,6 +60,26 @@ def test_a_json_line_may_have_every_field() -> None:
     )
 
 
+@pytest.mark.parametrize("text", ["2026-01-31T08:00:00", "2026-01-31T10:00:00+02:00"])
+def test_an_instant_of_a_json_line_is_in_utc_unless_it_says_otherwise(text: str) -> None:
+    line = b'{"payload":"a","enqueue_at":"%b"}' % text.encode()
+    (read,) = read_json_lines(BytesIO(line), TEMPLATE)
+    assert read.item is not None
+    assert read.item.enqueue_at == datetime(2026, 1, 31, 8, tzinfo=UTC)
+
+
+def test_json_lines_of_several_files_are_named_by_file(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_bytes(b'{"payload":"a"}\n{"payload":"b"}\n')
+    two.write_bytes(b'{}\n{"payload":"c"}\n')
+    stdin = BytesIO(b'{"payload":"d"}\n')
+    paths = (str(one), str(two), "-")
+    lines = list(read_json_files(paths, lambda: stdin, TEMPLATE))
+    assert [line.item and line.item.payload for line in lines] == [b"a", b"b", None, b"c", b"d"]
+    assert [line.number for line in lines] == [1, 2, 3, 4, 5]
+    assert lines[2].place == f"{two}, line 1"
+
+
 @pytest.mark.parametrize(
     ("line", "payload"),
     [
@@ -77,14 +99,29 @@ def test_a_json_payload_is_text_or_json_or_base64(line: bytes, payload: bytes) -
     ("line", "words"),
     [
         (b"nonsense", "JSON"),
-        (b"[]", "object"),
+        (b"[]", "a line must be a JSON object, not []"),
         (b"{}", "payload is missing"),
-        (b'{"payload":"a","extra":1}', "extra"),
+        (b'{"payload":"a","extra":1}', "there is no field 'extra'"),
         (b'{"payload":"a","payload_base64":"AA=="}', "not both"),
         (b'{"payload_base64":"*"}', "base64"),
-        (b'{"payload":"a","priority":"urgent"}', "priority"),
-        (b'{"payload":"a","delay":"soon"}', "duration"),
-        (b'{"payload":"a","enqueue_at":"2026-01-31T08:00:00"}', "offset"),
+        (
+            b'{"payload":"a","priority":"urgent"}',
+            'priority is "urgent"; it must be one of lowest, low, normal, high, highest',
+        ),
+        (
+            b'{"payload":"a","delay":"soon"}',
+            'delay is "soon"; it must be a duration, for example 30s, 5m, 1h30m or 7d',
+        ),
+        (b'{"payload":"a","delay":5}', "delay is 5; it must be a text with a duration"),
+        (b'{"payload":"a","delay":"4000d"}', "delay is 4000d; at most 10 years"),
+        (b'{"payload":"a","lease_timeout":"99h"}', "lease_timeout is 99h; at most 24h"),
+        (
+            b'{"payload":"a","enqueue_at":"tomorrow"}',
+            'enqueue_at is "tomorrow"; it must be an instant, for example 2026-01-31T08:00:00Z',
+        ),
+        (b'{"payload":"a","enqueue_at":17}', "enqueue_at is 17; it must be an instant"),
+        (b'{"payload":"a","kind":["mail"]}', 'kind is ["mail"]; it must be a text'),
+        (b'{"payload":"a","attributes":{"n":1}}', 'attributes is {"n":1}; it must be an object of'),
         (b'{"payload":"a","delay":"1s","enqueue_at":"2026-01-31T08:00:00Z"}', "not both"),
         (b'{"payload":"\xff"}', "utf-8"),
     ],
@@ -96,30 +133,9 @@ def test_a_bad_json_line_is_named_and_the_others_go_on(line: bytes, words: str) 
     assert good == InputLine(2, Item(b"b", kind="note"))
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        (b'{"payload":1,"priority":5}',
-         "priority is 5: it must be lowest, low, normal, high or highest"),
-        (b'{"payload":1,"priority":"urgent"}',
-         'priority is "urgent": it must be lowest, low, normal, high or highest'),
-        (b'{"payload":1,"key":17}', "key is 17: it must be a text"),
-        (b'{"payload":1,"dedup_key":true}', "dedup_key is true: it must be a text"),
-        (b'{"payload":1,"reference":["r"]}', 'reference is ["r"]: it must be a text'),
-        (b'{"payload":1,"attributes":{"a":1}}',
-         'attributes is {"a":1}: it must be an object of texts, such as {"origin": "web"}'),
-        (b'{"payload":1,"delay":5}',
-         "delay is 5: it must be a duration as a text, such as 30s or 1h30m"),
-        (b'{"payload":1,"enqueue_at":"tomorrow"}',
-         'enqueue_at is "tomorrow": it must be an instant with its offset, such as '
-         "2026-01-31T08:00:00Z"),
-        (b'["hello"]', 'a line is an object, such as {"payload": "hello"}'),
-        (b'{"key":5, oh', "Expected `str | null`, got `int` - at `$.key`"),
-    ],
-)  # fmt: skip
-def test_a_value_of_the_wrong_type_is_named_with_what_it_must_be(line: bytes, problem: str) -> None:
-    [read] = read_json_lines(BytesIO(line), TEMPLATE)
-    assert read.problem == problem
+def test_a_line_with_a_wrong_value_that_is_malformed_behind_it_is_named() -> None:
+    [read] = read_json_lines(BytesIO(b'{"key":5, oh'), TEMPLATE)
+    assert "malformed" in read.problem
 
 
 def test_a_csv_row_is_a_json_object() -> None:

@@ -8,7 +8,7 @@ import pytest
 from querator.client import Client, LeasedItem, UndecodablePayload
 from querator.client.consuming import settling
 from querator.client.consuming.subscribing import Subscribing
-from querator.client.errors import LeaseLost, Unavailable
+from querator.client.errors import LeaseLost, LimitExceeded, Unavailable
 from querator.model import limits
 from querator.v1 import queue_service_pb2
 from tests.unit.client.fake_node import FakeNode, until
@@ -330,6 +330,33 @@ async def test_stop_ends_all_iterations():
             assert [task.result() for task in waiting] == [0, 0, 0]
 
 
+async def test_a_stop_ends_the_deliveries_before_it_releases_items():
+    async with FakeNode.running() as node, Client(node.address) as client:
+        await node.make_ready(_batch(0, 3))
+        async with client.consumer("q") as consumer:
+            item = await anext(consumer)
+            consumer.stop()
+            await item.complete()
+            await consumer.flush()
+            # Leased to this consumer if the node had credit left.
+            await node.make_ready(_batch(0, 2))
+            assert consumer.held == 0
+        assert node.ended_deliveries == 1
+        assert [batch for batch in node.ready] == [_batch(0, 2)]
+    assert len(node.settles) == 2
+
+
+async def test_a_node_that_does_not_know_the_end_of_deliveries_keeps_the_stream():
+    async with FakeNode.running() as node, Client(node.address) as client:
+        node.knows_end_deliveries = False
+        await node.make_ready(_batch(0, 1))
+        async with client.consumer("q") as consumer:
+            item = await anext(consumer)
+            consumer.stop()
+            await item.complete()
+        assert node.half_closed == 1
+
+
 async def test_closing_the_client_ends_its_consumers():
     async with FakeNode.running() as node:
         client = Client(node.address)
@@ -376,3 +403,21 @@ async def test_payloads_are_decoded_or_named():
     for item in (text, junk):
         with pytest.raises(UndecodablePayload, match=f"item {item.id} .* is not JSON"):
             item.json()
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "words"),
+    [
+        ({"max_items": -1}, "max_items", "max_items is -1; it must be from 1 to 1000"),
+        ({"max_items": 2**40}, "max_items", "it must be from 1 to 1000"),
+        ({"max_bytes": -1}, "max_bytes", "max_bytes is -1; it must be from 0 to "),
+        ({"wait": timedelta.max}, "wait", "wait is .*; it must be from 0:00:00 to 0:15:00"),
+        ({"wait": -IDLE}, "wait", "wait is -1 day, .*; it must be from"),
+        ({"lease_timeout": timedelta.max}, "lease_timeout", "lease_timeout is .*; at most 1 day"),
+    ],
+)
+async def test_limits_of_a_lease_call_are_named(options, field, words):
+    async with Client("127.0.0.1:1") as client:
+        with pytest.raises(LimitExceeded, match=words) as refused:
+            await client.lease("q", **options)
+        assert refused.value.field == field

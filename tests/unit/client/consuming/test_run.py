@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import signal
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -208,7 +209,7 @@ async def test_a_handler_may_ask_for_a_retry_or_a_rejection(
     node: FakeNode, client: Client, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO, "querator.client.handlers")
-    some_day = datetime(2040, 1, 1, tzinfo=UTC)
+    some_day = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
     asked = {
         b"0": Retry("busy", delay=timedelta(hours=1), count_attempt=False),
         b"1": Retry(at=some_day),
@@ -230,3 +231,187 @@ async def test_a_handler_may_ask_for_a_retry_or_a_rejection(
     assert "Item 0-1 of q, attempt 1, is retried in 3600.0 s: busy" in caplog.messages
     assert "Item 0-4 of q, attempt 1, is rejected: no address" in caplog.messages
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("waiting", [False, True], ids=["raised", "settled"])
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"retry_at": datetime(2040, 1, 1)}, "retry_at is .*; it must have a time zone"),  # noqa: DTZ001
+        ({"retry_at": datetime.max.replace(tzinfo=UTC)}, "retry_at is .* ahead; at most 3650 days"),
+        ({"delay": timedelta.max}, "delay is .*; at most 3650 days"),
+    ],
+    ids=["naive", "far", "long"],
+)
+async def test_a_bad_retry_is_the_failure_of_its_item(node, client, caplog, bad, words, waiting):
+    await node.make_ready([b"bad"], [b"good"])
+
+    async def handler(item: LeasedItem) -> None:
+        if item.payload == b"bad":
+            settled = item.retry(**bad)
+            if waiting:
+                await settled
+
+    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        await consumer.run(handler, concurrency=1)
+    assert _completed(node) == {2}
+    (retry,) = [frame.retry for frame in node.settles if frame.HasField("retry")]
+    assert re.match(f"ValueError: {words}", retry.error)
+
+
+async def test_a_retry_that_was_changed_afterwards_is_the_failure_of_its_item(node, client, caplog):
+    await node.make_ready([b"bad"], [b"good"])
+
+    async def handler(item: LeasedItem) -> None:
+        if item.payload == b"bad":
+            retry = Retry("later")
+            retry.at = datetime(2040, 1, 1)  # noqa: DTZ001 - that is the point
+            raise retry
+
+    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        await consumer.run(handler, concurrency=1)
+    assert _completed(node) == {2}
+    (retry,) = [frame.retry for frame in node.settles if frame.HasField("retry")]
+    assert retry.error.startswith("ValueError: retry_at is ")
+
+
+async def test_an_error_text_that_is_not_unicode_does_not_end_the_consumer(node, client, caplog):
+    # The runner of the tests does not carry such a text.
+    caplog.set_level(logging.CRITICAL, "querator.client.handlers")
+    await node.make_ready([b"bad"], [b"good"])
+
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    async def handler(item: LeasedItem) -> None:
+        raise OSError("no file \udcff") if item.payload == b"bad" else Silent
+
+    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        await consumer.run(handler, concurrency=1)
+    errors = [frame.retry.error for frame in node.settles]
+    assert errors == ["OSError: no file ?", "Silent"]
+
+
+async def test_an_exception_of_on_error_does_not_end_the_consumer(node, client, caplog):
+    await node.make_ready([b"a"], [b"b"])
+
+    async def handler(item: LeasedItem) -> None:
+        raise ValueError(item.payload)
+
+    def on_error(item: LeasedItem, error: Exception) -> None:
+        raise LookupError("no such channel")
+
+    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        await consumer.run(handler, on_error=on_error)
+    assert [frame.retry.error for frame in node.settles] == [
+        "ValueError: b'a'",
+        "ValueError: b'b'",
+    ]
+    assert "on_error failed for item 0-1 of q, attempt 1" in caplog.messages
+
+
+async def test_a_cancellation_inside_a_handler_fails_its_item_alone(node, client):
+    await node.make_ready([b"a"], [b"b"])
+
+    async def handler(item: LeasedItem) -> None:
+        if item.payload == b"a":
+            gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            gone.cancel()
+            await gone
+
+    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        await consumer.run(handler, concurrency=1)
+    assert _completed(node) == {2}
+    (retry,) = [frame.retry for frame in node.settles if frame.HasField("retry")]
+    assert (retry.error, retry.count_attempt) == ("CancelledError", True)
+
+
+async def test_delays_of_days_double_up_to_their_limit(node, client):
+    await node.make_ready([b"a"])
+    node.attempt = 1_000
+
+    async def handler(item: LeasedItem) -> None:
+        raise ValueError
+
+    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        days = timedelta(days=400)
+        await consumer.run(handler, retry_first=days, retry_most=2 * days)
+    (frame,) = node.settles
+    assert frame.retry.HasField("retry_at")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"retry_first": -IDLE}, "retry_first is -1 day, .*; it must not be negative"),
+        ({"retry_most": timedelta(0)}, "retry_most is 0:00:00, less than retry_first 0:00:01"),
+        ({"retry_most": timedelta.max}, "retry_most is .*; at most 3650 days"),
+        ({"retry_first": timedelta.max}, "retry_first is .*; at most 3650 days"),
+        ({"grace": -IDLE}, "grace is .*; it must not be negative"),
+        ({"handler_timeout": timedelta(0)}, "handler_timeout is 0:00:00; it must be above zero"),
+        ({"retry_on": [OSError], "reject_on": [OSError]}, "in retry_on and in reject_on"),
+    ],
+)
+async def test_wrong_times_of_run_are_refused(client, options, words):
+    async def handler(item: LeasedItem) -> None: ...
+
+    async with client.consumer("q") as consumer:
+        with pytest.raises(ValueError, match=words):
+            await consumer.run(handler, **options)
+
+
+SHORT = timedelta(milliseconds=10)
+
+
+async def test_a_handler_that_does_not_end_in_time_is_cancelled_and_its_item_retried(
+    node, client, caplog
+):
+    await node.make_ready([b"slow"], [b"quick"])
+    handler = Held()
+    cancelled = []
+
+    async def handle(item: LeasedItem) -> None:
+        if item.payload == b"slow":
+            try:
+                await handler(item)
+            except asyncio.CancelledError:
+                cancelled.append(item.payload)
+                raise
+
+    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        await consumer.run(handle, concurrency=1, handler_timeout=SHORT)
+    assert (cancelled, _completed(node)) == ([b"slow"], {2})
+    (retry,) = [frame.retry for frame in node.settles if frame.HasField("retry")]
+    assert (retry.error, retry.count_attempt) == ("handler did not end within 0.01 s", True)
+    assert any(
+        line.startswith("Item 0-1 of q, attempt 1, failed and is") for line in caplog.messages
+    )
+
+
+async def test_a_timeout_of_the_handlers_own_is_not_that_of_run(node, client):
+    await node.make_ready([b"a"])
+
+    async def handle(item: LeasedItem) -> None:
+        raise TimeoutError("the mail server")
+
+    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        await consumer.run(handle, handler_timeout=FOREVER, reject_on=[TimeoutError])
+    (frame,) = node.settles
+    assert (frame.retry.error, frame.retry.dead) == ("TimeoutError: the mail server", True)
+
+
+async def test_exceptions_retry_and_reject_by_their_type(node, client):
+    await node.make_ready([b"0", b"1", b"2"])
+    errors = {b"0": FileNotFoundError("x"), b"1": OSError("y"), b"2": KeyError("z")}
+
+    async def handle(item: LeasedItem) -> None:
+        raise errors[item.payload]
+
+    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        await consumer.run(handle, retry_on=[OSError], reject_on=[FileNotFoundError])
+    assert {frame.retry.error: frame.retry.dead for frame in node.settles} == {
+        "FileNotFoundError: x": True,
+        "OSError: y": False,
+        "KeyError: 'z'": True,
+    }

@@ -169,3 +169,38 @@ async def test_a_loop_that_ended_before_the_probe(monkeypatch: pytest.MonkeyPatc
     assert begun.wait(10)
     may_end.set()
     assert ended.wait(10)
+
+
+async def test_a_probe_that_raises_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch):
+    looks = []
+
+    def raises(address: str, tls: Tls | None) -> None:
+        looks.append(address)
+        raise ValueError("what the port says cannot be read")
+
+    monkeypatch.setattr(diagnosis, "probe", raises)
+    looked = Diagnosis("h:1", None)
+    for times in (1, 2):
+        looked.failed()
+        await looked.settle()
+        assert len(looks) == times
+        assert looked.fault is None
+        # Ends the pause between two probes.
+        looked.succeeded()
+
+
+async def test_a_thread_that_cannot_be_started_is_not_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def fails(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    looked = Diagnosis("127.0.0.1:1", None)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fails)
+        looked.failed()
+        await looked.settle()
+    looked.succeeded()
+    looked.failed()
+    await looked.settle()
+    assert looked.fault is not None

@@ -1,6 +1,7 @@
 """Connections that are closed for a fork; `integration/test_fork.py` really forks."""
 
 import asyncio
+import threading
 from datetime import timedelta
 
 import pytest
@@ -11,6 +12,7 @@ from querator.client.transport import forking
 from querator.client.transport.nodes import Nodes
 from tests.unit.client.fake_node import FakeNode, until
 
+BOUND_S = 20
 IDLE = timedelta(milliseconds=200)
 
 
@@ -51,6 +53,31 @@ async def test_streams_continue_after_a_fork(caplog):
             assert (await anext(consumer)).payload == b"c"
     assert node.stored == [b"a", b"b"]
     assert caplog.records == []
+
+
+async def test_a_client_whose_loop_is_busy_during_a_fork_continues(monkeypatch):
+    # Without a real fork: the hooks are called as the interpreter calls them in the parent.
+    monkeypatch.setattr(forking, "SLEEP_SECONDS", 0.01)
+    async with FakeNode.running() as node:
+        await asyncio.to_thread(_fork_while_busy, node.address)
+    assert node.stored == [b"a", b"b"]
+
+
+def _fork_while_busy(address: str) -> None:
+    began, over = threading.Event(), threading.Event()
+
+    def be_busy() -> None:
+        began.set()
+        assert over.wait(BOUND_S)
+
+    with SyncClient(address, request_timeout=timedelta(seconds=5)) as client:
+        client.produce("q", b"a")
+        client._runner.call(be_busy)
+        assert began.wait(BOUND_S)
+        forking._before_fork()
+        forking._after_fork_in_parent()
+        over.set()
+        client.produce("q", b"b")
 
 
 def test_another_process_is_refused():

@@ -22,6 +22,7 @@ from querator.client.errors import (
 )
 from querator.client.producing import produce_stream
 from querator.client.transport.channel import Connection
+from querator.client.transport.known_node import KnownNode
 from querator.client.transport.nodes import Nodes
 from querator.client.values import split_addresses
 from querator.v1 import errors_pb2, queue_service_pb2
@@ -507,3 +508,28 @@ async def test_a_lost_connection_is_logged_once_with_its_cause_and_when_it_is_th
     assert (lost.name, lost.levelname) == ("querator.client.connection", "WARNING")
     assert lost.getMessage().startswith(f"Lost the connection to {node.address}: ")
     assert re.fullmatch(f"Connected to {node.address} again after \\d+\\.\\d s", again.getMessage())
+
+
+async def test_a_node_that_refuses_is_no_lost_connection(caplog):
+    async with FakeNode.running() as node, Client(node.address) as client:
+        node.stream_refusal = refusal("UNAVAILABLE")
+        async with client.consumer("q") as consumer:
+            await until(lambda: len(node.subscriptions) >= 4)
+            node.stream_refusal = None
+            await node.make_ready([b"a"])
+            await (await anext(consumer)).complete()
+    lines = [(record.name, record.getMessage()) for record in caplog.records]
+    assert [line for line in lines if line[0].startswith("querator")] == [
+        (
+            "querator.client.connection",
+            f"{node.address} cannot serve requests at present: told to say UNAVAILABLE",
+        )
+    ]
+
+
+def test_a_node_that_refuses_for_long_is_logged_once_a_minute(caplog):
+    node = KnownNode("h:1", None, name="", given=True)
+    for second in range(121):
+        node.works(float(second))
+        node.lost(make_error(ErrorCode.UNAVAILABLE, "no leader", request_id="r-1"), float(second))
+    assert len(caplog.records) == 3

@@ -197,3 +197,8 @@ def test_what_may_pass_by_itself():
         ConnectionFault.SILENT,
         ConnectionFault.CLOSED,
     }
+
+
+def test_a_status_that_is_not_a_text():
+    with odd_port(saying(b"HTTP/1.1 5\xff\xfe\r\n\r\n")) as address:
+        assert found(address, None)[0] is ConnectionFault.CLOSED

@@ -79,6 +79,16 @@ async def test_credit_deliveries_and_settling() -> None:
         assert subscription.credit == [(10, 0)]
 
 
+async def test_the_end_of_deliveries_is_not_answered_and_settles_are() -> None:
+    async with running_server() as there:
+        call, subscription = await subscribed(there)
+        await call.write(CREDIT)
+        await call.write(Frame(request_number=1, end_deliveries=queue_service_pb2.EndDeliveries()))
+        await call.write(complete(2))
+        assert (await read(call)).request_number == 2
+        assert not subscription.delivers
+
+
 async def test_refused_frames_are_answered_and_the_stream_goes_on() -> None:
     async with running_server() as there:
         call, _ = await subscribed(there)

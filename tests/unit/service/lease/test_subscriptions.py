@@ -166,6 +166,48 @@ async def test_settling_on_the_stream():
         await stream.close(polite=False)
 
 
+async def test_a_stream_without_deliveries_leases_nothing_and_still_settles():
+    async with service_node() as node:
+        await node.create()
+        await node.produce(b"a", b"b", b"c", b"d")
+        stream = await node.subscribe(max_items=2)
+        stream.grant(10, 0)
+        first = await stream.next()
+        late = await stream.next()
+        stream.end_deliveries()
+        assert stream.as_of_now(late) is None
+        waiting = asyncio.get_running_loop().create_task(stream.next())
+        stream.grant(10, 0)
+        await node.produce(b"e")
+        total = await node.total()
+        assert (total.leased, total.released) == (2, 2)
+        release = RetryCall("", "", tuple(map(whole, first.batches)), count_attempt=False)
+        assert all(not outcome.error for outcome in (await stream.retry(release)).outcomes)
+        await node.produce(b"f")
+        total = await node.total()
+        assert (total.ready, total.leased, total.released) == (6, 0, 4)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await stream.close(polite=True)
+        assert (await node.total()).released == 4
+
+
+async def test_items_of_a_lease_in_progress_go_back_when_deliveries_end():
+    environment = MemoryEnvironment()
+    async with service_node(environment) as node:
+        await node.create()
+        await node.produce(b"x")
+        gate = CommitGate(environment)
+        gate.close()
+        stream = await node.subscribe()
+        stream.grant(5, 0)
+        await gate.reached()
+        stream.end_deliveries()
+        gate.open()
+        assert payloads(*(await node.lease(wait_ms=60_000)).batches) == [b"x"]
+        await stream.close(polite=True)
+
+
 async def test_a_polite_close_releases_what_is_unfinished():
     async with service_node() as node:
         await node.create()

@@ -1,12 +1,14 @@
-"""What becomes of an item when its handler raises."""
+"""What becomes of an item when its handler raises: one policy for `Consumer.run` and workers."""
 
+import asyncio
 import random
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple
 
-from querator.client import Reject, Retry, UndecodablePayload
+from querator.client.checks import check_delay
+from querator.client.consuming.leases import LeasedItem
+from querator.client.outcomes import HandlerTimeout, Reject, Retry, UndecodablePayload
 
 RETRY_FIRST: Final = timedelta(seconds=1)
 RETRY_MOST: Final = timedelta(minutes=5)
@@ -14,20 +16,22 @@ RETRY_MOST: Final = timedelta(minutes=5)
 OnUndecodable = Literal["retry", "reject"]
 
 
-class ItemOutcome(StrEnum):
-    """What became of an item. `died`: the attempts that its queue allows are used up. `settled`:
-    the handler settled it itself. `released`: given back, because the worker stopped. `lost`: its
-    lease had ended. `unknown`: the settle got no answer.
+class RetryDelays(NamedTuple):
+    """Delays of retries: `first`, doubled with each attempt up to `most`, minus a random part of up
+    to half.
     """
 
-    COMPLETED = "completed"
-    RETRIED = "retried"
-    REJECTED = "rejected"
-    DIED = "died"
-    SETTLED = "settled"
-    RELEASED = "released"
-    LOST = "lost"
-    UNKNOWN = "unknown"
+    first: timedelta
+    most: timedelta
+
+    def of(self, attempt: int) -> timedelta:
+        """The delay after this attempt."""
+        doublings = 2 ** min(max(attempt - 1, 0), 62)
+        if not self.first:
+            return self.first
+        # A product of days may be longer than a timedelta.
+        full = self.most if self.most / self.first <= doublings else self.first * doublings
+        return full * (1 - random.random() / 2)
 
 
 class Disposition(NamedTuple):
@@ -42,6 +46,22 @@ class Disposition(NamedTuple):
     count_attempt: bool = True
     deliberate: bool = False
 
+    def settle(self, item: LeasedItem) -> "asyncio.Future[None]":
+        """Raises ValueError for a time that a queue does not keep."""
+        if self.rejects:
+            return item.reject(self.reason)
+        return item.retry(
+            delay=self.delay,
+            retry_at=self.at,
+            error=self.reason,
+            count_attempt=self.count_attempt,
+        )
+
+    @property
+    def when(self) -> str:
+        """The time of the retry, for a log."""
+        return f"at {self.at}" if self.delay is None else f"in {self.delay.total_seconds():.1f} s"
+
 
 class FailurePolicy:
     """Decides by the type of the exception. Of the classes that match, the nearest one counts, as
@@ -49,7 +69,8 @@ class FailurePolicy:
 
     `reject_on`: these exceptions reject the item. `retry_on`: only these exceptions retry it, and
     all others reject it; empty: all exceptions that `reject_on` does not name retry it.
-    `on_undecodable` "reject": UndecodablePayload rejects the item. The delay of a retry begins with
+    `on_undecodable` "reject": UndecodablePayload rejects the item. A HandlerTimeout retries it
+    unless it is named itself. The delay of a retry begins with
     `retry_first`, and doubles with each attempt up to `retry_most`, minus a random part of up to
     half.
     """
@@ -72,15 +93,16 @@ class FailurePolicy:
             raise ValueError(f"{kind.__name__} is in retry_on and in reject_on: give one of them")
         if on_undecodable not in ("retry", "reject"):
             raise ValueError(f"on_undecodable is {on_undecodable!r}: give 'retry' or 'reject'")
-        if retry_first < timedelta(0):
-            raise ValueError(f"retry_first is {retry_first}; it must not be negative")
+        check_delay("retry_first", retry_first)
+        check_delay("retry_most", retry_most)
         if retry_most < retry_first:
             raise ValueError(f"retry_most is {retry_most}, less than retry_first {retry_first}")
         self._rejects: dict[type, bool] = dict.fromkeys(retried, False)
         self._rejects.update(dict.fromkeys(rejected, True))
         self._rejects.setdefault(UndecodablePayload, on_undecodable == "reject")
+        self._rejects.setdefault(HandlerTimeout, False)
         self._rejects_others = bool(retried)
-        self._first, self._most = retry_first, retry_most
+        self._delays = RetryDelays(retry_first, retry_most)
 
     @property
     def may_reject(self) -> bool:
@@ -94,7 +116,7 @@ class FailurePolicy:
         if isinstance(error, Retry):
             delay = error.delay
             if delay is None and error.at is None:
-                delay = self.delay(attempt)
+                delay = self._delays.of(attempt)
             return Disposition(
                 rejects=False,
                 reason=error.reason,
@@ -103,10 +125,25 @@ class FailurePolicy:
                 count_attempt=error.count_attempt,
                 deliberate=True,
             )
-        reason = f"{type(error).__name__}: {error}"
+        reason = reason_of(error)
         if self._is_rejected(type(error)):
             return Disposition(True, reason)
-        return Disposition(False, reason, self.delay(attempt))
+        return Disposition(False, reason, self._delays.of(attempt))
+
+    def settle(
+        self, item: LeasedItem, error: BaseException
+    ) -> "tuple[Disposition, BaseException, asyncio.Future[None]]":
+        """Settles an item whose handler has raised. Returns what was chosen, the exception that
+        counts, and the future of the settle.
+        """
+        chosen = self.decide(error, item.attempt)
+        try:
+            return chosen, error, chosen.settle(item)
+        except (TypeError, ValueError) as wrong:
+            # The time of a `Retry` that was changed after it was made: that is the item's failure.
+            wrong.__cause__ = error
+            chosen = self.decide(wrong, item.attempt)
+            return chosen, wrong, chosen.settle(item)
 
     def _is_rejected(self, kind: type[BaseException]) -> bool:
         for base in kind.__mro__:
@@ -114,10 +151,17 @@ class FailurePolicy:
                 return self._rejects[base]
         return self._rejects_others
 
-    def delay(self, attempt: int) -> timedelta:
-        """The delay after this attempt."""
-        doubled: timedelta = self._first * 2 ** min(max(attempt - 1, 0), 30)
-        return min(self._most, doubled) * (1 - random.random() / 2)
+
+def reason_of(error: BaseException) -> str:
+    """The text that stays with an item whose handler has raised."""
+    name = type(error).__name__
+    try:
+        words = str(error)
+    except Exception:  # noqa: BLE001  the class is the program's
+        words = ""
+    if isinstance(error, HandlerTimeout):
+        return words
+    return f"{name}: {words}" if words else name
 
 
 def _classes(field: str, kinds: Iterable[Any]) -> set[type[Exception]]:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from querator import Reject, Retry, UndecodablePayload
-from querator.worker.policy import FailurePolicy
+from querator import HandlerTimeout, Reject, Retry, UndecodablePayload
+from querator.client.consuming.policy import FailurePolicy, RetryDelays
 
 SECOND = timedelta(seconds=1)
 
@@ -54,10 +54,25 @@ def test_undecodable_payloads_are_rejected_when_asked():
 
 
 def test_delays_double_up_to_a_limit():
-    policy = FailurePolicy(retry_first=SECOND, retry_most=10 * SECOND)
+    growing = RetryDelays(SECOND, 10 * SECOND)
     for attempt, whole in ((1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (1_000, 10)):
-        delays = [policy.delay(attempt).total_seconds() for _ in range(50)]
+        delays = [growing.of(attempt).total_seconds() for _ in range(50)]
         assert whole / 2 <= min(delays) <= max(delays) <= whole
+
+
+def test_delays_of_days_do_not_overflow():
+    days = timedelta(days=400)
+    for attempt in (1, 2, 30, 10**9):
+        assert days / 2 <= RetryDelays(days, 2 * days).of(attempt) <= 2 * days
+    assert RetryDelays(timedelta(0), days).of(10**9) == timedelta(0)
+
+
+def test_a_timeout_of_a_handler_retries_unless_it_is_named():
+    late = HandlerTimeout("handler did not end within 30 s")
+    for policy in (FailurePolicy(retry_on=[KeyError]), FailurePolicy(reject_on=[OSError])):
+        chosen = policy.decide(late, 1)
+        assert (chosen.rejects, chosen.reason) == (False, "handler did not end within 30 s")
+    assert rejects(FailurePolicy(reject_on=[HandlerTimeout]), late)
 
 
 def test_a_handler_decides_by_what_it_raises():
