@@ -235,7 +235,7 @@ def _picture(
 
 
 def _column(name: str) -> Column:
-    return Column(name.replace("_", " "), keep=name in _KEPT)
+    return Column(name, keep=name in _KEPT)
 
 
 def _counts(stats: PartitionStats, names: tuple[str, ...]) -> list[int]:
