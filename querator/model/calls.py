@@ -249,6 +249,7 @@ class PartitionCounts(msgspec.Struct, frozen=True):
     """How far state time is behind the clock of the leader's node, if that clock was set forward.
     """
     given_up: int = 0
+    cancelled: int = 0
 
 
 class QueueCounts(msgspec.Struct, frozen=True):

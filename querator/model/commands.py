@@ -341,6 +341,20 @@ class ForgetGroups(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1
     ranges: tuple[tuple[int, int], ...]
 
 
+class Reschedule(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=23):
+    """Changes items of `ranges`, at most RESCHEDULE_ITEMS_MAX, that are scheduled for an instant
+    from `due_from_ms` up to before `due_until_ms` (0: no end). `cancel` drops and counts them.
+    Otherwise they are due at `due_ms`; less than SCHEDULE_NOW_MS ahead, or past, means that they
+    are ready at once.
+    """
+
+    ranges: Ranges
+    due_ms: int = 0
+    cancel: bool = False
+    due_from_ms: int = 0
+    due_until_ms: int = 0
+
+
 Command = (
     Produce
     | Lease
@@ -361,6 +375,7 @@ Command = (
     | RepairTime
     | GiveUp
     | ForgetGroups
+    | Reschedule
     | ReaderCommand
     | TxnCommand
 )
@@ -465,6 +480,16 @@ class RedriveResult(msgspec.Struct, frozen=True, gc=False):
     next_seq: int
 
 
+class RescheduleResult(msgspec.Struct, frozen=True, gc=False):
+    """The result of Reschedule: the number of items that it has changed, and the named items that
+    are not scheduled, or not for that time. Items that were due at the new instant already are
+    neither.
+    """
+
+    changed: int
+    missing: Ranges = ()
+
+
 class Moved(msgspec.Struct, frozen=True, gc=False):
     """The result of Move: `changed` items were accepted, and all up to move `upto_move` are there.
     There was no space for the others.
@@ -487,6 +512,7 @@ Result = (
     | SettleResult
     | ExtendResult
     | RedriveResult
+    | RescheduleResult
     | ReaderResult
     | StageResult
     | TxnResult

@@ -33,7 +33,9 @@ elsewhere.
     redate                RepairTime: state time goes back, and rows are redated
     redrive               Redrive: dead letters back to their queue
     request_places        which items of a keyed request are stored where
+    reschedule            Reschedule: scheduled items are moved, run or cancelled
     rows                  layouts of the rows, and the state row
+    schedule_queries      reads of scheduled items by due time, and their counts
     segments              segments, their indexes, and state changes of items
     settle                Complete and Retry
     staging               Stage, Prepare, Publish, Discard, DropStages

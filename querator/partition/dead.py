@@ -70,9 +70,7 @@ def become_ready(
                 attempt=attempt, releases=releases, position=tail_position(context),
             )  # fmt: skip
         else:
-            restore(
-                context, first_seq, alive, attempt=attempt, releases=releases, position=position
-            )
+            restore(context, first_seq, [(alive, attempt, releases)], position=position)
     if expired:
         kill(
             context,

@@ -11,21 +11,19 @@ from querator.model.commands import Done
 from querator.model.limits import APPLY_SEGMENTS_MAX, LEASE_OUTCOME_WINDOW_MS, MINUTE_MS
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext, earlier
-from querator.partition.dead import become_ready, become_ready_or_worn, kill
+from querator.partition.dead import become_ready_or_worn, kill
 from querator.partition.dedup import forget_keys
 from querator.partition.ended_leases import end_lease, forget_ended
-from querator.partition.held_keys import is_waiting
 from querator.partition.producers import forget_producers
 from querator.partition.redate import redate
+from querator.partition.reschedule import come_due
 from querator.partition.rows import DeadCause, RowState, decode_block, decode_lease
 from querator.partition.segments import (
-    LANE,
     block_of,
     check,
     detach,
     load_segment,
     segments_of,
-    tail_position,
 )
 from querator.partition.staging import forget_stages
 from querator.partition.states import Event
@@ -70,35 +68,25 @@ def expire(context: ApplyContext, *, lapses: bool) -> Done:
 def activate(context: ApplyContext) -> Done:
     """Makes scheduled items ready in the order of (due, sequence). `changed` counts segments."""
     txn, group = context.txn, context.group
-    due: list[tuple[int, int, int]] = []
+    due: dict[tuple[int, int], list[int]] = {}
+    segments = 0
     for key, _ in SCHEDULED.rows(txn, group):
         due_ms, first_seq, slot = SCHEDULED.parts(key)
         assert isinstance(due_ms, int)
         assert isinstance(first_seq, int)
         assert isinstance(slot, int)
         # Items due together in one block share a position, so they must not be cut apart.
-        together = due and due[-1][:2] == (due_ms, first_seq)
-        if due_ms > context.now_ms or (len(due) >= APPLY_SEGMENTS_MAX and not together):
+        together = (due_ms, first_seq) in due
+        if due_ms > context.now_ms or (segments >= APPLY_SEGMENTS_MAX and not together):
             break
-        due.append((due_ms, first_seq, slot))
-    before: tuple[int, int] | None = None
-    position = 0
-    for due_ms, first_seq, slot in due:
-        if before != (due_ms, first_seq):
-            before = (due_ms, first_seq)
-            position = tail_position(context)
-        segment = load_segment(txn, group, first_seq, slot)
-        assert (segment.state, segment.locator) == (RowState.SCHEDULED, due_ms)
-        detach(context, first_seq, segment, segment.mask)
-        lane = segment.position if is_waiting(context.share, segment.position) else LANE
-        become_ready(
-            context, first_seq, block_of(context, first_seq), segment.mask,
-            Event.DUE if lane == LANE else Event.HOLD,
-            came_from=RowState.SCHEDULED, attempt=segment.attempt, releases=segment.releases,
-            position=position, lane=lane,
-        )  # fmt: skip
+        due.setdefault((due_ms, first_seq), []).append(slot)
+        segments += 1
+    for (due_ms, first_seq), slots in due.items():
+        loaded = [load_segment(txn, group, first_seq, slot) for slot in slots]
+        assert all(segment.locator == due_ms for segment in loaded)
+        come_due(context, first_seq, [(segment, segment.mask) for segment in loaded])
     context.state.schedule_head_ms = _head(context, SCHEDULED)
-    return Done(len(due))
+    return Done(segments)
 
 
 def _lapse(context: ApplyContext, segments_max: int) -> int:

@@ -397,7 +397,12 @@ def _counters(state: PartitionState, blocks: dict[int, Block], segments: Segment
         if count != found
     ]
     if state.produced + state.moved_in != (
-        state.items + state.completed + state.acknowledged + state.dropped + state.moved_out
+        state.items
+        + state.completed
+        + state.acknowledged
+        + state.dropped
+        + state.moved_out
+        + state.cancelled
     ):
         wrong.append("items came in that neither left nor are there")
     if state.delivered != (

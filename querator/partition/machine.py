@@ -36,6 +36,7 @@ from querator.model.commands import (
     Redrive,
     Refusal,
     RepairTime,
+    Reschedule,
     Result,
     Retry,
     Route,
@@ -71,6 +72,7 @@ from querator.partition.produce import produce
 from querator.partition.readers import advance_reader, open_reader, release_reader
 from querator.partition.redate import repair_time
 from querator.partition.redrive import redrive
+from querator.partition.reschedule import reschedule
 from querator.partition.rows import (
     PartitionState,
     SettingsRow,
@@ -252,6 +254,8 @@ def _one(context: ApplyContext, command: Command) -> Result:
             return redrive(context, command)
         case GiveUp():
             return give_up(context, command)
+        case Reschedule():
+            return reschedule(context, command)
         case _:
             return _of_reader(context, command)
 

@@ -4,10 +4,11 @@
     ------   ------------------------------------------------------   ---------------
     ADDS     Produce, Stage, Move: they add items                     first
     LEASES   commands that hand out items, or put them back           next
-             without end: Lease, Retry, Redrive, opening readers,
-             reserving for them, Begin and Prepare
-    FREES    all others: Complete, Reject, Extend, Expire, the end    last
-             of moves, batches and transactions, and settings
+             without end: Lease, Retry, Redrive, Reschedule, opening
+             readers, reserving for them, Begin and Prepare
+    FREES    all others: Complete, Reject, Cancel, Extend, Expire,    last
+             the end of moves, batches and transactions, and
+             settings
 
 The bounds count the bytes of the rows that are put, as `storage.added_bytes` counts them. They do
 not include what follows from the size of the command itself (its items, their keys and times, the
@@ -35,12 +36,13 @@ from querator.model.commands import (
     MoveReturn,
     Produce,
     Redrive,
+    Reschedule,
     Retry,
     Route,
     Unhold,
 )
 from querator.model.entries import Need, Tier
-from querator.model.limits import APPLY_SEGMENTS_MAX, ERRORS_KEPT_MAX, KIB
+from querator.model.limits import APPLY_SEGMENTS_MAX, ERRORS_KEPT_MAX, KIB, RESCHEDULE_ITEMS_MAX
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.model.transactions import Begin, Discard, DropStages, Prepare, Publish, Stage
 from querator.partition.rows import decode_lease
@@ -61,6 +63,8 @@ _ITEM_BYTES: Final = 80
 _SPECIAL_BYTES: Final = 5 * ROW_BYTES
 """Bytes of an item with times or a key of its own: segment, indexes, key."""
 _BLOCK_BYTES: Final = 8 * KIB
+_EXPIRIES_BYTES: Final = 16 * KIB
+"""Bytes of the row of a block whose items all have times of their own."""
 _STAGE_BYTES: Final = 6 * ROW_BYTES
 _ERROR_BYTES: Final = (ERRORS_KEPT_MAX + 2) * 4 * KIB
 """Bytes of the errors of one item, each of the maximum length, and of its dead letter."""
@@ -94,6 +98,9 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
             return Need(Tier.FREES, _of_settle(txn, group, command.leases))
         case Extend():
             return Need(Tier.FREES, _of_extend(txn, group, command))
+        case Reschedule():
+            tier = Tier.FREES if command.cancel else Tier.LEASES
+            return Need(tier, _of_reschedule(command))
         case AdvanceReader():
             tier = Tier.LEASES if command.max_items else Tier.FREES
             return Need(tier, 2 * _SEGMENTS_BYTES)
@@ -136,6 +143,12 @@ def _of_extend(txn: ReadTransaction, group: int, command: Extend) -> int:
         return APPLY_SEGMENTS_MAX * _LEASE_BYTES
     rows = (LEASES.get(txn, group, lease) for lease in set(command.leases) if lease > 0)
     return sum(_LEASE_BYTES + 2 * len(raw) for raw in rows if raw is not None)
+
+
+def _of_reschedule(command: Reschedule) -> int:
+    """Each item may be a segment of its own, in a block of its own whose expiries change."""
+    items = min(RESCHEDULE_ITEMS_MAX, sum(count for _, count in command.ranges))
+    return _SMALL_BYTES + items * (_SEGMENT_BYTES + _EXPIRIES_BYTES)
 
 
 def _of_step(command: Command) -> int:

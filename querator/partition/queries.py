@@ -149,6 +149,7 @@ def stats(txn: ReadTransaction, group: int) -> PartitionCounts:
         head_seq=state.next_seq - 1,
         state_ms=state.now_ms,
         given_up=state.given_up,
+        cancelled=state.cancelled,
     )
 
 
@@ -222,7 +223,7 @@ def peek(
                 if first_seq + ordinal > after_seq
             ]
     found.sort(key=lambda item: item[0])
-    page = _collect(txn, group, found, limit=limit, bytes_max=bytes_max)
+    page = collect(txn, group, found, limit=limit, bytes_max=bytes_max)
     if len(page) < len(found):
         return ItemPage(page, page[-1].seq if page else after_seq)
     return ItemPage(page, resume)
@@ -256,7 +257,7 @@ def dead_letters(
         place = find_item(txn, group, at)
         if place is not None and place[1].state != RowState.MOVING:
             found.append((at, *place))
-    page = _collect(txn, group, found, limit=limit, bytes_max=bytes_max)
+    page = collect(txn, group, found, limit=limit, bytes_max=bytes_max)
     if len(page) < len(found):
         return ItemPage(page, page[-1].seq)
     return ItemPage(page, at if more else 0)
@@ -304,7 +305,7 @@ def block_at(txn: ReadTransaction, group: int, seq: int) -> int:
     return 0
 
 
-def _collect(
+def collect(
     txn: ReadTransaction,
     group: int,
     found: list[tuple[int, int, Segment]],
@@ -312,6 +313,9 @@ def _collect(
     limit: int,
     bytes_max: int,
 ) -> tuple[BrowsedItem, ...]:
+    """Items given as (sequence, block, segment), in this order, up to both bounds but at least one.
+    Raises BlockDamaged.
+    """
     page: list[BrowsedItem] = []
     block: Block | None = None
     stored = b""

@@ -134,6 +134,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     back_to_ms: int = 0
     given_up: int = 0
     pinned_keys: int = 0
+    cancelled: int = 0
 
     @property
     def items(self) -> int:
@@ -215,7 +216,8 @@ class OwnTimes(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):
-    """Items produced together: where their bytes are, and the attributes that never change.
+    """Items produced together: where their bytes are, and their attributes. Only expiries change,
+    when operators reschedule items (`partition.reschedule`).
 
     `offsets` holds `count` + 1 little-endian u32: the start of each item in the attachment, then
     the end. `expire_at_ms` holds for items without `own` times. `expiry_head_ms` is the earliest

@@ -53,7 +53,9 @@ def load_block(txn: ReadTransaction, group: int, first_seq: int) -> Block:
 
 
 def block_of(context: ApplyContext, first_seq: int) -> Block:
-    """As `load_block`, but read once per entry: blocks do not change."""
+    """As `load_block`, but read once per entry. What writes a block puts it into `context.blocks`,
+    too.
+    """
     block = context.blocks.get(first_seq)
     if block is None:
         block = context.blocks[first_seq] = load_block(context.txn, context.group, first_seq)
@@ -190,10 +192,11 @@ def place_held(
 
 
 def restore(
-    context: ApplyContext, first_seq: int, mask: int, *, attempt: int, releases: int, position: int
+    context: ApplyContext, first_seq: int, pieces: list[tuple[int, int, int]], *, position: int
 ) -> None:
-    """Makes items ready at a position that other items of their block may have, in the order of
-    their sequences.
+    """Makes detached items ready at a position that other items of their block may have, in the
+    order of their sequences. `pieces` are (items, attempt, releases). The work grows with their
+    number, and not with its square.
     """
     txn, group = context.txn, context.group
     there = [
@@ -203,7 +206,7 @@ def restore(
     together = sorted(
         [
             *((segment.mask, segment.attempt, segment.releases) for segment in there),
-            (mask, attempt, releases),
+            *pieces,
         ],
         key=lambda piece: masks.low(piece[0]),
     )
@@ -211,9 +214,13 @@ def restore(
         before[0].bit_length() <= masks.low(after[0]) for before, after in pairwise(together)
     )
     if apart:
-        place_ready(context, first_seq, mask, attempt=attempt, releases=releases, position=position)
+        for mask, attempt, releases in pieces:
+            place_ready(
+                context, first_seq, mask, attempt=attempt, releases=releases, position=position
+            )
         return
-    SEGMENTS.delete(txn, group, first_seq, masks.low(mask))
+    for mask, _, _ in pieces:
+        SEGMENTS.delete(txn, group, first_seq, masks.low(mask))
     for segment in there:
         slot = masks.low(segment.mask)
         SEGMENTS.delete(txn, group, first_seq, slot)
@@ -326,9 +333,33 @@ def find_item(txn: ReadTransaction, group: int, seq: int) -> tuple[int, Segment]
         first_seq = int.from_bytes(key[-8:], "big")
         if seq - first_seq >= BLOCK_ITEMS_MAX:
             return None
-        bit = 1 << (seq - first_seq)
-        for segment in segments_of(txn, group, first_seq):
-            if segment.mask & bit:
-                return first_seq, segment
+        for segment, _ in segments_with(txn, group, first_seq, 1 << (seq - first_seq)):
+            return first_seq, segment
         return None
     return None
+
+
+def segments_with(
+    txn: ReadTransaction, group: int, first_seq: int, wanted: int
+) -> list[tuple[Segment, int]]:
+    """The segments of a block that have any of the `wanted` items, each with those items, by lowest
+    ordinal. Reads backwards from the highest wanted item, and stops when all are found: an item is
+    mostly in a segment that begins close to it.
+    """
+    row = LIVING.get(txn, group, first_seq)
+    left = wanted if row is None else wanted & masks.from_bytes(row)
+    found: list[tuple[Segment, int]] = []
+    if not left:
+        return found
+    start, _ = SEGMENTS.bounds(group, first_seq)
+    stop = SEGMENTS.key(group, first_seq, min(left.bit_length(), BLOCK_ITEMS_MAX) - 1) + b"\0"
+    for _, value in txn.scan(start, stop, reverse=True):
+        segment = decode_segment(value)
+        part = segment.mask & left
+        if part:
+            found.append((segment, part))
+            left &= ~part
+            if not left:
+                break
+    found.reverse()
+    return found

@@ -33,6 +33,8 @@ class Event(IntEnum):
     HOLD = 20
     FOLLOW = 21
     GIVE_UP = 22
+    RESCHEDULE = 23
+    CANCEL = 24
 
 
 ABSENT = None
@@ -64,6 +66,8 @@ TRANSITIONS: dict[tuple[RowState | None, Event], RowState | None] = {
     (RowState.SCHEDULED, Event.DIE): RowState.MOVING,
     (RowState.SCHEDULED, Event.DROP): ABSENT,
     (RowState.SCHEDULED, Event.GIVE_UP): ABSENT,
+    (RowState.SCHEDULED, Event.RESCHEDULE): RowState.SCHEDULED,
+    (RowState.SCHEDULED, Event.CANCEL): ABSENT,
     (RowState.MOVING, Event.MOVED): ABSENT,
     (RowState.MOVING, Event.RETURN): RowState.READY,
     (RowState.MOVING, Event.REROUTE): RowState.MOVING,
@@ -87,7 +91,7 @@ _MEANINGS = {
     Event.RETRY_LATER: "retried at `retry_at`",
     Event.RELEASE: "released: to its place, attempt given back",
     Event.LAPSE: "its lease lapsed, attempts left: to the tail",
-    Event.DUE: "its time has come",
+    Event.DUE: "its time has come, or an operator says that it is ready at once",
     Event.DIE: "died: expired, attempts used up, or rejected; there is a dead queue",
     Event.DROP: "died the same way; there is no dead queue",
     Event.REDRIVE: "a dead letter redriven to its queue",
@@ -97,6 +101,8 @@ _MEANINGS = {
     Event.FOLLOW: "those items have been leased and settled",
     Event.REROUTE: "the partition of the other queue is closing: to another one of that queue",
     Event.GIVE_UP: "given up by an operator: its payload is damaged, and no replica has it whole",
+    Event.RESCHEDULE: "moved to another time by an operator",
+    Event.CANCEL: "cancelled by an operator",
     Event.RESERVE: "put into a named batch of a reader",
     Event.ACKNOWLEDGE: "its batch was acknowledged",
     Event.UNRESERVE: "its batch was released: to its place, the attempt is counted",

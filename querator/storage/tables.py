@@ -28,7 +28,7 @@ STATE = Table("state", b"s", "")
 SETTINGS = Table("settings", b"c", "")
 """→ version, settings."""
 BLOCKS = Table("blocks", b"B", "Q")
-"""first_seq → attachment, offsets of items, times. Immutable."""
+"""first_seq → attachment, offsets of items, times. Only expiries of items change."""
 LIVING = Table("living", b"g", "Q")
 """first_seq → mask of the items that still exist; no row while all items of the block exist."""
 SEGMENTS = Table("segments", b"T", "QB")

@@ -551,6 +551,7 @@ class PartitionStats(_message.Message):
     HEAD_SEQ_FIELD_NUMBER: _builtins.int
     DAMAGED_FIELD_NUMBER: _builtins.int
     GIVEN_UP_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     applied_index: _builtins.int
@@ -617,6 +618,8 @@ class PartitionStats(_message.Message):
     """Items that were given up because their payload was damaged and on no replica whole; they are among
     the dropped.
     """
+    cancelled: _builtins.int
+    """Scheduled items that were ever cancelled."""
     @_builtins.property
     def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
         """When the oldest ready item was produced; unset when none is ready."""
@@ -670,10 +673,11 @@ class PartitionStats(_message.Message):
         head_seq: _builtins.int = ...,
         damaged: _builtins.int = ...,
         given_up: _builtins.int = ...,
+        cancelled: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "cancelled", b"cancelled", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1190,3 +1194,331 @@ class GiveUpDamagedItemsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GiveUpDamagedItemsResponse: _TypeAlias = GiveUpDamagedItemsResponse  # noqa: Y015
+
+@_typing.final
+class ListScheduledItemsRequest(_message.Message):
+    """ListScheduledItemsRequest asks for a page of scheduled items."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    DUE_FROM_FIELD_NUMBER: _builtins.int
+    DUE_UNTIL_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Name."""
+    kind: _builtins.str
+    """Only items of this kind; empty: of any."""
+    page_size: _builtins.int
+    """At most this many, 1 to 1,000; 0 means 100. Pages may be shorter, also empty."""
+    page_token: _builtins.str
+    """Where to continue, from the last page; empty for the first. The other fields must be the same."""
+    stale: _builtins.bool
+    """Whether the answer may be behind: read from any replica, also while no majority can be reached. Otherwise
+    it shows everything that was acknowledged before the call.
+    """
+    @_builtins.property
+    def due_from(self) -> _timestamp_pb2.Timestamp:
+        """Only items that are due then or later; unset: from the first."""
+
+    @_builtins.property
+    def due_until(self) -> _timestamp_pb2.Timestamp:
+        """Only items that are due before; unset: no end."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        due_from: _timestamp_pb2.Timestamp | None = ...,
+        due_until: _timestamp_pb2.Timestamp | None = ...,
+        kind: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        stale: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["due_from", b"due_from", "due_until", b"due_until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_from", b"due_from", "due_until", b"due_until", "kind", b"kind", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "queue", b"queue", "stale", b"stale"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListScheduledItemsRequest: _TypeAlias = ListScheduledItemsRequest  # noqa: Y015
+
+@_typing.final
+class ListScheduledItemsResponse(_message.Message):
+    """ListScheduledItemsResponse is a page of items by due time, partition and sequence."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty when there is no more."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeekedItem]:
+        """The items."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___PeekedItem] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListScheduledItemsResponse: _TypeAlias = ListScheduledItemsResponse  # noqa: Y015
+
+@_typing.final
+class CountScheduledItemsRequest(_message.Message):
+    """CountScheduledItemsRequest names a range of due times, and the length of its parts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    DUE_FROM_FIELD_NUMBER: _builtins.int
+    DUE_UNTIL_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Name."""
+    kind: _builtins.str
+    """Only items of this kind; empty: of any."""
+    stale: _builtins.bool
+    """Whether the answer may be behind: read from any replica, also while no majority can be reached. Otherwise
+    it shows everything that was acknowledged before the call.
+    """
+    @_builtins.property
+    def due_from(self) -> _timestamp_pb2.Timestamp:
+        """Begin of the range and of the first bucket. Unset: the last multiple of `interval` since 1970 (UTC) that is
+        not after the first due time.
+        """
+
+    @_builtins.property
+    def due_until(self) -> _timestamp_pb2.Timestamp:
+        """End of the range, exclusive; at most 1,000 intervals after due_from. Unset: 1,000 intervals after due_from."""
+
+    @_builtins.property
+    def interval(self) -> _duration_pb2.Duration:
+        """Length of a bucket, 1 s to 10 years; unset means one minute."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        due_from: _timestamp_pb2.Timestamp | None = ...,
+        due_until: _timestamp_pb2.Timestamp | None = ...,
+        kind: _builtins.str = ...,
+        interval: _duration_pb2.Duration | None = ...,
+        stale: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["due_from", b"due_from", "due_until", b"due_until", "interval", b"interval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_from", b"due_from", "due_until", b"due_until", "interval", b"interval", "kind", b"kind", "namespace", b"namespace", "queue", b"queue", "stale", b"stale"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountScheduledItemsRequest: _TypeAlias = CountScheduledItemsRequest  # noqa: Y015
+
+@_typing.final
+class ScheduledBucket(_message.Message):
+    """ScheduledBucket counts the items that are due within one interval."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTS_AT_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    items: _builtins.int
+    """Number of items; at least 1."""
+    @_builtins.property
+    def starts_at(self) -> _timestamp_pb2.Timestamp:
+        """Begin of the interval: due_from plus a multiple of its length."""
+
+    def __init__(
+        self,
+        *,
+        starts_at: _timestamp_pb2.Timestamp | None = ...,
+        items: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["starts_at", b"starts_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "starts_at", b"starts_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScheduledBucket: _TypeAlias = ScheduledBucket  # noqa: Y015
+
+@_typing.final
+class CountScheduledItemsResponse(_message.Message):
+    """CountScheduledItemsResponse carries the counts, each partition at a moment of its own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUCKETS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """Number of items in the range: the sum of the buckets."""
+    before: _builtins.int
+    """Number of items that are due before the range."""
+    after: _builtins.int
+    """Number of items that are due after the range."""
+    @_builtins.property
+    def buckets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScheduledBucket]:
+        """The intervals with items, by time; at most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        buckets: _abc.Iterable[Global___ScheduledBucket] | None = ...,
+        total: _builtins.int = ...,
+        before: _builtins.int = ...,
+        after: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "buckets", b"buckets", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountScheduledItemsResponse: _TypeAlias = CountScheduledItemsResponse  # noqa: Y015
+
+@_typing.final
+class ScheduledFilter(_message.Message):
+    """ScheduledFilter chooses scheduled items. An empty filter chooses all of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DUE_FROM_FIELD_NUMBER: _builtins.int
+    DUE_UNTIL_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """Only items of this kind; empty: of any."""
+    @_builtins.property
+    def due_from(self) -> _timestamp_pb2.Timestamp:
+        """Only items that are due then or later; unset: from the first."""
+
+    @_builtins.property
+    def due_until(self) -> _timestamp_pb2.Timestamp:
+        """Only items that are due before; unset: no end."""
+
+    def __init__(
+        self,
+        *,
+        due_from: _timestamp_pb2.Timestamp | None = ...,
+        due_until: _timestamp_pb2.Timestamp | None = ...,
+        kind: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["due_from", b"due_from", "due_until", b"due_until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_from", b"due_from", "due_until", b"due_until", "kind", b"kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScheduledFilter: _TypeAlias = ScheduledFilter  # noqa: Y015
+
+@_typing.final
+class RescheduleItemsRequest(_message.Message):
+    """RescheduleItemsRequest names scheduled items, by id or by a filter, and what is to become of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    ITEM_IDS_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    DUE_AT_FIELD_NUMBER: _builtins.int
+    RUN_NOW_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue."""
+    run_now: _builtins.bool
+    """They are ready at once. Never false."""
+    cancel: _builtins.bool
+    """They are dropped and counted as `cancelled`. Never false."""
+    dry_run: _builtins.bool
+    """Only count the items that the filter chooses; not with ids."""
+    @_builtins.property
+    def item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids (`partition-seq`) of the items; at most 1,000. Either ids or a filter is required."""
+
+    @_builtins.property
+    def filter(self) -> Global___ScheduledFilter:
+        """Which items, where there are no ids."""
+
+    @_builtins.property
+    def due_at(self) -> _timestamp_pb2.Timestamp:
+        """They are due at this instant; at most 10 years ahead. Less than 100 ms ahead, or past: they are ready at
+        once.
+        """
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        item_ids: _abc.Iterable[_builtins.str] | None = ...,
+        filter: Global___ScheduledFilter | None = ...,
+        due_at: _timestamp_pb2.Timestamp | None = ...,
+        run_now: _builtins.bool = ...,
+        cancel: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "cancel", b"cancel", "due_at", b"due_at", "filter", b"filter", "run_now", b"run_now"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "cancel", b"cancel", "dry_run", b"dry_run", "due_at", b"due_at", "filter", b"filter", "item_ids", b"item_ids", "namespace", b"namespace", "queue", b"queue", "run_now", b"run_now"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["due_at", "run_now", "cancel"]  # noqa: Y015
+    _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_action) -> _WhichOneofReturnType_action | None: ...
+
+Global___RescheduleItemsRequest: _TypeAlias = RescheduleItemsRequest  # noqa: Y015
+
+@_typing.final
+class RescheduleItemsResponse(_message.Message):
+    """RescheduleItemsResponse is sent when it is done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_FIELD_NUMBER: _builtins.int
+    NOT_SCHEDULED_FIELD_NUMBER: _builtins.int
+    changed: _builtins.int
+    """Number of items that this call has changed, or would change. Items that were due at `due_at` already are not
+    counted.
+    """
+    @_builtins.property
+    def not_scheduled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the request that name no scheduled item: it is ready, leased, gone, or never was."""
+
+    def __init__(
+        self,
+        *,
+        changed: _builtins.int = ...,
+        not_scheduled: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "not_scheduled", b"not_scheduled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RescheduleItemsResponse: _TypeAlias = RescheduleItemsResponse  # noqa: Y015

@@ -90,6 +90,21 @@ class AdminServiceStub:
                 request_serializer=querator_dot_v1_dot_admin__service__pb2.GiveUpDamagedItemsRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_admin__service__pb2.GiveUpDamagedItemsResponse.FromString,
                 _registered_method=True)
+        self.ListScheduledItems = channel.unary_unary(
+                '/querator.v1.AdminService/ListScheduledItems',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.ListScheduledItemsRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.ListScheduledItemsResponse.FromString,
+                _registered_method=True)
+        self.CountScheduledItems = channel.unary_unary(
+                '/querator.v1.AdminService/CountScheduledItems',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.CountScheduledItemsRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.CountScheduledItemsResponse.FromString,
+                _registered_method=True)
+        self.RescheduleItems = channel.unary_unary(
+                '/querator.v1.AdminService/RescheduleItems',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.RescheduleItemsRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.RescheduleItemsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -178,6 +193,29 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListScheduledItems(self, request, context):
+        """Returns the scheduled items of a queue (those that wait for their enqueue_at or retry_at), ordered by due
+        time over all partitions, then by partition and sequence.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountScheduledItems(self, request, context):
+        """Counts the scheduled items of a queue by due time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RescheduleItems(self, request, context):
+        """Moves scheduled items to another due time, makes them ready at once, or cancels them. Changes no item that is
+        not scheduled. May be repeated: a due time is an instant, so that a repeat moves no item twice.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -235,6 +273,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GiveUpDamagedItems,
                     request_deserializer=querator_dot_v1_dot_admin__service__pb2.GiveUpDamagedItemsRequest.FromString,
                     response_serializer=querator_dot_v1_dot_admin__service__pb2.GiveUpDamagedItemsResponse.SerializeToString,
+            ),
+            'ListScheduledItems': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListScheduledItems,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.ListScheduledItemsRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.ListScheduledItemsResponse.SerializeToString,
+            ),
+            'CountScheduledItems': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountScheduledItems,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.CountScheduledItemsRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.CountScheduledItemsResponse.SerializeToString,
+            ),
+            'RescheduleItems': grpc.unary_unary_rpc_method_handler(
+                    servicer.RescheduleItems,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.RescheduleItemsRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.RescheduleItemsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -535,6 +588,87 @@ class AdminService:
             '/querator.v1.AdminService/GiveUpDamagedItems',
             querator_dot_v1_dot_admin__service__pb2.GiveUpDamagedItemsRequest.SerializeToString,
             querator_dot_v1_dot_admin__service__pb2.GiveUpDamagedItemsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListScheduledItems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/ListScheduledItems',
+            querator_dot_v1_dot_admin__service__pb2.ListScheduledItemsRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.ListScheduledItemsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountScheduledItems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/CountScheduledItems',
+            querator_dot_v1_dot_admin__service__pb2.CountScheduledItemsRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.CountScheduledItemsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RescheduleItems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/RescheduleItems',
+            querator_dot_v1_dot_admin__service__pb2.RescheduleItemsRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.RescheduleItemsResponse.FromString,
             options,
             channel_credentials,
             insecure,

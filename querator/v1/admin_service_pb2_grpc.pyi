@@ -63,6 +63,16 @@ class AdminServiceStub:
     and counted. All replicas of a damaged block are asked first; what one that does not answer may
     have whole is kept. May be repeated.
     """
+    ListScheduledItems: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListScheduledItemsRequest, _admin_service_pb2.ListScheduledItemsResponse]
+    """Returns the scheduled items of a queue (those that wait for their enqueue_at or retry_at), ordered by due
+    time over all partitions, then by partition and sequence.
+    """
+    CountScheduledItems: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.CountScheduledItemsRequest, _admin_service_pb2.CountScheduledItemsResponse]
+    """Counts the scheduled items of a queue by due time."""
+    RescheduleItems: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.RescheduleItemsRequest, _admin_service_pb2.RescheduleItemsResponse]
+    """Moves scheduled items to another due time, makes them ready at once, or cancels them. Changes no item that is
+    not scheduled. May be repeated: a due time is an instant, so that a repeat moves no item twice.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -98,6 +108,16 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Gives up the items of a queue whose payload is damaged and on no replica whole: they are dropped
     and counted. All replicas of a damaged block are asked first; what one that does not answer may
     have whole is kept. May be repeated.
+    """
+    ListScheduledItems: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListScheduledItemsRequest, _admin_service_pb2.ListScheduledItemsResponse]  # type: ignore[assignment]
+    """Returns the scheduled items of a queue (those that wait for their enqueue_at or retry_at), ordered by due
+    time over all partitions, then by partition and sequence.
+    """
+    CountScheduledItems: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CountScheduledItemsRequest, _admin_service_pb2.CountScheduledItemsResponse]  # type: ignore[assignment]
+    """Counts the scheduled items of a queue by due time."""
+    RescheduleItems: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RescheduleItemsRequest, _admin_service_pb2.RescheduleItemsResponse]  # type: ignore[assignment]
+    """Moves scheduled items to another due time, makes them ready at once, or cancels them. Changes no item that is
+    not scheduled. May be repeated: a due time is an instant, so that a repeat moves no item twice.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -197,6 +217,34 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Gives up the items of a queue whose payload is damaged and on no replica whole: they are dropped
         and counted. All replicas of a damaged block are asked first; what one that does not answer may
         have whole is kept. May be repeated.
+        """
+
+    @_abc_1.abstractmethod
+    def ListScheduledItems(
+        self,
+        request: _admin_service_pb2.ListScheduledItemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListScheduledItemsResponse, _abc.Awaitable[_admin_service_pb2.ListScheduledItemsResponse]]:
+        """Returns the scheduled items of a queue (those that wait for their enqueue_at or retry_at), ordered by due
+        time over all partitions, then by partition and sequence.
+        """
+
+    @_abc_1.abstractmethod
+    def CountScheduledItems(
+        self,
+        request: _admin_service_pb2.CountScheduledItemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.CountScheduledItemsResponse, _abc.Awaitable[_admin_service_pb2.CountScheduledItemsResponse]]:
+        """Counts the scheduled items of a queue by due time."""
+
+    @_abc_1.abstractmethod
+    def RescheduleItems(
+        self,
+        request: _admin_service_pb2.RescheduleItemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.RescheduleItemsResponse, _abc.Awaitable[_admin_service_pb2.RescheduleItemsResponse]]:
+        """Moves scheduled items to another due time, makes them ready at once, or cancels them. Changes no item that is
+        not scheduled. May be repeated: a due time is an instant, so that a repeat moves no item twice.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -19,6 +19,7 @@ class Item:
     due: int = 0
     lease: int = 0
     timeout: int = 0
+    expire: int = 0
     errors: tuple[str, ...] = ()
 
 
@@ -105,6 +106,38 @@ class ReferenceModel:
         self.add("given_up")
         del self.items[seq]
 
+    def reschedule(
+        self, seqs: list[int], delay: int, cancel: bool, since: int, until: int
+    ) -> tuple[int, set[int]]:
+        """The number of changed items, and the named ones that are not scheduled for a time in the
+        span. `delay` below 100: now. `until` 0: no end.
+        """
+        due = self.now + delay if delay >= 100 else 0
+        found = [
+            item
+            for item in self.items.values()
+            if item.seq in seqs
+            and item.state == "scheduled"
+            and since <= item.due
+            and (not until or item.due < until)
+            and not 0 < item.expire_at <= self.now
+        ]
+        missing = set(seqs) - {item.seq for item in found}
+        changed = [item for item in found if cancel or item.due != due]
+        for item in sorted(changed, key=lambda item: (item.due, item.seq)):
+            if cancel:
+                del self.items[item.seq]
+                self.add("cancelled")
+                continue
+            timeouts = [t for t in (item.expire, self.expire_timeout) if t]
+            base = due or self.now
+            item.expire_at = -(-(base + min(timeouts)) // 1000) * 1000 if timeouts else NEVER
+            if due:
+                item.due = due
+            else:
+                self.make_ready(item)
+        return len(changed), missing
+
     def produce(
         self, plans: list[tuple[int, int, int]], identity: tuple[int, int], ordered: bool
     ) -> object:
@@ -123,7 +156,7 @@ class ReferenceModel:
         for seq, (delay, expire, lease) in enumerate(plans, first):
             delay = delay if delay >= 100 else 0
             timeouts = [t for t in (expire, self.expire_timeout) if t]
-            item = Item(seq, timeout=lease)
+            item = Item(seq, timeout=lease, expire=expire)
             if timeouts:
                 item.expire_at = -(-(self.now + delay + min(timeouts)) // 1000) * 1000
             self.items[seq] = item

@@ -11,6 +11,11 @@
     advance lake 1 0 100 -> 1: 1-3       epoch, acknowledged batch, items at most; bytes=, upto=,
                                          skip; the open batch with its items, r1: replayed once
     release lake 1 [remove] -> 3         batch; items given back
+    move 1-2 in=5000 -> 1 missing 2      ms from now; the number of items that were changed, and
+                                         those that are not scheduled; from=, until=: ms from now
+    run 1 -> 1                           scheduled items are ready at once
+    cancel 1 -> 1                        scheduled items are dropped and counted
+    due -> 5000: 1-2                     ms from now, and the items that are due then
     wait 30000                           time passes, and what is due is done
     stats ready leased -> 3 0
 
@@ -30,6 +35,8 @@ from querator.model.commands import (
     Produce,
     ProduceResult,
     Refusal,
+    Reschedule,
+    RescheduleResult,
     Retry,
     SettledLease,
 )
@@ -38,7 +45,7 @@ from querator.partition import masks, queries
 from querator.partition.readers import load_reader
 from querator.partition.rows import decode_reserved
 from querator.partition.segments import load_segment
-from querator.storage.tables import RESERVED
+from querator.storage.tables import RESERVED, SCHEDULED
 from tests.unit.partition.partition_log import PartitionLog, caller, dead_to
 
 
@@ -257,6 +264,40 @@ class _Player:
         remove, dead = "remove" in plain, "dead" in plain
         result = self.log.one(ReleaseReader(plain[0], int(plain[1]), remove, dead))
         return _refused(result) if isinstance(result, Refusal) else str(result.changed)
+
+    def _move(self, plain: list[str], options: dict[str, str]) -> str:
+        return self._rescheduled(plain, options, due_ms=self.log.now_ms + int(options["in"]))
+
+    def _run(self, plain: list[str], options: dict[str, str]) -> str:
+        return self._rescheduled(plain, options)
+
+    def _cancel(self, plain: list[str], options: dict[str, str]) -> str:
+        return self._rescheduled(plain, options, cancel=True)
+
+    def _rescheduled(self, plain: list[str], options: dict[str, str], **action: Any) -> str:
+        span: dict[str, Any] = {
+            f"due_{name}_ms": self.log.now_ms + int(options[name])
+            for name in ("from", "until")
+            if name in options
+        }
+        result = self.log.one(Reschedule(_parse_ranges(plain), **action, **span))
+        if isinstance(result, Refusal):
+            return _refused(result)
+        assert isinstance(result, RescheduleResult)
+        missing = f" missing {_ranges(result.missing)}" if result.missing else ""
+        return f"{result.changed}{missing}"
+
+    def _due(self, plain: list[str], options: dict[str, str]) -> str:
+        with self.log.environment.snapshot() as txn:
+            due: dict[int, list[tuple[int, int]]] = {}
+            for key, _ in SCHEDULED.rows(txn, self.log.group):
+                due_ms, first_seq, slot = (int(part) for part in SCHEDULED.parts(key))
+                segment = load_segment(txn, self.log.group, first_seq, slot)
+                due.setdefault(due_ms, []).extend(masks.to_ranges(first_seq, segment.mask))
+        return " ".join(
+            f"{due_ms - self.log.now_ms}: {_ranges(masks.merge_ranges(ranges))}"
+            for due_ms, ranges in due.items()
+        )
 
     def _wait(self, plain: list[str], options: dict[str, str]) -> str:
         self.log.advance(int(plain[0]))

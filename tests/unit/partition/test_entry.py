@@ -31,6 +31,7 @@ from querator.model.commands import (
     ProducerFact,
     Redrive,
     RepairTime,
+    Reschedule,
     Retry,
     Route,
     Unhold,
@@ -95,6 +96,7 @@ COMMANDS = {
     "expire": Proposal(Expire()),
     "repair time": Proposal(RepairTime(START_MS)),
     "give up": Proposal(GiveUp((1, 300))),
+    "reschedule": Proposal(Reschedule(((5, 2), (9, 1)), START_MS + 5000, True, 1000, START_MS)),
     "activate": Proposal(Activate()),
     "configure": Proposal(
         Configure(4, settings(max_attempts=5, items_max=1000, dead_targets=(HOME,), first_seq=300))
@@ -224,6 +226,9 @@ GOLDEN = {
     "extend": "0193cf0000018bcfe5680090919405920304a163cdea60",
     "expire": "0193cf0000018bcfe5680090919206c3",
     "give up": "0193cf0000018bcfe56800909192129201cd012c",
+    "reschedule": (
+        "0193cf0000018bcfe568009091961792920502920901cf0000018bcfe57b88c3cd03e8cf0000018bcfe56800"
+    ),
     "repair time": "0193cf0000018bcfe5680090919211cf0000018bcfe56800",
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
@@ -288,7 +293,7 @@ def test_bytes_of_earlier_releases(name):
 
 def test_every_command_has_golden_bytes():
     numbers = {type(proposal.command).__struct_config__.tag for proposal in COMMANDS.values()}
-    assert numbers == {*range(1, 20), 20, 21, 22, *range(30, 39)}
+    assert numbers == {*range(1, 20), 20, 21, 22, 23, *range(30, 39)}
 
 
 def test_an_unknown_version_is_not_guessed():

@@ -21,6 +21,7 @@ from querator.model.commands import (
     Move,
     MoveDone,
     Refusal,
+    Reschedule,
     Retry,
 )
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
@@ -42,7 +43,7 @@ DEAD_GROUP = 9
 LEASE_MS = 10_000
 COUNTERS = (
     "produced", "completed", "retried", "released", "lapsed", "dead", "dropped", "delivered",
-    "duplicates", "expired", "acknowledged", "given_up",
+    "duplicates", "expired", "acknowledged", "given_up", "cancelled",
 )  # fmt: skip
 
 plans = st.lists(
@@ -344,6 +345,31 @@ class Comparison(RuleBasedStateMachine):
             done = self.log.one(GiveUp((first_seq,)))
             seqs = range(first_seq, first_seq + decode_block(row).count)
             assert done.changed == self.model.give_up(seqs)
+
+    @rule(
+        data=st.data(),
+        delay=st.sampled_from([0, 50, 1000, 3000, 3000, 4000]),
+        cancel=st.sampled_from([False, False, True]),
+        span=st.sampled_from([(0, 0), (0, 0), (1000, 0), (0, 2000), (1000, 3000)]),
+    )
+    def reschedule(
+        self, data: st.DataObject, delay: int, cancel: bool, span: tuple[int, int]
+    ) -> None:
+        known = [seq for seq, item in self.model.items.items() if item.state == "scheduled"]
+        others = [1, self.model.next_seq - 1, self.model.next_seq + 3]
+        names = data.draw(st.sets(st.sampled_from([*known, *others]), min_size=1))
+        since, until = (self.log.now_ms + ms if ms else 0 for ms in span)
+        result = self.log.one(
+            Reschedule(
+                masks.merge_ranges((seq, 1) for seq in names),
+                due_ms=self.log.now_ms + delay if delay else 0,
+                cancel=cancel,
+                due_from_ms=since,
+                due_until_ms=until,
+            )
+        )
+        expected = self.model.reschedule(sorted(names), delay, cancel, since, until)
+        assert (result.changed, spread(result.missing)) == expected
 
     @rule(items=st.integers(1, 5))
     def drain_dead(self, items: int) -> None:

@@ -549,6 +549,166 @@ SCENARIOS = {
         wait 900000000
         lease 9 -> 5-6 1-2 3-4
     """,
+    "scheduled items are moved to another time": """
+        configure
+        produce 4 in=5000 -> 1-4
+        move 2-3 in=9000 -> 2
+        due -> 5000: 1 4 9000: 2-3
+        wait 5000
+        lease 9 -> 1 4
+        wait 3999
+        lease 9 -> none
+        wait 1
+        lease 9 -> 2-3
+        stats ready leased scheduled cancelled -> 0 4 0 0
+    """,
+    "a repeated move changes nothing": """
+        configure
+        produce 2 in=5000 -> 1-2
+        move 1-2 in=9000 -> 2
+        move 1-2 in=9000 -> 0
+        due -> 9000: 1-2
+    """,
+    "items that are moved together become ready in the order of their sequences": """
+        configure
+        produce 6 in=5000 -> 1-6
+        move 5 in=9000 -> 1
+        move 1 in=9000 -> 1
+        move 3-4 in=9000 -> 2
+        wait 9000
+        lease 9 -> 2 6 1 3-5
+    """,
+    "less than 100 ms ahead is now, and the past as well": """
+        configure
+        produce 3 in=5000 -> 1-3
+        move 1 in=100 -> 1
+        move 2 in=99 -> 1
+        move 3 in=-5000 -> 1
+        due -> 100: 1
+        lease 9 -> 2 3
+    """,
+    "items that run now are ready in the order of their due times": """
+        configure
+        produce 2 in=9000 -> 1-2
+        produce 2 in=5000 -> 3-4
+        run 1-4 -> 4
+        lease 9 -> 3-4 1-2
+        run 1 -> 0 missing 1
+    """,
+    "cancelled items are gone and counted": """
+        configure
+        produce 3 in=5000 -> 1-3
+        cancel 1-2 -> 2
+        cancel 1-3 -> 1 missing 1-2
+        stats scheduled cancelled dead dropped bytes -> 0 3 0 0 0
+        wait 5000
+        lease 9 -> none
+    """,
+    "a cancelled item is no dead letter": """
+        configure dead=9
+        produce 1 in=5000 -> 1
+        cancel 1 -> 1
+        stats moving dead cancelled -> 0 0 1
+        outbox 9 -> none
+    """,
+    "the dedup key of a cancelled item is remembered like that of a completed one": """
+        configure dedup_window_ms=60000
+        produce 1 in=5000 keys=a -> 1
+        cancel 1 -> 1
+        produce 1 keys=a -> 2 0:1
+        wait 180000
+        produce 1 keys=a -> 3
+    """,
+    "only scheduled items are changed": """
+        configure max_attempts=3
+        produce 3 -> 1-3
+        lease 1 -> 1
+        produce 1 in=5000 -> 4
+        cancel 1-5 -> 1 missing 1-3 5
+        run 2 -> 0 missing 2
+        move 3 in=5000 -> 0 missing 3
+        lease 9 -> 2-3
+    """,
+    "items in a batch of a reader are not scheduled": """
+        configure
+        produce 2 -> 1-2
+        open lake -> 1
+        advance lake 1 0 10 -> 1: 1-2
+        cancel 1-2 -> 0 missing 1-2
+        advance lake 1 1 10 -> none
+        stats acknowledged cancelled -> 2 0
+    """,
+    "retried items are scheduled, and keep their attempts": """
+        configure
+        produce 2 -> 1-2
+        lease 2 -> 1-2
+        retry L1 in=5000 error=slow -> done 1-2
+        move 1 in=9000 -> 1
+        run 2 -> 1
+        lease 9 -> 2x2
+        wait 9000
+        lease 9 -> 1x2
+    """,
+    "retried items of different attempts come due together in order": """
+        configure
+        produce 4 -> 1-4
+        lease 2 -> 1-2
+        retry L1 2 in=5000 -> done 2
+        lease 2 -> 3-4
+        retry L2 3 -> done 3
+        lease 1 -> 3x2
+        retry L3 in=6000 -> done 3
+        retry L1 1 in=7000 -> done 1
+        move 1-3 in=8000 -> 3
+        wait 8000
+        lease 9 -> 1-2x2 3x3
+    """,
+    "a span of due times leaves others as they are": """
+        configure
+        produce 1 in=1000 -> 1
+        produce 1 in=2000 -> 2
+        produce 1 in=3000 -> 3
+        cancel 1-3 from=2000 until=3000 -> 1 missing 1 3
+        move 1-3 from=1001 in=4000 -> 1 missing 1-2
+        due -> 1000: 1 4000: 3
+    """,
+    "an expiry counts from the new due time": """
+        configure
+        produce 2 in=5000 expire=2000 -> 1-2
+        move 1 in=60000 -> 1
+        wait 8000
+        stats scheduled expired -> 1 1
+        wait 52000
+        lease 9 -> 1
+        stats expired -> 1
+    """,
+    "an expiry of the queue counts from the new due time": """
+        configure expire_timeout_ms=10000
+        produce 3 in=20000 -> 1-3
+        produce 1 -> 4
+        lease 1 -> 4
+        retry L1 in=5000 -> done 4
+        move 1 4 in=60000 -> 2
+        run 2 -> 1
+        wait 9000
+        stats ready scheduled expired -> 1 3 0
+        wait 2000
+        stats ready scheduled expired -> 0 3 1
+        wait 48000
+        stats ready scheduled expired -> 0 2 2
+        wait 1000
+        lease 9 -> 1 4x2
+    """,
+    "what has expired is not rescheduled": """
+        configure
+        produce 1 expire=1000 -> 1
+        lease 1 -> 1
+        retry L1 in=9000 -> done 1
+        wait 2000
+        run 1 -> 0 missing 1
+        cancel 1 -> 0 missing 1
+        stats expired cancelled -> 1 0
+    """,
 }
 
 

@@ -1,12 +1,23 @@
-"""A queue at work: items come, are leased, and are completed, given back or left to lapse."""
+"""A queue at work: items come, are leased, and are completed, given back or left to lapse.
+Scheduled items are moved, run and cancelled, so that blocks change while they are copied.
+"""
 
 import random
 from typing import Any
 
-from querator.model.commands import Complete, ItemSpecial, LeaseGrant, LeaseItems, Retry
+from querator.model.commands import (
+    Complete,
+    ItemSpecial,
+    LeaseGrant,
+    LeaseItems,
+    Reschedule,
+    Retry,
+)
 from querator.model.entries import Proposal
+from querator.storage import generations
+from querator.storage.tables import SCHEDULED
 from tests.unit.partition import partition_log
-from tests.unit.raft.snapshot.snapshot_transfer import CommittedEntries, SnapshotReplica
+from tests.unit.raft.snapshot.snapshot_transfer import GROUP, CommittedEntries, SnapshotReplica
 
 
 class QueueWorkload:
@@ -35,13 +46,35 @@ class QueueWorkload:
                     if isinstance(answer, LeaseGrant) and answer.lease:
                         self._grants.append(answer)
 
+    def _reschedule(self, replica: SnapshotReplica) -> None:
+        """Changes some of the scheduled items, if there are any."""
+        with replica.environment.snapshot() as txn:
+            view = generations.view(txn, GROUP)
+            seqs = [
+                int.from_bytes(key[-9:-1], "big") + key[-1]
+                for key, _ in SCHEDULED.rows(view, GROUP)
+            ]
+        chosen = sorted(self._chance.sample(seqs, min(len(seqs), 3)))
+        due_ms = self.entries.now_ms + self._chance.choice((0, 2_000, 8_000))
+        self.entries.append(
+            Proposal(
+                Reschedule(tuple((seq, 1) for seq in chosen), due_ms, self._chance.random() < 0.3)
+            )
+        )
+
     def _append(self, replica: SnapshotReplica, kind: int) -> None:
         due = replica.machine.due_commands(self.entries.now_ms)
         if due:
             self.entries.append(*(Proposal(command) for command in due))
         elif kind < 4:
-            later = (ItemSpecial(0, self.entries.now_ms + 3_000),) if kind == 0 else ()
+            later = (
+                (ItemSpecial(0, self.entries.now_ms + 3_000, expire_timeout_ms=5_000),)
+                if kind == 0
+                else ()
+            )
             self.produce(self._chance.randrange(1, 300), specials=later)
+        elif kind == 4:
+            self._reschedule(replica)
         elif kind < 7 or not self._grants:
             self._clients += 1
             items = self._chance.randrange(1, 400)

@@ -1,0 +1,268 @@
+"""Scheduled items come due; and Reschedule, by which operators move, run or cancel them.
+
+A due time is an instant. So a command that is repeated finds the items where the first one has put
+them, and changes nothing. The service checks that an instant is not too far ahead: one that apply
+shortened would be another one for the repeat. Only items that are scheduled are changed. An item
+that is ready, leased or gone is left alone. So is one that has expired, although the sweep has not
+come to it.
+
+Items of one block that are moved to the same instant are joined with each other, and with those
+that are there. So they come due as few segments, however they were moved. Items that come due
+together in one block share a position in the lane, and are ready in the order of their sequences.
+
+An item expires some time after it is due, so its expiry moves with its due time. Both timeouts are
+those that a produce would use now: the item's own, and that of the queue. The row of the block is
+written again for this; the cost is one row for each block of a command.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from querator.model.commands import Ranges, Refusal, Reschedule, RescheduleResult
+from querator.model.errors import ErrorCode
+from querator.model.limits import RESCHEDULE_ITEMS_MAX, SCHEDULE_NOW_MS
+from querator.partition import masks
+from querator.partition.apply_context import ApplyContext, earlier
+from querator.partition.dead import kill
+from querator.partition.held_keys import is_waiting
+from querator.partition.produce import expire_at, shorter
+from querator.partition.rows import Block, DeadCause, OwnTimes, RowState, Segment, encode
+from querator.partition.segments import (
+    block_of,
+    check,
+    detach,
+    leave_block,
+    load_block,
+    load_segment,
+    place_held,
+    place_scheduled,
+    restore,
+    segments_with,
+    tail_position,
+)
+from querator.partition.states import Event
+from querator.storage.environment import ReadTransaction
+from querator.storage.tables import BLOCKS, EXPIRIES, SCHEDULED, SEGMENTS
+
+Parts = list[tuple[Segment, int]]
+"""Stored segments, each with some of its items."""
+
+
+def come_due(context: ApplyContext, first_seq: int, parts: Parts) -> None:
+    """Makes scheduled items of one block ready, or holds them. They share a position at the tail.
+    Expired items among them die.
+    """
+    position = tail_position(context)
+    block = block_of(context, first_seq)
+    ready: list[tuple[int, int, int]] = []
+    dying: Parts = []
+    for segment, part in parts:
+        assert segment.state == RowState.SCHEDULED
+        detach(context, first_seq, segment, part)
+        expired = block.expired(part, context.now_ms)
+        alive = part & ~expired
+        if expired:
+            dying.append((segment, expired))
+        if not alive:
+            continue
+        if is_waiting(context.share, segment.position):
+            check(RowState.SCHEDULED, Event.HOLD, RowState.HELD)
+            place_held(
+                context, first_seq, alive, attempt=segment.attempt, releases=segment.releases,
+                position=position, lane=segment.position,
+            )  # fmt: skip
+        else:
+            check(RowState.SCHEDULED, Event.DUE, RowState.READY)
+            ready.append((alive, segment.attempt, segment.releases))
+    if ready:
+        restore(context, first_seq, ready, position=position)
+    # The living items first: a block without items is removed.
+    for segment, expired in dying:
+        kill(
+            context, first_seq, block, expired, DeadCause.EXPIRED,
+            came_from=RowState.SCHEDULED, attempt=segment.attempt,
+        )  # fmt: skip
+
+
+def reschedule(context: ApplyContext, command: Reschedule) -> RescheduleResult | Refusal:
+    count = sum(count for _, count in command.ranges)
+    if count > RESCHEDULE_ITEMS_MAX:
+        return Refusal(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"item_ids has {count} items; the limit is {RESCHEDULE_ITEMS_MAX} items",
+            field="item_ids",
+            limit=f"{RESCHEDULE_ITEMS_MAX} items",
+            value=f"{count} items",
+        )
+    due_ms = command.due_ms
+    if due_ms - context.now_ms < SCHEDULE_NOW_MS:
+        due_ms = 0
+    chosen: list[tuple[int, Parts]] = []
+    missing: list[tuple[int, int]] = []
+    for first_seq, wanted in _by_block(context.txn, context.group, command.ranges, missing):
+        block = block_of(context, first_seq)
+        parts: Parts = []
+        for segment, part in segments_with(context.txn, context.group, first_seq, wanted):
+            if _is_chosen(command, segment):
+                there = part & ~block.expired(part, context.now_ms)
+                wanted &= ~there
+                if there and (command.cancel or segment.locator != due_ms):
+                    parts.append((segment, there))
+        missing += masks.to_ranges(first_seq, wanted)
+        if parts:
+            chosen.append((first_seq, parts))
+    if command.cancel:
+        _cancel(context, chosen)
+    elif due_ms:
+        _move(context, chosen, due_ms)
+    else:
+        _run(context, chosen)
+    changed = sum(part.bit_count() for _, parts in chosen for _, part in parts)
+    return RescheduleResult(changed, masks.merge_ranges(missing))
+
+
+def _is_chosen(command: Reschedule, segment: Segment) -> bool:
+    if segment.state != RowState.SCHEDULED or segment.locator < command.due_from_ms:
+        return False
+    return not command.due_until_ms or segment.locator < command.due_until_ms
+
+
+def _by_block(
+    txn: ReadTransaction, group: int, ranges: Ranges, outside: list[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """The named items by block, in ascending order. Those in no block go to `outside`."""
+    wanted: dict[int, int] = {}
+    base, end = 0, 0
+    for first_seq, count in masks.merge_ranges(ranges):
+        at, stop = first_seq, first_seq + count
+        while at < stop:
+            if at >= end:
+                base, end = _block_around(txn, group, at)
+            until = min(stop, end)
+            if base <= at:
+                wanted[base] = wanted.get(base, 0) | masks.full(until - at) << (at - base)
+            else:
+                until = min(stop, base)
+                outside.append((at, until - at))
+            at = until
+    yield from wanted.items()
+
+
+def _block_around(txn: ReadTransaction, group: int, seq: int) -> tuple[int, int]:
+    """Begin and end of the block that has a sequence, or else of the next one. After the last block
+    it is one without end that begins nowhere.
+    """
+    start, stop = BLOCKS.bounds(group)
+    here = BLOCKS.key(group, seq)
+    for key, _ in txn.scan(start, here + b"\0", reverse=True):
+        first_seq = int.from_bytes(key[-8:], "big")
+        end = first_seq + load_block(txn, group, first_seq).count
+        if seq < end:
+            return first_seq, end
+        break
+    for key, _ in txn.scan(here, stop):
+        first_seq = int.from_bytes(key[-8:], "big")
+        return first_seq, first_seq + load_block(txn, group, first_seq).count
+    return _NOWHERE, _NOWHERE
+
+
+_NOWHERE = 1 << 65
+"""Behind every sequence."""
+
+
+def _detached(context: ApplyContext, first_seq: int, parts: Parts) -> None:
+    """Takes the parts out of their segments, without a row that names them."""
+    for segment, part in parts:
+        detach(context, first_seq, segment, part)
+        SEGMENTS.delete(context.txn, context.group, first_seq, masks.low(part))
+
+
+def _all(parts: Parts) -> int:
+    everything = 0
+    for _, part in parts:
+        everything |= part
+    return everything
+
+
+def _cancel(context: ApplyContext, chosen: list[tuple[int, Parts]]) -> None:
+    check(RowState.SCHEDULED, Event.CANCEL, None)
+    for first_seq, parts in chosen:
+        mask = _all(parts)
+        _detached(context, first_seq, parts)
+        leave_block(context, first_seq, block_of(context, first_seq), mask)
+        context.state.cancelled += mask.bit_count()
+
+
+def _move(context: ApplyContext, chosen: list[tuple[int, Parts]], due_ms: int) -> None:
+    check(RowState.SCHEDULED, Event.RESCHEDULE, RowState.SCHEDULED)
+    txn, group = context.txn, context.group
+    for first_seq, parts in chosen:
+        _expire_later(context, first_seq, _all(parts), due_ms)
+        _detached(context, first_seq, parts)
+        alike: dict[tuple[int, int, int], int] = {}
+        for segment, part in parts:
+            name = segment.attempt, segment.releases, segment.position
+            alike[name] = alike.get(name, 0) | part
+        slots = [key[-1] for key, _ in SCHEDULED.rows(txn, group, due_ms, first_seq)]
+        for slot in slots:
+            there = load_segment(txn, group, first_seq, slot)
+            name = there.attempt, there.releases, there.position
+            if name in alike:
+                alike[name] |= there.mask
+                detach(context, first_seq, there, there.mask)
+                SEGMENTS.delete(txn, group, first_seq, slot)
+        for (attempt, releases, lane), mask in sorted(alike.items()):
+            place_scheduled(
+                context, first_seq, mask,
+                attempt=attempt, releases=releases, due_ms=due_ms, lane=lane,
+            )  # fmt: skip
+
+
+def _run(context: ApplyContext, chosen: list[tuple[int, Parts]]) -> None:
+    """Makes the items ready in the order of (due, sequence), as if their time had come."""
+    together: dict[tuple[int, int], Parts] = {}
+    for first_seq, parts in chosen:
+        _expire_later(context, first_seq, _all(parts), context.now_ms)
+        for segment, part in parts:
+            together.setdefault((segment.locator, first_seq), []).append((segment, part))
+    for (_, first_seq), parts in sorted(together.items(), key=lambda one: one[0]):
+        come_due(context, first_seq, parts)
+
+
+def _expire_later(context: ApplyContext, first_seq: int, mask: int, base_ms: int) -> None:
+    """Dates the expiry of items as if they had been produced for `base_ms`."""
+    block = block_of(context, first_seq)
+    queue_timeout_ms = context.queue.expire_timeout_ms
+    if not (block.own or block.expire_at_ms or queue_timeout_ms):
+        return
+    own = {times.ordinal: times for times in block.own}
+    changed = False
+    for ordinal in masks.ordinals(mask):
+        times = own.get(ordinal) or OwnTimes(ordinal, block.expire_at_ms, 0, 0)
+        at_ms = expire_at(base_ms, shorter(times.expire_timeout_ms, queue_timeout_ms))
+        if at_ms != times.expire_at_ms:
+            own[ordinal] = msgspec.structs.replace(times, expire_at_ms=at_ms)
+            changed = True
+    if changed:
+        _put_times(context, first_seq, block, (own[ordinal] for ordinal in sorted(own)))
+
+
+def _put_times(
+    context: ApplyContext, first_seq: int, block: Block, own: Iterable[OwnTimes]
+) -> None:
+    """Gives a block other times of its own, and puts its expiries into their index."""
+    txn, group = context.txn, context.group
+    before = block.expiries()
+    block = msgspec.structs.replace(block, own=tuple(own))
+    after = block.expiries()
+    block = msgspec.structs.replace(block, expiry_head_ms=after[0] if after else 0)
+    for at_ms in set(before) - set(after):
+        EXPIRIES.delete(txn, group, at_ms, first_seq)
+    for at_ms in after:
+        # Earlier ones have left the index, and none of these items expires then.
+        if at_ms > context.now_ms:
+            EXPIRIES.put(txn, group, at_ms, first_seq, value=b"")
+            context.state.expiry_head_ms = earlier(context.state.expiry_head_ms, at_ms)
+    BLOCKS.put(txn, group, first_seq, value=encode(block))
+    context.blocks[first_seq] = block
