@@ -9,6 +9,7 @@ from querator.client.results import peeked_item, queue_info, queue_stats
 from querator.client.transport.channel import Connection
 from querator.client.transport.nodes import Nodes
 from querator.client.values import (
+    BACKOFFS,
     DamagedBlock,
     GivenUp,
     ItemId,
@@ -22,7 +23,9 @@ from querator.model import limits
 from querator.v1 import admin_service_pb2 as pb
 from querator.v1 import items_pb2
 
-_DURATIONS = frozenset({"lease_timeout", "expire_timeout", "dedup_window"})
+_DURATIONS = frozenset(
+    {"lease_timeout", "expire_timeout", "dedup_window", "retry_delay", "retry_delay_max"}
+)
 _SETTINGS = frozenset(pb.QueueSettings.DESCRIPTOR.fields_by_name)
 
 
@@ -40,9 +43,17 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
             continue
         if name in _DURATIONS:
             getattr(message, name).CopyFrom(duration(value, name))
+        elif name == "retry_backoff":
+            message.retry_backoff = _backoff(value)
         else:
             setattr(message, name, value)
     return message
+
+
+def _backoff(name: str) -> pb.RetryBackoff.ValueType:
+    if name not in BACKOFFS:
+        raise ValueError(f"retry_backoff is {name!r}; it must be one of {', '.join(BACKOFFS)}")
+    return pb.RetryBackoff.Value(f"RETRY_BACKOFF_{name.upper()}")
 
 
 class Admin:
