@@ -19,6 +19,7 @@ from querator.cli.shared.tables import Column
 from querator.cli.shared.texts import instant_text
 from querator.cli.shared.views import queue_view
 from querator.client import Client, GivenUp, QueueInfo
+from querator.client.values import BACKOFFS
 from querator.model import limits
 from querator.model.queues import REPLICAS_ALLOWED
 
@@ -26,6 +27,10 @@ from querator.model.queues import REPLICAS_ALLOWED
 @click.group()
 def queue() -> None:
     """Create, show, change and delete queues."""
+
+
+_RETRY_DELAY = DurationType(most_ms=limits.RETRY_DELAY_MS_MAX)
+_RETRY_DELAY_MAX = DurationType(least_ms=limits.SCHEDULE_NOW_MS, most_ms=limits.RETRY_DELAY_MS_MAX)
 
 
 def _settings_options(command: Any) -> Any:
@@ -62,6 +67,27 @@ def _settings_options(command: Any) -> Any:
             metavar="NAME",
             help="Queue that takes dead letters; default at creation: dead. '' for none: they are "
             "dropped and counted.",
+        ),
+        click.option(
+            "--retry-jitter/--no-retry-jitter",
+            default=None,
+            help="Whether each wait after a failed attempt is a random part of it; default at "
+            "creation: it is.",
+        ),
+        click.option(
+            "--retry-backoff",
+            type=click.Choice(BACKOFFS),
+            help="How the wait after a failed attempt grows; default at creation: exponential.",
+        ),
+        click.option(
+            "--retry-delay-max",
+            type=_RETRY_DELAY_MAX,
+            help="The longest wait after a failed attempt, up to 30d; default at creation: 1h.",
+        ),
+        click.option(
+            "--retry-delay",
+            type=_RETRY_DELAY,
+            help="How long an item waits after its first failed attempt, up to 30d; 0: not at all.",
         ),
         click.option(
             "--max-attempts",
@@ -191,6 +217,7 @@ def _details(info: QueueInfo) -> tuple[tuple[str, object], ...]:
         ("lease timeout", format_duration(info.lease_timeout)),
         ("expire timeout", _or_never(info.expire_timeout)),
         ("max attempts", info.max_attempts or "no limit"),
+        ("retry delay", _retry_delay(info)),
         ("dead queue", info.dead_queue or "none: dead letters are dropped and counted"),
         ("dedup window", format_duration(info.dedup_window)),
         ("items per partition", info.partition_items_max or "no limit"),
@@ -199,6 +226,19 @@ def _details(info: QueueInfo) -> tuple[tuple[str, object], ...]:
         ("settings version", info.settings_version),
         ("created", instant_text(info.created_at)),
     )
+
+
+def _retry_delay(info: QueueInfo) -> str:
+    if not info.retry_delay:
+        return "none: failed items return at once"
+    delay = format_duration(info.retry_delay)
+    most = format_duration(max(info.retry_delay, info.retry_delay_max))
+    grows = {
+        "fixed": delay,
+        "linear": f"{delay} more after each attempt, up to {most}",
+        "exponential": f"{delay}, twice as long after each attempt, up to {most}",
+    }[info.retry_backoff]
+    return f"{grows}, of which a random part" if info.retry_jitter else grows
 
 
 def _or_never(duration: timedelta | None) -> str:

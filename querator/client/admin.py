@@ -10,6 +10,7 @@ from querator.client.results import queue_info, queue_stats
 from querator.client.transport.nodes import Nodes
 from querator.client.typed import check_unsigned, wrong_type
 from querator.client.values import (
+    BACKOFFS,
     DamagedBlock,
     GivenUp,
     ItemId,
@@ -23,7 +24,9 @@ from querator.model import limits
 from querator.v1 import admin_service_pb2 as pb
 from querator.v1 import items_pb2
 
-_DURATIONS = frozenset({"lease_timeout", "expire_timeout", "dedup_window"})
+_DURATIONS = frozenset(
+    {"lease_timeout", "expire_timeout", "dedup_window", "retry_delay", "retry_delay_max"}
+)
 _SETTINGS = frozenset(pb.QueueSettings.DESCRIPTOR.fields_by_name)
 
 
@@ -41,6 +44,8 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
             continue
         if name in _DURATIONS:
             getattr(message, name).CopyFrom(duration(value, name))
+        elif name == "retry_backoff":
+            message.retry_backoff = _backoff(value)
         else:
             try:
                 setattr(message, name, value)
@@ -60,6 +65,12 @@ def _texts_of(item_ids: Iterable[ItemId | str]) -> list[str]:
             raise wrong_type(f"item_ids[{index}]", item, expected)
         texts.append(str(item))
     return texts
+
+
+def _backoff(name: str) -> pb.RetryBackoff.ValueType:
+    if name not in BACKOFFS:
+        raise ValueError(f"retry_backoff is {name!r}; it must be one of {', '.join(BACKOFFS)}")
+    return pb.RetryBackoff.Value(f"RETRY_BACKOFF_{name.upper()}")
 
 
 class Admin:

@@ -41,6 +41,7 @@ from querator.client.values import (
     ProducedItems,
     QueueInfo,
     QueueStats,
+    RetryBackoff,
     SettleOutcome,
     split_addresses,
 )
@@ -182,6 +183,10 @@ class Client:
         partition_items_max: int | None = None,
         description: str | None = None,
         replicas: int | None = None,
+        retry_delay: timedelta | None = None,
+        retry_delay_max: timedelta | None = None,
+        retry_backoff: RetryBackoff | None = None,
+        retry_jitter: bool | None = None,
     ) -> QueueInfo:
         """Creates a queue; returns when it can be used. None means the default.
 
@@ -195,6 +200,11 @@ class Client:
         when it is missing; empty: dead letters are dropped and counted. `dedup_window`: at most 7
         days, default 1 h. `partition_items_max`: default and 0 mean no limit. `replicas`: 1, 3 or
         5; default and 0 mean 3, or the number of nodes while it is below 3.
+
+        `retry_delay`: how long an item waits after its first failed attempt, which is a retry that
+        says no time, or a lapsed lease: 100 ms to 30 days, default not at all. `retry_backoff`: how
+        the wait grows with the attempts, default "exponential", up to `retry_delay_max`, default 1
+        h. `retry_jitter`: each wait is a random part of it, which is the default.
         """
         settings = {
             "partitions": partitions,
@@ -206,6 +216,10 @@ class Client:
             "partition_items_max": partition_items_max,
             "description": description,
             "replicas": replicas,
+            "retry_delay": retry_delay,
+            "retry_delay_max": retry_delay_max,
+            "retry_backoff": retry_backoff,
+            "retry_jitter": retry_jitter,
         }
         return await self._admin().create(name, settings)
 

@@ -7,6 +7,8 @@ They are those of `Client.create_queue`, `Client.producer`, `Client.consumer` an
 from datetime import datetime, timedelta
 from typing import TypedDict
 
+from querator.client.values import RetryBackoff
+
 
 class QueueOptions(TypedDict, total=False):
     """Settings of a queue; None: the default."""
@@ -20,6 +22,10 @@ class QueueOptions(TypedDict, total=False):
     partition_items_max: int | None
     description: str | None
     replicas: int | None
+    retry_delay: timedelta | None
+    retry_delay_max: timedelta | None
+    retry_backoff: RetryBackoff | None
+    retry_jitter: bool | None
 
 
 class ProducerOptions(TypedDict, total=False):

@@ -1,6 +1,6 @@
 """Conversion of protocol answers to the SDK's values."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from querator.client.errors import ErrorCode, LeaseLost, make_error
 from querator.client.items import decode_dead_letter, decode_item, instant, span
@@ -14,6 +14,7 @@ from querator.client.values import (
     ProducedRun,
     QueueInfo,
     QueueStats,
+    RetryBackoff,
     SettleOutcome,
 )
 from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
@@ -75,6 +76,14 @@ def lease_lost(lease_id: str, items: tuple[ItemId, ...] = ()) -> LeaseLost:
     return error
 
 
+_BACKOFFS: Mapping[int, RetryBackoff] = {
+    admin_service_pb2.RETRY_BACKOFF_UNSPECIFIED: "exponential",
+    admin_service_pb2.RETRY_BACKOFF_FIXED: "fixed",
+    admin_service_pb2.RETRY_BACKOFF_LINEAR: "linear",
+    admin_service_pb2.RETRY_BACKOFF_EXPONENTIAL: "exponential",
+}
+
+
 def queue_info(queue: admin_service_pb2.Queue, *, created: bool = False) -> QueueInfo:
     settings = queue.settings
     return QueueInfo(
@@ -91,6 +100,10 @@ def queue_info(queue: admin_service_pb2.Queue, *, created: bool = False) -> Queu
         partition_items_max=settings.partition_items_max,
         description=settings.description,
         replicas=settings.replicas,
+        retry_delay=span(settings.retry_delay) or None,
+        retry_delay_max=span(settings.retry_delay_max),
+        retry_backoff=_BACKOFFS[settings.retry_backoff],
+        retry_jitter=settings.retry_jitter,
         settings_version=queue.settings_version,
         created_at=instant(queue.created_at),
         created=created,

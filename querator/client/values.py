@@ -6,7 +6,7 @@ Durations are `timedelta`, instants are aware `datetime`s in UTC.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import NamedTuple, overload
+from typing import Literal, NamedTuple, get_args, overload
 
 import msgspec
 
@@ -240,11 +240,17 @@ class ExtendOutcome(msgspec.Struct, frozen=True):
     remaining: timedelta
 
 
+RetryBackoff = Literal["fixed", "linear", "exponential"]
+"""How the wait after a failed attempt grows with the attempts."""
+BACKOFFS: tuple[str, ...] = get_args(RetryBackoff)
+
+
 class QueueInfo(msgspec.Struct, frozen=True):
     """A queue with its settings, with the defaults filled in. `expire_timeout` None: items do not
-    expire. `created`: whether the call that returned this value created the queue.
-    `partitions_opening`: how many of the `partitions` do not take items yet. `partitions_closing`:
-    number of further partitions, which take no items and are deleted when they are empty.
+    expire. `retry_delay` None: items whose attempt has failed return at once. `created`: whether
+    the call that returned this value created the queue. `partitions_opening`: how many of the
+    `partitions` do not take items yet. `partitions_closing`: number of further partitions, which
+    take no items and are deleted when they are empty.
     """
 
     namespace: str
@@ -260,6 +266,10 @@ class QueueInfo(msgspec.Struct, frozen=True):
     partition_items_max: int
     description: str
     replicas: int
+    retry_delay: timedelta | None
+    retry_delay_max: timedelta
+    retry_backoff: RetryBackoff
+    retry_jitter: bool
     settings_version: int
     created_at: datetime
     created: bool = False

@@ -14,6 +14,7 @@ import msgspec
 from querator.model.entries import TimeBack
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.item_options import ItemSpecial as ItemSpecial
+from querator.model.queues import RetryPolicy
 from querator.model.readers import ReaderCommand, ReaderResult
 from querator.model.transactions import StageResult, TxnCommand, TxnResult
 
@@ -125,7 +126,8 @@ class DeadTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     """The part of a queue's settings that a partition needs. `dead_targets` empty: dead items are
-    dropped. `first_seq` is the first sequence of a partition that has none yet; 0: 1.
+    dropped. `first_seq` is the first sequence of a partition that has none yet; 0: 1. `retry` says
+    when items return whose attempt has failed.
     """
 
     namespace: str
@@ -139,6 +141,7 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     items_max: int
     dead_targets: tuple[DeadTarget, ...] = ()
     first_seq: int = 0
+    retry: RetryPolicy = RetryPolicy()
 
 
 class Configure(msgspec.Struct, frozen=True, array_like=True, tag=8):

@@ -19,6 +19,36 @@ class QueueState(IntEnum):
     DELETING = 3
 
 
+class RetryBackoff(IntEnum):
+    """How the wait after a failed attempt grows with the attempts."""
+
+    FIXED = 1
+    LINEAR = 2
+    EXPONENTIAL = 3
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, array_like=True):
+    """How long an item waits after a failed attempt: a retry that says no time, or a lapsed lease.
+    `delay_ms` 0: not at all. `delay_max_ms` counts if it is not shorter than `delay_ms`. `jitter`:
+    each wait is a random part of the delay.
+    """
+
+    delay_ms: int = 0
+    delay_max_ms: int = limits.RETRY_DELAY_MAX_MS_DEFAULT
+    backoff: RetryBackoff = RetryBackoff.EXPONENTIAL
+    jitter: bool = True
+
+    def longest_ms(self, attempt: int) -> int:
+        """The wait after this attempt (from 1 on) without jitter."""
+        factor = attempt
+        if self.backoff is RetryBackoff.FIXED:
+            factor = 1
+        elif self.backoff is RetryBackoff.EXPONENTIAL:
+            # Every delay is at its maximum long before.
+            factor = 1 << min(attempt - 1, 40)
+        return min(self.delay_ms * factor, max(self.delay_ms, self.delay_max_ms))
+
+
 class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     """Settings with defaults filled in. Durations in ms; 0 means none where that is allowed."""
 
@@ -34,6 +64,16 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     """Replicas of each partition, one of `REPLICAS_ALLOWED`. 0: three, or one per node while there
     are fewer nodes.
     """
+    retry_delay_ms: int = 0
+    retry_delay_max_ms: int = limits.RETRY_DELAY_MAX_MS_DEFAULT
+    retry_backoff: RetryBackoff = RetryBackoff.EXPONENTIAL
+    retry_jitter: bool = True
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        return RetryPolicy(
+            self.retry_delay_ms, self.retry_delay_max_ms, self.retry_backoff, self.retry_jitter
+        )
 
 
 class Queue(msgspec.Struct, frozen=True, array_like=True):

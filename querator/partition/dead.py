@@ -7,7 +7,10 @@ A dead item goes to the dead queue through the outbox (state MOVING). If the que
 queue, the item is dropped and counted. The target of a move is fixed when its row is written.
 """
 
+import hashlib
+
 from querator.model.commands import DeadTarget
+from querator.model.limits import SCHEDULE_NOW_MS
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
 from querator.partition.rows import (
@@ -138,6 +141,22 @@ def become_scheduled(
             context, first_seq, block, expired, DeadCause.EXPIRED,
             came_from=RowState.LEASED, attempt=attempt,
         )  # fmt: skip
+
+
+def retry_due_ms(context: ApplyContext, lease: int, first_seq: int, attempt: int) -> int:
+    """When items return whose attempt under this lease has failed, by the queue's retry policy; 0:
+    at once.
+
+    The random part follows from the entry, whose time the leader has set: every replica decides the
+    same.
+    """
+    policy = context.queue.retry
+    wait_ms = policy.longest_ms(attempt)
+    if policy.jitter and wait_ms:
+        which = f"{context.now_ms} {context.index} {lease} {first_seq}".encode()
+        drawn = int.from_bytes(hashlib.blake2b(which, digest_size=8).digest(), "big")
+        wait_ms = wait_ms * drawn >> 64
+    return context.now_ms + wait_ms if wait_ms >= SCHEDULE_NOW_MS else 0
 
 
 def worn(context: ApplyContext, attempt: int) -> bool:

@@ -43,6 +43,7 @@ from querator.partition.dead import (
     become_ready_or_worn,
     become_scheduled,
     kill,
+    retry_due_ms,
     worn,
 )
 from querator.partition.ended_leases import end_lease
@@ -131,6 +132,7 @@ def retry(context: ApplyContext, command: Retry) -> SettleResult:
             segment=segment,
             mask=piece.mask,
             due_ms=due_ms,
+            lease=piece.lease,
         )
     _write(context, leases, verb)
     return result
@@ -144,10 +146,13 @@ def _give_back(
     segment: Segment,
     mask: int,
     due_ms: int,
+    lease: int,
 ) -> None:
     """Applies a retry to detached items."""
     count = mask.bit_count()
     attempt, releases = segment.attempt, segment.releases
+    if command.count_attempt and not command.retry_at_ms:
+        due_ms = retry_due_ms(context, lease, first_seq, attempt)
     position: int | None = None
     if command.dead:
         context.state.retried += count

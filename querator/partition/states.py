@@ -88,7 +88,7 @@ _MEANINGS = {
     Event.LEASE: "leased (the attempt is counted)",
     Event.COMPLETE: "completed",
     Event.RETRY: "retried now: to the tail",
-    Event.RETRY_LATER: "retried at `retry_at`",
+    Event.RETRY_LATER: "retried at `retry_at`, or failed: later by the retry policy",
     Event.RELEASE: "released: to its place, attempt given back",
     Event.LAPSE: "its lease lapsed, attempts left: to the tail",
     Event.DUE: "its time has come, or an operator says that it is ready at once",

@@ -22,6 +22,7 @@ _NUMBERS = (
     ("max_attempts", "", 0, limits.ATTEMPTS_MAX),
     ("dedup_window_ms", "ms", 0, limits.DEDUP_WINDOW_MS_MAX),
     ("partition_items_max", "", 0, 2**63 - 1),
+    ("retry_delay_max_ms", "ms", limits.SCHEDULE_NOW_MS, limits.RETRY_DELAY_MS_MAX),
 )
 
 
@@ -83,6 +84,15 @@ def check_settings(settings: QueueSettings, *, name: str) -> None:
         check_between(getattr(settings, field), least, most, field=f"settings.{field}", unit=unit)
     if settings.replicas not in REPLICAS_ALLOWED:
         raise invalid("settings.replicas", "must be 0, 1, 3 or 5", value=settings.replicas)
+    if settings.retry_delay_ms:
+        least = limits.SCHEDULE_NOW_MS
+        check_between(
+            settings.retry_delay_ms,
+            least,
+            limits.RETRY_DELAY_MS_MAX,
+            field="settings.retry_delay",
+            unit="ms",
+        )
     if settings.dead_queue:
         check_name(settings.dead_queue, field="settings.dead_queue")
     if settings.dead_queue == name:

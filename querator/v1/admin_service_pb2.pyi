@@ -23,6 +23,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _RetryBackoff:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RetryBackoffEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RetryBackoff.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RETRY_BACKOFF_UNSPECIFIED: _RetryBackoff.ValueType  # 0
+    """As EXPONENTIAL."""
+    RETRY_BACKOFF_FIXED: _RetryBackoff.ValueType  # 1
+    """The same after each attempt."""
+    RETRY_BACKOFF_LINEAR: _RetryBackoff.ValueType  # 2
+    """By retry_delay with each attempt."""
+    RETRY_BACKOFF_EXPONENTIAL: _RetryBackoff.ValueType  # 3
+    """Twice as long after each attempt."""
+
+class RetryBackoff(_RetryBackoff, metaclass=_RetryBackoffEnumTypeWrapper):
+    """RetryBackoff is how the wait after a failed attempt grows with the attempts."""
+
+RETRY_BACKOFF_UNSPECIFIED: RetryBackoff.ValueType  # 0
+"""As EXPONENTIAL."""
+RETRY_BACKOFF_FIXED: RetryBackoff.ValueType  # 1
+"""The same after each attempt."""
+RETRY_BACKOFF_LINEAR: RetryBackoff.ValueType  # 2
+"""By retry_delay with each attempt."""
+RETRY_BACKOFF_EXPONENTIAL: RetryBackoff.ValueType  # 3
+"""Twice as long after each attempt."""
+Global___RetryBackoff: _TypeAlias = RetryBackoff  # noqa: Y015
+
 class _QueueState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -66,6 +94,10 @@ class QueueSettings(_message.Message):
     PARTITION_ITEMS_MAX_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    RETRY_DELAY_FIELD_NUMBER: _builtins.int
+    RETRY_DELAY_MAX_FIELD_NUMBER: _builtins.int
+    RETRY_BACKOFF_FIELD_NUMBER: _builtins.int
+    RETRY_JITTER_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     """Number of partitions, 1 to 1,024; unset or 0 means 1 at creation. Can be changed either
     way: new ones take items at once, those beyond the number go when they are empty.
@@ -84,6 +116,12 @@ class QueueSettings(_message.Message):
     """Replicas of each partition on different nodes: 1, 3 or 5; at most as many as there are nodes that
     take replicas. Unset or 0 means three, or as many as there are nodes while there are fewer.
     """
+    retry_backoff: Global___RetryBackoff.ValueType
+    """How the wait grows with the failed attempts; unset means exponentially."""
+    retry_jitter: _builtins.bool
+    """Whether each wait is a random part of the delay (full jitter), so that items that failed together
+    do not return together; unset means that it is.
+    """
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
         """How long a lease lasts when neither call nor item says, 1 s to 24 h; unset means 30 s."""
@@ -95,6 +133,16 @@ class QueueSettings(_message.Message):
     @_builtins.property
     def dedup_window(self) -> _duration_pb2.Duration:
         """How long dedup keys and producers' outcomes are remembered, 0 to 7 d; unset means 1 h."""
+
+    @_builtins.property
+    def retry_delay(self) -> _duration_pb2.Duration:
+        """How long an item waits after its first failed attempt: a retry without retry_at, or a lease that
+        lapsed. 100 ms to 30 d; unset or 0 means not at all. retry_backoff says how it grows.
+        """
+
+    @_builtins.property
+    def retry_delay_max(self) -> _duration_pb2.Duration:
+        """The longest such wait, 100 ms to 30 d; unset means 1 h. A longer retry_delay counts instead."""
 
     def __init__(
         self,
@@ -108,10 +156,14 @@ class QueueSettings(_message.Message):
         partition_items_max: _builtins.int | None = ...,
         description: _builtins.str | None = ...,
         replicas: _builtins.int | None = ...,
+        retry_delay: _duration_pb2.Duration | None = ...,
+        retry_delay_max: _duration_pb2.Duration | None = ...,
+        retry_backoff: Global___RetryBackoff.ValueType = ...,
+        retry_jitter: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_replicas", b"_replicas", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "replicas", b"replicas"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "replicas", b"replicas", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_replicas", b"_replicas", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "replicas", b"replicas", "retry_backoff", b"retry_backoff", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dead_queue: _TypeAlias = _typing.Literal["dead_queue"]  # noqa: Y015
     _WhichOneofArgType__dead_queue: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue"]  # noqa: Y015
@@ -125,6 +177,8 @@ class QueueSettings(_message.Message):
     _WhichOneofArgType__partitions: _TypeAlias = _typing.Literal["_partitions", b"_partitions"]  # noqa: Y015
     _WhichOneofReturnType__replicas: _TypeAlias = _typing.Literal["replicas"]  # noqa: Y015
     _WhichOneofArgType__replicas: _TypeAlias = _typing.Literal["_replicas", b"_replicas"]  # noqa: Y015
+    _WhichOneofReturnType__retry_jitter: _TypeAlias = _typing.Literal["retry_jitter"]  # noqa: Y015
+    _WhichOneofArgType__retry_jitter: _TypeAlias = _typing.Literal["_retry_jitter", b"_retry_jitter"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__dead_queue) -> _WhichOneofReturnType__dead_queue | None: ...
     @_typing.overload
@@ -137,6 +191,8 @@ class QueueSettings(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partitions) -> _WhichOneofReturnType__partitions | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__replicas) -> _WhichOneofReturnType__replicas | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_jitter) -> _WhichOneofReturnType__retry_jitter | None: ...
 
 Global___QueueSettings: _TypeAlias = QueueSettings  # noqa: Y015
 

@@ -1,6 +1,7 @@
 """Requests and answers of AdminService: queues, their settings and counts, items that are shown."""
 
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
@@ -16,7 +17,7 @@ from querator.model.calls import (
 )
 from querator.model.errors import invalid, over_limit
 from querator.model.ids import check_name
-from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings
+from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings, RetryBackoff
 from querator.v1 import admin_service_pb2, items_pb2
 from querator.wire import field_checks, lease
 
@@ -25,6 +26,8 @@ _MODEL_FIELDS = {
     "lease_timeout": "lease_timeout_ms",
     "expire_timeout": "expire_timeout_ms",
     "dedup_window": "dedup_window_ms",
+    "retry_delay": "retry_delay_ms",
+    "retry_delay_max": "retry_delay_max_ms",
 }
 _COUNTS = [
     name
@@ -251,7 +254,39 @@ def check_settings(message: admin_service_pb2.QueueSettings, *, name: str) -> Qu
             message.description, limits.DESCRIPTION_CHARS_MAX, field="settings.description"
         ),
         replicas=message.replicas,
+        retry_delay_ms=_retry_delay_ms(message, "retry_delay", least_ms=0, default_ms=0),
+        retry_delay_max_ms=_retry_delay_ms(
+            message,
+            "retry_delay_max",
+            least_ms=limits.SCHEDULE_NOW_MS,
+            default_ms=limits.RETRY_DELAY_MAX_MS_DEFAULT,
+        ),
+        retry_backoff=_retry_backoff(message.retry_backoff),
+        retry_jitter=message.retry_jitter if message.HasField("retry_jitter") else True,
     )
+
+
+def _retry_delay_ms(
+    message: admin_service_pb2.QueueSettings,
+    name: Literal["retry_delay", "retry_delay_max"],
+    *,
+    least_ms: int,
+    default_ms: int,
+) -> int:
+    if not message.HasField(name):
+        return default_ms
+    return field_checks.duration_ms(
+        getattr(message, name),
+        field=f"settings.{name}",
+        least_ms=least_ms,
+        most_ms=limits.RETRY_DELAY_MS_MAX,
+    )
+
+
+def _retry_backoff(value: int) -> RetryBackoff:
+    if value not in admin_service_pb2.RetryBackoff.values():
+        raise invalid("settings.retry_backoff", "is not a known backoff", value=value)
+    return RetryBackoff(value or RetryBackoff.EXPONENTIAL)
 
 
 def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings:
@@ -265,6 +300,10 @@ def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings
         partition_items_max=settings.partition_items_max,
         description=settings.description,
         replicas=settings.replicas,
+        retry_delay=field_checks.duration(settings.retry_delay_ms),
+        retry_delay_max=field_checks.duration(settings.retry_delay_max_ms),
+        retry_backoff=admin_service_pb2.RetryBackoff.ValueType(settings.retry_backoff),
+        retry_jitter=settings.retry_jitter,
     )
 
 

@@ -43,6 +43,10 @@ class QueueView(msgspec.Struct, frozen=True):
     lease_timeout_ms: int | None
     expire_timeout_ms: int | None
     max_attempts: int
+    retry_delay_ms: int | None
+    retry_delay_max_ms: int | None
+    retry_backoff: str
+    retry_jitter: bool
     dead_queue: str
     dedup_window_ms: int | None
     partition_items_max: int
@@ -64,6 +68,10 @@ def queue_view(queue: QueueInfo) -> QueueView:
         lease_timeout_ms=milliseconds(queue.lease_timeout),
         expire_timeout_ms=milliseconds(queue.expire_timeout),
         max_attempts=queue.max_attempts,
+        retry_delay_ms=milliseconds(queue.retry_delay),
+        retry_delay_max_ms=milliseconds(queue.retry_delay_max),
+        retry_backoff=queue.retry_backoff,
+        retry_jitter=queue.retry_jitter,
         dead_queue=queue.dead_queue,
         dedup_window_ms=milliseconds(queue.dedup_window),
         partition_items_max=queue.partition_items_max,

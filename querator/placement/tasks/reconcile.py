@@ -75,6 +75,7 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
         items_max=settings.partition_items_max,
         dead_targets=targets,
         first_seq=queue.first_seq(partition),
+        retry=settings.retry_policy,
     )
 
 

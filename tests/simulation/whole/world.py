@@ -405,6 +405,8 @@ class WholeWorld:
             lease_timeout_ms=LEASE_TIMEOUT_MS,
             max_attempts=3 if name == "w" else 0,
             dead_queue="w.dead" if name == "w" else "",
+            retry_delay_ms=300 if name == "w" else 0,
+            retry_delay_max_ms=1_000,
             partition_items_max=self.profile.dead_room if name == "w.dead" else 0,
         )
         operator = Calling(self, "operator", name, self._chance)

@@ -48,6 +48,9 @@ class ReferenceModel:
     now: int
     max_attempts: int = 0
     expire_timeout: int = 0
+    retry_delay: int = 0
+    retry_most: int = 0
+    backoff: int = 1
     dead: bool = False
     items: dict[int, Item] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
@@ -74,6 +77,20 @@ class ReferenceModel:
         if not place:
             place, self.next_place = self.next_place, self.next_place + 1
         item.state, item.place, item.lease, item.due = "ready", place, 0, 0
+
+    def fail(self, item: Item, later: int | None = None) -> None:
+        """An attempt at the item has failed. It returns at `later`, 0: at once; None: by the retry
+        policy.
+        """
+        if later is None:
+            wait = self.retry_delay * (1, item.attempt, 2 ** (item.attempt - 1))[self.backoff - 1]
+            later = self.now + min(wait, self.retry_most) if wait else 0
+        if 0 < self.max_attempts <= item.attempt:
+            self.die(item, 1)
+        elif later and not 0 < item.expire_at <= self.now:
+            item.state, item.due, item.lease = "scheduled", later, 0
+        else:
+            self.make_ready(item)
 
     def die(self, item: Item, reason: int) -> None:
         self.add("dead")
@@ -309,15 +326,15 @@ class ReferenceModel:
             if dead:
                 self.die(item, 3)
                 continue
-            if not counted:
-                item.releases += 1
-                item.attempt -= 1
-            if counted and 0 < self.max_attempts <= item.attempt:
-                self.die(item, 1)
-            elif later and not 0 < item.expire_at <= self.now:
+            if counted:
+                self.fail(item, later if delay else None)
+                continue
+            item.releases += 1
+            item.attempt -= 1
+            if later and not 0 < item.expire_at <= self.now:
                 item.state, item.due = "scheduled", later
             else:
-                self.make_ready(item, 0 if counted or delay else item.place)
+                self.make_ready(item, 0 if delay else item.place)
 
     def extend(self, lease: int, timeout: int, queue_timeout: int) -> int:
         held = self.leases.get(lease)
@@ -339,10 +356,7 @@ class ReferenceModel:
                         lease.items[seq] = "lapsed"
                         self.add("lapsed")
                         item = self.items[seq]
-                        if 0 < self.max_attempts <= item.attempt:
-                            self.die(item, 1)
-                        else:
-                            self.make_ready(item)
+                        self.fail(item)
         for item in sorted(self.items.values(), key=lambda item: item.seq):
             if item.state in ("ready", "scheduled") and item.expire_at:
                 if item.expire_at <= self.now:

@@ -1,6 +1,7 @@
 """Scenarios as text: one command a line, its expected answer after `->`.
 
-    configure max_attempts=2 dead=9      settings; dead=G: group of the dead queue, dead=-: none
+    configure max_attempts=2 dead=9      settings; dead=G: group of the dead queue, dead=-: none;
+                                         retry=linear,1000,5000: retry policy without jitter
     produce 3 in=5000 -> 1-3             in, expire, timeout (ms) hold for all items; keys=a,b,a
                                          gives dedup keys; producer=p seq=1 [ordered]
     lease 20 6 1 -> 1-16 | 17-22 | 23    a wish for each caller; client=, request=, bytes=, timeout=
@@ -40,6 +41,7 @@ from querator.model.commands import (
     Retry,
     SettledLease,
 )
+from querator.model.queues import RetryBackoff, RetryPolicy
 from querator.model.readers import AdvanceReader, OpenReader, ReaderResult, ReleaseReader
 from querator.partition import masks, queries
 from querator.partition.readers import load_reader
@@ -97,6 +99,11 @@ class _Player:
         for name, value in options.items():
             if name == "dead":
                 values["dead_targets"] = () if value == "-" else dead_to(int(value))
+            elif name == "retry":
+                backoff, delay, most = value.split(",")
+                values["retry"] = RetryPolicy(
+                    int(delay), int(most), RetryBackoff[backoff.upper()], jitter=False
+                )
             elif name != "version":
                 values[name] = int(value)
         self.log.configure(int(options.get("version", self.log.index + 1)), **values)

@@ -38,6 +38,7 @@ from querator.model.commands import (
 )
 from querator.model.entries import Proposal
 from querator.model.limits import BLOCK_BYTES_MAX
+from querator.model.queues import RetryBackoff, RetryPolicy
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.model.transactions import (
     AbortTxn,
@@ -99,7 +100,16 @@ COMMANDS = {
     "reschedule": Proposal(Reschedule(((5, 2), (9, 1)), START_MS + 5000, True, 1000, START_MS)),
     "activate": Proposal(Activate()),
     "configure": Proposal(
-        Configure(4, settings(max_attempts=5, items_max=1000, dead_targets=(HOME,), first_seq=300))
+        Configure(
+            4,
+            settings(
+                max_attempts=5,
+                items_max=1000,
+                dead_targets=(HOME,),
+                first_seq=300,
+                retry=RetryPolicy(2_000, 60_000, RetryBackoff.LINEAR, jitter=False),
+            ),
+        )
     ),
     "move": Proposal(Move(7, 1, pack_struct("<I", 2), (LETTER,)), b"ab"),
     "move done": Proposal(MoveDone(9, 17)),
@@ -207,6 +217,15 @@ OLD = {
         "0193cf0000018bcfe5680090919308049aa764656661756c74a4776f726b0100cd75300005ce0036"
         "ee80cd03e89193a4686f6d65030c",
     ),
+    "configure without a retry policy": (
+        Proposal(
+            Configure(
+                4, settings(max_attempts=5, items_max=1000, dead_targets=(HOME,), first_seq=300)
+            )
+        ),
+        "0193cf0000018bcfe5680090919308049ba764656661756c74a4776f726b0100cd75300005ce0036"
+        "ee80cd03e89193a4686f6d65030ccd012c",
+    ),
     "route": (Proposal(Route(2, 12, open=True)), "0193cf0000018bcfe568009091940d020cc3"),
     "release reader": (
         Proposal(ReleaseReader("lake", 42, remove=True)),
@@ -232,8 +251,8 @@ GOLDEN = {
     "repair time": "0193cf0000018bcfe5680090919211cf0000018bcfe56800",
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
-        "0193cf0000018bcfe5680090919308049ba764656661756c74a4776f726b0100cd75300005ce0036"
-        "ee80cd03e89193a4686f6d65030ccd012c"
+        "0193cf0000018bcfe5680090919308049ca764656661756c74a4776f726b0100cd75300005ce0036"
+        "ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2"
     ),
     "move": (
         "0193cf0000018bcfe5680091019195090701c40402000000919ba4776f726b01072a030192a4736c"

@@ -24,6 +24,7 @@ from querator.model.commands import (
     Reschedule,
     Retry,
 )
+from querator.model.queues import RetryBackoff, RetryPolicy
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import masks, queries, reader_queries
 from querator.partition.rows import RowState, decode_block, decode_segment
@@ -77,14 +78,26 @@ def verb_of(completes: bool, delay: int, dead: bool, counted: bool) -> str:
     return ("retried" if counted else "released") + (" for later" if delay else "")
 
 
+policies = st.builds(
+    RetryPolicy,
+    st.sampled_from([0, 0, 500, 2000]),
+    st.sampled_from([2000, 3000]),
+    st.sampled_from(RetryBackoff),
+    st.just(False),
+)
+
+
 class Comparison(RuleBasedStateMachine):
     @initialize(
         max_attempts=st.sampled_from([0, 2, 3]),
         expire=st.sampled_from([0, 0, 7000]),
         dead=st.booleans(),
         dead_room=st.sampled_from([0, 0, 1, 3]),
+        retry=policies,
     )
-    def start(self, max_attempts: int, expire: int, dead: bool, dead_room: int) -> None:
+    def start(
+        self, max_attempts: int, expire: int, dead: bool, dead_room: int, retry: RetryPolicy
+    ) -> None:
         environment = MemoryEnvironment()
         self.log = PartitionLog(environment, group=GROUP, checked=True)
         self.dead_log = PartitionLog(environment, group=DEAD_GROUP)
@@ -95,22 +108,26 @@ class Comparison(RuleBasedStateMachine):
         self.version = 0
         self.arrived: list[int] = []
         self.ever_arrived: set[int] = set()
-        self.configure(max_attempts, expire, dead)
+        self.configure(max_attempts, expire, dead, retry)
 
     @rule(
         max_attempts=st.sampled_from([0, 1, 2, 3]),
         expire=st.sampled_from([0, 7000]),
         dead=st.booleans(),
+        retry=policies,
     )
-    def configure(self, max_attempts: int, expire: int, dead: bool) -> None:
+    def configure(self, max_attempts: int, expire: int, dead: bool, retry: RetryPolicy) -> None:
         self.version += 1
         changed = settings(
             max_attempts=max_attempts,
             expire_timeout_ms=expire,
             dead_targets=dead_to(DEAD_GROUP) if dead else (),
             lease_timeout_ms=LEASE_MS,
+            retry=retry,
         )
         self.log.one(Configure(self.version, changed))
+        self.model.retry_delay, self.model.retry_most = retry.delay_ms, retry.delay_max_ms
+        self.model.backoff = int(retry.backoff)
         self.model.max_attempts, self.model.expire_timeout = max_attempts, expire
         self.model.dead = dead
 

@@ -388,6 +388,57 @@ SCENARIOS = {
         outbox 9 -> from 1: 1/3x1broken 2/3x2slowbroken
         stats moving dead dropped -> 2 2 0
     """,
+    "failed items wait longer and longer, up to the longest wait": """
+        configure retry=exponential,1000,3000
+        produce 1 -> 1
+        lease 1 -> 1
+        retry L1 -> done 1
+        due -> 1000: 1
+        wait 1000
+        lease 1 -> 1x2
+        retry L2 -> done 1
+        due -> 2000: 1
+        wait 2000
+        lease 1 -> 1x3
+        retry L3 -> done 1
+        due -> 3000: 1
+        stats retried scheduled -> 3 1
+    """,
+    "linear and fixed waits": """
+        configure retry=linear,1000,60000
+        produce 2 -> 1-2
+        lease 2 -> 1-2
+        retry L1 -> done 1-2
+        wait 1000
+        lease 2 -> 1-2x2
+        retry L2 1 -> done 1
+        due -> 2000: 1
+        configure retry=fixed,500,60000
+        retry L2 2 -> done 2
+        due -> 500: 2 2000: 1
+    """,
+    "a retry that says a time, a release and a reject do not wait": """
+        configure retry=fixed,60000,60000 dead=9
+        produce 4 -> 1-4
+        lease 4 -> 1-4
+        retry L1 1 in=5000 -> done 1
+        due -> 5000: 1
+        retry L1 2 free -> done 2
+        retry L1 3 dead -> done 3
+        retry L1 4 in=50 -> done 4
+        stats ready scheduled moving -> 2 1 1
+    """,
+    "a lapsed lease is a failed attempt": """
+        configure retry=fixed,5000,60000 max_attempts=2
+        produce 1 -> 1
+        lease 1 timeout=1000 -> 1
+        wait 1000
+        stats ready scheduled lapsed -> 0 1 1
+        wait 5000
+        lease 1 timeout=1000 -> 1x2
+        wait 1000
+        stats ready scheduled dead -> 0 0 1
+    """,
     "dead targets take effect at once": """
         configure
         produce 3 -> 1-3

@@ -44,6 +44,29 @@ def test_delays_come_due_by_skips_alone(querator_clock: FrozenClock, querator_cl
     assert [found.attempt for found in client.lease("q")] == [2]
 
 
+def test_failed_items_wait_by_the_retry_policy_of_their_queue(
+    querator_clock: FrozenClock, querator_client: SyncClient
+):
+    client = querator_client
+    client.create_queue("q", retry_delay=HOUR, retry_delay_max=3 * HOUR, retry_jitter=False)
+    client.produce("q", b"x")
+    for hours in (1, 2, 3, 3):
+        (item,) = client.lease("q")
+        item.retry(error="busy")
+        querator_clock.skip(hours * HOUR - SECOND)
+        assert client.lease("q") == []
+        querator_clock.skip(SECOND)
+    client.update_queue("q", retry_backoff="fixed", retry_delay=timedelta(minutes=5))
+    (item,) = client.lease("q")
+    item.retry(error="busy")
+    assert [item.due_at for item in client.peek("q")] == [
+        querator_clock.now() + timedelta(minutes=5)
+    ]
+    assert client.get_queue("q").retry_backoff == "fixed"
+    with pytest.raises(ValueError, match="retry_backoff is 'random'; it must be one of fixed"):
+        client.update_queue("q", retry_backoff="random")  # type: ignore[arg-type]
+
+
 def test_a_waiting_consumer_gets_what_a_skip_makes_ready(
     querator_clock: FrozenClock, querator_client: SyncClient
 ):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +16,16 @@ from querator.model.calls import (
     QueueCounts,
     QueuePage,
 )
+from querator.model.errors import QueratorError
 from querator.model.ids import GroupId, QueueId
-from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings, QueueState
+from querator.model.queues import (
+    DEAD_QUEUE_DEFAULT,
+    Queue,
+    QueueSettings,
+    QueueState,
+    RetryBackoff,
+    RetryPolicy,
+)
 from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
 from querator.wire import queues
 from querator.wire.queues import PageCall, QueueName
@@ -79,6 +88,30 @@ def test_no_limit_and_no_dead_queue_can_be_given() -> None:
     parsed = queues.parse_create_queue(request.SerializeToString())
     assert parsed.settings == QueueSettings()
     assert parsed.given == ("max_attempts", "dead_queue"), "0 partitions means the default"
+
+
+def test_a_retry_policy() -> None:
+    settings = admin_service_pb2.QueueSettings(
+        retry_delay=make.seconds(2),
+        retry_backoff=admin_service_pb2.RETRY_BACKOFF_LINEAR,
+        retry_jitter=False,
+    )
+    request = admin_service_pb2.CreateQueueRequest(queue="orders", settings=settings)
+    parsed = queues.parse_create_queue(request.SerializeToString())
+    assert parsed.given == ("retry_delay_ms", "retry_backoff", "retry_jitter")
+    assert parsed.settings.retry_policy == RetryPolicy(
+        2_000, 3_600_000, RetryBackoff.LINEAR, jitter=False
+    )
+    assert queues.settings_message(parsed.settings).retry_delay == make.seconds(2)
+
+
+def test_an_unknown_backoff_is_refused() -> None:
+    # Field 12 of QueueSettings, as a client of another version would send it.
+    settings = admin_service_pb2.QueueSettings.FromString(bytes((12 << 3, 9)))
+    request = admin_service_pb2.CreateQueueRequest(queue="orders", settings=settings)
+    with pytest.raises(QueratorError, match="is not a known backoff") as refused:
+        queues.parse_create_queue(request.SerializeToString())
+    assert (refused.value.field, refused.value.value) == ("settings.retry_backoff", "9")
 
 
 def test_update_names_the_fields_of_the_model() -> None:

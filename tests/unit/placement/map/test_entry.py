@@ -4,7 +4,7 @@ import pytest
 from querator.model.ids import GroupId, QueueId
 from querator.model.nodes import NodeKey, Replica
 from querator.model.placement_map import PlacedNode
-from querator.model.queues import QueueSettings
+from querator.model.queues import QueueSettings, RetryBackoff
 from querator.placement.map import entry
 from querator.placement.map.commands import (
     Command,
@@ -41,13 +41,26 @@ SETTINGS = QueueSettings(
     dedup_window_ms=5,
     partition_items_max=9,
     description="é",
+    retry_delay_ms=2_000,
+    retry_delay_max_ms=60_000,
+    retry_backoff=RetryBackoff.LINEAR,
+    retry_jitter=False,
     replicas=3,
 )
 
 # [now, [[tag, ...]]] by hand from the msgpack specification. Released bytes never change; a command
 # that gets another field keeps its old bytes here and adds further ones.
-SETTINGS_BYTES = "99 04 cdea60 07 03 a164 05 09 a2c3a9 03"
-OLD_SETTINGS = msgspec.structs.replace(SETTINGS, replicas=0)
+SETTINGS_BYTES = "9d 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2"
+EARLIER_SETTINGS = msgspec.structs.replace(
+    SETTINGS,
+    retry_delay_ms=0,
+    retry_delay_max_ms=3_600_000,
+    retry_backoff=RetryBackoff.EXPONENTIAL,
+    retry_jitter=True,
+)
+EARLIER_SETTINGS_BYTES = "99 04 cdea60 07 03 a164 05 09 a2c3a9 03"
+"""Settings without a retry policy."""
+OLD_SETTINGS = msgspec.structs.replace(EARLIER_SETTINGS, replicas=0)
 OLD_SETTINGS_BYTES = "98 04 cdea60 07 03 a164 05 09 a2c3a9"
 """Settings without a number of replicas."""
 A, B, C = NodeKey("a/i"), NodeKey("b/i"), NodeKey("c/i")
@@ -98,6 +111,7 @@ GOLDEN: list[tuple[Command, str]] = [
 ]
 OLD: list[tuple[Command, str]] = [
     (CreateQueue("n", "q", SETTINGS), f"94 01 a16e a171 {SETTINGS_BYTES}"),
+    (CreateQueue("n", "q", EARLIER_SETTINGS), f"94 01 a16e a171 {EARLIER_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", OLD_SETTINGS), f"94 01 a16e a171 {OLD_SETTINGS_BYTES}"),
     (
         UpdateQueue("n", "q", OLD_SETTINGS, ("description",), 2),
