@@ -73,9 +73,9 @@ class KnownNode:
 
     def _refuses(self, error: RequestError, now: float) -> None:
         """The connection is there: the node has answered, for example that a partition has no
-        leader.
+        leader. Before its first success, the caller gets the refusal itself.
         """
-        if now >= self._refusal_due:
+        if self._works and now >= self._refusal_due:
             self._refusal_due = now + REFUSAL_LOG_SECONDS
             CONNECTION.warning(
                 "%s cannot serve requests at present: %s", self.address, error.message

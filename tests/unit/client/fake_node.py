@@ -190,6 +190,10 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
         return queue_service_pb2.CompleteResponse(outcomes=map(self._outcome, request.leases))
 
     async def LeaseStream(self, requests: Any, context: Any) -> None:  # type: ignore[override]
+        if self.stream_refusal is not None:
+            self.subscriptions.append((await context.read()).subscribe)
+            await context.write(_SUBSCRIBED)
+            await self._refuse(self.stream_refusal, context)
         credit = 0
         lock = asyncio.Lock()
 
@@ -211,10 +215,6 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
             while (frame := await context.read()) is not grpc.aio.EOF:
                 if frame.HasField("subscribe"):
                     self.subscriptions.append(frame.subscribe)
-                    if self.stream_refusal is not None:
-                        await context.write(_SUBSCRIBED)
-                        pump.cancel()
-                        await self._refuse(self.stream_refusal, context)
                 elif frame.HasField("credit"):
                     self.credits.append(frame.credit.items)
                     credit += frame.credit.items
