@@ -176,11 +176,11 @@ async def test_one_id_is_no_list_of_ids(one: Any):
 async def test_instants_need_a_time_zone():
     async with Client("127.0.0.1:1") as client:
         schedules = client.schedules
-        with pytest.raises(ValueError, match=r"^to is datetime.*; it needs a time zone"):
+        with pytest.raises(ValueError, match=r"^to is datetime.*; it must have a time zone"):
             await schedules.move("mail", ["0-17"], to=NAIVE)
-        with pytest.raises(ValueError, match=r"^due_from is .*; it needs a time zone"):
+        with pytest.raises(ValueError, match=r"^due_from is .*; it must have a time zone"):
             schedules.list("mail", due_from=NAIVE)
-        with pytest.raises(ValueError, match=r"^due_until is .*; it needs a time zone"):
+        with pytest.raises(ValueError, match=r"^due_until is .*; it must have a time zone"):
             await schedules.cancel("mail", due_until=NAIVE)
         with pytest.raises(TypeError, match="to is 5; it must be a datetime"):
             await schedules.move("mail", ["0-17"], to=5)  # type: ignore[arg-type]
