@@ -113,7 +113,7 @@ _OF_EXEC = ("concurrency", "reject_exit_code", "retry_delay", "retry_delay_max",
     default="1s",
     show_default=True,
     help="Delay after the first attempt; it doubles with each attempt, minus a random part of up "
-    "to half.",
+    "to half. 0: the queue's retry policy decides.",
 )
 @click.option(
     "--retry-delay-max",
@@ -357,7 +357,7 @@ async def _settle(item: LeasedItem, ended: Ended, rules: _Rules, tally: _Tally) 
             await item.reject(ended.error)
             tally.rejected += 1
         else:
-            await item.retry(delay=rules.delays.of(item.attempt), error=ended.error)
+            await item.retry(delay=rules.delays.of(item.attempt) or None, error=ended.error)
             tally.retried += 1
     except LeaseLost:
         tally.lost += 1

@@ -130,7 +130,7 @@ def _handling_options(command: _Command) -> _Command:
             default="1s",
             show_default=True,
             help="Delay after the first attempt; it doubles with each attempt, minus a random part "
-            "of up to half.",
+            "of up to half. 0: the queue's retry policy decides.",
         ),
         click.option(
             "--retry-delay-max",
@@ -382,7 +382,7 @@ def run_worker(options: WorkerOptions, *, on_begin: Callable[[], None] | None = 
             retry_on=retry_on,
             reject_on=reject_on,
             on_undecodable=options.on_undecodable,
-            retry_first=options.retry_delay,
+            retry_first=options.retry_delay or None,
             retry_most=options.retry_delay_max,
             lease_timeout=options.lease_timeout,
             grace=options.grace,

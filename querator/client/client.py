@@ -21,7 +21,7 @@ from querator.client.consuming.single import Held, SingleHolder, extend, raise_l
 from querator.client.errors import OutcomeUnknown, ProducerExpired, RequestError
 from querator.client.items import AnyItem, encode_items
 from querator.client.names import ClientName
-from querator.client.options import QueueOptions
+from querator.client.options import QueueOptions, RetryBackoff
 from querator.client.producing import producer as producers
 from querator.client.producing.producer import Producer
 from querator.client.producing.window import ProducerIdentity, produce_unknown
@@ -41,7 +41,6 @@ from querator.client.values import (
     ProducedItems,
     QueueInfo,
     QueueStats,
-    RetryBackoff,
     SettleOutcome,
     split_addresses,
 )

@@ -5,9 +5,10 @@ They are those of `Client.create_queue`, `Client.producer`, `Client.consumer` an
 """
 
 from datetime import datetime, timedelta
-from typing import TypedDict
+from typing import Literal, TypedDict
 
-from querator.client.values import RetryBackoff
+RetryBackoff = Literal["fixed", "linear", "exponential"]
+"""How the wait after a failed attempt grows with the attempts."""
 
 
 class QueueOptions(TypedDict, total=False):

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from querator.client.errors import ErrorCode, LeaseLost, make_error
 from querator.client.items import decode_dead_letter, decode_item, instant, span
+from querator.client.options import RetryBackoff
 from querator.client.transport.rpc_errors import code_of
 from querator.client.values import (
     ExtendOutcome,
@@ -14,7 +15,6 @@ from querator.client.values import (
     ProducedRun,
     QueueInfo,
     QueueStats,
-    RetryBackoff,
     SettleOutcome,
 )
 from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2

@@ -6,10 +6,11 @@ Durations are `timedelta`, instants are aware `datetime`s in UTC.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import Literal, NamedTuple, get_args, overload
+from typing import NamedTuple, get_args, overload
 
 import msgspec
 
+from querator.client.options import RetryBackoff
 from querator.client.typed import wrong_type
 from querator.model.addresses import EXAMPLE, split_host_port
 from querator.model.errors import ErrorCode
@@ -240,8 +241,6 @@ class ExtendOutcome(msgspec.Struct, frozen=True):
     remaining: timedelta
 
 
-RetryBackoff = Literal["fixed", "linear", "exponential"]
-"""How the wait after a failed attempt grows with the attempts."""
 BACKOFFS: tuple[str, ...] = get_args(RetryBackoff)
 
 

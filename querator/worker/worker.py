@@ -104,7 +104,7 @@ class Worker:
         retry_on: Collection[type[Exception]] = (),
         reject_on: Collection[type[Exception]] = (),
         on_undecodable: OnUndecodable = "retry",
-        retry_first: timedelta = RETRY_FIRST,
+        retry_first: timedelta | None = RETRY_FIRST,
         retry_most: timedelta = RETRY_MOST,
         lease_timeout: timedelta | None = None,
         grace: timedelta = GRACE_DEFAULT,

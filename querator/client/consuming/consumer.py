@@ -181,7 +181,7 @@ class Consumer:
         retry_on: Collection[type[Exception]] = (),
         reject_on: Collection[type[Exception]] = (),
         on_undecodable: OnUndecodable = "retry",
-        retry_first: timedelta = RETRY_FIRST,
+        retry_first: timedelta | None = RETRY_FIRST,
         retry_most: timedelta = RETRY_MOST,
         on_error: OnError | None = None,
         grace: timedelta | None = GRACE_DEFAULT,
@@ -192,7 +192,8 @@ class Consumer:
         When the handler returns, the item is completed, unless the handler has settled it. When the
         handler raises, the exception is logged with its traceback (`querator.client.handlers`), and
         the item is retried after `retry_first`, doubled with each attempt up to `retry_most`, minus
-        a random part of up to half. The exception is the retry's error text, which `peek` shows.
+        a random part of up to half (`retry_first` None: when the queue's retry policy says). The
+        exception is the retry's error text, which `peek` shows.
         `on_error` is called with it before, and may settle the item in another way. A handler may
         raise `Retry` or `Reject` to say what becomes of the item. A lost lease is
         counted in `lost`: another consumer may have the item. When the handler is cancelled, its

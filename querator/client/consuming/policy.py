@@ -35,8 +35,9 @@ class RetryDelays(NamedTuple):
 
 
 class Disposition(NamedTuple):
-    """`rejects`: the item becomes a dead letter. Else it is retried after `delay`, or at `at`.
-    `deliberate`: the handler asked for it by `Retry` or `Reject`.
+    """`rejects`: the item becomes a dead letter. Else it is retried after `delay`, or at `at`;
+    without both, when the queue's retry policy says. `deliberate`: the handler asked for it by
+    `Retry` or `Reject`.
     """
 
     rejects: bool
@@ -60,7 +61,9 @@ class Disposition(NamedTuple):
     @property
     def when(self) -> str:
         """The time of the retry, for a log."""
-        return f"at {self.at}" if self.delay is None else f"in {self.delay.total_seconds():.1f} s"
+        if self.delay is not None:
+            return f"in {self.delay.total_seconds():.1f} s"
+        return "when its queue says" if self.at is None else f"at {self.at}"
 
 
 class FailurePolicy:
@@ -70,9 +73,9 @@ class FailurePolicy:
     `reject_on`: these exceptions reject the item. `retry_on`: only these exceptions retry it, and
     all others reject it; empty: all exceptions that `reject_on` does not name retry it.
     `on_undecodable` "reject": UndecodablePayload rejects the item. A HandlerTimeout retries it
-    unless it is named itself. The delay of a retry begins with
-    `retry_first`, and doubles with each attempt up to `retry_most`, minus a random part of up to
-    half.
+    unless it is named itself. The delay of a retry begins with `retry_first`, and doubles with each
+    attempt up to `retry_most`, minus a random part of up to half. `retry_first` None: the queue's
+    retry policy decides when the item returns.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class FailurePolicy:
         retry_on: Iterable[type[Exception]] = (),
         reject_on: Iterable[type[Exception]] = (),
         on_undecodable: OnUndecodable = "retry",
-        retry_first: timedelta = RETRY_FIRST,
+        retry_first: timedelta | None = RETRY_FIRST,
         retry_most: timedelta = RETRY_MOST,
     ) -> None:
         """Raises TypeError for a class that is not an exception; ValueError for a class in both
@@ -93,16 +96,17 @@ class FailurePolicy:
             raise ValueError(f"{kind.__name__} is in retry_on and in reject_on: give one of them")
         if on_undecodable not in ("retry", "reject"):
             raise ValueError(f"on_undecodable is {on_undecodable!r}: give 'retry' or 'reject'")
-        check_delay("retry_first", retry_first)
         check_delay("retry_most", retry_most)
-        if retry_most < retry_first:
-            raise ValueError(f"retry_most is {retry_most}, less than retry_first {retry_first}")
+        if retry_first is not None:
+            check_delay("retry_first", retry_first)
+            if retry_most < retry_first:
+                raise ValueError(f"retry_most is {retry_most}, less than retry_first {retry_first}")
         self._rejects: dict[type, bool] = dict.fromkeys(retried, False)
         self._rejects.update(dict.fromkeys(rejected, True))
         self._rejects.setdefault(UndecodablePayload, on_undecodable == "reject")
         self._rejects.setdefault(HandlerTimeout, False)
         self._rejects_others = bool(retried)
-        self._delays = RetryDelays(retry_first, retry_most)
+        self._delays = None if retry_first is None else RetryDelays(retry_first, retry_most)
 
     @property
     def may_reject(self) -> bool:
@@ -116,7 +120,7 @@ class FailurePolicy:
         if isinstance(error, Retry):
             delay = error.delay
             if delay is None and error.at is None:
-                delay = self._delays.of(attempt)
+                delay = self._delay(attempt)
             return Disposition(
                 rejects=False,
                 reason=error.reason,
@@ -128,7 +132,11 @@ class FailurePolicy:
         reason = reason_of(error)
         if self._is_rejected(type(error)):
             return Disposition(True, reason)
-        return Disposition(False, reason, self._delays.of(attempt))
+        return Disposition(False, reason, self._delay(attempt))
+
+    def _delay(self, attempt: int) -> timedelta | None:
+        """The delay after this attempt; None: the queue decides."""
+        return None if self._delays is None else self._delays.of(attempt)
 
     def settle(
         self, item: LeasedItem, error: BaseException

@@ -180,7 +180,7 @@ class SyncConsumer:
         retry_on: Collection[type[Exception]] = (),
         reject_on: Collection[type[Exception]] = (),
         on_undecodable: OnUndecodable = "retry",
-        retry_first: timedelta = RETRY_FIRST,
+        retry_first: timedelta | None = RETRY_FIRST,
         retry_most: timedelta = RETRY_MOST,
         on_error: Callable[[SyncLeasedItem, Exception], None] | None = None,
         grace: timedelta | None = GRACE_DEFAULT,

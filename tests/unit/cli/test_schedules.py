@@ -121,6 +121,7 @@ def test_a_list_that_its_limit_ends_says_so(cluster: ScriptedCluster) -> None:
     ("value", "words"),
     [
         ("tomorrow", "'tomorrow' is no instant and no duration from now"),
+        ("2030-01-31T25:00:00", "'2030-01-31T25:00:00' is no instant and no duration from now"),
         ("+1x", "'+1x' is no instant and no duration from now"),
         ("+9000000d", "'+9000000d' is too far ahead"),
     ],

@@ -67,6 +67,22 @@ def test_failed_items_wait_by_the_retry_policy_of_their_queue(
         client.update_queue("q", retry_backoff="random")  # type: ignore[arg-type]
 
 
+def test_a_consumer_leaves_the_time_of_a_retry_to_its_queue(
+    querator_clock: FrozenClock, querator_client: SyncClient
+):
+    client = querator_client
+    client.create_queue("q", retry_delay=HOUR, retry_jitter=False)
+    client.produce("q", b"x")
+
+    def fail(item: object) -> None:
+        consumer.stop()
+        raise ValueError("busy")
+
+    with client.consumer("q") as consumer:
+        consumer.run(fail, retry_first=None)
+    assert [item.due_at for item in client.peek("q")] == [querator_clock.now() + HOUR]
+
+
 def test_a_waiting_consumer_gets_what_a_skip_makes_ready(
     querator_clock: FrozenClock, querator_client: SyncClient
 ):

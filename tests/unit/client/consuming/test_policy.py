@@ -101,3 +101,12 @@ def test_a_handler_decides_by_what_it_raises():
 def test_wrong_options_are_refused(options: dict[str, Any], kind: type, words: str):
     with pytest.raises(kind, match=words):
         FailurePolicy(**options)
+
+
+def test_the_queue_decides_when_no_delay_is_given():
+    policy = FailurePolicy(retry_first=None)
+    chosen = policy.decide(ValueError("x"), 3)
+    assert (chosen.delay, chosen.at, chosen.when) == (None, None, "when its queue says")
+    asked = policy.decide(Retry("busy"), 3)
+    assert (asked.delay, asked.at) == (None, None)
+    assert policy.decide(Retry(delay=SECOND), 3).delay == SECOND

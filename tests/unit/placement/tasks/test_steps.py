@@ -98,7 +98,7 @@ VOTING: Replicas = (*THREE, Replica(4, B2))
     [
         (LEARNING, "", 0, False),
         (LEARNING, B2, 0, True),
-        # Before it is added, nobody knows whether it can be.
+        # It has not been added yet.
         (THREE, B2, 0, False),
         # It votes, and b/1 works: the group would be left with a voter less.
         (VOTING, B2, 0, True),
