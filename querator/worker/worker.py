@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from querator.worker.metrics import WorkerMetrics
 
 GRACE_DEFAULT: Final = timedelta(seconds=30)
-_EMPTY_IDLE: Final = timedelta(milliseconds=100)
+_EMPTY_S: Final = 0.1
 """After this time without an item, `until_empty` asks for the exact counts of the queue."""
 
 
@@ -136,6 +136,8 @@ class Worker:
         self._handler_timeout = handler_timeout
         self._grace = grace
         self._idle_timeout = idle_timeout
+        self._begun = self._running = 0
+        """Number of items whose handling has begun, and of those whose handling has not ended."""
         self._create = create
         self._metrics = metrics
         self._consumer_options: dict[str, Any] = {
@@ -285,23 +287,50 @@ class Worker:
 
     async def _consume_until(self, until_empty: bool) -> None:
         while not self.stopping:
-            await self._consume(_EMPTY_IDLE if until_empty else self._idle_timeout)
+            await self._consume(until_empty)
             if not until_empty or not await self._has_ready():
                 return
 
-    async def _consume(self, idle_timeout: timedelta | None) -> None:
+    async def _consume(self, until_empty: bool) -> None:
         consumer = self._client.consumer(
             self._queue,
             concurrency=self._concurrency,
-            idle_timeout=idle_timeout,
+            idle_timeout=None if until_empty else self._idle_timeout,
             **self._consumer_options,
         )
         self._consumer = consumer
         try:
             async with consumer:
-                await consumer.run(self._handle, grace=self._grace, stop_signals=())
+                if until_empty:
+                    await self._run_until_empty(consumer)
+                else:
+                    await consumer.run(self._handle, grace=self._grace, stop_signals=())
         finally:
             self._consumer = None
+
+    async def _run_until_empty(self, consumer: Consumer) -> None:
+        watching = asyncio.get_running_loop().create_task(self._empty())
+        watching.add_done_callback(lambda task: task.cancelled() or consumer.stop())
+        try:
+            await consumer.run(self._handle, grace=self._grace, stop_signals=())
+            if watching.done():
+                watching.result()
+        finally:
+            watching.cancel()
+
+    async def _empty(self) -> None:
+        """Returns when no item is ready, no handler runs, and no item has come meanwhile. The
+        consumer stays open until then: a delivery may take longer than any fixed time.
+        """
+        while True:
+            begun = self._begun
+            await asyncio.sleep(_EMPTY_S)
+            if self._is_idle_since(begun) and not await self._has_ready():
+                if self._is_idle_since(begun):
+                    return
+
+    def _is_idle_since(self, begun: int) -> bool:
+        return self._running == 0 and self._begun == begun
 
     async def _has_ready(self) -> bool:
         return (await self._client.stats(self._queue)).total.ready > 0
@@ -309,12 +338,16 @@ class Worker:
     # One item.
 
     async def _handle(self, item: LeasedItem) -> None:
+        self._begun += 1
+        self._running += 1
         try:
             outcome = await self._process(item)
         except asyncio.CancelledError:
             # The consumer gives the item back.
             self._count(ItemOutcome.SETTLED if item.settled else ItemOutcome.RELEASED)
             raise
+        finally:
+            self._running -= 1
         self._count(outcome)
 
     def _count(self, outcome: ItemOutcome) -> None:

@@ -18,6 +18,7 @@ from querator.cli.shared.wording import in_words
 from querator.client import Client
 from querator.client.client import CONNECT_TIMEOUT_DEFAULT
 from querator.client.cluster import ClusterAdmin
+from querator.client.transport.waits import NO_LEADER
 from querator.client.values import split_addresses
 from querator.model import limits
 from querator.wire.tls import Tls, TlsError
@@ -91,7 +92,8 @@ async def saying_what_it_waits_for(client: Client, work: Awaitable[_Result]) -> 
         # It has no event: what counts is the time that has passed.
         while (reason := client.waits_for(WAIT_NOTED_S)) is None:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
-        note(f"Waiting: {in_words(reason).rstrip('.')}.")
+        if NO_LEADER not in reason.message:
+            note(f"Waiting: {in_words(reason).rstrip('.')}.")
 
     watching = asyncio.get_running_loop().create_task(watch())
     try:

@@ -35,7 +35,7 @@ from querator.client.transport.attempts import repeated
 from querator.client.transport.channel import Connection
 from querator.client.transport.known_node import KnownNode
 from querator.client.transport.rpc_errors import connection_failed
-from querator.client.transport.waits import Waits
+from querator.client.transport.waits import NO_LEADER, Waits
 from querator.model import limits
 from querator.v1 import queue_service_pb2
 from querator.wire.tls import Tls
@@ -54,8 +54,6 @@ ASK_SECONDS = 1.0
 """Timeout of a request for the list of nodes."""
 
 
-_NO_LEADER = "has no leader"
-"""In the message of each refusal for lack of a leader; such a refusal has no code of its own."""
 _UNREACHED = (OutcomeUnknown, NotLeader, DeadlineExceeded)
 """Errors of a node that does not reach a partition's leader. The node works, but it may be cut off
 from the others, so the next attempt goes to another node.
@@ -253,7 +251,7 @@ class Nodes:
         if node is not None and node.has(connection):
             now = self._loop.time()
             node.alone_until = now + node.backoff.next()
-            if _NO_LEADER not in error.message:
+            if NO_LEADER not in error.message:
                 node.lost(error, now)
         self._learned = -LEARN_SECONDS
         return True
@@ -287,7 +285,7 @@ class Nodes:
 
     def report_refusal(self, error: RequestError) -> None:
         """Logs at the first refusal why requests wait, and again only for another reason."""
-        if _NO_LEADER not in error.message or error.message == self._waits_for:
+        if NO_LEADER not in error.message or error.message == self._waits_for:
             return
         self._waits_for = error.message
         CONNECTION.warning("Waiting: %s", error.message)

@@ -4,6 +4,11 @@ from collections.abc import Callable
 
 from querator.client.errors import ConnectionFailed, RequestError
 
+NO_LEADER = "has no leader"
+"""In the message of each refusal for lack of a leader; such a refusal has no code of its own. The
+client logs the first one.
+"""
+
 
 class Waits:
     """The requests that were refused and are repeated. `now`: the clock of the event loop."""

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from querator import Client, Node, Reject, Retry, Worker
 from querator.client import DeadReason, ItemState, LeasedItem, SyncLeasedItem
-from querator.client.errors import NamespaceNotFound, QueueDeleting, QueueNotFound
+from querator.client.errors import ErrorCode, NamespaceNotFound, QueueDeleting, QueueNotFound
 from querator.client.sync import handler_threads
 from querator.worker import WorkerResult
 from querator.worker.loading import LoadError
@@ -89,6 +89,36 @@ async def test_what_a_plain_function_returns_does_not_block_the_loop_by_its_item
     assert result == WorkerResult(retried=1)
     [item] = [item async for item in client.peek("q")]
     assert "make the handler async" in item.errors[0]
+
+
+async def test_a_delivery_may_take_longer_than_a_look_at_an_empty_queue(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+):
+    """A consumer was opened and closed again and again, and no item arrived in time; or the worker
+    ended while an item was on its way.
+    """
+    monkeypatch.setattr("querator.worker.worker._EMPTY_S", 0.0002)
+    for _ in range(10):
+        await client.produce("q", b"a")
+        assert await done(client, as_async(lambda item: None)) == WorkerResult(completed=1)
+
+
+async def test_an_error_while_it_looks_ends_the_worker(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+):
+    async def fails(name: str) -> None:
+        raise QueueNotFound(ErrorCode.QUEUE_NOT_FOUND, "there is no queue q")
+
+    monkeypatch.setattr(client, "stats", fails)
+    with pytest.raises(QueueNotFound):
+        await done(client, as_async(lambda item: None))
+
+
+def as_async(function: Callable[[LeasedItem], object]) -> Callable[[LeasedItem], Any]:
+    async def handle(item: LeasedItem) -> None:
+        function(item)
+
+    return handle
 
 
 def raising(error: BaseException) -> list[Callable[[Any], Any]]:

@@ -52,3 +52,18 @@ async def test_a_command_without_refusals_says_nothing(notes: list[str]) -> None
     async with FakeNode.running() as node, Client(node.address) as client:
         await saying_what_it_waits_for(client, client.produce("q", b"a"))
     assert notes == []
+
+
+async def test_a_missing_leader_is_not_noted_beside_the_line_of_the_client(
+    notes: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = refusal("UNAVAILABLE")
+    lost.message = "partition 0 of queue q has no leader (b, c unreachable); not executed"
+    async with FakeNode.running() as node, Client(node.address) as client:
+        answers = [lost] * 4
+        node.decide = lambda _: answers.pop() if answers else None
+        await saying_what_it_waits_for(client, client.produce("q", b"a"))
+    assert notes == []
+    assert [one.getMessage() for one in caplog.records if "no leader" in one.getMessage()] == [
+        f"Waiting: {lost.message}"
+    ]
