@@ -217,7 +217,7 @@ def test_a_stream_needs_a_name(spark, node, queue):
 
 
 def test_options_of_scans_are_refused(spark, node, queue):
-    with pytest.raises(PySparkException, match=r"option states is of spark\.read"):
+    with pytest.raises(PySparkException, match=r"option states is for spark\.read only"):
         stream(spark, node, queue, states="ready")
 
 
