@@ -291,6 +291,10 @@ def _supervise(options: WorkerOptions, processes: int, *, reload: bool, director
 
             forget_process(pid, directory)
 
+    if reload:
+        # Byte code is taken for current by the second and the size of its source, so that a quick
+        # change of one word might not be seen. The children inherit this.
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     supervisor = Supervisor(
         run_child,
         options,

@@ -139,7 +139,8 @@ async def test_two_signals_while_it_connects_end_it(tmp_path: Path):
             await worker.said("stops by a signal")
             with contextlib.suppress(ProcessLookupError):
                 worker.signal(signal.SIGTERM)
-            assert await worker.ended() in (0, 143)
+            # The second one may come when the process has given its handling up, and is ending.
+            assert await worker.ended() in (0, 143, -signal.SIGTERM)
     assert not [line for line in worker.log if "Traceback" in line]
 
 
@@ -324,7 +325,10 @@ async def test_changed_files_start_it_again(client: Client, tmp_path: Path):
     arguments = ("tasks:handle", *MAIL, "--reload")
     async with worker_process(tmp_path, client.address, *arguments) as worker:
         await worker.said("begins")
+        written = tasks.stat()
         tasks.write_text(TASKS.replace('"handled"', '"changed"'))
+        # As in the same second: byte code of the earlier text would be taken for that of this one.
+        os.utime(tasks, ns=(written.st_atime_ns, written.st_mtime_ns))
         await worker.said("Changed: .*tasks.py. The worker starts again.")
         await worker.said("begins")
         await client.produce("mail", b"a")
