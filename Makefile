@@ -247,11 +247,13 @@ stalls: TIMES ?= 5
 stalls: setup ## leaders that hang or are cut off: how long nothing is acknowledged (TIMES=5)
 	$(PY) -m tests.stalls --times $(TIMES)
 
-# The simulation only computes; the others wait much of the time, so two of them run at a time.
+# The unit tests have the machine to themselves: many of them wait for tenths of a second. Of the
+# others, the simulation only computes, and the rest wait much of the time, so two run at a time.
 .PHONY: test
 test: export RUNS ?= 1
 test: setup $(VENV)/.demo $(VENV)/.docs $(VENV)/.spark ## every tier
-	scripts/side-by-side simulation spark clients powerloss -- unit integration
+	$(MAKE) unit
+	scripts/side-by-side simulation spark clients powerloss -- integration
 
 .PHONY: check
 check: lint type layers prose unit ## what to run before each commit; under a minute
