@@ -85,7 +85,8 @@ async def entrance(scenario: Scenario, server: Servers) -> str:
             await asyncio.sleep(0.1)
     addresses = {one.node.name: one.node.client_address for one in picture.nodes}
     entrances = leaders if not scenario.elsewhere else addresses.keys() - leaders
-    return addresses[min(entrances)]
+    # A node by itself has no address in the map.
+    return addresses[min(entrances)] or server.address
 
 
 async def run_clients(
