@@ -365,7 +365,7 @@ class LeaseTalker:
                     future.set_result(None)
 
     def _refused(self, number: int, error: RequestError) -> None:
-        self._nodes.report_refusal(error)
+        self._nodes.waits.noticed(error)
         if number == 0:
             # The subscription is refused, and a repeat would be refused as well.
             if not error.retriable:

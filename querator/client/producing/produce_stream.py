@@ -354,13 +354,12 @@ class Lane:
         if request is not None:
             if answer.HasField("produced"):
                 self._backoff.reset()
-                self._nodes.waits.ended(self)
+                self._nodes.waits.executed(self)
                 self._window.remove(request)
                 given = request.deadline - self._nodes.request_timeout
                 self._answer_seconds += (self._loop.time() - given - self._answer_seconds) / 8
                 runs = produced_runs(answer.produced)
                 request.sink.done(runs, answer.produced.durable)
-                self._nodes.report_success()
                 if answer.produced.leader_address:
                     self._follow(answer.produced.leader_address)
                 self._settled()
@@ -369,7 +368,7 @@ class Lane:
         self._resume_when_quiet()
 
     def _refused(self, request: PendingProduce, error: RequestError) -> None:
-        self._nodes.report_refusal(error)
+        self._nodes.waits.noticed(error)
         if is_of_the_node(error) and self._nodes.leave(self._stream.address):
             self._home.leave()
         if self._drop_one(request, error) or self._window.refused(request, error):

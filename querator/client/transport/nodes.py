@@ -29,7 +29,6 @@ from querator.client.errors import (
     copy_error,
 )
 from querator.client.errors import make_error as make
-from querator.client.logs import CONNECTION
 from querator.client.transport import forking
 from querator.client.transport.attempts import repeated
 from querator.client.transport.channel import Connection
@@ -82,8 +81,6 @@ class Nodes:
             address: KnownNode(address, tls, name="", given=True) for address in addresses
         }
         self._current = random.choice(list(self._nodes.values()))
-        self._waits_for = ""
-        """The last logged reason why requests wait; empty: they do not."""
         self._reached = False
         self._closed = False
         self._learned = -LEARN_SECONDS
@@ -283,19 +280,6 @@ class Nodes:
                 self._learning = self._loop.create_task(self._learn(connection))
                 self._learning.add_done_callback(self._has_learned)
 
-    def report_refusal(self, error: RequestError) -> None:
-        """Logs at the first refusal why requests wait, and again only for another reason."""
-        if NO_LEADER not in error.message or error.message == self._waits_for:
-            return
-        self._waits_for = error.message
-        CONNECTION.warning("Waiting: %s", error.message)
-
-    def report_success(self) -> None:
-        """Logs that requests do not wait any more."""
-        if self._waits_for:
-            self._waits_for = ""
-            CONNECTION.warning("Requests are executed again")
-
     def hopeless(self, error: RequestError, waited: float) -> bool:
         """Whether to give up, `waited` seconds after the first try: no node has ever answered, and
         there was enough time, or more time does not help.
@@ -365,7 +349,6 @@ class Nodes:
                 # traceback would keep the connection in memory, and thereby gRPC in use.
                 return copy_error(cut)
             if isinstance(answer, RequestError):
-                self.report_refusal(answer)
                 self.waits.refused(request, answer)
                 if patience is not None and _waited_in_vain(answer):
                     patience *= 2
@@ -373,7 +356,7 @@ class Nodes:
                     self._current = self._other(self._current, now, asked)
             else:
                 self.mark_working(connection)
-                self.report_success()
+                self.waits.executed(request)
             return answer
 
         try:
