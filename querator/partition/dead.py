@@ -86,7 +86,7 @@ def become_ready(
         )
 
 
-def become_ready_or_worn(
+def attempt_failed(
     context: ApplyContext,
     first_seq: int,
     block: Block,
@@ -95,19 +95,19 @@ def become_ready_or_worn(
     *,
     attempt: int,
     releases: int,
+    due_ms: int,
 ) -> None:
-    """Gives back items of a lease whose attempt counts: to the tail, or dead when their attempts
-    are used up.
+    """Gives back items of a lease whose attempt counts: dead when their attempts are used up, else
+    scheduled for `due_ms`, or at once to the tail (0).
     """
     if worn(context, attempt):
         kill(
-            context,
-            first_seq,
-            block,
-            mask,
-            DeadCause.ATTEMPTS,
-            came_from=RowState.LEASED,
-            attempt=attempt,
+            context, first_seq, block, mask, DeadCause.ATTEMPTS,
+            came_from=RowState.LEASED, attempt=attempt,
+        )  # fmt: skip
+    elif due_ms:
+        become_scheduled(
+            context, first_seq, block, mask, attempt=attempt, releases=releases, due_ms=due_ms
         )
     else:
         become_ready(

@@ -11,22 +11,15 @@ from querator.model.commands import Done
 from querator.model.limits import APPLY_SEGMENTS_MAX, LEASE_OUTCOME_WINDOW_MS, MINUTE_MS
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext, earlier
-from querator.partition.dead import (
-    become_ready_or_worn,
-    become_scheduled,
-    kill,
-    retry_due_ms,
-    worn,
-)
+from querator.partition.dead import attempt_failed, kill, retry_due_ms
 from querator.partition.dedup import forget_keys
 from querator.partition.ended_leases import end_lease, forget_ended
 from querator.partition.producers import forget_producers
 from querator.partition.redate import redate
 from querator.partition.reschedule import come_due
-from querator.partition.rows import DeadCause, RowState, Segment, decode_block, decode_lease
+from querator.partition.rows import DeadCause, RowState, decode_block, decode_lease
 from querator.partition.segments import (
     block_of,
-    check,
     detach,
     load_segment,
     segments_of,
@@ -133,26 +126,13 @@ def _lapse_lease(context: ApplyContext, lease: int) -> int:
         assert segment.mask == mask
         context.state.lapsed += mask.bit_count()
         detach(context, items.first_seq, segment, mask)
-        _return(context, lease, items.first_seq, segment, mask)
+        attempt_failed(
+            context, items.first_seq, block_of(context, items.first_seq), mask, Event.LAPSE,
+            attempt=segment.attempt, releases=segment.releases,
+            due_ms=retry_due_ms(context, lease, items.first_seq, segment.attempt),
+        )  # fmt: skip
     end_lease(context, lease, row)
     return max(work, 1)
-
-
-def _return(context: ApplyContext, lease: int, first_seq: int, segment: Segment, mask: int) -> None:
-    """Gives back detached items of a lease that has lapsed: dead, later or at once."""
-    block = block_of(context, first_seq)
-    due_ms = retry_due_ms(context, lease, first_seq, segment.attempt)
-    if due_ms and not worn(context, segment.attempt):
-        become_scheduled(
-            context, first_seq, block, mask,
-            attempt=segment.attempt, releases=segment.releases, due_ms=due_ms,
-        )  # fmt: skip
-    else:
-        check(segment.state, Event.LAPSE, RowState.READY)
-        become_ready_or_worn(
-            context, first_seq, block, mask, Event.LAPSE,
-            attempt=segment.attempt, releases=segment.releases,
-        )  # fmt: skip
 
 
 def _sweep(context: ApplyContext, segments_max: int) -> int:

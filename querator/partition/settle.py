@@ -39,8 +39,8 @@ from querator.model.limits import (
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
 from querator.partition.dead import (
+    attempt_failed,
     become_ready,
-    become_ready_or_worn,
     become_scheduled,
     kill,
     retry_due_ms,
@@ -151,8 +151,6 @@ def _give_back(
     """Applies a retry to detached items."""
     count = mask.bit_count()
     attempt, releases = segment.attempt, segment.releases
-    if command.count_attempt and not command.retry_at_ms:
-        due_ms = retry_due_ms(context, lease, first_seq, attempt)
     position: int | None = None
     if command.dead:
         context.state.retried += count
@@ -174,13 +172,16 @@ def _give_back(
         context.state.retried += count
     else:
         context.state.released += count
-    if due_ms and not (counted and worn(context, attempt)):
+    if counted:
+        if command.count_attempt and not command.retry_at_ms:
+            due_ms = retry_due_ms(context, lease, first_seq, attempt)
+        attempt_failed(
+            context, first_seq, block, mask, Event.RETRY,
+            attempt=attempt, releases=releases, due_ms=due_ms,
+        )  # fmt: skip
+    elif due_ms:
         become_scheduled(
             context, first_seq, block, mask, attempt=attempt, releases=releases, due_ms=due_ms
-        )
-    elif counted:
-        become_ready_or_worn(
-            context, first_seq, block, mask, Event.RETRY, attempt=attempt, releases=releases
         )
     else:
         # An uncounted retry with `retry_at` that is already due goes to the tail: it asked for a
