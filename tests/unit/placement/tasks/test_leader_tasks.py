@@ -4,13 +4,24 @@ import asyncio
 from typing import Any, cast
 
 import msgspec
+import pytest
 
+from querator.model.commands import Done
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import QueueSettings
-from querator.placement.map.commands import CreateQueue, ReplaceNode
+from querator.placement.map.commands import (
+    CreateQueue,
+    GiveUpTarget,
+    GroupSettled,
+    JoinNode,
+    Place,
+    PlaceGroups,
+    RemoveNode,
+    ReplaceNode,
+)
 from querator.placement.tasks import leader_tasks
 from querator.placement.tasks.leader_tasks import CHANGING_MAX, LeaderTasks
 from querator.raft.configuration import Change, changed
@@ -34,19 +45,28 @@ class LeadingHost:
         self.settled = asyncio.Event()
         self.declining: set[NodeKey] = set()
         self.asked: list[NodeKey] = []
+        self.is_committed = True
+        self.looks = 0
+        self.looked_often = asyncio.Event()
         self._waiting = waiting
         self._groups = groups
-        self._replicas = {group: placed.founding for group, placed in groups.items()}
+        self.replicas = {group: placed.founding for group, placed in groups.items()}
 
     def leads(self, group: GroupId) -> bool:
         return group in self.led_groups
 
     def status(self, group: GroupId) -> GroupStatus | None:
-        replicas = self._replicas.get(group)
+        replicas = self.replicas.get(group)
         if replicas is None:
             return None
+        self.looks += 1
+        if self.looks == 100:
+            self.looked_often.set()
+        found = status(replicas=replicas)
         return msgspec.structs.replace(
-            status(replicas=replicas), replica=self._own or self._groups[group].preferred
+            found,
+            replica=self._own or self._groups[group].preferred,
+            replicas_index=found.commit_index + (not self.is_committed),
         )
 
     async def transfer(self, group: GroupId, to: NodeKey) -> None:
@@ -56,10 +76,10 @@ class LeadingHost:
         self.settled.set()
 
     async def change_replicas(self, group: GroupId, change: Change) -> None:
-        after = changed(self._replicas[group], change)
+        after = changed(self.replicas[group], change)
         if group in self._waiting and [one.voter for one in after].count(True) == 3:
             raise QueratorError(ErrorCode.UNAVAILABLE, f"group {group}: replica 4 is behind")
-        self._replicas[group] = after
+        self.replicas[group] = after
         if after == self._groups[group].target:
             self.settled.set()
 
@@ -121,3 +141,46 @@ async def test_a_leader_that_is_to_go_asks_another_heir_when_one_does_not_take_t
     host.declining.add(preferred.node)
     await until_settled(host, placement_map, leader.node)
     assert host.asked == [preferred.node, other.node]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_a_target_on_a_dead_node_is_given_up_once_the_configuration_is_committed(
+    is_committed: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Another leader may not have a configuration that is not committed."""
+    monkeypatch.setattr(leader_tasks, "ROUND_S", 0.001)
+    cluster = Group(nodes="abc")
+    cluster.propose(CreateQueue("n", "q", QueueSettings(partitions=1)))
+    cluster.propose(JoinNode(node("d")))
+    council = cluster.map.groups[PLACEMENT_GROUP]
+    cluster.propose(GroupSettled(PLACEMENT_GROUP, council.next_replica))
+    [group] = (group for group in cluster.map.groups if group != PLACEMENT_GROUP)
+    a, b, c, d = (node(name).key for name in "abcd")
+    cluster.propose(PlaceGroups((Place(group, (a, b, c), (a, b, d), a),)))
+    cluster.propose(RemoveNode("d"))
+    placed = cluster.map.groups[group]
+    learner = msgspec.structs.replace(placed.target[-1], voter=False)
+    host = LeadingHost({group: placed}, waiting=set(), own=1)
+    host.replicas[group] = (*placed.founding, learner)
+    host.is_committed = is_committed
+    proposed: list[object] = []
+
+    async def propose(_: GroupId, command: object) -> object:
+        proposed.append(command)
+        host.looked_often.set()
+        return Done()
+
+    tasks = LeaderTasks(
+        cast(Host, host),
+        lambda: cluster.map,
+        node=a,
+        propose=propose,
+        connected=lambda: {b: node("b"), c: node("c")},
+        said=lambda: node("a"),
+    )
+    running = asyncio.get_running_loop().create_task(tasks.run())
+    async with asyncio.timeout(10):
+        await host.looked_often.wait()
+    running.cancel()
+    expected = GiveUpTarget(group, placed.next_replica, placed.founding, 1)
+    assert proposed == ([expected] if is_committed else [])
