@@ -228,10 +228,10 @@ async def _fitting_counts(
     the last due time before, by counts with shorter and shorter intervals. No item is due later
     than the limit of schedules, so that a later end is none.
     """
-    begin, end = due_from, due_until
-    span = _AHEAD_MAX if end is None else end - (begin or wall.now())
-    if span >= _AHEAD_MAX:
-        end, span = None, _AHEAD_MAX
+    latest = wall.now() + _AHEAD_MAX
+    begin = due_from and max(due_from, _EPOCH)
+    end = None if due_until is None or due_until >= latest else due_until
+    span = (end or latest) - (begin or wall.now())
     while True:
         interval = _round_interval(span / _PROBES)
         counts = await ask(due_from=begin, due_until=end, interval=interval)

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueExists, QueueNotFound
-from querator.client.items import duration
+from querator.client.items import duration, id_texts
 from querator.client.pages import item_pages
 from querator.client.results import queue_info, queue_stats
 from querator.client.transport.nodes import Nodes
-from querator.client.typed import check_unsigned, wrong_type
+from querator.client.typed import check_unsigned
 from querator.client.values import (
     BACKOFFS,
     DamagedBlock,
@@ -24,7 +24,7 @@ from querator.model import limits
 from querator.v1 import admin_service_pb2 as pb
 from querator.v1 import items_pb2
 
-_DURATIONS = frozenset(
+DURATIONS = frozenset(
     {"lease_timeout", "expire_timeout", "dedup_window", "retry_delay", "retry_delay_max"}
 )
 _SETTINGS = frozenset(pb.QueueSettings.DESCRIPTOR.fields_by_name)
@@ -42,7 +42,7 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
     for name, value in changes.items():
         if value is None:
             continue
-        if name in _DURATIONS:
+        if name in DURATIONS:
             getattr(message, name).CopyFrom(duration(value, name))
         elif name == "retry_backoff":
             message.retry_backoff = _backoff(value)
@@ -53,18 +53,6 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
                 check_unsigned(name, value, 32)
                 raise
     return message
-
-
-def _texts_of(item_ids: Iterable[ItemId | str]) -> list[str]:
-    expected = "an ItemId or a text such as '0-17'"
-    if isinstance(item_ids, str | ItemId):
-        raise wrong_type("item_ids", item_ids, "a list or another iterable of item ids")
-    texts = []
-    for index, item in enumerate(item_ids):
-        if not isinstance(item, ItemId | str):
-            raise wrong_type(f"item_ids[{index}]", item, expected)
-        texts.append(str(item))
-    return texts
 
 
 def _backoff(name: str) -> pb.RetryBackoff.ValueType:
@@ -169,7 +157,7 @@ class Admin:
 
     async def redrive(self, name: str, item_ids: Iterable[ItemId | str]) -> int:
         request = pb.RedriveDeadLettersRequest(
-            namespace=self._namespace, queue=name, item_ids=_texts_of(item_ids)
+            namespace=self._namespace, queue=name, item_ids=id_texts(item_ids)
         )
         response = await self._nodes.call(
             lambda node, left: node.admin.RedriveDeadLetters(request, timeout=left)

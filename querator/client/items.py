@@ -272,6 +272,9 @@ _LONGEST = {
     "lease_timeout": timedelta(milliseconds=limits.LEASE_TIMEOUT_MS_MAX),
     "expire_timeout": timedelta(milliseconds=limits.EXPIRE_TIMEOUT_MS_MAX),
     "dedup_window": timedelta(milliseconds=limits.DEDUP_WINDOW_MS_MAX),
+    "retry_delay": timedelta(milliseconds=limits.RETRY_DELAY_MS_MAX),
+    "retry_delay_max": timedelta(milliseconds=limits.RETRY_DELAY_MS_MAX),
+    "interval": timedelta(milliseconds=limits.SCHEDULE_INTERVAL_MS_MAX),
 }
 
 
@@ -300,3 +303,16 @@ def instant(message: Timestamp) -> datetime:
 
 def span(message: Duration) -> timedelta:
     return message.ToTimedelta()
+
+
+def id_texts(item_ids: Iterable[values.ItemId | str]) -> list[str]:
+    """Ids as the protocol has them. Raises TypeError for a value that is not one."""
+    expected = "an ItemId or a text such as '0-17'"
+    if isinstance(item_ids, str | values.ItemId):
+        raise wrong_type("item_ids", item_ids, "a list or another iterable of item ids")
+    texts = []
+    for index, item in enumerate(item_ids):
+        if not isinstance(item, values.ItemId | str):
+            raise wrong_type(f"item_ids[{index}]", item, expected)
+        texts.append(str(item))
+    return texts

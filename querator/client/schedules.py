@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from querator.client.items import duration, instant, timestamp
+from querator.client.items import duration, id_texts, instant, timestamp
 from querator.client.pages import item_pages
 from querator.client.transport.nodes import Nodes
-from querator.client.typed import typed, wrong_type
+from querator.client.typed import typed
 from querator.client.values import ItemId, PeekedItem
 from querator.model import limits
 from querator.v1 import admin_service_pb2 as pb
@@ -216,9 +216,7 @@ class ScheduledItems:
             )
         request = pb.RescheduleItemsRequest(namespace=self._namespace, queue=queue, dry_run=dry_run)
         if item_ids is not None:
-            if isinstance(item_ids, str | ItemId):
-                raise wrong_type("item_ids", item_ids, "a list of ids")
-            request.item_ids.extend(str(item) for item in item_ids)
+            request.item_ids.extend(id_texts(item_ids))
             return request
         request.filter.SetInParent()
         request.filter.kind = kind

@@ -309,8 +309,14 @@ class Worker:
             self._consumer = None
 
     async def _run_until_empty(self, consumer: Consumer) -> None:
+        def ended(task: "asyncio.Task[None]") -> None:
+            if not task.cancelled():
+                # Raised below, unless the consumer has failed as well.
+                task.exception()
+                consumer.stop()
+
         watching = asyncio.get_running_loop().create_task(self._empty())
-        watching.add_done_callback(lambda task: task.cancelled() or consumer.stop())
+        watching.add_done_callback(ended)
         try:
             await consumer.run(self._handle, grace=self._grace, stop_signals=())
             if watching.done():
@@ -333,7 +339,8 @@ class Worker:
         return self._running == 0 and self._begun == begun
 
     async def _has_ready(self) -> bool:
-        return (await self._client.stats(self._queue)).total.ready > 0
+        """Whether items are ready. A worker that is stopped does not ask."""
+        return not self.stopping and (await self._client.stats(self._queue)).total.ready > 0
 
     # One item.
 

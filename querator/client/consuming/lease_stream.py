@@ -351,7 +351,9 @@ class LeaseTalker:
             self._loop.call_later(AGAIN_SECONDS, self._send_again, number, self._streams)
             return
         del self._frames[number]
-        if reason is not None:
+        if reason is None:
+            self._nodes.waits.executed(self)
+        else:
             frame.fail(reason)
         self._check_quiet()
 

@@ -402,7 +402,8 @@ class Lane:
         return True
 
     def on_broken(self, error: RequestError) -> bool:
-        self._nodes.waits.refused(self, error)
+        if len(self._window):
+            self._nodes.waits.refused(self, error)
         self._home.arrived()
         self._window.broken()
         self._window.break_reason = error

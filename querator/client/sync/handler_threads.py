@@ -37,7 +37,7 @@ class HandlerThreads:
     async def room(self) -> None:
         """Waits while too many calls are left behind."""
         logged = False
-        while len(self._left) >= HANDLERS_LEFT_MAX:
+        while self._are_too_many_left():
             if not logged:
                 HANDLERS.error(
                     "%d handlers that did not end in time still run on threads: no further handler "
@@ -47,7 +47,11 @@ class HandlerThreads:
                 logged = True
             ends = [asyncio.wrap_future(call) for call in self._left]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+
+    def _are_too_many_left(self) -> bool:
+        if len(self._left) >= HANDLERS_LEFT_MAX:
             self._left = {call for call in self._left if not call.done()}
+        return len(self._left) >= HANDLERS_LEFT_MAX
 
     async def run(self, function: Callable[[A], R], argument: A) -> R:
         """Returns or raises what the function does. A call that is cancelled leaves the function
@@ -72,12 +76,8 @@ class HandlerThreads:
                 return
             try:
                 outcome.set_result(function(argument))
-            except Exception as error:  # noqa: BLE001  the caller gets it
-                outcome.set_exception(error)
-            except BaseException as error:  # noqa: BLE001  it would end the client's event loop
-                failed = RuntimeError(f"the handler raised {error!r}")
-                failed.__cause__ = error
-                outcome.set_exception(failed)
+            except BaseException as error:  # noqa: BLE001  the caller gets it
+                outcome.set_exception(_carried(error))
 
         self._jobs.put(job)
         if not self._idle.acquire(blocking=False):
@@ -96,3 +96,14 @@ class HandlerThreads:
         while (job := self._jobs.get()) is not None:
             job()
             self._idle.release()
+
+
+def _carried(error: BaseException) -> Exception:
+    """The error as a future of asyncio can have it: that takes no StopIteration, and others than
+    `Exception` would end the client's event loop.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    failed = RuntimeError(f"the handler raised {error!r}")
+    failed.__cause__ = error
+    return failed

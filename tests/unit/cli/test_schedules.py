@@ -193,6 +193,16 @@ def test_a_picture_of_a_range_begins_there(cluster: ScriptedCluster) -> None:
     assert (found["before"], found["total"], found["after"]) == (0, 60, 60)
 
 
+@pytest.mark.parametrize("begin", ["0001-01-01", "2000-01-01", "2010-01-01", "2015-01-01"])
+def test_a_picture_of_a_range_that_began_years_ago(begin: str, cluster: ScriptedCluster) -> None:
+    due = {NOW + HOUR: 5, NOW + timedelta(days=100): 7}
+    cluster.answers["CountScheduledItems"] = scripted_counts(due)
+    found = counts(cluster, "--from", begin)
+    assert (found["before"], found["total"], found["after"]) == (0, 12, 0)
+    found = counts(cluster, "--from", begin, "--until", "+1d")
+    assert (found["before"], found["total"], found["after"]) == (0, 5, 7)
+
+
 def test_a_picture_of_a_rare_kind(cluster: ScriptedCluster) -> None:
     due = {NOW + timedelta(days=300, minutes=n): 1 for n in range(120)}
     cluster.answers["CountScheduledItems"] = scripted_counts(due, first=NOW)

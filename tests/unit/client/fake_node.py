@@ -59,6 +59,8 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
         self.lost: set[int] = set()
         self.unsettled: deque[errors_pb2.ErrorCode.ValueType] = deque()
         """Errors of the next settled leases, instead of an outcome."""
+        self.settle_refusals: deque[errors_pb2.Error | None] = deque()
+        """Refusals of the next frames that settle. None: the frame is executed."""
         self.completes: deque[errors_pb2.Error | None] = deque()
         """Errors of the next complete calls. None: the call is executed."""
         self.lease_timeout_seconds = 30
@@ -239,8 +241,13 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
                         async with lock:
                             pump.cancel()
                             await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+                    answer = self._confirmation(frame)
+                    if self.settle_refusals and (error := self.settle_refusals.popleft()):
+                        answer = queue_service_pb2.LeaseStreamResponse(
+                            request_number=frame.request_number, error=error
+                        )
                     async with lock:
-                        await context.write(self._confirmation(frame))
+                        await context.write(answer)
             self.half_closed += 1
             pump.cancel()
 

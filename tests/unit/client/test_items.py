@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.client import Item, ItemId, Priority, ProducedItems
-from querator.client.errors import ErrorCode, InvalidArgument, QueratorError
-from querator.client.items import decode_item, encode_items
+from querator.client import Item, ItemId, Priority, ProducedItems, admin
+from querator.client.errors import ErrorCode, InvalidArgument, LimitExceeded, QueratorError
+from querator.client.items import decode_item, duration, encode_items
 from querator.client.values import ProducedRun
 from querator.v1 import queue_service_pb2
 
@@ -114,3 +114,10 @@ def test_times_that_a_queue_does_not_keep_are_refused(fields, field, words):
 def test_a_naive_instant_is_named():
     with pytest.raises(ValueError, match=r"enqueue_at is datetime.* must have a time zone"):
         encode_items([Item(b"x", enqueue_at=datetime(2030, 1, 1))])  # noqa: DTZ001
+
+
+@pytest.mark.parametrize("name", sorted(admin.DURATIONS | {"interval"}))
+def test_durations_beyond_every_limit_are_refused_by_name(name: str):
+    with pytest.raises(LimitExceeded) as refused:
+        duration(timedelta(days=4_000_000), name)
+    assert refused.value.field == name

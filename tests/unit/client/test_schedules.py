@@ -169,7 +169,10 @@ async def test_no_ids_are_no_call():
 @pytest.mark.parametrize("one", ["0-17", ItemId(0, 17)])
 async def test_one_id_is_no_list_of_ids(one: Any):
     async with Client("127.0.0.1:1") as client:
-        with pytest.raises(TypeError, match=r"item_ids is .*17.*; it must be a list of ids"):
+        with pytest.raises(
+            TypeError,
+            match=r"item_ids is .*17.*; it must be a list or another iterable of item ids",
+        ):
             await client.schedules.cancel("mail", one)
 
 

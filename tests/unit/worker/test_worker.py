@@ -114,6 +114,60 @@ async def test_an_error_while_it_looks_ends_the_worker(
         await done(client, as_async(lambda item: None))
 
 
+async def test_a_stopped_worker_does_not_ask_for_counts(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+):
+    """The counts may not come while a partition has no leader."""
+    asked: list[str] = []
+    stats = client.stats
+
+    async def counted(name: str) -> Any:
+        asked.append(name)
+        return await stats(name)
+
+    monkeypatch.setattr(client, "stats", counted)
+    await client.produce("q", b"a")
+
+    async def handle(item: LeasedItem) -> None:
+        asked.clear()
+        worker.stop()
+
+    worker = Worker(client, "q", handle)
+    async with asyncio.timeout(BOUND_S):
+        assert await worker.run(until_empty=True) == WorkerResult(completed=1)
+    assert asked == []
+
+
+async def test_a_plain_handler_that_raises_stop_iteration_has_failed(client: Client):
+    """No future of asyncio carries it: the call did not end."""
+    await client.produce("q", b"a")
+    result = await done(client, lambda item: next(iter(())), retry_first=timedelta(minutes=1))
+    assert result == WorkerResult(retried=1)
+    [item] = [item async for item in client.peek("q")]
+    assert "the handler raised StopIteration()" in item.errors[0]
+
+
+async def test_handlers_that_have_ended_are_not_left_behind(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(handler_threads, "HANDLERS_LEFT_MAX", 1)
+    threads, let, ended = handler_threads.HandlerThreads(), threading.Event(), threading.Event()
+
+    def handle(_: object) -> None:
+        assert let.wait(BOUND_S)
+        ended.set()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await threads.run(handle, None)
+    let.set()
+    assert ended.wait(BOUND_S)
+    await until(lambda: all(call.done() for call in threads._left))
+    await threads.room()
+    threads.end()
+    assert not caplog.records
+
+
 def as_async(function: Callable[[LeasedItem], object]) -> Callable[[LeasedItem], Any]:
     async def handle(item: LeasedItem) -> None:
         function(item)

@@ -11,7 +11,7 @@ from querator.client.consuming.subscribing import Subscribing
 from querator.client.errors import LeaseLost, LimitExceeded, Unavailable
 from querator.model import limits
 from querator.v1 import queue_service_pb2
-from tests.unit.client.fake_node import FakeNode, until
+from tests.unit.client.fake_node import FakeNode, refusal, until
 
 IDLE = timedelta(milliseconds=200)
 WAIT_SECONDS = 20
@@ -421,3 +421,18 @@ async def test_limits_of_a_lease_call_are_named(options, field, words):
         with pytest.raises(LimitExceeded, match=words) as refused:
             await client.lease("q", **options)
         assert refused.value.field == field
+
+
+async def test_a_consumer_says_that_its_settles_wait_and_that_they_are_executed(
+    caplog: pytest.LogCaptureFixture,
+):
+    refused = refusal("UNAVAILABLE")
+    refused.message = "partition 0 of queue q has no leader (b, c unreachable); not executed"
+    async with FakeNode.running() as node, Client(node.address) as client:
+        node.settle_refusals.extend((refused, None, refused, None))
+        await node.make_ready([b"a", b"b"])
+        async with client.consumer("q") as consumer:
+            for _ in range(2):
+                await (await anext(consumer)).complete()
+    lines = [one.getMessage() for one in caplog.records if "querator" in one.name]
+    assert lines == [f"Waiting: {refused.message}", "Requests are executed again"] * 2
