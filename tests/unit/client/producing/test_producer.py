@@ -9,14 +9,18 @@ import pytest
 from querator.client import Client
 from querator.client.errors import (
     ConnectionFailed,
+    ErrorCode,
     InvalidArgument,
     LimitExceeded,
     OutcomeUnknown,
     ProducerExpired,
     QueueFull,
     QueueNotFound,
+    RequestError,
     Unavailable,
+    make_error,
 )
+from querator.client.producing.produce_stream import Lane
 from querator.v1 import errors_pb2, queue_service_pb2
 from tests.unit.client.fake_node import FakeNode, refusal
 
@@ -346,3 +350,23 @@ async def test_a_closed_client_says_so():
                 await producer.flush()
     with pytest.raises(Unavailable, match="closed"):
         await client.produce("q", b"x")
+
+
+async def test_an_idle_producer_waits_for_nothing_when_its_stream_breaks(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    broken = asyncio.Event()
+    on_broken = Lane.on_broken
+
+    def noted(lane: Lane, error: RequestError) -> bool:
+        again = on_broken(lane, make_error(ErrorCode.OUTCOME_UNKNOWN, "the stream was cut"))
+        broken.set()
+        return again
+
+    monkeypatch.setattr(Lane, "on_broken", noted)
+    async with FakeNode.running() as node, Client(node.address) as client:
+        async with client.producer("q") as producer:
+            await producer.produce(b"x")
+            await node.stop()
+            await broken.wait()
+            assert client.waits_for(0) is None
