@@ -259,8 +259,8 @@ def _put_times(
     block = msgspec.structs.replace(block, expiry_head_ms=after[0] if after else 0)
     for at_ms in set(before) - set(after):
         EXPIRIES.delete(txn, group, at_ms, first_seq)
-    for at_ms in after:
-        # Earlier ones have left the index, and none of these items expires then.
+    for at_ms in sorted(set(after) - set(before)):
+        # Those of before are in the index, or have left it. No item that is moved expires earlier.
         if at_ms > context.now_ms:
             EXPIRIES.put(txn, group, at_ms, first_seq, value=b"")
             context.state.expiry_head_ms = earlier(context.state.expiry_head_ms, at_ms)

@@ -135,18 +135,20 @@ def due_counts(
     txn: ReadTransaction, group: int, span: DueSpan, *, interval_ms: int, after: DuePlace
 ) -> DueCounts:
     """Counts all scheduled items of a kind that come after a place. `interval_ms` 0: the span is
-    one interval.
+    one interval, and nothing outside of it is counted.
     """
     txn = generations.view(txn, group)
     blocks = _Blocks(txn, group, span.kind)
     buckets: dict[int, int] = {}
     before = later = scanned = 0
     place = after
-    for due_ms, first_seq, segments in _together(txn, group, DueSpan(), after):
+    within = DueSpan() if interval_ms else span
+    for due_ms, first_seq, segments in _together(txn, group, within, after):
         if scanned >= SCAN_ROWS_MAX or blocks.read_bytes >= SCAN_BYTES_MAX:
             return DueCounts(tuple(sorted(buckets.items())), before, later, place)
         scanned += len(segments)
-        mask = blocks.chosen(first_seq, _union(segments)) if span.kind else _union(segments)
+        union = _union(segments)
+        mask = blocks.chosen(first_seq, union)
         if (due_ms, first_seq) <= (after.due_ms, after.seq):
             mask &= ~masks.full(max(0, after.seq - first_seq + 1))
         count = mask.bit_count()
@@ -157,7 +159,7 @@ def due_counts(
         elif count:
             number = (due_ms - span.from_ms) // interval_ms if interval_ms else 0
             buckets[number] = buckets.get(number, 0) + count
-        place = DuePlace(due_ms, first_seq + _union(segments).bit_length() - 1)
+        place = DuePlace(due_ms, first_seq + union.bit_length() - 1)
     return DueCounts(tuple(sorted(buckets.items())), before, later, None)
 
 

@@ -483,6 +483,14 @@ class AdminService:
                 f"{name} has no dead queue; name the queue in which the items died",
                 value=name,
             )
+        if item_ids and self._is_dead_queue(queue):
+            # A list of dead letters of this queue has ids of items in it, and not of its own dead.
+            raise invalid(
+                "queue",
+                f"{name} is a dead queue itself, whose dead letters cannot be named by ids; name "
+                "the queue in which the items died",
+                value=name,
+            )
         dead = await self._live(namespace, queue.settings.dead_queue)
         homes = tuple(
             DeadTarget(name, partition, group)

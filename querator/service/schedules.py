@@ -19,8 +19,6 @@ import heapq
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
 from querator.model import limits
 from querator.model.calls import BrowsedItem, PeekedPage
 from querator.model.commands import Reschedule, RescheduleResult
@@ -331,8 +329,7 @@ class Schedules:
         if call.due is None:
             return await self._change_named(queue, call, named, deadline)
         if call.dry_run:
-            counted = span if span.until_ms else msgspec.structs.replace(span, until_ms=_NEVER_MS)
-            buckets, _, _ = await self._counted(queue, counted, 0, stale=False, deadline=deadline)
+            buckets, _, _ = await self._counted(queue, span, 0, stale=False, deadline=deadline)
             return RescheduleReply(sum(buckets.values()))
         slots = asyncio.Semaphore(CHANGES_MAX)
 
@@ -425,9 +422,6 @@ class Schedules:
             if not self._directory.has_left(queue, group, error):
                 raise
             return none
-
-
-_NEVER_MS = _INSTANT_MS_MAX + 1
 
 
 def _after(place: _Place, partition: int) -> DuePlace:

@@ -24,6 +24,8 @@ class StorageWatch:
         self._conditions = conditions
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="storage-watch")
         self._task: asyncio.Task[None] | None = None
+        self._is_unknown = False
+        """Whether the last read failed."""
 
     def start(self) -> None:
         # Owned: `stop` ends and awaits it.
@@ -50,6 +52,8 @@ class StorageWatch:
             usage = await loop.run_in_executor(self._thread, self._environment.usage)
         except (StorageError, OSError) as error:
             # The raft thread meets the same error at its next write, and the node ends.
-            _log.error("storage.space_unknown", reason=str(error))
+            if not self._is_unknown:
+                _log.error("storage.space_unknown", reason=str(error))
+            self._is_unknown, self._conditions.storage = True, None
             return
-        self._conditions.storage = usage
+        self._is_unknown, self._conditions.storage = False, usage

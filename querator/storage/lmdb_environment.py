@@ -35,6 +35,7 @@ throughout would interrupt Python code too often and cost both threads more than
 import contextlib
 import errno
 import os
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -145,6 +146,10 @@ class LmdbEnvironment:
         self._disk_free_bytes = 0
         self._disk_checked_at = 0.0
         self._written_bytes = 0
+        self._counting = threading.Lock()
+        """Held while `_written_bytes` changes: other threads read the free space, too."""
+        self._checking = threading.Lock()
+        """Held while one thread asks the disk."""
         self._reusable_bytes = 0
         self._cache = _Cache()
         self._used_bytes = self._tree_bytes(self._lmdb.stat())
@@ -237,7 +242,8 @@ class LmdbEnvironment:
         for key, value in changes.items():
             self._cache.write(key, value)
         self._used_bytes = used_bytes
-        self._written_bytes += need
+        with self._counting:
+            self._written_bytes += need
 
     def _write(self, txn: "lmdb.Transaction[bytes]", changes: Changes) -> int:
         """Writes and commits the changes. Returns the used bytes afterwards."""
@@ -293,15 +299,25 @@ class LmdbEnvironment:
         return max(0, min(self._quota_bytes - self._used_bytes, disk))
 
     def _check_disk(self) -> None:
-        stat = os.statvfs(self.path)
-        self._disk_free_bytes = stat.f_bavail * stat.f_frsize
-        file_bytes = max(
-            (self._lmdb.info()["last_pgno"] + 1) * self._page_bytes,
-            (self.path / DATA_NAME).stat().st_size,
-        )
-        self._reusable_bytes = max(0, file_bytes - self._used_bytes)
-        self._written_bytes = 0
-        self._disk_checked_at = time.monotonic()
+        """Reads the free space, unless another thread does: the disk may hang. What is written
+        meanwhile may not be in that figure, and stays counted.
+        """
+        if not self._checking.acquire(blocking=False):
+            return
+        try:
+            written_bytes = self._written_bytes
+            stat = os.statvfs(self.path)
+            file_bytes = max(
+                (self._lmdb.info()["last_pgno"] + 1) * self._page_bytes,
+                (self.path / DATA_NAME).stat().st_size,
+            )
+            with self._counting:
+                self._disk_free_bytes = stat.f_bavail * stat.f_frsize
+                self._reusable_bytes = max(0, file_bytes - self._used_bytes)
+                self._written_bytes -= written_bytes
+            self._disk_checked_at = time.monotonic()
+        finally:
+            self._checking.release()
 
 
 def _opened(key: bytes, stored: bytes) -> bytes:

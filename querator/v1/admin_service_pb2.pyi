@@ -1561,11 +1561,14 @@ class RescheduleItemsResponse(_message.Message):
     NOT_SCHEDULED_FIELD_NUMBER: _builtins.int
     changed: _builtins.int
     """Number of items that this call has changed, or would change. Items that were due at `due_at` already are not
-    counted.
+    counted. When the answer of a partition was lost, the change was repeated, and what the first attempt
+    changed is not counted.
     """
     @_builtins.property
     def not_scheduled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ids of the request that name no scheduled item: it is ready, leased, gone, or never was."""
+        """Ids of the request that name no scheduled item: it is ready, leased, gone, or never was. When an answer was
+        lost, also items that the first attempt has made ready or cancelled.
+        """
 
     def __init__(
         self,

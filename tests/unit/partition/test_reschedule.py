@@ -175,6 +175,15 @@ def test_moving_every_item_writes_no_more_than_was_announced():
     log.one(Reschedule(((1, 1_000),), cancel=True))
 
 
+def test_moving_one_item_of_many_blocks_writes_no_more_than_was_announced():
+    """The other expiries of a block stay where they are."""
+    log = new_log()
+    for _ in range(20):
+        later(log, 256, step_ms=2_000, expire_timeout_ms=1_500)
+    named = tuple((1 + 256 * block, 1) for block in range(20))
+    log.one(Reschedule(named, due_ms=log.now_ms + 2 * DUE_MS))
+
+
 def test_only_a_cancel_frees_space():
     log = new_log()
     with log.environment.snapshot() as txn:

@@ -224,7 +224,7 @@ def test_counts_by_interval(monkeypatch, rows):
     schedule(log, [2_500, 9_000])
     span = {"from_ms": START_MS + 1_000, "until_ms": START_MS + 5_000}
     assert counted(log, **span) == DueCounts(((0, 2), (1, 3), (3, 1)), 1, 2, None)
-    assert counted(log, **span, interval_ms=0) == DueCounts(((0, 6),), 1, 2, None)
+    assert counted(log, **span, interval_ms=0) == DueCounts(((0, 6),), 0, 0, None)
     assert counted(log, from_ms=START_MS) == DueCounts(
         ((0, 1), (1, 2), (2, 3), (4, 1), (5, 1), (9, 1)), 0, 0, None
     )

@@ -372,3 +372,17 @@ async def test_time_that_is_ahead_is_told_and_put_back():
         assert await code(node.admin.repair_time("default", "", dry_run=True)) is (
             ErrorCode.INVALID_ARGUMENT
         )
+
+
+async def test_ids_name_no_dead_letters_of_a_dead_queue():
+    """A list of its dead letters has ids of the items in it; those of its own dead queue may be the
+    same.
+    """
+    async with service_node() as node:
+        await node.admin.create_queue("default", "dead", QueueSettings())
+        await node.admin.create_queue("default", "q-dead", QueueSettings(dead_queue="dead"))
+        await node.admin.create_queue("default", "q", QueueSettings(dead_queue="q-dead"))
+        error = await refusal(node.admin.redrive_dead_letters("default", "q-dead", ("0-1",)))
+        assert (error.field, error.value) == ("queue", "q-dead")
+        assert "name the queue in which the items died" in error.message
+        assert await node.admin.redrive_dead_letters("default", "q-dead", ()) == 0

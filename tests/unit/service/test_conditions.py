@@ -29,7 +29,7 @@ from querator.server.admin.metrics import Metrics
 from querator.service.admission import PartitionBudget
 from querator.service.conditions import KINDS, LOOK_S, MEMORY_S, PATIENCE_S, Conditions
 from querator.service.storage_watch import StorageWatch
-from querator.storage.environment import Usage
+from querator.storage.environment import StorageCorrupt, Usage
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.server.http_client import get
 from tests.unit.server.observed_node import Exposition, observed
@@ -280,6 +280,28 @@ async def test_the_space_of_the_storage_is_read(caplog: pytest.LogCaptureFixture
         storage = StorageWatch(node.environment, watch.conditions)
         await storage.read()
         assert watch.conditions.storage == node.environment.usage()
+        await storage.stop()
+
+
+async def test_space_that_cannot_be_read_is_no_condition(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watching(caplog) as (node, watch):
+        storage = StorageWatch(node.environment, watch.conditions)
+        await storage.read()
+        with monkeypatch.context() as patch:
+
+            def fails() -> Usage:
+                raise StorageCorrupt("a meta page is damaged")
+
+            patch.setattr(node.environment, "usage", fails)
+            for _ in range(3):
+                await storage.read()
+        assert watch.conditions.storage is None
+        said = [one for one in caplog.messages if "storage.space_unknown" in one]
+        assert len(said) == 1
+        await storage.read()
+        assert watch.conditions.storage is not None
         await storage.stop()
 
 

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,25 @@ def test_a_data_file_has_room_from_the_beginning_and_only_then(path):
 def test_room_is_a_small_part_of_a_small_quota(path):
     open_lmdb(path, quota_bytes=16 * MIB, room_bytes=64 * MIB).close()
     assert (path / "data.mdb").stat().st_size == MIB
+
+
+def test_what_is_written_while_the_disk_is_asked_stays_counted(path, monkeypatch):
+    """Another thread asks it: the raft thread writes meanwhile."""
+
+    def small_disk(_: object) -> os.statvfs_result:
+        if written:
+            written.pop()()
+        return os.statvfs_result((4096, 4096, 10**6, 0, 16 * MIB // 4096, 9, 9, 9, 0, 255))
+
+    written: list[Callable[[], None]] = []
+    monkeypatch.setattr(os, "statvfs", small_disk)
+    environment = open_lmdb(path, quota_bytes=100 * MIB)
+    monkeypatch.setattr("querator.storage.lmdb_environment.DISK_CHECK_SECONDS", 0.0)
+    before = environment.usage().free_bytes
+    written.append(lambda: write(environment, b"row", bytes(MIB)))
+    assert environment.usage().free_bytes <= before - MIB
+    assert environment.usage().free_bytes > before - MIB // 2, "it is in the next figure"
+    environment.close()
 
 
 def test_room_in_the_file_counts_as_free(path, monkeypatch):
