@@ -37,7 +37,7 @@ from querator.partition import masks
 from querator.partition.schedule_queries import DueKey, DuePage, DuePlace, DueSpan
 from querator.service.item_ids import by_partition, check_partitions
 from querator.service.reading import paging
-from querator.service.reading.queries import Queries
+from querator.service.reading.queries import Queries, all_results
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.forwarder import DueCountsQuery, DueItemsQuery, DueKeysQuery
 from querator.service.routing.router import Router, deadline_after
@@ -194,7 +194,7 @@ class Schedules:
             none = DuePage((), None)
             stream.add(await self._asked(queue, stream.group, none, self._keys(query, deadline)))
 
-        await _all([fill(stream) for stream in streams])
+        await all_results([fill(stream) for stream in streams])
 
     async def _keys(self, query: DueKeysQuery, deadline: float | None) -> DuePage:
         page: DuePage = await self._reads.due(query, deadline=deadline)
@@ -217,7 +217,7 @@ class Schedules:
             for item in await self._asked(queue, group, none, asked):
                 found[partition, item.seq] = item
 
-        await _all([load(partition, those) for partition, those in places.items()])
+        await all_results([load(partition, those) for partition, those in places.items()])
         return tuple(
             (queue.groups[partition], partition, found[partition, seq])
             for _, partition, seq in chosen
@@ -275,7 +275,7 @@ class Schedules:
             page = await self._asked(queue, group, none, self._keys(query, deadline))
             found.extend(key.due_ms for key in page.keys)
 
-        await _all([ask(group) for group in queue.groups])
+        await all_results([ask(group) for group in queue.groups])
         return min(found, default=None)
 
     async def _counted(
@@ -306,7 +306,7 @@ class Schedules:
                 outside[1] += counts.later
                 place = counts.next
 
-        await _all([count(group) for group in queue.groups])
+        await all_results([count(group) for group in queue.groups])
         return buckets, outside[0], outside[1]
 
     # --- change ----------------------------------------------------------------------------
@@ -337,7 +337,7 @@ class Schedules:
             async with slots:
                 return await self._change_chosen(queue, group, call, span, deadline)
 
-        return RescheduleReply(sum(await _all([change(group) for group in queue.groups])))
+        return RescheduleReply(sum(await all_results([change(group) for group in queue.groups])))
 
     async def _change_named(
         self,
@@ -356,7 +356,7 @@ class Schedules:
             gone = RescheduleResult(0, ranges)
             return await self._asked(queue, group, gone, self._propose(group, command, deadline))
 
-        results = await _all([change(partition, seqs) for partition, seqs in named.items()])
+        results = await all_results([change(partition, seqs) for partition, seqs in named.items()])
         missing = {
             format_item_id(PartitionNumber(partition), Seq(first_seq + n))
             for partition, result in zip(named, results, strict=True)
@@ -458,19 +458,3 @@ def _check_buckets(from_ms: int, until_ms: int, interval_ms: int) -> None:
             limit=f"{most} intervals",
             value=f"{count} intervals",
         )
-
-
-async def _all(awaitables: Sequence[Awaitable[T]]) -> list[T]:
-    """All results in order; the first error ends the others."""
-    if len(awaitables) == 1:
-        return [await awaitables[0]]
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_run(one)) for one in awaitables]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
-
-
-async def _run(awaitable: Awaitable[T]) -> T:
-    return await awaitable

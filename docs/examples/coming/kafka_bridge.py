@@ -23,7 +23,7 @@ def item_of(record) -> Item:
     place = f"{record.topic()}-{record.partition()}-{record.offset()}"
     return Item(
         record.value() or b"",
-        key=(record.key() or b"").decode(),
+        key=(record.key() or b"").decode(errors="backslashreplace"),
         reference=place,
         dedup_key=place,
     )

@@ -7,7 +7,7 @@ began. A stale read is answered from any local replica, as of its last turn.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import msgspec
 
@@ -47,6 +47,8 @@ from querator.storage.environment import Environment
 
 if TYPE_CHECKING:
     from querator.raft.host import Host
+
+T = TypeVar("T")
 
 NOT_OPEN = "replica"
 """Error field of a node that cannot open its replica: another node may lead the group."""
@@ -127,28 +129,16 @@ class Queries:
 
     async def due(self, query: DueQuery, *, deadline: float | None = None) -> Any:
         """The answer to a query about scheduled items. Raises QueratorError."""
-        if query.stale and self._host.status(query.group) is not None:
-            return await self.answer(query)
-        return await self._router.read(query.group, query, deadline=deadline)
+        return await self._one(query, deadline)
 
     async def _all(
         self, queries: Sequence[PartitionQuery], deadline: float | None = None
     ) -> list[Any]:
-        if len(queries) == 1:
-            return [await self._one(queries[0], deadline)]
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._one(query, deadline)) for query in queries]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return [task.result() for task in tasks]
+        return await all_results([self._one(query, deadline) for query in queries])
 
-    async def _one(self, query: PartitionQuery, deadline: float | None) -> Any:
+    async def _one(self, query: PartitionQuery | DueQuery, deadline: float | None) -> Any:
         if query.stale and self._host.status(query.group) is not None:
-            try:
-                return self._read(query)
-            except BlockDamaged as error:
-                raise self._damage.refusal(error) from error
+            return await self.answer(query)
         return await self._router.read(query.group, query, deadline=deadline)
 
     async def close(self) -> None:
@@ -297,3 +287,19 @@ def check_waited(
     asked = routes if call.partition is None else routes[call.partition : call.partition + 1]
     if call.wait_ms and not any(route.is_reachable for route in asked):
         raise leaderless(router, queue)
+
+
+async def all_results(awaitables: Sequence[Awaitable[T]]) -> list[T]:
+    """The results in order. The first error ends the others, and is raised."""
+    if len(awaitables) == 1:
+        return [await awaitables[0]]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_run(one)) for one in awaitables]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _run(awaitable: Awaitable[T]) -> T:
+    return await awaitable

@@ -11,6 +11,7 @@ from typing import Final
 
 Parameters = Mapping[str, str]
 _QUOTED: Final = re.compile(r"`((?:[^`]|``)+)`")
+_NAME: Final = re.compile(r"`(?:[^`]|``)+`(?:\.`(?:[^`]|``)+`)*")
 _TYPES: Final = (
     "bigint", "binary", "boolean", "byte", "date", "decimal", "double", "float", "int", "integer",
     "long", "short", "smallint", "string", "timestamp", "timestamp_ntz", "tinyint",
@@ -29,16 +30,15 @@ def in_words(condition: str, parameters: Parameters, functions: Callable[[], Seq
     sentence = _SENTENCES.get(condition) or _SENTENCES.get(condition.partition(".")[0])
     try:
         return "" if sentence is None else sentence(parameters)
-    except KeyError:
+    except (KeyError, ValueError):
         # Another version of Spark has other parameters: its own message is shown.
         return ""
 
 
 def _names(text: str) -> list[str]:
-    """Names in Spark's quotes: "`a`, `b`.`c`" gives a and b.c."""
-    return [
-        ".".join(_QUOTED.findall(part)) or part.strip() for part in text.strip("[]").split(", ")
-    ]
+    """Names in Spark's quotes: "`a`, `b`.`c`" gives a and b.c. A name may have a comma."""
+    quoted = [".".join(_QUOTED.findall(name)) for name in _NAME.findall(text)]
+    return quoted or [name.strip() for name in text.strip("[]").split(", ")]
 
 
 def _or(names: Sequence[str]) -> str:

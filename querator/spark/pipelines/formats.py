@@ -21,8 +21,13 @@ _MAGIC: Final = (
 _GZIP: Final = b"\x1f\x8b"
 _COMPRESSED: Final = re.compile(r"\.(gz|bz2|zst|zstd|lz4|snappy|deflate|xz)$", re.IGNORECASE)
 """Names of files that Spark decompresses, or that only Spark can judge."""
-_CHOOSING: Final = {"pathglobfilter", "modifiedafter", "modifiedbefore", "encoding", "charset"}
+_CHOOSING: Final = {
+    "pathglobfilter", "modifiedafter", "modifiedbefore", "encoding", "charset",
+    "ignorecorruptfiles",
+}  # fmt: skip
 """Options of Spark's readers with which the bytes of some file decide nothing."""
+_LENIENT: Final = {"mode", "allowcomments"}
+"""Options with which JSON may begin with something else."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -51,7 +56,7 @@ def misfit(chosen: str, head: bytes, name: str, options: Collection[str]) -> str
     if b"\0" in head:
         return f"is not text: it {_begins(head)}"
     text = head.removeprefix(_BOM).lstrip()
-    if chosen == "json" and text and text[:1] not in b"{[":
+    if chosen == "json" and not _LENIENT & given and text and text[:1] not in b"{[":
         return f"is not JSON: it {_begins(head)}"
     if chosen == "csv" and text.startswith(b'{"') and "header" not in given:
         return f"is not CSV with a header: it {_begins(head)}"

@@ -16,6 +16,13 @@ FUNCTIONS = ("upper", "lower", "to_date", "to_json")
             "there is no column custmer; did you mean customer, id or a.b?",
         ),
         (
+            "UNRESOLVED_COLUMN.WITH_SUGGESTION",
+            {"objectName": "`Last, Frst`", "proposal": "`Last, First`, `id`"},
+            "there is no column Last, Frst; did you mean Last, First or id?",
+        ),
+        # As another version of Spark might have it.
+        ("UNRESOLVED_COLUMN.WITHOUT_SUGGESTION", {"objectName": "a, b"}, ""),
+        (
             "UNRESOLVED_COLUMN.WITHOUT_SUGGESTION",
             {"objectName": "`a`.`b`"},
             "there is no column a.b",
