@@ -106,7 +106,7 @@ class Record:
 
     def key(self):
         # The second one is no text, as serialized keys are.
-        return (b"ann", None, b"\xff\x00", None)[self._offset]
+        return (b"ann", None, b"\\xff\\x00", None)[self._offset]
 
     def value(self):
         return b"record %d" % self._offset
