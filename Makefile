@@ -99,6 +99,10 @@ spark-demo: setup $(VENV)/.demo $(VENV)/.spark ## the same flights by Spark: dri
 bench: setup ## measure a node and the client beside it
 	$(PY) -m scripts.bench
 
+.PHONY: bench-compare
+bench-compare: setup ## measure this version and the checkout BEFORE=../before in turn
+	$(PY) -m scripts.bench.compare $(BEFORE)
+
 .PHONY: bench-spark
 bench-spark: setup $(VENV)/.spark ## measure scans, archives and ingests of a queue by Spark
 	$(PY) -m scripts.bench.spark

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import os
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from querator import Client
 from querator.client.cluster import ClusterAdmin
 from scripts.bench.report import Measurement, write_report
 from scripts.bench.scenarios import SCENARIOS, Scenario
-from scripts.bench.servers import Servers
+from scripts.bench.servers import HERE, Checkout, Servers
 from scripts.bench.worker import QUEUE, WorkerResult
 
 
@@ -24,10 +23,16 @@ class LostItemsError(Exception):
 
 
 async def run_once(
-    scenario: Scenario, *, nodes: int, memory: bool, profile: Path | None
+    scenario: Scenario,
+    *,
+    nodes: int,
+    memory: bool,
+    profile: Path | None = None,
+    checkout: Checkout = HERE,
 ) -> Measurement:
+    """A run with new servers. `checkout` gives the nodes and the clients."""
     with tempfile.TemporaryDirectory(prefix="querator-bench-") as name:
-        server = Servers(Path(name), nodes=nodes, memory=memory)
+        server = Servers(Path(name), nodes=nodes, memory=memory, checkout=checkout)
         await server.start()
         try:
             async with Client(server.address) as client:
@@ -96,8 +101,8 @@ async def run_clients(
     cpu: list[float] = []
 
     async def one(role: str) -> WorkerResult:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "scripts.bench.worker", address, role,
+        process = await server.checkout.run(
+            "scripts.bench.worker", address, role,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 26,
         )  # fmt: skip
         assert process.stdin is not None

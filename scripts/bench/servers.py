@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +25,22 @@ class PortTaken(Exception):
     """A node could not listen, because another program has the port."""
 
 
+class Checkout(msgspec.Struct, frozen=True):
+    """A version of this project to measure, with the Python of its environment."""
+
+    directory: Path
+    python: Path
+
+    async def run(self, *arguments: str, **how: Any) -> asyncio.subprocess.Process:
+        """Runs a module of this version in a process of its own."""
+        return await asyncio.create_subprocess_exec(
+            self.python, "-m", *arguments, cwd=self.directory, **how
+        )
+
+
+HERE: Final = Checkout(Path(__file__).parents[2], Path(sys.executable))
+
+
 class Used(msgspec.Struct, frozen=True):
     """What a process has used since it started."""
 
@@ -35,19 +52,20 @@ class Used(msgspec.Struct, frozen=True):
 class Server:
     """A node in a temporary directory, or in memory."""
 
-    def __init__(self, directory: Path, arguments: list[str]) -> None:
+    def __init__(self, directory: Path, arguments: list[str], checkout: Checkout) -> None:
         directory.mkdir(exist_ok=True)
         self.name = directory.name
         self.directory = directory
         self.address = f"127.0.0.1:{free_ports(1)[0]}"
         self._arguments = arguments
+        self._checkout = checkout
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        command = [sys.executable, "-m", "querator", "serve", *self._arguments]
         with (self.directory / "server.log").open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *command, "--listen", self.address, "--listen-admin", "",
+            self._process = await self._checkout.run(
+                "querator", "serve", *self._arguments,
+                "--listen", self.address, "--listen-admin", "",
                 stdout=asyncio.subprocess.PIPE, stderr=log,
             )  # fmt: skip
         assert self._process.stdout is not None
@@ -111,7 +129,10 @@ class Server:
 class Servers:
     """All nodes. `address` is for clients: the addresses of all nodes, separated by commas."""
 
-    def __init__(self, directory: Path, *, nodes: int, memory: bool) -> None:
+    def __init__(
+        self, directory: Path, *, nodes: int, memory: bool, checkout: Checkout = HERE
+    ) -> None:
+        self.checkout = checkout
         self._directory = directory
         self._nodes = nodes
         self._memory = memory
@@ -120,7 +141,9 @@ class Servers:
     def _made(self) -> list[Server]:
         """The nodes, with ports that are free at the moment."""
         arguments = _arguments(self._directory, self._nodes, memory=self._memory)
-        return [Server(self._directory / name, one) for name, one in arguments.items()]
+        return [
+            Server(self._directory / name, one, self.checkout) for name, one in arguments.items()
+        ]
 
     @property
     def address(self) -> str:
