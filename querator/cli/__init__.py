@@ -10,7 +10,7 @@ other commands load neither the storage nor the Raft engine.
     cluster_views       views of a cluster, with its problems in sentences
     completion          `completion`: the commands and options, for a shell
     consume             `consume`: a shell command for each item
-    dead                `peek` and `dead`: items without leases, dead letters
+    dead                `peek`, `prioritize` and `dead`: items without leases
     leases              `lease`, `complete`, `retry`, `extend`
     node                `node`: operations on one node
     produce             `produce`: items from arguments, lines, JSON lines or CSV
@@ -77,6 +77,7 @@ _COMMANDS: Final = {
     "consume": LazyCommand("consume:consume", "Run a command for each item, or print the items."),
     "worker": LazyCommand("worker:worker", "Call a Python function with each item."),
     "peek": LazyCommand("dead:peek", "Show items without leasing them."),
+    "prioritize": LazyCommand("dead:prioritize", "Give waiting items another priority."),
     "dead": LazyCommand("dead:dead", "Show dead letters and send them back to their queue."),
     "schedule": LazyCommand("schedules:schedule", "Show, move, run and cancel scheduled items."),
     "txn": LazyCommand("transactions:txn", "Show staged batches of a queue, and drop them."),

@@ -1,4 +1,4 @@
-"""`querator peek` and `querator dead`: items without leases, and dead letters."""
+"""`querator peek`, `prioritize` and `dead`: items without leases, and dead letters."""
 
 from typing import Final
 
@@ -13,12 +13,12 @@ from querator.cli.shared.connection import (
 from querator.cli.shared.failures import Failure
 from querator.cli.shared.listing import ItemListing, limit_option, note_more
 from querator.cli.shared.output import count, note, write_json
-from querator.cli.shared.parameters import ITEM_ID
+from querator.cli.shared.parameters import ITEM_ID, PRIORITY
 from querator.cli.shared.tables import Column
 from querator.cli.shared.texts import instant_text
 from querator.cli.shared.views import preview
 from querator.client import Client, ItemId
-from querator.client.values import ItemState, PeekedItem
+from querator.client.values import ItemState, PeekedItem, Prioritized
 
 
 @click.command()
@@ -58,6 +58,7 @@ _ITEM_COLUMNS: Final = (
     "item",
     "state",
     "attempt",
+    "priority",
     "due",
     "lease",
     "kind",
@@ -71,6 +72,7 @@ def _item_row(peeked: PeekedItem) -> tuple[object, ...]:
         str(peeked.id),
         peeked.state.name.lower(),
         peeked.attempt,
+        peeked.priority,
         peeked.due_at and instant_text(peeked.due_at),
         peeked.lease_id,
         peeked.item.kind,
@@ -164,3 +166,41 @@ def redrive(
     if redriven < wanted:
         which = "It is" if wanted == 1 else f"{wanted - redriven:,} of {wanted:,} are"
         raise Failure(f"{which} not among the dead letters of {queue}: querator dead list {queue}")
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("items", nargs=-1, type=ITEM_ID, metavar="ITEM...", required=True)
+@click.option(
+    "--priority",
+    type=PRIORITY,
+    metavar="N",
+    required=True,
+    help="The priority; the lowest is leased first.",
+)
+@server_options
+@output_option
+def prioritize(
+    queue: str, items: tuple[ItemId, ...], priority: int, target: CommandTarget, as_json: bool
+) -> None:
+    """Give waiting items of QUEUE another priority. Each ITEM is an id like 0-17 (see `querator
+    peek`).
+
+    An item that is leased gets another priority by its retry. To repeat the command is harmless.
+
+    \b
+    Example:
+      querator prioritize mail 0-17 0-18 --priority -5
+    """
+
+    async def main(client: Client) -> Prioritized:
+        return await client.prioritize(queue, items, priority)
+
+    done = target.run(main)
+    if as_json:
+        write_json({"changed": done.changed, "not_waiting": [str(one) for one in done.not_waiting]})
+    else:
+        click.echo(f"{count(done.changed, 'item')} changed to priority {priority}.")
+    if done.not_waiting:
+        listed = ", ".join(map(str, done.not_waiting))
+        raise Failure(f"Not changed, because they are leased or gone: {listed}")

@@ -13,6 +13,7 @@ from querator.cli.shared.parameters import (
     INSTANT,
     ITEM_ID,
     LEASE_TIMEOUT,
+    PRIORITY,
     WAIT,
     WholeNumber,
     format_duration,
@@ -157,6 +158,7 @@ def complete(
     is_flag=True,
     help="Give the items back to their place; the attempt does not count.",
 )
+@click.option("--priority", type=PRIORITY, metavar="N", help="Another priority for the items.")
 @server_options
 @output_option
 def retry(
@@ -168,6 +170,7 @@ def retry(
     error: str,
     dead: bool,
     release: bool,
+    priority: int | None,
     target: CommandTarget,
     as_json: bool,
 ) -> None:
@@ -194,6 +197,7 @@ def retry(
             dead=dead,
             error=error,
             count_attempt=not release,
+            priority=priority,
             check=False,
         )
 

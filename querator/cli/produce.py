@@ -25,6 +25,7 @@ from querator.cli.shared.parameters import (
     EXPIRE_TIMEOUT,
     INSTANT,
     LEASE_TIMEOUT,
+    PRIORITY,
 )
 from querator.cli.shared.refused_lines import RefusedLines
 from querator.cli.shared.sources import (
@@ -41,7 +42,7 @@ from querator.cli.shared.sources import (
 )
 from querator.cli.shared.views import ProduceView
 from querator.cli.shared.wording import field_name, in_words
-from querator.client import Client, Item, Priority, Producer
+from querator.client import Client, Item, Producer
 from querator.client.errors import RequestError
 from querator.client.values import ProducedItem
 from querator.model.errors import ERRORS, ErrorCode
@@ -158,8 +159,9 @@ class _Tally:
 @click.option("--group", default="", help="Fair-share group; stored with the item, without effect.")
 @click.option(
     "--priority",
-    type=click.Choice([priority.name.lower() for priority in Priority]),
-    help="Priority; stored with the item, without effect.",
+    type=PRIORITY,
+    metavar="N",
+    help="Priority; the lowest is leased first. 0 unless given.",
 )
 @click.option(
     "--attribute",
@@ -327,7 +329,6 @@ def _template(fields: dict[str, object]) -> Item:
     """The template of all items, without payload."""
     attributes = fields.pop("attributes")
     assert isinstance(attributes, tuple)
-    priority = fields.pop("priority")
     if fields["delay"] is not None and fields["enqueue_at"] is not None:
         raise click.UsageError("Give --delay or --at, not both.")
     for value in (*fields.values(), *(text for pair in attributes for text in pair)):
@@ -338,7 +339,6 @@ def _template(fields: dict[str, object]) -> Item:
     )
     return Item(
         attributes=dict(attributes),
-        priority=None if priority is None else Priority[str(priority).upper()],
         **msgspec.structs.asdict(checked),
     )
 
@@ -348,6 +348,7 @@ class _TemplateFields(msgspec.Struct, frozen=True):
     encoding: str = ""
     reference: str = ""
     key: str = ""
+    priority: int = 0
     group: str = ""
     delay: timedelta | None = None
     enqueue_at: datetime | None = None

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
+from querator.client.checks import check_priority
 from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueExists, QueueNotFound
 from querator.client.items import duration, id_texts
 from querator.client.pages import item_pages
@@ -17,6 +18,7 @@ from querator.client.values import (
     ItemState,
     PartitionTime,
     PeekedItem,
+    Prioritized,
     QueueInfo,
     QueueStats,
 )
@@ -163,6 +165,22 @@ class Admin:
             lambda node, left: node.admin.RedriveDeadLetters(request, timeout=left)
         )
         return int(response.redriven)
+
+    async def prioritize(
+        self, name: str, item_ids: Iterable[ItemId | str], priority: int
+    ) -> Prioritized:
+        check_priority("priority", priority)
+        request = pb.PrioritizeItemsRequest(
+            namespace=self._namespace, queue=name, item_ids=id_texts(item_ids), priority=priority
+        )
+        if not request.item_ids:
+            return Prioritized(0)
+        response = await self._nodes.call(
+            lambda node, left: node.admin.PrioritizeItems(request, timeout=left)
+        )
+        return Prioritized(
+            response.changed, tuple(ItemId.parse(text) for text in response.not_waiting)
+        )
 
     async def repair_time(self, name: str, *, dry_run: bool) -> tuple[PartitionTime, ...]:
         request = pb.RepairTimeRequest(namespace=self._namespace, queue=name, dry_run=dry_run)

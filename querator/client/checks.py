@@ -19,6 +19,11 @@ def check(name: str, value: int, least: int, most: int) -> None:
         raise ValueError(f"{name} is {value}; it must be from {least} to {most}")
 
 
+def check_priority(name: str, value: int) -> None:
+    """Raises an error that names the option, unless `value` is a signed number of 32 bits."""
+    check(name, value, limits.PRIORITY_MIN, limits.PRIORITY_MAX)
+
+
 def check_delay(name: str, delay: timedelta) -> None:
     """Raises ValueError for a delay that is negative, or longer than a queue keeps items waiting.
     TypeError: it is no timedelta.

@@ -38,6 +38,7 @@ from querator.client.values import (
     ItemState,
     PartitionTime,
     PeekedItem,
+    Prioritized,
     ProducedItems,
     QueueInfo,
     QueueStats,
@@ -286,6 +287,16 @@ class Client:
         return await self._admin().redrive(name, item_ids)
 
     @typed
+    async def prioritize(
+        self, name: str, item_ids: Iterable[ItemId | str], priority: int
+    ) -> Prioritized:
+        """Gives another priority to items of the queue `name` that are ready, held or scheduled: at
+        most 1,000. An item that is ready goes to the tail of its new priority. An item that is
+        leased gets another priority by its retry.
+        """
+        return await self._admin().prioritize(name, item_ids, priority)
+
+    @typed
     async def repair_time(self, name: str, *, dry_run: bool = False) -> tuple[PartitionTime, ...]:
         """Resets the time of a queue's partitions to the clock, where a wrong clock had moved it
         ahead. Returns these partitions; `dry_run`: changes nothing. Raises `Unavailable` while the
@@ -422,15 +433,22 @@ class Client:
         dead: bool = False,
         error: str = "",
         count_attempt: bool = True,
+        priority: int | None = None,
         check: bool = True,
     ) -> list[SettleOutcome]:
         """Gives leased items back: ready at once, after `delay`, at `retry_at`, or as dead letters.
 
         `count_attempt=False` without a time is a release: the items go back to their places, as if
-        they had not been leased. Arguments, outcomes and errors are otherwise as in `complete`.
+        they had not been leased. `priority` None: they keep their priorities. Arguments, outcomes
+        and errors are otherwise as in `complete`.
         """
         verb = retry_verb(
-            delay=delay, retry_at=retry_at, error=error, dead=dead, count_attempt=count_attempt
+            delay=delay,
+            retry_at=retry_at,
+            error=error,
+            dead=dead,
+            count_attempt=count_attempt,
+            priority=priority,
         )
         outcomes = await settle_held(self._nodes(), self.namespace, queue, verb, held)
         if check:

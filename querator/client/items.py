@@ -19,7 +19,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from querator.client import clock, values
-from querator.client.checks import AHEAD_MOST, check_zone
+from querator.client.checks import AHEAD_MOST, check_priority, check_zone
 from querator.client.errors import ErrorCode, RequestError, make_error
 from querator.client.typed import check_fields, json_hint, wrong_type
 from querator.model import limits
@@ -153,8 +153,9 @@ def _message(item: values.Item) -> items_pb2.Item:
         message.dedup_key = item.dedup_key
     if item.attributes:
         message.attributes.update(item.attributes)
-    if item.priority is not None:
-        message.priority = items_pb2.Priority.ValueType(item.priority)
+    if item.priority:
+        check_priority("priority", item.priority)
+        message.priority = item.priority
     _add_times(message, item)
     return message
 
@@ -221,7 +222,7 @@ def decode_item(message: items_pb2.Item) -> values.Item:
         encoding=message.encoding,
         reference=message.reference,
         attributes=dict(message.attributes),
-        priority=values.Priority(message.priority) if message.priority else None,
+        priority=message.priority,
         group=message.group,
         key=message.key,
         enqueue_at=instant(message.enqueue_at) if message.HasField("enqueue_at") else None,

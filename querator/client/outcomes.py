@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from querator.client.checks import check_delay, check_instant
+from querator.client.checks import check_delay, check_instant, check_priority
 
 
 class Retry(Exception):
@@ -12,7 +12,8 @@ class Retry(Exception):
 
     `delay` or `at` (aware) says when; without both, the delay grows with the attempts as after any
     other exception. `reason` stays with the item. With `count_attempt=False` this attempt does not
-    count towards the queue's `max_attempts`. The log has one line, without a traceback.
+    count towards the queue's `max_attempts`. `priority` None: the item keeps its priority. The log
+    has one line, without a traceback.
     """
 
     # Of subclasses whose constructor does not call this one.
@@ -20,6 +21,7 @@ class Retry(Exception):
     delay: timedelta | None = None
     at: datetime | None = None
     count_attempt = True
+    priority: int | None = None
 
     def __init__(
         self,
@@ -28,9 +30,11 @@ class Retry(Exception):
         delay: timedelta | None = None,
         at: datetime | None = None,
         count_attempt: bool = True,
+        priority: int | None = None,
     ) -> None:
-        """Raises TypeError for a `reason` or `delay` of another type; ValueError for a negative
-        `delay`, a naive `at`, one of them further ahead than 10 years, and for both.
+        """Raises TypeError for a `reason`, `delay` or `priority` of another type; ValueError for a
+        negative `delay`, a naive `at`, one of them further ahead than 10 years, for both, and for a
+        `priority` outside of 32 bits.
         """
         if not isinstance(reason, str):
             raise TypeError(f"reason is {reason!r}; it must be a text: Retry('busy', delay=…)")
@@ -40,11 +44,14 @@ class Retry(Exception):
             check_delay("delay", delay)
         if at is not None:
             check_instant("at", at)
+        if priority is not None:
+            check_priority("priority", priority)
         super().__init__(reason)
         self.reason = reason
         self.delay = delay
         self.at = at
         self.count_attempt = count_attempt
+        self.priority = priority
 
 
 class Reject(Exception):

@@ -148,4 +148,5 @@ def peeked_item(peeked: admin_service_pb2.PeekedItem) -> PeekedItem:
         ),
         errors=tuple(peeked.errors),
         item=decode_item(peeked.item),
+        priority=peeked.priority,
     )

@@ -35,16 +35,6 @@ def split_addresses(address: str | Iterable[str], *, argument: str = "address") 
     return addresses
 
 
-class Priority(IntEnum):
-    """Wish for earlier leasing. Plain queues store and deliver it, but do not use it."""
-
-    LOWEST = 1
-    LOW = 2
-    NORMAL = 3
-    HIGH = 4
-    HIGHEST = 5
-
-
 class ItemState(IntEnum):
     """State of an item. MOVING: on its way to another queue; RESERVED: in an open batch of a
     reader; HELD: waits for earlier items of its key in another partition.
@@ -74,7 +64,8 @@ class Item(msgspec.Struct, frozen=True):
     The item is not leased before `enqueue_at` (aware), or before `delay` has passed since the item
     was given to the client. `expire_timeout`: the item dies when it is not leased within this time.
     `lease_timeout`: how long a lease of this item lasts; None: the queue's. `key`: items with the
-    same key go to one partition, in the order in which they are produced. `dedup_key`: a second
+    same key go to one partition, in the order in which they are produced. `priority`: from -2^31 to
+    2^31 - 1; within a partition the lowest is leased first. `dedup_key`: a second
     item with this key (and the same `key`, if it has one) within the queue's dedup window is not
     stored. The server checks the limits.
     """
@@ -84,7 +75,7 @@ class Item(msgspec.Struct, frozen=True):
     encoding: str = ""
     reference: str = ""
     attributes: Mapping[str, str] = {}
-    priority: Priority | None = None
+    priority: int = 0
     group: str = ""
     key: str = ""
     enqueue_at: datetime | None = None
@@ -376,10 +367,20 @@ class QueueStats(msgspec.Struct, frozen=True):
     durable: bool
 
 
+class Prioritized(msgspec.Struct, frozen=True):
+    """Result of a change of priority. `changed`: number of items that the call has changed.
+    `not_waiting`: the ids that name no item that is ready, held or scheduled. If an answer was lost
+    and the client has repeated the call, items that the first attempt changed do not count.
+    """
+
+    changed: int
+    not_waiting: tuple[ItemId, ...] = ()
+
+
 class PeekedItem(msgspec.Struct, frozen=True):
     """An item with its state in the queue. `due_at`: when a scheduled item becomes ready.
     `lease_id`: empty when the item is not leased. `errors`: the error texts of its last retries,
-    newest last. `item`: the item as it was produced.
+    newest last. `item`: the item as it was produced. `priority`: the priority now.
     """
 
     id: ItemId
@@ -391,3 +392,4 @@ class PeekedItem(msgspec.Struct, frozen=True):
     dead_letter: DeadLetter | None
     errors: tuple[str, ...]
     item: Item
+    priority: int = 0

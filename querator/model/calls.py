@@ -119,6 +119,7 @@ class LeasedRun(msgspec.Struct, frozen=True):
     remaining_ms: int
     repeated: bool
     loaded: LoadedItems
+    priority: int = 0
 
 
 class LeaseReply(msgspec.Struct, frozen=True):
@@ -150,6 +151,7 @@ class RetryCall(msgspec.Struct, frozen=True):
     error: str = ""
     count_attempt: bool = True
     all_or_nothing: bool = False
+    priority: int | None = None
     timeout_ms: int = 0
 
 
@@ -301,14 +303,33 @@ class BrowsedItem(msgspec.Struct, frozen=True):
     dead_letter: DeadOrigin | None
     errors: tuple[str, ...]
     item: bytes
+    priority: int = 0
+
+
+class PrioritizeCall(msgspec.Struct, frozen=True):
+    """Gives another priority to the items of `item_ids` that are ready, held or scheduled."""
+
+    namespace: str
+    queue: str
+    item_ids: tuple[str, ...]
+    priority: int
+    timeout_ms: int = 0
+
+
+class PrioritizeReply(msgspec.Struct, frozen=True):
+    """The number of changed items, and the ids that name no waiting item."""
+
+    changed: int
+    not_waiting: tuple[str, ...] = ()
 
 
 class ItemRun(msgspec.Struct, frozen=True):
     """Items of one block, in ascending order of sequence, with their partition's data about each.
 
     `states` has an `ItemState` of the protocol as one byte per item. `due_at_ms` is empty when none
-    is scheduled. `overlays` name items by their position in the run. `items` are the items' wire
-    bytes, tagged and length-prefixed; `lengths` has the number of bytes of each.
+    is scheduled, and `priorities` when all are 0. `overlays` name items by their position in the
+    run. `items` are the items' wire bytes, tagged and length-prefixed; `lengths` has the number of
+    bytes of each.
     """
 
     seqs: Sequence[int]
@@ -319,6 +340,7 @@ class ItemRun(msgspec.Struct, frozen=True):
     overlays: tuple[LaterAttributes, ...]
     items: bytes
     lengths: Sequence[int]
+    priorities: Sequence[int] = ()
 
 
 class BrowseCall(msgspec.Struct, frozen=True):

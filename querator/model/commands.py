@@ -81,7 +81,7 @@ class Retry(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
     """Gives items back: at the tail at once, at `retry_at_ms`, or as dead letters (`dead`).
 
     `count_attempt=False` without `retry_at_ms` is a release: the items return to their place, and
-    their attempt is given back.
+    their attempt is given back. `priority` None: each item keeps its own.
     """
 
     leases: tuple[LeaseItems, ...]
@@ -90,6 +90,7 @@ class Retry(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
     error: str = ""
     count_attempt: bool = True
     all_or_nothing: bool = False
+    priority: int | None = None
 
 
 class Extend(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=5):
@@ -172,6 +173,7 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
     died_at_ms: int
     expire_timeout_ms: int = 0
     lease_timeout_ms: int = 0
+    priority: int = 0
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
@@ -358,6 +360,15 @@ class Reschedule(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=23)
     due_until_ms: int = 0
 
 
+class Prioritize(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=24):
+    """Gives another priority to items of `ranges`, at most PRIORITIZE_ITEMS_MAX, that are ready,
+    held or scheduled.
+    """
+
+    ranges: Ranges
+    priority: int
+
+
 Command = (
     Produce
     | Lease
@@ -379,6 +390,7 @@ Command = (
     | GiveUp
     | ForgetGroups
     | Reschedule
+    | Prioritize
     | ReaderCommand
     | TxnCommand
 )
@@ -416,8 +428,8 @@ class ProduceResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeasedSegment(msgspec.Struct, frozen=True, gc=False):
-    """Items of one block leased together: bit i of `mask` is the item with sequence first_seq + i.
-    `lease` and `deadline_ms` 0: those of the grant.
+    """Items of one block and one priority leased together: bit i of `mask` is the item with
+    sequence first_seq + i. `lease` and `deadline_ms` 0: those of the grant.
     """
 
     first_seq: int
@@ -427,6 +439,7 @@ class LeasedSegment(msgspec.Struct, frozen=True, gc=False):
     bytes: int
     lease: int = 0
     deadline_ms: int = 0
+    priority: int = 0
 
 
 class LeaseGrant(msgspec.Struct, frozen=True, gc=False):
@@ -483,10 +496,10 @@ class RedriveResult(msgspec.Struct, frozen=True, gc=False):
     next_seq: int
 
 
-class RescheduleResult(msgspec.Struct, frozen=True, gc=False):
-    """The result of Reschedule: the number of items that it has changed, and the named items that
-    are not scheduled, or not for that time. Items that were due at the new instant already are
-    neither.
+class ItemsChanged(msgspec.Struct, frozen=True, gc=False):
+    """The result of Reschedule and Prioritize: the number of items that it has changed, and the
+    named items that are in no state in which it changes them. Items that already were as the
+    command wants them are neither.
     """
 
     changed: int
@@ -515,7 +528,7 @@ Result = (
     | SettleResult
     | ExtendResult
     | RedriveResult
-    | RescheduleResult
+    | ItemsChanged
     | ReaderResult
     | StageResult
     | TxnResult

@@ -11,3 +11,4 @@ class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expire_timeout_ms: int = 0
     lease_timeout_ms: int = 0
     dedup_key: bytes = b""
+    priority: int = 0

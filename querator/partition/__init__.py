@@ -22,9 +22,11 @@ elsewhere.
     machine               the state machine: dispatches the commands of an entry
     masks                 sets of items of a block as integers
     moves                 Move, MoveDone, MoveReturn, MoveElsewhere
+    named_items           items that a command of an operator names
     needs                 upper bounds of the disk space of a command
     outbox                batches of moves for the component that sends them
     payloads              payloads of blocks: read and checked
+    prioritize            Prioritize: waiting items get another priority
     produce               Produce: stores items as blocks
     producers             producers: sequences and remembered outcomes
     queries               reads for other threads: payload, counts, items

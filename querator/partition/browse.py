@@ -140,7 +140,7 @@ def run_of(
     mask = 0
     for _, part in parts:
         mask |= part
-    states, attempts, due_at_ms = _of_segments(parts)
+    states, attempts, due_at_ms, priorities = _of_segments(parts)
     runs = list(masks.runs(mask))
     return ItemRun(
         seqs=_seqs(first_seq, runs),
@@ -151,6 +151,7 @@ def run_of(
         overlays=overlays_of(txn, group, first_seq, mask) if overlaid else (),
         items=cut(block, stored, mask),
         lengths=block.lengths(runs),
+        priorities=priorities,
     )
 
 
@@ -161,14 +162,21 @@ def _seqs(first_seq: int, runs: list[tuple[int, int]]) -> Sequence[int]:
 
 def _of_segments(
     parts: list[tuple[Segment, int]],
-) -> tuple[bytes, Sequence[int], Sequence[int]]:
-    """States and attempts of the items by sequence, and due times if any item is scheduled."""
+) -> tuple[bytes, Sequence[int], Sequence[int], Sequence[int]]:
+    """States and attempts of the items by sequence, due times if any item is scheduled, and
+    priorities if any is not 0.
+    """
     scheduled = any(segment.state == RowState.SCHEDULED for segment, _ in parts)
+    prioritized = any(segment.priority for segment, _ in parts)
     if len(parts) == 1:
         [(segment, part)] = parts
         count = part.bit_count()
-        due_at_ms = [segment.locator] * count if scheduled else []
-        return bytes((segment.state,)) * count, array("i", (segment.attempt,)) * count, due_at_ms
+        return (
+            bytes((segment.state,)) * count,
+            array("i", (segment.attempt,)) * count,
+            [segment.locator] * count if scheduled else [],
+            array("i", (segment.priority,)) * count if prioritized else [],
+        )
     pairs = [(ordinal, segment) for segment, part in parts for ordinal in masks.ordinals(part)]
     pairs.sort(key=lambda pair: pair[0])
     by_item = [segment for _, segment in pairs]
@@ -176,6 +184,7 @@ def _of_segments(
         bytes([segment.state for segment in by_item]),
         array("i", [segment.attempt for segment in by_item]),
         [_due_at_ms(segment) for segment in by_item] if scheduled else [],
+        array("i", [segment.priority for segment in by_item]) if prioritized else [],
     )
 
 

@@ -50,6 +50,7 @@ def become_ready(
     came_from: int,
     attempt: int,
     releases: int,
+    priority: int,
     position: int | None = None,
     lane: int = LANE,
 ) -> None:
@@ -66,14 +67,17 @@ def become_ready(
             place_held(
                 context, first_seq, alive,
                 attempt=attempt, releases=releases, position=position, lane=lane,
+                priority=priority,
             )  # fmt: skip
         elif position is None:
             place_ready(
                 context, first_seq, alive,
                 attempt=attempt, releases=releases, position=tail_position(context),
+                priority=priority,
             )  # fmt: skip
         else:
-            restore(context, first_seq, [(alive, attempt, releases)], position=position)
+            pieces = [(alive, attempt, releases)]
+            restore(context, first_seq, pieces, position=position, priority=priority)
     if expired:
         kill(
             context,
@@ -83,6 +87,7 @@ def become_ready(
             DeadCause.EXPIRED,
             came_from=came_from,
             attempt=attempt,
+            priority=priority,
         )
 
 
@@ -96,6 +101,7 @@ def attempt_failed(
     attempt: int,
     releases: int,
     due_ms: int,
+    priority: int,
 ) -> None:
     """Gives back items of a lease whose attempt counts: dead when their attempts are used up, else
     scheduled for `due_ms`, or at once to the tail (0).
@@ -103,16 +109,17 @@ def attempt_failed(
     if worn(context, attempt):
         kill(
             context, first_seq, block, mask, DeadCause.ATTEMPTS,
-            came_from=RowState.LEASED, attempt=attempt,
+            came_from=RowState.LEASED, attempt=attempt, priority=priority,
         )  # fmt: skip
     elif due_ms:
         become_scheduled(
-            context, first_seq, block, mask, attempt=attempt, releases=releases, due_ms=due_ms
-        )
+            context, first_seq, block, mask,
+            attempt=attempt, releases=releases, due_ms=due_ms, priority=priority,
+        )  # fmt: skip
     else:
         become_ready(
             context, first_seq, block, mask, event,
-            came_from=RowState.LEASED, attempt=attempt, releases=releases,
+            came_from=RowState.LEASED, attempt=attempt, releases=releases, priority=priority,
         )  # fmt: skip
 
 
@@ -125,6 +132,7 @@ def become_scheduled(
     attempt: int,
     releases: int,
     due_ms: int,
+    priority: int,
 ) -> None:
     """Schedules items of a lease for `due_ms`. Items that have expired meanwhile die at once: the
     sweep has already passed them.
@@ -134,12 +142,13 @@ def become_scheduled(
     if alive:
         check(RowState.LEASED, Event.RETRY_LATER, RowState.SCHEDULED)
         place_scheduled(
-            context, first_seq, alive, attempt=attempt, releases=releases, due_ms=due_ms
-        )
+            context, first_seq, alive,
+            attempt=attempt, releases=releases, due_ms=due_ms, priority=priority,
+        )  # fmt: skip
     if expired:
         kill(
             context, first_seq, block, expired, DeadCause.EXPIRED,
-            came_from=RowState.LEASED, attempt=attempt,
+            came_from=RowState.LEASED, attempt=attempt, priority=priority,
         )  # fmt: skip
 
 
@@ -173,6 +182,7 @@ def kill(
     *,
     came_from: int,
     attempt: int,
+    priority: int,
 ) -> None:
     """Detached items die: they go to the dead queue, or are dropped and counted if there
     is none.
@@ -185,7 +195,10 @@ def kill(
     if targets:
         check(came_from, Event.DIE, RowState.MOVING)
         target = home_of(targets, context.queue.partition)
-        send(context, first_seq, mask, attempt=attempt, reason=reason, target_group=target.group)
+        send(
+            context, first_seq, mask,
+            attempt=attempt, reason=reason, target_group=target.group, priority=priority,
+        )  # fmt: skip
     else:
         check(came_from, Event.DROP, None)
         context.state.dropped += count
@@ -208,6 +221,7 @@ def send(
     attempt: int,
     reason: int,
     target_group: int,
+    priority: int,
     died_at_ms: int = 0,
 ) -> None:
     """Puts detached items into the outbox, with one move number for each in the order of sequence.
@@ -222,7 +236,12 @@ def send(
         txn, group, target_group, value=encode(OutboxTarget(move + count, target.done))
     )
     outgoing = OutboxRow(
-        first_seq, masks.to_bytes(mask), attempt, reason, died_at_ms or context.now_ms
+        first_seq=first_seq,
+        mask=masks.to_bytes(mask),
+        attempt=attempt,
+        reason=reason,
+        died_at_ms=died_at_ms or context.now_ms,
+        priority=priority,
     )
     OUTBOX.put(txn, group, target_group, move, value=encode(outgoing))
     put_segment(
@@ -235,6 +254,7 @@ def send(
             position=move,
             locator=target_group,
             mask=mask,
+            priority=priority,
         ),
     )
     context.state.moving += count

@@ -130,6 +130,7 @@ def _lapse_lease(context: ApplyContext, lease: int) -> int:
             context, items.first_seq, block_of(context, items.first_seq), mask, Event.LAPSE,
             attempt=segment.attempt, releases=segment.releases,
             due_ms=retry_due_ms(context, lease, items.first_seq, segment.attempt),
+            priority=segment.priority,
         )  # fmt: skip
     end_lease(context, lease, row)
     return max(work, 1)
@@ -171,7 +172,7 @@ def _sweep(context: ApplyContext, segments_max: int) -> int:
             detach(context, first_seq, segment, expired)
             kill(
                 context, first_seq, block, expired, DeadCause.EXPIRED,
-                came_from=segment.state, attempt=segment.attempt,
+                came_from=segment.state, attempt=segment.attempt, priority=segment.priority,
             )  # fmt: skip
     return work
 

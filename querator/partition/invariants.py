@@ -31,7 +31,7 @@ from querator.partition.rows import (
     decode_target,
     numbers_of,
 )
-from querator.partition.segments import IN_PLACE
+from querator.partition.segments import IN_PLACE, lane_of
 from querator.partition.staging_invariants import check_staging
 from querator.storage import attachments
 from querator.storage.environment import ReadTransaction, StorageCorrupt
@@ -184,21 +184,25 @@ def _indexes(txn: ReadTransaction, group: int, segments: Segments) -> list[str]:
     """Each segment is in exactly the index that its state demands."""
     wrong: list[str] = []
     ready: set[tuple[int, int]] = set()
-    before: tuple[int, int, int] | None = None
-    for (_, position, slot), row in _rows(READY, txn, group):
+    before: tuple[int, int, int, int] | None = None
+    for (lane, position, slot), row in _rows(READY, txn, group):
         place = (int.from_bytes(row, "big"), slot)
         segment = segments.get(place)
-        if segment is None or (segment.state, segment.position) != (RowState.READY, position):
-            wrong.append(f"ready position {position} names no ready segment")
+        if segment is None or (segment.state, segment.position, segment.locator) != (
+            RowState.READY, position, lane,
+        ):  # fmt: skip
+            wrong.append(f"ready position {position} of lane {lane} names no ready segment")
             continue
         ready.add(place)
+        if lane != lane_of(segment.priority):
+            wrong.append(f"lane {lane} has items of priority {segment.priority}")
         if (
             before is not None
-            and before[0] == position
-            and (before[1] != place[0] or before[2] > slot)
+            and before[:2] == (lane, position)
+            and (before[2] != place[0] or before[3] > slot)
         ):
             wrong.append(f"segments interleave at ready position {position}")
-        before = (position, place[0], segment.mask.bit_length())
+        before = (lane, position, place[0], segment.mask.bit_length())
     scheduled: set[tuple[int, int]] = set()
     for (due_ms, first_seq, slot), _ in _rows(SCHEDULED, txn, group):
         segment = segments.get((first_seq, slot))
@@ -377,9 +381,11 @@ def _reader_rows(
 
 def _counters(state: PartitionState, blocks: dict[int, Block], segments: Segments) -> list[str]:
     counts = dict.fromkeys(RowState, 0)
-    size = 0
+    size = urgent = 0
     for (first_seq, _), segment in segments.items():
         counts[RowState(segment.state)] += segment.mask.bit_count()
+        if segment.state == RowState.READY and segment.priority < 0:
+            urgent += segment.mask.bit_count()
         block = blocks.get(first_seq)
         if block is not None and segment.mask and not segment.mask >> block.count:
             size += block.size(segment.mask)
@@ -392,6 +398,7 @@ def _counters(state: PartitionState, blocks: dict[int, Block], segments: Segment
             ("moving", state.moving, counts[RowState.MOVING]),
             ("reserved", state.reserved, counts[RowState.RESERVED]),
             ("held", state.held, counts[RowState.HELD]),
+            ("urgent", state.urgent, urgent),
             ("bytes", state.bytes, size),
         )
         if count != found

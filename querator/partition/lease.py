@@ -1,7 +1,8 @@
 """Lease: gives ready items to waiting callers.
 
-Callers of one command share the available items as evenly as their wishes allow. Each takes a
-contiguous share in the order of the lane. Items that a caller cannot take because of its
+Items of a lower priority come first, and of one priority those that became ready first. Callers of
+one command share the available items as evenly as their wishes allow. Each takes a contiguous share
+in this order. Items that a caller cannot take because of its
 `max_bytes` stay ready. If the first item of its share alone is larger than `max_bytes`, the caller
 is refused (ITEM_TOO_LARGE) and the item keeps its place.
 
@@ -48,8 +49,15 @@ from querator.partition.rows import (
     numbers_of,
     numbers_to_bytes,
 )
-from querator.partition.segments import LANE, block_of, detach, load_segment, put_segment, without
-from querator.storage.tables import CLIENT_LEASES, DEADLINES, ENDED, LEASE_REQUESTS, LEASES, READY
+from querator.partition.segments import (
+    block_of,
+    detach,
+    load_segment,
+    put_segment,
+    ready_rows,
+    without,
+)
+from querator.storage.tables import CLIENT_LEASES, DEADLINES, ENDED, LEASE_REQUESTS, LEASES
 
 NOTHING = LeaseGrant(0, 0, ())
 
@@ -128,25 +136,28 @@ def _repeated(context: ApplyContext, caller: LeaseCaller) -> LeaseGrant | Refusa
     return _answer(segments, repeated=True)
 
 
-def _place(context: ApplyContext, leased: LeasedSegment) -> tuple[int, int]:
-    """The place of leased items in the lane."""
+def _place(context: ApplyContext, leased: LeasedSegment) -> tuple[int, int, int]:
+    """The place of leased items in the order of leasing."""
     slot = masks.low(leased.mask)
-    return load_segment(context.txn, context.group, leased.first_seq, slot).position, slot
+    segment = load_segment(context.txn, context.group, leased.first_seq, slot)
+    return segment.priority, segment.position, slot
 
 
 def _still_held(context: ApplyContext, number: int, row: LeaseRow) -> Iterator[LeasedSegment]:
     for part in row.items:
         mask = masks.from_bytes(part.held)
         if mask:
-            size = block_of(context, part.first_seq).size(mask)
+            first_seq = part.first_seq
+            segment = load_segment(context.txn, context.group, first_seq, masks.low(mask))
             yield LeasedSegment(
-                first_seq=part.first_seq,
+                first_seq=first_seq,
                 mask=mask,
                 attempt=part.attempt,
                 count=mask.bit_count(),
-                bytes=size,
+                bytes=block_of(context, first_seq).size(mask),
                 lease=number,
                 deadline_ms=row.deadline_ms,
+                priority=segment.priority,
             )
 
 
@@ -177,13 +188,13 @@ def _grant(
 
 
 def _candidates(context: ApplyContext, wanted: int, aside: frozenset[int]) -> list[_Candidate]:
-    """Ready segments from the head of the lane, with up to `wanted` items. Dead items among them
+    """Ready segments in the order of leasing, with up to `wanted` items. Dead items among them
     die. Segments of the blocks `aside` are passed over, up to `ASIDE_SEGMENTS_MAX` of them.
     """
     txn, group, now_ms = context.txn, context.group, context.now_ms
     found: list[tuple[int, Block, Segment, int, int]] = []
     count = passed = 0
-    for key, value in READY.rows(txn, group, LANE):
+    for key, value in ready_rows(txn, group, context.state):
         if count >= wanted or len(found) >= APPLY_SEGMENTS_MAX or passed >= ASIDE_SEGMENTS_MAX:
             break
         first_seq = int.from_bytes(value, "big")
@@ -203,7 +214,7 @@ def _candidates(context: ApplyContext, wanted: int, aside: frozenset[int]) -> li
                 detach(context, first_seq, segment, dead)
                 kill(
                     context, first_seq, block, dead, reason,
-                    came_from=RowState.READY, attempt=segment.attempt,
+                    came_from=RowState.READY, attempt=segment.attempt, priority=segment.priority,
                 )  # fmt: skip
                 segment = without(segment, dead)
         if segment.mask:
@@ -214,7 +225,7 @@ def _candidates(context: ApplyContext, wanted: int, aside: frozenset[int]) -> li
 def _grant_one(
     context: ApplyContext, caller: LeaseCaller, share: int, candidates: list[_Candidate]
 ) -> LeaseGrant | Refusal:
-    """Takes a share from the end of `candidates`, which is the head of the lane."""
+    """Takes a share from the end of `candidates`, which is the first in the order of leasing."""
     bytes_max = caller.max_bytes if caller.max_bytes > 0 else REPLY_BYTES_DEFAULT
     taken: list[_Taken] = []
     while share and candidates:
@@ -289,10 +300,16 @@ def _record(context: ApplyContext, caller: LeaseCaller, taken: list[_Taken]) -> 
                     position=segment.position,
                     locator=number,
                     mask=piece,
+                    priority=segment.priority,
                 ),
             )
             piece_size = size if piece == mask else block.size(piece)
-            segments.append(LeasedSegment(first_seq, piece, attempt, piece.bit_count(), piece_size))
+            segments.append(
+                LeasedSegment(
+                    first_seq, piece, attempt, piece.bit_count(), piece_size,
+                    priority=segment.priority,
+                )
+            )  # fmt: skip
             numbers.append(number)
             data = masks.to_bytes(piece)
             row.items.append(LeasedItems(first_seq, attempt, data, data))

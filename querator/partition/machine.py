@@ -31,6 +31,7 @@ from querator.model.commands import (
     MoveDone,
     MoveElsewhere,
     MoveReturn,
+    Prioritize,
     Produce,
     ProduceResult,
     Redrive,
@@ -68,6 +69,7 @@ from querator.partition.give_up import give_up
 from querator.partition.lease import lease
 from querator.partition.moves import move, move_done, move_elsewhere, move_return
 from querator.partition.needs import need
+from querator.partition.prioritize import prioritize
 from querator.partition.produce import produce
 from querator.partition.readers import advance_reader, open_reader, release_reader
 from querator.partition.redate import repair_time
@@ -250,14 +252,24 @@ def _one(context: ApplyContext, command: Command) -> Result:
             return activate(context)
         case MoveDone() | MoveReturn() | MoveElsewhere() | ForgetGroups():
             return _of_moves(context, command)
+        case Redrive() | GiveUp() | Reschedule() | Prioritize():
+            return _of_operator(context, command)
+        case _:
+            return _of_reader(context, command)
+
+
+def _of_operator(
+    context: ApplyContext, command: Redrive | GiveUp | Reschedule | Prioritize
+) -> Result:
+    match command:
         case Redrive():
             return redrive(context, command)
         case GiveUp():
             return give_up(context, command)
         case Reschedule():
             return reschedule(context, command)
-        case _:
-            return _of_reader(context, command)
+        case Prioritize():
+            return prioritize(context, command)
 
 
 def _of_moves(

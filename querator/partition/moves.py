@@ -16,6 +16,8 @@ one.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from querator.model.commands import (
     Done,
     Move,
@@ -154,8 +156,10 @@ def _take_block(
     queue_timeout_ms = context.queue.expire_timeout_ms
     own: list[OwnTimes] = []
     letters: list[tuple[int, MovedItem]] = []
+    priorities: dict[int, int] = {}
     for ordinal in masks.ordinals(alive):
         item = items[ordinal]
+        priorities[item.priority] = priorities.get(item.priority, 0) | 1 << ordinal
         if item.reason != DeadCause.NONE:
             letters.append((ordinal, item))
         elif item.expire_timeout_ms > 0 or item.lease_timeout_ms > 0:
@@ -179,7 +183,12 @@ def _take_block(
         )
     context.state.overlays += len(letters)
     check(None, Event.MOVE_IN, RowState.READY)
-    place_ready(context, first_seq, alive, attempt=0, releases=0, position=tail_position(context))
+    position = tail_position(context)
+    for priority, mask in sorted(priorities.items()):
+        place_ready(
+            context, first_seq, mask,
+            attempt=0, releases=0, position=position, priority=priority,
+        )  # fmt: skip
 
 
 def move_done(context: ApplyContext, command: MoveDone) -> Done:
@@ -215,6 +224,7 @@ def move_return(context: ApplyContext, command: MoveReturn) -> Done:
             become_ready(
                 context, row.first_seq, block_of(context, row.first_seq), mask,
                 Event.RETURN, came_from=RowState.MOVING, attempt=0, releases=0,
+                priority=row.priority,
             )  # fmt: skip
         returned += mask.bit_count()
     if rows:
@@ -242,7 +252,7 @@ def move_elsewhere(context: ApplyContext, command: MoveElsewhere) -> Done:
             check(RowState.MOVING, Event.REROUTE, RowState.MOVING)
             send(
                 context, row.first_seq, mask & ~arrived, attempt=row.attempt, reason=row.reason,
-                target_group=command.to_group, died_at_ms=row.died_at_ms,
+                target_group=command.to_group, died_at_ms=row.died_at_ms, priority=row.priority,
             )  # fmt: skip
         if arrived:
             _leave(context, row, arrived)
@@ -282,9 +292,7 @@ def _leave_outbox(
     detach(context, row.first_seq, segment, leaving)
     rest = mask & ~leaving
     if rest:
-        left = OutboxRow(
-            row.first_seq, masks.to_bytes(rest), row.attempt, row.reason, row.died_at_ms
-        )
+        left = msgspec.structs.replace(row, mask=masks.to_bytes(rest))
         OUTBOX.put(txn, group, target_group, first_move + leaving.bit_count(), value=encode(left))
 
 

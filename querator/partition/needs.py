@@ -4,8 +4,9 @@
     ------   ------------------------------------------------------   ---------------
     ADDS     Produce, Stage, Move: they add items                     first
     LEASES   commands that hand out items, or put them back           next
-             without end: Lease, Retry, Redrive, Reschedule, opening
-             readers, reserving for them, Begin and Prepare
+             without end: Lease, Retry, Redrive, Reschedule,
+             Prioritize, opening readers, reserving for them, Begin
+             and Prepare
     FREES    all others: Complete, Reject, Cancel, Extend, Expire,    last
              the end of moves, batches and transactions, and
              settings
@@ -34,6 +35,7 @@ from querator.model.commands import (
     MoveDone,
     MoveElsewhere,
     MoveReturn,
+    Prioritize,
     Produce,
     Redrive,
     Reschedule,
@@ -42,7 +44,13 @@ from querator.model.commands import (
     Unhold,
 )
 from querator.model.entries import Need, Tier
-from querator.model.limits import APPLY_SEGMENTS_MAX, ERRORS_KEPT_MAX, KIB, RESCHEDULE_ITEMS_MAX
+from querator.model.limits import (
+    APPLY_SEGMENTS_MAX,
+    ERRORS_KEPT_MAX,
+    KIB,
+    PRIORITIZE_ITEMS_MAX,
+    RESCHEDULE_ITEMS_MAX,
+)
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.model.transactions import Begin, Discard, DropStages, Prepare, Publish, Stage
 from querator.partition.rows import decode_lease
@@ -101,6 +109,8 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
         case Reschedule():
             tier = Tier.FREES if command.cancel else Tier.LEASES
             return Need(tier, _of_reschedule(command))
+        case Prioritize():
+            return Need(Tier.LEASES, _of_prioritize(command))
         case AdvanceReader():
             tier = Tier.LEASES if command.max_items else Tier.FREES
             return Need(tier, 2 * _SEGMENTS_BYTES)
@@ -152,6 +162,12 @@ def _of_reschedule(command: Reschedule) -> int:
     items = min(RESCHEDULE_ITEMS_MAX, sum(count for _, count in command.ranges))
     each = _SEGMENT_BYTES if command.cancel else _SEGMENT_BYTES + _EXPIRIES_BYTES
     return _SMALL_BYTES + items * each
+
+
+def _of_prioritize(command: Prioritize) -> int:
+    """Each item may be a segment of its own."""
+    items = min(PRIORITIZE_ITEMS_MAX, sum(count for _, count in command.ranges))
+    return _SMALL_BYTES + items * _SEGMENT_BYTES
 
 
 def _of_step(command: Command) -> int:

@@ -142,6 +142,7 @@ def _moved_item(
             died_at_ms=letter.died_at_ms,
             expire_timeout_ms=letter.expire_timeout_ms,
             lease_timeout_ms=letter.lease_timeout_ms,
+            priority=row.priority,
         )
     own = block.own_times(ordinal)
     return MovedItem(
@@ -156,6 +157,7 @@ def _moved_item(
         died_at_ms=row.died_at_ms,
         expire_timeout_ms=own.expire_timeout_ms,
         lease_timeout_ms=own.lease_timeout_ms,
+        priority=row.priority,
     )
 
 

@@ -64,6 +64,7 @@ def produce(
                     special.enqueue_at_ms,
                     special.expire_timeout_ms,
                     special.lease_timeout_ms,
+                    priority=special.priority,
                 )
                 for special in command.specials
                 if alive >> special.ordinal & 1
@@ -208,8 +209,11 @@ def place_block(
     queue_timeout_ms = context.queue.expire_timeout_ms
     own: list[OwnTimes] = []
     later: dict[tuple[int, int], int] = {}
+    priorities: dict[int, int] = {}
     for special in specials:
         ordinal = special.ordinal - start
+        if special.priority:
+            priorities[special.priority] = priorities.get(special.priority, 0) | 1 << ordinal
         due_ms = min(special.enqueue_at_ms, now_ms + SCHEDULE_AHEAD_MS_MAX)
         if due_ms - now_ms < SCHEDULE_NOW_MS:
             due_ms = 0
@@ -236,26 +240,54 @@ def place_block(
     for (due_ms, lane), mask in sorted(later.items()):
         ready &= ~mask
         check(None, Event.PRODUCE_LATER, RowState.SCHEDULED)
-        place_scheduled(context, first_seq, mask, attempt=0, releases=0, due_ms=due_ms, lane=lane)
+        for priority, part in _by_priority(mask, priorities):
+            place_scheduled(
+                context, first_seq, part,
+                attempt=0, releases=0, due_ms=due_ms, priority=priority, lane=lane,
+            )  # fmt: skip
     if ready:
-        _add_ready(context, first_seq, ready, start, held)
+        by_lane = {lane: (mask >> start) & ready for lane, mask in held.items()}
+        _add_ready(context, first_seq, ready, by_lane, priorities)
+
+
+def _by_priority(mask: int, priorities: dict[int, int]) -> list[tuple[int, int]]:
+    """A set cut into (priority, items). Items that are in no set of `priorities` have 0."""
+    found: list[tuple[int, int]] = []
+    for priority, items in sorted(priorities.items()):
+        if part := mask & items:
+            found.append((priority, part))
+            mask &= ~part
+    if mask:
+        found.append((0, mask))
+    return found
 
 
 def _add_ready(
-    context: ApplyContext, first_seq: int, ready: int, start: int, held: dict[int, int]
+    context: ApplyContext,
+    first_seq: int,
+    ready: int,
+    held: dict[int, int],
+    priorities: dict[int, int],
 ) -> None:
+    """Places items that are not scheduled. `held` has those of them that wait, by lane."""
     position = tail_position(context)
     for lane in sorted(held):
-        mask = (held[lane] >> start) & ready
+        mask = held[lane]
         if mask:
             ready &= ~mask
             check(None, Event.HOLD, RowState.HELD)
-            place_held(
-                context, first_seq, mask, attempt=0, releases=0, position=position, lane=lane
-            )  # fmt: skip
+            for priority, part in _by_priority(mask, priorities):
+                place_held(
+                    context, first_seq, part,
+                    attempt=0, releases=0, position=position, lane=lane, priority=priority,
+                )  # fmt: skip
     if ready:
         check(None, Event.PRODUCE, RowState.READY)
-        place_ready(context, first_seq, ready, attempt=0, releases=0, position=position)
+        for priority, part in _by_priority(ready, priorities):
+            place_ready(
+                context, first_seq, part,
+                attempt=0, releases=0, position=position, priority=priority,
+            )  # fmt: skip
 
 
 def add_block(

@@ -6,6 +6,8 @@ continue. Items may change their lanes between two calls, but never their sequen
 sequence are stable.
 """
 
+from itertools import islice
+
 import msgspec
 
 from querator.model.calls import (
@@ -34,7 +36,7 @@ from querator.partition.rows import (
     decode_settings,
     decode_state,
 )
-from querator.partition.segments import LANE, find_item, load_block
+from querator.partition.segments import find_item, lane_heads, load_block
 from querator.partition.txn_steps import oldest_stage_ms
 from querator.storage import attachments, generations
 from querator.storage.environment import ReadTransaction
@@ -43,7 +45,6 @@ from querator.storage.tables import (
     CLIENT_LEASES,
     LEASES,
     OVERLAYS,
-    READY,
     SEGMENTS,
     SETTINGS,
     STATE,
@@ -58,6 +59,8 @@ SCAN_ROWS_MAX = 4_000
 """Maximum number of rows that one page reads. A page may be short or empty and still name where to
 continue.
 """
+LANES_READ_MAX = 256
+"""Maximum number of lanes whose heads are read for the oldest ready item."""
 
 
 class ItemPage(msgspec.Struct, frozen=True):
@@ -109,10 +112,7 @@ def stats(txn: ReadTransaction, group: int) -> PartitionCounts:
     txn = generations.view(txn, group)
     raw = STATE.get(txn, group)
     state = PartitionState() if raw is None else decode_state(raw)
-    oldest_ms = 0
-    for _, value in READY.rows(txn, group, LANE):
-        oldest_ms = load_block(txn, group, int.from_bytes(value, "big")).produced_at_ms
-        break
+    oldest_ms = _oldest_ready_ms(txn, group, state)
     settings = SETTINGS.get(txn, group)
     return PartitionCounts(
         partition=0 if settings is None else decode_settings(settings).settings.partition,
@@ -151,6 +151,17 @@ def stats(txn: ReadTransaction, group: int) -> PartitionCounts:
         given_up=state.given_up,
         cancelled=state.cancelled,
     )
+
+
+def _oldest_ready_ms(txn: ReadTransaction, group: int, state: PartitionState) -> int:
+    """When the oldest of the items at the heads of the lanes was produced; 0: none is ready. Of
+    many priorities, the first LANES_READ_MAX in the order of leasing are considered.
+    """
+    oldest_ms = 0
+    for value in islice(lane_heads(txn, group, state), LANES_READ_MAX):
+        produced_ms = load_block(txn, group, int.from_bytes(value, "big")).produced_at_ms
+        oldest_ms = min(oldest_ms or produced_ms, produced_ms)
+    return oldest_ms
 
 
 def held(txn: ReadTransaction, group: int) -> tuple[int, tuple[int, ...]]:
@@ -340,6 +351,7 @@ def collect(
             dead_letter=_dead_letter(overlay),
             errors=overlay.errors,
             item=stored[block.offset(ordinal) : block.offset(ordinal + 1)],
+            priority=segment.priority,
         )
         size += reply_bytes(listed)
         if page and size > bytes_max:

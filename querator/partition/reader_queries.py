@@ -28,10 +28,10 @@ from querator.partition.rows import (
     decode_settings,
     decode_state,
 )
-from querator.partition.segments import LANE, load_block, load_segment
+from querator.partition.segments import load_block, load_segment, ready_rows_upto
 from querator.storage import generations
 from querator.storage.environment import ReadTransaction
-from querator.storage.tables import READY, RESERVED, SETTINGS, STATE
+from querator.storage.tables import RESERVED, SETTINGS, STATE
 
 
 class Outlook(msgspec.Struct, frozen=True):
@@ -99,12 +99,12 @@ def outlook(txn: ReadTransaction, group: int, command: AdvanceReader) -> Outlook
 
 
 def _ready(txn: ReadTransaction, group: int, state: PartitionState, upto_position: int) -> int:
-    """The number of items that may be reserved: all ready items, or none if the head of the lane is
-    beyond `upto_position`.
+    """The number of items that may be reserved: all ready items, or none if the heads of all lanes
+    are beyond `upto_position`.
     """
     if state.ready and upto_position:
-        for key, _ in READY.rows(txn, group, LANE):
-            return state.ready if int.from_bytes(key[-9:-1], "big") <= upto_position else 0
+        early = any(True for _ in ready_rows_upto(txn, group, state, upto_position))
+        return state.ready if early else 0
     return state.ready
 
 

@@ -55,18 +55,19 @@ from querator.partition.rows import (
     encode,
 )
 from querator.partition.segments import (
-    LANE,
     block_of,
     check,
     detach,
     leave_block,
     load_segment,
     put_segment,
+    ready_rows,
+    ready_rows_upto,
     without,
 )
 from querator.partition.states import Event
 from querator.storage.environment import ReadTransaction
-from querator.storage.tables import READERS, READY, RESERVED, SEGMENTS
+from querator.storage.tables import READERS, RESERVED, SEGMENTS
 
 
 def reader_hash(reader_id: str) -> bytes:
@@ -352,6 +353,7 @@ def _reserve(context: ApplyContext, row: ReaderRow, command: AdvanceReader) -> O
                 position=segment.position,
                 locator=row.number,
                 mask=mask,
+                priority=segment.priority,
             ),
         )
         items = ReservedItems(first_seq, masks.to_bytes(mask))
@@ -375,10 +377,11 @@ def _heads(context: ApplyContext, command: AdvanceReader) -> list[tuple[int, Seg
     txn, group = context.txn, context.group
     found: list[tuple[int, Segment]] = []
     count = 0
-    for key, value in READY.rows(txn, group, LANE):
-        position = int.from_bytes(key[-9:-1], "big")
-        if 0 < command.upto_position < position:
-            break
+    if command.upto_position > 0:
+        rows = ready_rows_upto(txn, group, context.state, command.upto_position)
+    else:
+        rows = ready_rows(txn, group, context.state)
+    for key, value in rows:
         if count >= command.max_items or len(found) >= BATCH_SEGMENTS_MAX:
             break
         first_seq = int.from_bytes(value, "big")
@@ -397,7 +400,7 @@ def _judge(context: ApplyContext, first_seq: int, block: Block, segment: Segment
             detach(context, first_seq, segment, dead)
             kill(
                 context, first_seq, block, dead, reason,
-                came_from=RowState.READY, attempt=segment.attempt,
+                came_from=RowState.READY, attempt=segment.attempt, priority=segment.priority,
             )  # fmt: skip
             segment = without(segment, dead)
     return segment.mask
@@ -429,13 +432,13 @@ def _release(context: ApplyContext, row: ReaderRow, *, dead: bool) -> None:
             kill(
                 context, first_seq, block, mask,
                 DeadCause.REJECTED if dead else DeadCause.ATTEMPTS,
-                came_from=RowState.RESERVED, attempt=attempt,
+                came_from=RowState.RESERVED, attempt=attempt, priority=segment.priority,
             )  # fmt: skip
         else:
             become_ready(
                 context, first_seq, block, mask, Event.UNRESERVE,
                 came_from=RowState.RESERVED, attempt=attempt, releases=segment.releases,
-                position=segment.position,
+                priority=segment.priority, position=segment.position,
             )  # fmt: skip
 
 

@@ -36,7 +36,10 @@ def redrive(context: ApplyContext, command: Redrive) -> RedriveResult | Refusal:
         home = home_of(command.homes, letter.origin_partition)
         check(segment.state, Event.REDRIVE, RowState.MOVING)
         detach(context, first_seq, segment, bit)
-        send(context, first_seq, bit, attempt=0, reason=DeadCause.NONE, target_group=home.group)
+        send(
+            context, first_seq, bit, attempt=0, reason=DeadCause.NONE,
+            target_group=home.group, priority=segment.priority,
+        )  # fmt: skip
         redriven += 1
     return RedriveResult(redriven, next_seq)
 

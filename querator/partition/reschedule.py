@@ -15,17 +15,17 @@ those that a produce would use now: the item's own, and that of the queue. The r
 written again for this; the cost is one row for each block of a command.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 
-from querator.model.commands import Ranges, Refusal, Reschedule, RescheduleResult
-from querator.model.errors import ErrorCode
+from querator.model.commands import ItemsChanged, Refusal, Reschedule
 from querator.model.limits import RESCHEDULE_ITEMS_MAX, SCHEDULE_NOW_MS
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.dead import kill
 from querator.partition.held_keys import is_waiting
+from querator.partition.named_items import items_by_block, too_many_items
 from querator.partition.produce import expire_at, shorter
 from querator.partition.rows import Block, DeadCause, OwnTimes, RowState, Segment, encode
 from querator.partition.segments import (
@@ -33,7 +33,6 @@ from querator.partition.segments import (
     check,
     detach,
     leave_block,
-    load_block,
     load_segment,
     place_held,
     place_scheduled,
@@ -42,7 +41,6 @@ from querator.partition.segments import (
     tail_position,
 )
 from querator.partition.states import Event
-from querator.storage.environment import ReadTransaction
 from querator.storage.tables import BLOCKS, EXPIRIES, SCHEDULED, SEGMENTS
 
 Parts = list[tuple[Segment, int]]
@@ -55,7 +53,7 @@ def come_due(context: ApplyContext, first_seq: int, parts: Parts) -> None:
     """
     position = tail_position(context)
     block = block_of(context, first_seq)
-    ready: list[tuple[int, int, int]] = []
+    ready: dict[int, list[tuple[int, int, int]]] = {}
     dying: Parts = []
     for segment, part in parts:
         assert segment.state == RowState.SCHEDULED
@@ -70,37 +68,32 @@ def come_due(context: ApplyContext, first_seq: int, parts: Parts) -> None:
             check(RowState.SCHEDULED, Event.HOLD, RowState.HELD)
             place_held(
                 context, first_seq, alive, attempt=segment.attempt, releases=segment.releases,
-                position=position, lane=segment.position,
+                position=position, lane=segment.position, priority=segment.priority,
             )  # fmt: skip
         else:
             check(RowState.SCHEDULED, Event.DUE, RowState.READY)
-            ready.append((alive, segment.attempt, segment.releases))
-    if ready:
-        restore(context, first_seq, ready, position=position)
+            pieces = ready.setdefault(segment.priority, [])
+            pieces.append((alive, segment.attempt, segment.releases))
+    for priority, pieces in sorted(ready.items()):
+        restore(context, first_seq, pieces, position=position, priority=priority)
     # The living items first: a block without items is removed.
     for segment, expired in dying:
         kill(
             context, first_seq, block, expired, DeadCause.EXPIRED,
-            came_from=RowState.SCHEDULED, attempt=segment.attempt,
+            came_from=RowState.SCHEDULED, attempt=segment.attempt, priority=segment.priority,
         )  # fmt: skip
 
 
-def reschedule(context: ApplyContext, command: Reschedule) -> RescheduleResult | Refusal:
-    count = sum(count for _, count in command.ranges)
-    if count > RESCHEDULE_ITEMS_MAX:
-        return Refusal(
-            ErrorCode.LIMIT_EXCEEDED,
-            f"item_ids has {count} items; the limit is {RESCHEDULE_ITEMS_MAX} items",
-            field="item_ids",
-            limit=f"{RESCHEDULE_ITEMS_MAX} items",
-            value=f"{count} items",
-        )
+def reschedule(context: ApplyContext, command: Reschedule) -> ItemsChanged | Refusal:
+    refusal = too_many_items(command.ranges, RESCHEDULE_ITEMS_MAX)
+    if refusal is not None:
+        return refusal
     due_ms = command.due_ms
     if due_ms - context.now_ms < SCHEDULE_NOW_MS:
         due_ms = 0
     chosen: list[tuple[int, Parts]] = []
     missing: list[tuple[int, int]] = []
-    for first_seq, wanted in _by_block(context.txn, context.group, command.ranges, missing):
+    for first_seq, wanted in items_by_block(context.txn, context.group, command.ranges, missing):
         block = block_of(context, first_seq)
         parts: Parts = []
         for segment, part in segments_with(context.txn, context.group, first_seq, wanted):
@@ -119,56 +112,13 @@ def reschedule(context: ApplyContext, command: Reschedule) -> RescheduleResult |
     else:
         _run(context, chosen)
     changed = sum(part.bit_count() for _, parts in chosen for _, part in parts)
-    return RescheduleResult(changed, masks.merge_ranges(missing))
+    return ItemsChanged(changed, masks.merge_ranges(missing))
 
 
 def _is_chosen(command: Reschedule, segment: Segment) -> bool:
     if segment.state != RowState.SCHEDULED or segment.locator < command.due_from_ms:
         return False
     return not command.due_until_ms or segment.locator < command.due_until_ms
-
-
-def _by_block(
-    txn: ReadTransaction, group: int, ranges: Ranges, outside: list[tuple[int, int]]
-) -> Iterator[tuple[int, int]]:
-    """The named items by block, in ascending order. Those in no block go to `outside`."""
-    wanted: dict[int, int] = {}
-    base, end = 0, 0
-    for first_seq, count in masks.merge_ranges(ranges):
-        at, stop = first_seq, first_seq + count
-        while at < stop:
-            if at >= end:
-                base, end = _block_around(txn, group, at)
-            until = min(stop, end)
-            if base <= at:
-                wanted[base] = wanted.get(base, 0) | masks.full(until - at) << (at - base)
-            else:
-                until = min(stop, base)
-                outside.append((at, until - at))
-            at = until
-    yield from wanted.items()
-
-
-def _block_around(txn: ReadTransaction, group: int, seq: int) -> tuple[int, int]:
-    """Begin and end of the block that has a sequence, or else of the next one. After the last block
-    it is one without end that begins nowhere.
-    """
-    start, stop = BLOCKS.bounds(group)
-    here = BLOCKS.key(group, seq)
-    for key, _ in txn.scan(start, here + b"\0", reverse=True):
-        first_seq = int.from_bytes(key[-8:], "big")
-        end = first_seq + load_block(txn, group, first_seq).count
-        if seq < end:
-            return first_seq, end
-        break
-    for key, _ in txn.scan(here, stop):
-        first_seq = int.from_bytes(key[-8:], "big")
-        return first_seq, first_seq + load_block(txn, group, first_seq).count
-    return _NOWHERE, _NOWHERE
-
-
-_NOWHERE = 1 << 65
-"""Behind every sequence."""
 
 
 def _detached(context: ApplyContext, first_seq: int, parts: Parts) -> None:
@@ -200,22 +150,22 @@ def _move(context: ApplyContext, chosen: list[tuple[int, Parts]], due_ms: int) -
     for first_seq, parts in chosen:
         _expire_later(context, first_seq, _all(parts), due_ms)
         _detached(context, first_seq, parts)
-        alike: dict[tuple[int, int, int], int] = {}
+        alike: dict[tuple[int, int, int, int], int] = {}
         for segment, part in parts:
-            name = segment.attempt, segment.releases, segment.position
+            name = segment.attempt, segment.releases, segment.position, segment.priority
             alike[name] = alike.get(name, 0) | part
         slots = [key[-1] for key, _ in SCHEDULED.rows(txn, group, due_ms, first_seq)]
         for slot in slots:
             there = load_segment(txn, group, first_seq, slot)
-            name = there.attempt, there.releases, there.position
+            name = there.attempt, there.releases, there.position, there.priority
             if name in alike:
                 alike[name] |= there.mask
                 detach(context, first_seq, there, there.mask)
                 SEGMENTS.delete(txn, group, first_seq, slot)
-        for (attempt, releases, lane), mask in sorted(alike.items()):
+        for (attempt, releases, lane, priority), mask in sorted(alike.items()):
             place_scheduled(
                 context, first_seq, mask,
-                attempt=attempt, releases=releases, due_ms=due_ms, lane=lane,
+                attempt=attempt, releases=releases, due_ms=due_ms, priority=priority, lane=lane,
             )  # fmt: skip
 
 

@@ -77,7 +77,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     yet. `ahead` counts, for each of the share's `changes`, the items before its boundary that are
     READY, HELD, LEASED or RESERVED. `ended_epoch` is the highest epoch of all removed readers.
     State time went back from `back_from_ms` to `back_to_ms`, perhaps in several steps; 0 means that
-    it did not. Items that were `given_up` are also counted in `dropped`.
+    it did not. Items that were `given_up` are also counted in `dropped`. `urgent` counts
+    READY items with a priority below 0.
     """
 
     index: int = 0
@@ -135,6 +136,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     given_up: int = 0
     pinned_keys: int = 0
     cancelled: int = 0
+    urgent: int = 0
 
     @property
     def items(self) -> int:
@@ -322,8 +324,8 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 
     `position` is the place in the lane that the items have or last had. For SCHEDULED items it is
     the lane for which they are meant. `locator` is the lease (LEASED), the due time in ms
-    (SCHEDULED), the target group (MOVING), the number of the reader (RESERVED), the lane (HELD) or
-    0 (READY).
+    (SCHEDULED), the target group (MOVING), the number of the reader (RESERVED) or the lane (HELD,
+    READY). `priority` is the items' priority now.
     """
 
     state: int
@@ -332,28 +334,46 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     position: int
     locator: int
     mask: int
+    priority: int = 0
 
 
 _SEGMENT = Struct(">BIBQQ")
 _SEGMENT_SIZE = _SEGMENT.size
+_PRIORITY = Struct(">i")
+_PRIORITY_END = _SEGMENT_SIZE + _PRIORITY.size
+_HAS_PRIORITY = 0x80
+"""Bit of the first byte: a priority other than 0 stands before the mask."""
 
 
 def encode_segment(segment: Segment) -> bytes:
-    return _SEGMENT.pack(
-        segment.state, segment.attempt, segment.releases, segment.position, segment.locator
-    ) + masks.to_bytes(segment.mask)
+    state, priority = segment.state, segment.priority
+    head = _SEGMENT.pack(
+        state | _HAS_PRIORITY if priority else state,
+        segment.attempt,
+        segment.releases,
+        segment.position,
+        segment.locator,
+    )
+    if priority:
+        head += _PRIORITY.pack(priority)
+    return head + masks.to_bytes(segment.mask)
 
 
 def decode_segment(row: bytes) -> Segment:
     state, attempt, releases, position, locator = _SEGMENT.unpack_from(row)
-    mask = int.from_bytes(row[_SEGMENT_SIZE:], "little")
+    begin, priority = _SEGMENT_SIZE, 0
+    if state & _HAS_PRIORITY:
+        state &= ~_HAS_PRIORITY
+        begin = _PRIORITY_END
+        (priority,) = _PRIORITY.unpack_from(row, _SEGMENT_SIZE)
     return Segment(
         state=state,
         attempt=attempt,
         releases=releases,
         position=position,
         locator=locator,
-        mask=mask,
+        mask=int.from_bytes(row[begin:], "little"),
+        priority=priority,
     )
 
 
@@ -478,6 +498,7 @@ class OutboxRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attempt: int
     reason: int
     died_at_ms: int
+    priority: int = 0
 
 
 class OutboxTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -5,18 +5,20 @@ have. `detach` takes a part out of a segment. Then one of the placing functions 
 the part into its new place. In between, the row at the part's lowest ordinal is stale: the placing
 function overwrites or deletes it.
 
-Order: a segment is ready at a position of the lane. Items that became ready together share their
-block and position, and are in the order of their sequences. `restore` cuts segments that would
-interleave.
+Order: a segment is ready at a position of the lane of its priority. The lane of the lowest priority
+comes first. Items of one priority that became ready together share their block and position, and
+are in the order of their sequences. `restore` cuts segments that would interleave.
 """
 
-from itertools import pairwise
+from collections.abc import Iterator
+from itertools import chain, pairwise
 
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.rows import (
     Block,
+    PartitionState,
     RowState,
     Segment,
     decode_block,
@@ -38,9 +40,11 @@ from querator.storage.tables import (
 )
 
 LANE = 0
-"""The one lane from which a partition leases; the locator of READY segments. Held segments lie in
-other lanes (`partition.held_keys`).
+"""The lane of items that are not held, and among READY segments that of priority 0. Held segments
+lie in lanes of their own (`partition.held_keys`).
 """
+_LANES = 1 << 64
+_FIRST_URGENT = 1 << 63
 IN_PLACE = (RowState.READY, RowState.LEASED, RowState.RESERVED, RowState.HELD)
 """States in which items keep their `position`. Items in any other state cannot come back to theirs.
 """
@@ -91,7 +95,66 @@ def without(segment: Segment, part: int) -> Segment:
         position=segment.position,
         locator=segment.locator,
         mask=segment.mask & ~part,
+        priority=segment.priority,
     )
+
+
+def lane_of(priority: int) -> int:
+    """The lane in which items of a priority are ready. Lanes of priorities below 0 have the highest
+    numbers, so that priority 0 has lane 0.
+    """
+    return priority % _LANES
+
+
+def ready_rows(
+    txn: ReadTransaction, group: int, state: PartitionState
+) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of READY in the order of leasing: by priority, then by position."""
+    return chain.from_iterable(txn.scan(*span) for span in _spans(group, state))
+
+
+def ready_rows_upto(
+    txn: ReadTransaction, group: int, state: PartitionState, position: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """As `ready_rows`, up to a position in each lane. One seek for each lane."""
+    last = position.to_bytes(8, "big")
+    for start, stop in _spans(group, state):
+        at: bytes | None = start
+        while at is not None:
+            begin, at = at, None
+            for key, value in txn.scan(begin, stop):
+                if key[-9:-1] > last:
+                    at = _behind_lane(group, key)
+                    break
+                yield key, value
+
+
+def lane_heads(txn: ReadTransaction, group: int, state: PartitionState) -> Iterator[bytes]:
+    """The block of the first ready segment of each lane, as bytes, in the order of leasing. One
+    seek for each lane.
+    """
+    for start, stop in _spans(group, state):
+        at: bytes | None = start
+        while at is not None:
+            begin, at = at, None
+            for key, value in txn.scan(begin, stop):
+                at = _behind_lane(group, key)
+                yield value
+                break
+
+
+def _behind_lane(group: int, key: bytes) -> bytes:
+    """Where the rows of the lane of a key of READY end."""
+    return READY.bounds(group, int.from_bytes(key[-17:-9], "big"))[1]
+
+
+def _spans(group: int, state: PartitionState) -> tuple[tuple[bytes, bytes], ...]:
+    """Where READY has rows, as keys, in the order of leasing."""
+    start, stop = READY.bounds(group)
+    if not state.urgent:
+        return ((start, stop),)
+    middle, _ = READY.bounds(group, _FIRST_URGENT)
+    return ((middle, stop), (start, middle))
 
 
 def detach(context: ApplyContext, first_seq: int, segment: Segment, part: int) -> None:
@@ -110,6 +173,7 @@ def detach(context: ApplyContext, first_seq: int, segment: Segment, part: int) -
     if segment.state in (RowState.READY, RowState.HELD):
         if segment.state == RowState.READY:
             state.ready -= count
+            state.urgent -= count if segment.priority < 0 else 0
             index = READY
         else:
             state.held -= count
@@ -141,10 +205,18 @@ def tail_position(context: ApplyContext) -> int:
 
 
 def place_ready(
-    context: ApplyContext, first_seq: int, mask: int, *, attempt: int, releases: int, position: int
+    context: ApplyContext,
+    first_seq: int,
+    mask: int,
+    *,
+    attempt: int,
+    releases: int,
+    position: int,
+    priority: int,
 ) -> None:
-    """Makes items ready at a position that no other segment has."""
+    """Makes items ready at a position that no other segment of their priority has."""
     slot = masks.low(mask)
+    lane = lane_of(priority) if priority else LANE
     put_segment(
         context,
         first_seq,
@@ -153,13 +225,17 @@ def place_ready(
             attempt=attempt,
             releases=releases,
             position=position,
-            locator=0,
+            locator=lane,
             mask=mask,
+            priority=priority,
         ),
     )
-    READY.put(context.txn, context.group, LANE, position, slot, value=first_seq.to_bytes(8, "big"))
-    context.state.ready += mask.bit_count()
-    context.count_ahead(position, mask.bit_count())
+    READY.put(context.txn, context.group, lane, position, slot, value=first_seq.to_bytes(8, "big"))
+    count = mask.bit_count()
+    context.state.ready += count
+    if priority < 0:
+        context.state.urgent += count
+    context.count_ahead(position, count)
 
 
 def place_held(
@@ -171,6 +247,7 @@ def place_held(
     releases: int,
     position: int,
     lane: int,
+    priority: int,
 ) -> None:
     """Keeps items in a lane from which nothing is leased. `restore` makes them ready."""
     put_segment(
@@ -183,6 +260,7 @@ def place_held(
             position=position,
             locator=lane,
             mask=mask,
+            priority=priority,
         ),
     )
     slot, value = masks.low(mask), first_seq.to_bytes(8, "big")
@@ -192,16 +270,22 @@ def place_held(
 
 
 def restore(
-    context: ApplyContext, first_seq: int, pieces: list[tuple[int, int, int]], *, position: int
+    context: ApplyContext,
+    first_seq: int,
+    pieces: list[tuple[int, int, int]],
+    *,
+    position: int,
+    priority: int,
 ) -> None:
-    """Makes detached items ready at a position that other items of their block may have, in the
-    order of their sequences. `pieces` are (items, attempt, releases). The work grows with their
-    number, and not with its square.
+    """Makes detached items of one priority ready at a position that other items of their block may
+    have, in the order of their sequences. `pieces` are (items, attempt, releases). The work grows
+    with their number, and not with its square.
     """
     txn, group = context.txn, context.group
+    lane = lane_of(priority)
     there = [
         load_segment(txn, group, first_seq, key[-1])
-        for key, _ in READY.rows(txn, group, LANE, position)
+        for key, _ in READY.rows(txn, group, lane, position)
     ]
     together = sorted(
         [
@@ -216,17 +300,16 @@ def restore(
     if apart:
         for mask, attempt, releases in pieces:
             place_ready(
-                context, first_seq, mask, attempt=attempt, releases=releases, position=position
-            )
+                context, first_seq, mask,
+                attempt=attempt, releases=releases, position=position, priority=priority,
+            )  # fmt: skip
         return
     for mask, _, _ in pieces:
         SEGMENTS.delete(txn, group, first_seq, masks.low(mask))
     for segment in there:
         slot = masks.low(segment.mask)
+        detach(context, first_seq, segment, segment.mask)
         SEGMENTS.delete(txn, group, first_seq, slot)
-        READY.delete(txn, group, LANE, position, slot)
-        context.state.ready -= segment.mask.bit_count()
-        context.count_ahead(position, -segment.mask.bit_count())
     for piece, piece_attempt, piece_releases in _untangled(together):
         place_ready(
             context,
@@ -235,6 +318,7 @@ def restore(
             attempt=piece_attempt,
             releases=piece_releases,
             position=position,
+            priority=priority,
         )
 
 
@@ -262,6 +346,7 @@ def place_scheduled(
     attempt: int,
     releases: int,
     due_ms: int,
+    priority: int,
     lane: int = LANE,
 ) -> None:
     """Schedules items. `lane` is the lane in which they are held when they become due, if that lane
@@ -278,6 +363,7 @@ def place_scheduled(
             position=lane,
             locator=due_ms,
             mask=mask,
+            priority=priority,
         ),
     )
     SCHEDULED.put(context.txn, context.group, due_ms, first_seq, slot, value=b"")

@@ -151,12 +151,13 @@ def _give_back(
     """Applies a retry to detached items."""
     count = mask.bit_count()
     attempt, releases = segment.attempt, segment.releases
+    priority = segment.priority if command.priority is None else command.priority
     position: int | None = None
     if command.dead:
         context.state.retried += count
         kill(
             context, first_seq, block, mask, DeadCause.REJECTED,
-            came_from=RowState.LEASED, attempt=attempt,
+            came_from=RowState.LEASED, attempt=attempt, priority=priority,
         )  # fmt: skip
         return
     counted = command.count_attempt
@@ -167,7 +168,8 @@ def _give_back(
             releases, counted = 0, not worn(context, attempt)
         if not counted:
             attempt -= 1
-            position = segment.position
+            # Items that get another priority are last there.
+            position = segment.position if priority == segment.priority else None
     if command.count_attempt or command.retry_at_ms:
         context.state.retried += count
     else:
@@ -177,12 +179,13 @@ def _give_back(
             due_ms = retry_due_ms(context, lease, first_seq, attempt)
         attempt_failed(
             context, first_seq, block, mask, Event.RETRY,
-            attempt=attempt, releases=releases, due_ms=due_ms,
+            attempt=attempt, releases=releases, due_ms=due_ms, priority=priority,
         )  # fmt: skip
     elif due_ms:
         become_scheduled(
-            context, first_seq, block, mask, attempt=attempt, releases=releases, due_ms=due_ms
-        )
+            context, first_seq, block, mask,
+            attempt=attempt, releases=releases, due_ms=due_ms, priority=priority,
+        )  # fmt: skip
     else:
         # An uncounted retry with `retry_at` that is already due goes to the tail: it asked for a
         # later time, not for its place.
@@ -190,7 +193,7 @@ def _give_back(
             context, first_seq, block, mask,
             Event.RETRY if command.retry_at_ms else Event.RELEASE,
             came_from=RowState.LEASED, attempt=attempt, releases=releases,
-            position=None if command.retry_at_ms else position,
+            priority=priority, position=None if command.retry_at_ms else position,
         )  # fmt: skip
 
 

@@ -29,7 +29,9 @@ because each step relies on the checks of the steps before it.
 from collections.abc import Iterator, Sequence
 from struct import unpack
 
-from querator.model.commands import Done, ItemSpecial, Produce, Refusal
+import msgspec
+
+from querator.model.commands import Done, Produce, Refusal
 from querator.model.errors import ErrorCode
 from querator.model.limits import (
     APPLY_SEGMENTS_MAX,
@@ -96,7 +98,7 @@ def stage(
             lengths=command.lengths[start * 4 : stop * 4],
             size=sum(unpack(f"<{count}I", command.lengths[start * 4 : stop * 4])),
             specials=tuple(
-                _at(special, special.ordinal - start)
+                msgspec.structs.replace(special, ordinal=special.ordinal - start)
                 for special in command.specials
                 if start <= special.ordinal < stop
             ),
@@ -174,16 +176,6 @@ def _begun(context: ApplyContext, command: Stage, hashed: bytes) -> tuple[int, S
     )  # fmt: skip
     _check_at(context, number, row, now_ms + STAGE_TIMEOUT_MS)
     return number, row
-
-
-def _at(special: ItemSpecial, ordinal: int) -> ItemSpecial:
-    return ItemSpecial(
-        ordinal,
-        special.enqueue_at_ms,
-        special.expire_timeout_ms,
-        special.lease_timeout_ms,
-        special.dedup_key,
-    )
 
 
 # --- two phases ----------------------------------------------------------------------------------

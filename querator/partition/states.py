@@ -35,6 +35,7 @@ class Event(IntEnum):
     GIVE_UP = 22
     RESCHEDULE = 23
     CANCEL = 24
+    PRIORITIZE = 25
 
 
 ABSENT = None
@@ -68,6 +69,9 @@ TRANSITIONS: dict[tuple[RowState | None, Event], RowState | None] = {
     (RowState.SCHEDULED, Event.GIVE_UP): ABSENT,
     (RowState.SCHEDULED, Event.RESCHEDULE): RowState.SCHEDULED,
     (RowState.SCHEDULED, Event.CANCEL): ABSENT,
+    (RowState.READY, Event.PRIORITIZE): RowState.READY,
+    (RowState.HELD, Event.PRIORITIZE): RowState.HELD,
+    (RowState.SCHEDULED, Event.PRIORITIZE): RowState.SCHEDULED,
     (RowState.MOVING, Event.MOVED): ABSENT,
     (RowState.MOVING, Event.RETURN): RowState.READY,
     (RowState.MOVING, Event.REROUTE): RowState.MOVING,
@@ -103,6 +107,7 @@ _MEANINGS = {
     Event.GIVE_UP: "given up by an operator: its payload is damaged, and no replica has it whole",
     Event.RESCHEDULE: "moved to another time by an operator",
     Event.CANCEL: "cancelled by an operator",
+    Event.PRIORITIZE: "given another priority by an operator: a ready item to the tail of it",
     Event.RESERVE: "put into a named batch of a reader",
     Event.ACKNOWLEDGE: "its batch was acknowledged",
     Event.UNRESERVE: "its batch was released: to its place, the attempt is counted",

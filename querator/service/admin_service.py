@@ -37,6 +37,7 @@ from querator.model.placement_map import PlacementMap
 from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings, QueueState
 from querator.partition.queries import ItemPage, reply_bytes
 from querator.partition.rows import RowState
+from querator.service.item_changes import ItemChanges
 from querator.service.item_ids import by_partition, check_partitions
 from querator.service.reading import paging
 from querator.service.reading.queries import Queries
@@ -96,7 +97,10 @@ class AdminService:
         self._reads = reads
         self._durable = durable
         self._clock = clock
-        self.schedules = Schedules(router=router, directory=directory, reads=reads, clock=clock)
+        self.changes = ItemChanges(router=router, directory=directory)
+        self.schedules = Schedules(
+            changes=self.changes, directory=directory, reads=reads, clock=clock
+        )
         """Scheduled items: lists, counts and changes."""
 
     # --- queues ------------------------------------------------------------------------------

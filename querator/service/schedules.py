@@ -16,14 +16,14 @@ order only grows, so that an item is changed again only when others have schedul
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from querator.model import limits
 from querator.model.calls import BrowsedItem, PeekedPage
-from querator.model.commands import Reschedule, RescheduleResult
+from querator.model.commands import ItemsChanged, Reschedule
 from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
-from querator.model.ids import GroupId, PartitionNumber, Seq, check_name, format_item_id
+from querator.model.ids import GroupId, check_name
 from querator.model.queues import Queue
 from querator.model.schedule_calls import (
     CountScheduledCall,
@@ -35,12 +35,13 @@ from querator.model.schedule_calls import (
 )
 from querator.partition import masks
 from querator.partition.schedule_queries import DueKey, DuePage, DuePlace, DueSpan
-from querator.service.item_ids import by_partition, check_partitions
+from querator.service.item_changes import ItemChanges
+from querator.service.item_ids import by_partition
 from querator.service.reading import paging
 from querator.service.reading.queries import Queries, all_results
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.forwarder import DueCountsQuery, DueItemsQuery, DueKeysQuery
-from querator.service.routing.router import Router, deadline_after
+from querator.service.routing.router import deadline_after
 from querator.service.validate import check_between, page_items
 
 if TYPE_CHECKING:
@@ -103,9 +104,9 @@ class Schedules:
     """Every method raises QueratorError, and runs on the event loop."""
 
     def __init__(
-        self, *, router: Router, directory: QueueDirectory, reads: Queries, clock: "Clock"
+        self, *, changes: ItemChanges, directory: QueueDirectory, reads: Queries, clock: "Clock"
     ) -> None:
-        self._router = router
+        self._changes = changes
         self._directory = directory
         self._reads = reads
         self._clock = clock
@@ -192,7 +193,9 @@ class Schedules:
             assert stream.after is not None
             query = DueKeysQuery(stream.group, span, stream.after, stream.limit, stale)
             none = DuePage((), None)
-            stream.add(await self._asked(queue, stream.group, none, self._keys(query, deadline)))
+            stream.add(
+                await self._changes.asked(queue, stream.group, none, self._keys(query, deadline))
+            )
 
         await all_results([fill(stream) for stream in streams])
 
@@ -214,7 +217,7 @@ class Schedules:
             query = DueItemsQuery(group, tuple(those), stale)
             none: tuple[BrowsedItem, ...] = ()
             asked = self._reads.due(query, deadline=deadline)
-            for item in await self._asked(queue, group, none, asked):
+            for item in await self._changes.asked(queue, group, none, asked):
                 found[partition, item.seq] = item
 
         await all_results([load(partition, those) for partition, those in places.items()])
@@ -272,7 +275,7 @@ class Schedules:
         async def ask(group: GroupId) -> None:
             query = DueKeysQuery(group, DueSpan(), DuePlace(0, 0), 1, stale)
             none = DuePage((), None)
-            page = await self._asked(queue, group, none, self._keys(query, deadline))
+            page = await self._changes.asked(queue, group, none, self._keys(query, deadline))
             found.extend(key.due_ms for key in page.keys)
 
         await all_results([ask(group) for group in queue.groups])
@@ -295,7 +298,7 @@ class Schedules:
             place: DuePlace | None = DuePlace(0, 0)
             while place is not None:
                 query = DueCountsQuery(group, span, interval_ms, place, stale)
-                counts = await self._asked(
+                counts = await self._changes.asked(
                     queue, group, None, self._reads.due(query, deadline=deadline)
                 )
                 if counts is None:
@@ -327,7 +330,12 @@ class Schedules:
         named = by_partition(call.item_ids)
         queue = await self._queue(call.namespace, call.queue, stale=False, deadline=deadline)
         if call.due is None:
-            return await self._change_named(queue, call, named, deadline)
+            return RescheduleReply(
+                *await self._changes.change_named(
+                    queue, call.item_ids, named,
+                    lambda ranges: Reschedule(ranges, call.due_at_ms, call.cancel), deadline,
+                )
+            )  # fmt: skip
         if call.dry_run:
             buckets, _, _ = await self._counted(queue, span, 0, stale=False, deadline=deadline)
             return RescheduleReply(sum(buckets.values()))
@@ -338,34 +346,6 @@ class Schedules:
                 return await self._change_chosen(queue, group, call, span, deadline)
 
         return RescheduleReply(sum(await all_results([change(group) for group in queue.groups])))
-
-    async def _change_named(
-        self,
-        queue: Queue,
-        call: RescheduleCall,
-        named: dict[int, list[int]],
-        deadline: float | None,
-    ) -> RescheduleReply:
-        queue, known = await self._directory.reaching(queue, max(named), deadline=deadline)
-        check_partitions(call.item_ids, queue, known=known)
-
-        async def change(partition: int, seqs: list[int]) -> RescheduleResult:
-            ranges = masks.merge_ranges((seq, 1) for seq in seqs)
-            command = Reschedule(ranges, call.due_at_ms, call.cancel)
-            group = queue.groups[partition]
-            gone = RescheduleResult(0, ranges)
-            return await self._asked(queue, group, gone, self._propose(group, command, deadline))
-
-        results = await all_results([change(partition, seqs) for partition, seqs in named.items()])
-        missing = {
-            format_item_id(PartitionNumber(partition), Seq(first_seq + n))
-            for partition, result in zip(named, results, strict=True)
-            for first_seq, count in result.missing
-            for n in range(count)
-        }
-        changed = sum(result.changed for result in results)
-        listed = [one for one in dict.fromkeys(call.item_ids) if one in missing]
-        return RescheduleReply(changed, tuple(listed))
 
     async def _change_chosen(
         self,
@@ -380,7 +360,7 @@ class Schedules:
         while place is not None:
             query = DueKeysQuery(group, span, place, limits.RESCHEDULE_ITEMS_MAX, False)
             none = DuePage((), None)
-            page = await self._asked(queue, group, none, self._keys(query, deadline))
+            page = await self._changes.asked(queue, group, none, self._keys(query, deadline))
             place = page.after
             seqs = [key.seq for key in page.keys if call.cancel or key.due_ms != call.due_at_ms]
             if not seqs:
@@ -392,36 +372,23 @@ class Schedules:
                 span.from_ms,
                 span.until_ms,
             )
-            gone = RescheduleResult(0)
-            result = await self._asked(queue, group, gone, self._propose(group, command, deadline))
+            gone = ItemsChanged(0)
+            result = await self._changes.asked(
+                queue, group, gone, self._changes.propose(group, command, deadline)
+            )
             changed += result.changed
         return changed
-
-    async def _propose(
-        self, group: GroupId, command: Reschedule, deadline: float | None
-    ) -> RescheduleResult:
-        result = await self._router.call(self._router.route(group), command, deadline=deadline)
-        assert isinstance(result, RescheduleResult)
-        return result
 
     # --- the queue -------------------------------------------------------------------------
 
     async def _queue(
         self, namespace: str, name: str, *, stale: bool, deadline: float | None
     ) -> Queue:
+        if not stale:
+            return await self._changes.whole_queue(namespace, name, deadline)
         check_name(namespace, field="namespace")
         check_name(name, field="queue")
-        queue = await self._directory.find(namespace, name)
-        return queue if stale else await self._directory.whole(queue, deadline=deadline)
-
-    async def _asked(self, queue: Queue, group: GroupId, none: T, asked: Awaitable[T]) -> T:
-        """The answer of a partition; `none` if it was empty and has left the queue."""
-        try:
-            return await asked
-        except QueratorError as error:
-            if not self._directory.has_left(queue, group, error):
-                raise
-            return none
+        return await self._directory.find(namespace, name)
 
 
 def _after(place: _Place, partition: int) -> DuePlace:

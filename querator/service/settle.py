@@ -77,6 +77,7 @@ def command_of(call: CompleteCall | RetryCall) -> Settle:
         error=call.error,
         count_attempt=call.count_attempt,
         all_or_nothing=call.all_or_nothing,
+        priority=call.priority,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from querator.client.values import DeadReason, ItemState, Priority
+from querator.client.values import DeadReason, ItemState
 from querator.v1 import items_pb2
 
 _INSTANT: Final = pa.timestamp("us", "UTC")
@@ -40,7 +40,7 @@ ARROW_SCHEMA: Final = pa.schema(
         pa.field("kind", pa.string()),
         pa.field("encoding", pa.string()),
         pa.field("reference", pa.string()),
-        pa.field("priority", pa.string()),
+        pa.field("priority", pa.int32()),
         pa.field("group", pa.string()),
         pa.field("attempts", pa.int32()),
         pa.field("state", pa.string()),
@@ -63,7 +63,6 @@ def _names(members: Sequence[Any]) -> Any:
 
 
 _STATES: Final = _names(list(ItemState))
-_PRIORITIES: Final = _names(list(Priority))
 _REASONS: Final = _names(list(DeadReason))
 
 
@@ -86,7 +85,7 @@ def to_batch(columns: items_pb2.ItemColumns, payloads: memoryview, queue: str) -
         _texts(columns.kind, rows),
         _texts(columns.encoding, rows),
         _texts(columns.reference, rows),
-        _named(columns.priority, _PRIORITIES, rows),
+        _numbers(columns.priority, pa.int32(), rows),
         _texts(columns.group, rows),
         _numbers(columns.attempts, pa.int32(), rows),
         _named(columns.state, _STATES, rows),

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from querator.client.items import ITEMS_FIELD
-from querator.client.values import Priority
+from querator.model.limits import PRIORITY_MAX, PRIORITY_MIN
 from querator.spark.schema import COLUMNS
 from querator.wire import fields
 
@@ -50,7 +50,8 @@ they are.
 _TEXTS: Final = {"kind": 2, "encoding": 3, "reference": 4, "group": 7, "key": 8, DEDUPE_KEY: 12}
 """Field numbers in `Item`."""
 _VALUE, _HEADERS, _PRIORITY, _ENQUEUE_AT = 1, 5, 6, 9
-_PRIORITIES: Final = {member.name.lower(): fields.varint(int(member)) for member in Priority}
+_INTEGRAL: Final = ("partition", "priority")
+_TWO_TO_64: Final = 1 << 64
 _HEADS_MAX: Final = 8_192
 _TEXT_TYPES: Final = (StringType, VarcharType, CharType)
 
@@ -163,11 +164,11 @@ class Layout:
         name = self.names[meaning]
         if meaning == "value":
             return _values(name, column, first)
+        if meaning == "priority":
+            return _each(name, column.to_pylist(), _priority, first)
         _check_texts(name, column, first)
         if meaning == "headers":
             return _each(name, column.to_pylist(), _headers, first)
-        if meaning == "priority":
-            return _each(name, column.to_pylist(), _priority, first)
         if meaning == "enqueue_at":
             import pyarrow as pa
 
@@ -208,7 +209,7 @@ def _fits(meaning: str, kind: DataType) -> bool:
         return isinstance(kind, ArrayType) and _is_header(kind.elementType)
     if meaning == "enqueue_at":
         return isinstance(kind, TimestampType)
-    if meaning == "partition":
+    if meaning in _INTEGRAL:
         return isinstance(kind, IntegralType)
     return isinstance(kind, _TEXT_TYPES)
 
@@ -224,11 +225,11 @@ def _is_header(kind: DataType) -> bool:
 
 def _wanted(meaning: str, name: str) -> str:
     return {
-        "priority": f"string, of {', '.join(_PRIORITIES)}",
         "value": "binary or string",
         "headers": "array<struct<key: string, value: binary>>",
         "enqueue_at": "timestamp",
         "partition": "int",
+        "priority": "int",
     }.get(meaning, f"string, as by cast({name} AS string)")
 
 
@@ -323,14 +324,12 @@ def _header(key: bytes, value: bytes) -> bytes:
     return fields.prefix(_HEADERS, len(body)) + body
 
 
-def _priority(name: str) -> bytes:
-    if not name:
+def _priority(number: int) -> bytes:
+    if not number:
         return b""
-    number = _PRIORITIES.get(name.lower())
-    if number is None:
-        *others, last = _PRIORITIES
-        raise _WrongValue(f"is {name!r}", f"it must be {', '.join(others)} or {last}")
-    return fields.varint(_PRIORITY << 3 | fields.VARINT) + number
+    if not PRIORITY_MIN <= number <= PRIORITY_MAX:
+        raise _WrongValue(f"is {number}", f"it must be from {PRIORITY_MIN} to {PRIORITY_MAX}")
+    return fields.varint(_PRIORITY << 3 | fields.VARINT) + fields.varint(number % _TWO_TO_64)
 
 
 def _enqueue_at(at_us: int) -> bytes:

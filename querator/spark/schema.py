@@ -7,7 +7,7 @@ from typing import Final
 SPARK_SCHEMA: Final = (
     "`key` string, `value` binary, `queue` string, `partition` int, `offset` bigint, "
     "`timestamp` timestamp, `headers` array<struct<`key`: string, `value`: binary>>, `id` string, "
-    "`kind` string, `encoding` string, `reference` string, `priority` string, `group` string, "
+    "`kind` string, `encoding` string, `reference` string, `priority` int, `group` string, "
     "`attempts` int, `state` string, `enqueue_at` timestamp, `due_at` timestamp, "
     "`errors` array<string>, "
     "`dead_letter` struct<`queue`: string, `partition`: int, `offset`: bigint, `attempts`: int, "

@@ -797,6 +797,7 @@ class PeekedItem(_message.Message):
     DEAD_LETTER_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     ITEM_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     seq: _builtins.int
@@ -807,6 +808,8 @@ class PeekedItem(_message.Message):
     """How many times it has been leased."""
     lease_id: _builtins.str
     """Lease that holds it, if it is leased."""
+    priority: _builtins.int
+    """Its priority now."""
     @_builtins.property
     def produced_at(self) -> _timestamp_pb2.Timestamp:
         """When it was produced."""
@@ -840,10 +843,11 @@ class PeekedItem(_message.Message):
         dead_letter: _items_pb2.DeadLetter | None = ...,
         errors: _abc.Iterable[_builtins.str] | None = ...,
         item: _items_pb2.Item | None = ...,
+        priority: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["dead_letter", b"dead_letter", "due_at", b"due_at", "item", b"item", "produced_at", b"produced_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "dead_letter", b"dead_letter", "due_at", b"due_at", "errors", b"errors", "item", b"item", "lease_id", b"lease_id", "partition", b"partition", "produced_at", b"produced_at", "seq", b"seq", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "dead_letter", b"dead_letter", "due_at", b"due_at", "errors", b"errors", "item", b"item", "lease_id", b"lease_id", "partition", b"partition", "priority", b"priority", "produced_at", b"produced_at", "seq", b"seq", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1583,3 +1587,69 @@ class RescheduleItemsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RescheduleItemsResponse: _TypeAlias = RescheduleItemsResponse  # noqa: Y015
+
+@_typing.final
+class PrioritizeItemsRequest(_message.Message):
+    """PrioritizeItemsRequest names waiting items, and the priority that they get."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    ITEM_IDS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue."""
+    priority: _builtins.int
+    """The priority. An item that is ready goes to the tail of its new priority."""
+    @_builtins.property
+    def item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids (`partition-seq`) of the items; from 1 to 1,000."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        item_ids: _abc.Iterable[_builtins.str] | None = ...,
+        priority: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["item_ids", b"item_ids", "namespace", b"namespace", "priority", b"priority", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrioritizeItemsRequest: _TypeAlias = PrioritizeItemsRequest  # noqa: Y015
+
+@_typing.final
+class PrioritizeItemsResponse(_message.Message):
+    """PrioritizeItemsResponse is sent when it is done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_FIELD_NUMBER: _builtins.int
+    NOT_WAITING_FIELD_NUMBER: _builtins.int
+    changed: _builtins.int
+    """Number of items that this call has changed. Items that had the priority already are not counted. When the
+    answer of a partition was lost, the change was repeated, and what the first attempt changed is not counted.
+    """
+    @_builtins.property
+    def not_waiting(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the request that name no item that waits: it is leased, dying, in a reader's batch, gone, or never was."""
+
+    def __init__(
+        self,
+        *,
+        changed: _builtins.int = ...,
+        not_waiting: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "not_waiting", b"not_waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrioritizeItemsResponse: _TypeAlias = PrioritizeItemsResponse  # noqa: Y015

@@ -105,6 +105,11 @@ class AdminServiceStub:
                 request_serializer=querator_dot_v1_dot_admin__service__pb2.RescheduleItemsRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_admin__service__pb2.RescheduleItemsResponse.FromString,
                 _registered_method=True)
+        self.PrioritizeItems = channel.unary_unary(
+                '/querator.v1.AdminService/PrioritizeItems',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.PrioritizeItemsRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.PrioritizeItemsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -216,6 +221,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PrioritizeItems(self, request, context):
+        """Gives another priority to items that are ready, held or scheduled. May be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -288,6 +300,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.RescheduleItems,
                     request_deserializer=querator_dot_v1_dot_admin__service__pb2.RescheduleItemsRequest.FromString,
                     response_serializer=querator_dot_v1_dot_admin__service__pb2.RescheduleItemsResponse.SerializeToString,
+            ),
+            'PrioritizeItems': grpc.unary_unary_rpc_method_handler(
+                    servicer.PrioritizeItems,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.PrioritizeItemsRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.PrioritizeItemsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -669,6 +686,33 @@ class AdminService:
             '/querator.v1.AdminService/RescheduleItems',
             querator_dot_v1_dot_admin__service__pb2.RescheduleItemsRequest.SerializeToString,
             querator_dot_v1_dot_admin__service__pb2.RescheduleItemsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PrioritizeItems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/PrioritizeItems',
+            querator_dot_v1_dot_admin__service__pb2.PrioritizeItemsRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.PrioritizeItemsResponse.FromString,
             options,
             channel_credentials,
             insecure,

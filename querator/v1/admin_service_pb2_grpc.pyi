@@ -73,6 +73,8 @@ class AdminServiceStub:
     """Moves scheduled items to another due time, makes them ready at once, or cancels them. Changes no item that is
     not scheduled. May be repeated: a due time is an instant, so that a repeat moves no item twice.
     """
+    PrioritizeItems: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.PrioritizeItemsRequest, _admin_service_pb2.PrioritizeItemsResponse]
+    """Gives another priority to items that are ready, held or scheduled. May be repeated."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -119,6 +121,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Moves scheduled items to another due time, makes them ready at once, or cancels them. Changes no item that is
     not scheduled. May be repeated: a due time is an instant, so that a repeat moves no item twice.
     """
+    PrioritizeItems: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.PrioritizeItemsRequest, _admin_service_pb2.PrioritizeItemsResponse]  # type: ignore[assignment]
+    """Gives another priority to items that are ready, held or scheduled. May be repeated."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """AdminService manages queues and looks into them."""
@@ -246,5 +250,13 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Moves scheduled items to another due time, makes them ready at once, or cancels them. Changes no item that is
         not scheduled. May be repeated: a due time is an instant, so that a repeat moves no item twice.
         """
+
+    @_abc_1.abstractmethod
+    def PrioritizeItems(
+        self,
+        request: _admin_service_pb2.PrioritizeItemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.PrioritizeItemsResponse, _abc.Awaitable[_admin_service_pb2.PrioritizeItemsResponse]]:
+        """Gives another priority to items that are ready, held or scheduled. May be repeated."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

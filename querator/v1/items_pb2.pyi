@@ -21,42 +21,6 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class _Priority:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _PriorityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Priority.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    PRIORITY_UNSPECIFIED: _Priority.ValueType  # 0
-    """Not given: the same as NORMAL."""
-    PRIORITY_LOWEST: _Priority.ValueType  # 1
-    """Below LOW."""
-    PRIORITY_LOW: _Priority.ValueType  # 2
-    """Below NORMAL."""
-    PRIORITY_NORMAL: _Priority.ValueType  # 3
-    """The usual priority."""
-    PRIORITY_HIGH: _Priority.ValueType  # 4
-    """Above NORMAL."""
-    PRIORITY_HIGHEST: _Priority.ValueType  # 5
-    """Above HIGH."""
-
-class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper):
-    """Priority is a wish for earlier leasing. Plain queues lease in FIFO order and only carry the value."""
-
-PRIORITY_UNSPECIFIED: Priority.ValueType  # 0
-"""Not given: the same as NORMAL."""
-PRIORITY_LOWEST: Priority.ValueType  # 1
-"""Below LOW."""
-PRIORITY_LOW: Priority.ValueType  # 2
-"""Below NORMAL."""
-PRIORITY_NORMAL: Priority.ValueType  # 3
-"""The usual priority."""
-PRIORITY_HIGH: Priority.ValueType  # 4
-"""Above NORMAL."""
-PRIORITY_HIGHEST: Priority.ValueType  # 5
-"""Above HIGH."""
-Global___Priority: _TypeAlias = Priority  # noqa: Y015
-
 class _ItemState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -171,8 +135,10 @@ class Item(_message.Message):
     """How the payload is encoded, for example `application/json`; at most 255 characters."""
     reference: _builtins.str
     """The producer's own name for the item; at most 2,000 characters; not checked for uniqueness."""
-    priority: Global___Priority.ValueType
-    """Wish for earlier leasing; carried, and used by priority queues only."""
+    priority: _builtins.int
+    """Items of the lowest priority of a partition are leased first, and of one priority those that became ready
+    first.
+    """
     group: _builtins.str
     """Fair-share group; at most 512 bytes; carried, and used by grouped queues only."""
     key: _builtins.str
@@ -211,7 +177,7 @@ class Item(_message.Message):
         encoding: _builtins.str = ...,
         reference: _builtins.str = ...,
         attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        priority: Global___Priority.ValueType = ...,
+        priority: _builtins.int = ...,
         group: _builtins.str = ...,
         key: _builtins.str = ...,
         enqueue_at: _timestamp_pb2.Timestamp | None = ...,
@@ -362,6 +328,7 @@ class LeasedBatch(_message.Message):
     PRODUCED_AT_FIELD_NUMBER: _builtins.int
     OVERLAYS_FIELD_NUMBER: _builtins.int
     REPEATED_ANSWER_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The fencing token: names the lease in complete, retry and extend. Opaque."""
@@ -375,6 +342,8 @@ class LeasedBatch(_message.Message):
     """How many times these items have been leased, this lease included; 1 at the first."""
     repeated_answer: _builtins.bool
     """Whether this repeats the answer of an earlier request with the same client_id and request_id."""
+    priority: _builtins.int
+    """The priority of these items now. An item shows the one with which it was produced."""
     @_builtins.property
     def ordinals(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Distance of each item's sequence from first_seq; empty when they are 0, 1, 2, ..."""
@@ -413,11 +382,12 @@ class LeasedBatch(_message.Message):
         produced_at: _timestamp_pb2.Timestamp | None = ...,
         overlays: _abc.Iterable[Global___Overlay] | None = ...,
         repeated_answer: _builtins.bool = ...,
+        priority: _builtins.int = ...,
         items: _abc.Iterable[Global___Item] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "lease_remaining", b"lease_remaining", "produced_at", b"produced_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "deadline", b"deadline", "first_seq", b"first_seq", "items", b"items", "lease_id", b"lease_id", "lease_remaining", b"lease_remaining", "ordinals", b"ordinals", "overlays", b"overlays", "partition", b"partition", "produced_at", b"produced_at", "queue", b"queue", "repeated_answer", b"repeated_answer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "deadline", b"deadline", "first_seq", b"first_seq", "items", b"items", "lease_id", b"lease_id", "lease_remaining", b"lease_remaining", "ordinals", b"ordinals", "overlays", b"overlays", "partition", b"partition", "priority", b"priority", "produced_at", b"produced_at", "queue", b"queue", "repeated_answer", b"repeated_answer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -609,7 +579,7 @@ class ItemColumns(_message.Message):
     due_at: _builtins.bytes
     """int64: when it becomes ready, if it is scheduled; microseconds since 1970 (UTC)."""
     priority: _builtins.bytes
-    """int8, Priority."""
+    """int32: the priority now."""
     enqueue_at: _builtins.bytes
     """int64: as of Item; microseconds since 1970 (UTC)."""
     @_builtins.property

@@ -618,6 +618,7 @@ class RetryRequest(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     COUNT_ATTEMPT_FIELD_NUMBER: _builtins.int
     ALL_OR_NOTHING_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -632,6 +633,8 @@ class RetryRequest(_message.Message):
     """
     all_or_nothing: _builtins.bool
     """Whether nothing is applied in a partition when one of its items is lost."""
+    priority: _builtins.int
+    """Another priority for the items; unset means that each keeps its own."""
     @_builtins.property
     def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseItems]:
         """The items by lease; at most 1,000 leases."""
@@ -651,14 +654,20 @@ class RetryRequest(_message.Message):
         error: _builtins.str = ...,
         count_attempt: _builtins.bool | None = ...,
         all_or_nothing: _builtins.bool = ...,
+        priority: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt", "count_attempt", b"count_attempt", "retry_at", b"retry_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt", "_priority", b"_priority", "count_attempt", b"count_attempt", "priority", b"priority", "retry_at", b"retry_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt", "all_or_nothing", b"all_or_nothing", "count_attempt", b"count_attempt", "dead", b"dead", "error", b"error", "leases", b"leases", "namespace", b"namespace", "queue", b"queue", "retry_at", b"retry_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt", "_priority", b"_priority", "all_or_nothing", b"all_or_nothing", "count_attempt", b"count_attempt", "dead", b"dead", "error", b"error", "leases", b"leases", "namespace", b"namespace", "priority", b"priority", "queue", b"queue", "retry_at", b"retry_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__count_attempt: _TypeAlias = _typing.Literal["count_attempt"]  # noqa: Y015
     _WhichOneofArgType__count_attempt: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt"]  # noqa: Y015
+    _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
+    _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__count_attempt) -> _WhichOneofReturnType__count_attempt | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
 
 Global___RetryRequest: _TypeAlias = RetryRequest  # noqa: Y015
 

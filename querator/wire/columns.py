@@ -112,7 +112,6 @@ class _Given:
         self.rows = 0
         self.payloads: list[bytes] = []
         self.texts: dict[str, _Column[str]] = {name: _Column("") for name in _TEXTS}
-        self.priority: _Column[int] = _Column(0)
         self.enqueue_at: _Column[int] = _Column(0)
         self.attributes: _Column[Sequence[tuple[str, str]]] = _Column(())
 
@@ -122,7 +121,6 @@ class _Given:
             self.payloads += alike.payloads
         for name, column in self.texts.items():
             column.put_same(self.rows, getattr(sample, name), count)
-        self.priority.put_same(self.rows, sample.priority, count)
         self.enqueue_at.put_same(self.rows, _us(sample.enqueue_at), count)
         self.attributes.put_same(self.rows, sorted(sample.attributes.items()), count)
         self.rows += count
@@ -133,7 +131,6 @@ class _Given:
             self.payloads += [item.payload for item in items]
         for name, column in self.texts.items():
             column.put(self.rows, [getattr(item, name) for item in items])
-        self.priority.put(self.rows, [item.priority for item in items])
         if any([item.HasField("enqueue_at") for item in items]):
             self.enqueue_at.put(self.rows, [_us(item.enqueue_at) for item in items])
         if any([len(item.attributes) for item in items]):
@@ -142,7 +139,9 @@ class _Given:
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """The partition's data about each item. `due_at` and `overlays` are empty if there are none."""
+    """The partition's data about each item. `due_at`, `overlays` and `priority` are empty if there
+    are none.
+    """
 
     seq: "array[int]"
     state: bytes
@@ -150,6 +149,7 @@ class _Known(msgspec.Struct, frozen=True):
     produced_at: "array[int]"
     due_at: "array[int]"
     overlays: Sequence[LaterAttributes | None]
+    priority: "array[int]"
 
     def of(self, wanted: Sequence[bool]) -> "_Known":
         return _Known(
@@ -159,11 +159,14 @@ class _Known(msgspec.Struct, frozen=True):
             produced_at=array("q", compress(self.produced_at, wanted)),
             due_at=array("q", compress(self.due_at, wanted)),
             overlays=list(compress(self.overlays, wanted)),
+            priority=array("i", compress(self.priority, wanted)),
         )
 
 
 def _known(runs: Sequence[ItemRun]) -> _Known:
     seq, attempts, produced_at, due_at = array("q"), array("i"), array("q"), array("q")
+    priority = array("i")
+    prioritized = any(run.priorities for run in runs)
     scheduled = any(run.due_at_ms for run in runs)
     overlaid = any(run.overlays for run in runs)
     overlays: list[LaterAttributes | None] = []
@@ -177,6 +180,8 @@ def _known(runs: Sequence[ItemRun]) -> _Known:
         produced_at.extend(array("q", [run.produced_at_ms * _US_PER_MS]) * count)
         if scheduled:
             due_at.extend([ms * _US_PER_MS for ms in run.due_at_ms] or [0] * count)
+        if prioritized:
+            priority.extend(run.priorities or [0] * count)
     states = b"".join([run.states for run in runs])
     return _Known(
         seq=seq,
@@ -185,6 +190,7 @@ def _known(runs: Sequence[ItemRun]) -> _Known:
         produced_at=produced_at,
         due_at=due_at,
         overlays=overlays,
+        priority=priority,
     )
 
 
@@ -199,7 +205,7 @@ def _head(partition: int, given: _Given, known: _Known) -> bytes:
         attempts=_numbers("i", known.attempts),
         produced_at=_packed(known.produced_at),
         due_at=_numbers("q", known.due_at),
-        priority=_numbers("b", given.priority.of(rows)),
+        priority=_numbers("i", known.priority),
         enqueue_at=_numbers("q", given.enqueue_at.of(rows)),
         attributes=_attributes(given.attributes.of(rows)),
         errors=_errors(known.overlays),

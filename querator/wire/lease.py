@@ -146,6 +146,7 @@ def _head(batch: LeasedRun) -> bytes:
         lease_remaining=field_checks.duration(max(0, batch.remaining_ms)),
         produced_at=field_checks.timestamp(loaded.produced_at_ms),
         repeated_answer=batch.repeated,
+        priority=batch.priority,
     )
     for overlay in loaded.overlays:
         _add_overlay(message, overlay)

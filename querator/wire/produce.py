@@ -33,9 +33,11 @@ _TAIL_BYTES_MAX = 512
 # Tags of an item's fields, as encoders write them.
 _PAYLOAD, _KIND, _ENCODING, _REFERENCE, _ATTRIBUTES = 0x0A, 0x12, 0x1A, 0x22, 0x2A
 _PRIORITY, _GROUP, _KEY, _DEDUP_KEY = 0x30, 0x3A, 0x42, 0x62
-_PRIORITY_MAX = max(items_pb2.Priority.values())
 
+_INT32_HALF = 1 << 31
 Span = tuple[int, int]
+_Note = tuple[bytes, bytes, int]
+"""Key, dedup key and priority of an item; empty and 0 if it has none."""
 
 
 def parse_produce(
@@ -129,17 +131,20 @@ def check_items(
         raise field_checks.malformed(type(message))
     specials = []
     slots: dict[int, int] = {}
-    for ordinal, keys in walk.notes:
-        if keys is None:
+    for ordinal, note in walk.notes:
+        if note is None:
             item = message.items[ordinal]
             special = _check_item(item, ordinal, now_ms, request_limits)
-            keys = item.key.encode(), item.dedup_key.encode()
+            key, dedup_key = item.key.encode(), item.dedup_key.encode()
         else:
-            special = ItemSpecial(ordinal, dedup_key=keys[1]) if keys[1] else None
+            key, dedup_key, priority = note
+            special = None
+            if dedup_key or priority:
+                special = ItemSpecial(ordinal, dedup_key=dedup_key, priority=priority)
         if special is not None:
             specials.append(special)
-        if any(keys):
-            slots[ordinal] = slot_of_key(keys[0] or keys[1])
+        if key or dedup_key:
+            slots[ordinal] = slot_of_key(key or dedup_key)
     return CheckedItems(
         walk.items(),
         struct.pack(f"<{count}I", *walk.lengths),
@@ -223,18 +228,20 @@ class _Walk:
     """Finds the items in the bytes of a message that upb has parsed.
 
     `lengths` has the length of each item including its tag and length. `notes` has the items that
-    are not plain, ascending: (ordinal, (key, dedup key)) when only these make the item special,
+    are not plain, ascending: (ordinal, note) when only what is in the note makes the item special,
     (ordinal, None) when the parsed item must be checked. `MalformedError` and `IndexError` mean
     that the bytes are malformed, which upb would have detected before.
     """
 
     def __init__(self, buffer: bytes, payload_bytes_max: int) -> None:
         self.lengths: list[int] = []
-        self.notes: list[tuple[int, tuple[bytes, bytes] | None]] = []
+        self.notes: list[tuple[int, _Note | None]] = []
         self._buffer = buffer
         self._known = _plain_of(payload_bytes_max)
         self._pieces: list[bytes] = []
         self._tail = b""
+        self._note_of_tail: _Note | None = None
+        """What the fields `_tail` are noted as. None: they are plain."""
 
     def items(self) -> bytes:
         pieces = self._pieces
@@ -313,19 +320,22 @@ class _Walk:
             raise MalformedError(f"payload at byte {pos} is cut off")
         tail = buffer[rest:end] if end - rest <= _TAIL_BYTES_MAX else None
         if tail is not None and tail == self._tail:
+            if self._note_of_tail is not None:
+                self.notes.append((len(self.lengths), self._note_of_tail))
             return
-        keys = self._keys(rest, end)
-        if keys is not None and not any(keys):
-            self._tail = tail or b""
-        else:
-            self.notes.append((len(self.lengths), keys))
+        note = self._fields(rest, end)
+        plain = note is not None and not any(note)
+        if note is not None:
+            self._tail, self._note_of_tail = tail or b"", None if plain else note
+        if not plain:
+            self.notes.append((len(self.lengths), note))
 
-    def _keys(self, pos: int, end: int) -> tuple[bytes, bytes] | None:
-        """Key and dedup key in these fields of an item, each empty if it is not set. None when a
-        field may exceed its limit, or is of a kind that needs a check of the parsed item.
+    def _fields(self, pos: int, end: int) -> _Note | None:
+        """What these fields of an item say. None when a field may exceed its limit, or is of a kind
+        that needs a check of the parsed item.
         """
         buffer, bytes_max = self._buffer, self._known.bytes_max
-        attributes = attributes_bytes = 0
+        attributes = attributes_bytes = priority = 0
         key = dedup_key = b""
         while pos < end:
             tag = buffer[pos]
@@ -343,11 +353,14 @@ class _Walk:
                 attributes += 1
                 attributes_bytes += size
                 pos += size
-            elif tag != _PRIORITY or size > _PRIORITY_MAX:
+            elif tag == _PRIORITY:
+                # As protobuf reads an int32: its lowest 32 bits.
+                priority = (size + _INT32_HALF) % (2 * _INT32_HALF) - _INT32_HALF
+            else:
                 return None
         few = attributes <= limits.ATTRIBUTES_MAX
         small = attributes_bytes <= limits.ATTRIBUTES_BYTES_MAX
-        return (key, dedup_key) if pos == end and few and small else None
+        return (key, dedup_key, priority) if pos == end and few and small else None
 
     def _other(self, pos: int, stop: int) -> int:
         """Skips a field that is not an item and returns its end. An item whose tag or length is not
@@ -379,8 +392,6 @@ def _check_item(
     field_checks.check_chars(item.encoding, limits.ENCODING_CHARS_MAX, field=path + "encoding")
     field_checks.check_chars(item.reference, limits.REFERENCE_CHARS_MAX, field=path + "reference")
     _check_attributes(item, path + "attributes")
-    if not 0 <= item.priority <= _PRIORITY_MAX:
-        raise invalid(path + "priority", "is not a known priority", value=int(item.priority))
     field_checks.check_bytes(item.group, limits.GROUP_BYTES_MAX, field=path + "group")
     field_checks.check_bytes(item.key, limits.KEY_BYTES_MAX, field=path + "key")
     dedup_key = field_checks.check_bytes(
@@ -402,9 +413,16 @@ def _check_item(
         lease_timeout_ms = field_checks.lease_timeout_ms(
             item.lease_timeout, field=path + "lease_timeout"
         )
-    if not (enqueue_at_ms or expire_timeout_ms or lease_timeout_ms or dedup_key):
+    if not (enqueue_at_ms or expire_timeout_ms or lease_timeout_ms or dedup_key or item.priority):
         return None
-    return ItemSpecial(ordinal, enqueue_at_ms, expire_timeout_ms, lease_timeout_ms, dedup_key)
+    return ItemSpecial(
+        ordinal=ordinal,
+        enqueue_at_ms=enqueue_at_ms,
+        expire_timeout_ms=expire_timeout_ms,
+        lease_timeout_ms=lease_timeout_ms,
+        dedup_key=dedup_key,
+        priority=item.priority,
+    )
 
 
 def _check_attributes(item: items_pb2.Item, field: str) -> None:

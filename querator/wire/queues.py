@@ -440,6 +440,7 @@ def _peeked_message(group: int, partition: int, item: BrowsedItem) -> admin_serv
         produced_at=field_checks.timestamp(item.produced_at_ms),
         errors=item.errors,
         item=lease.item_message(item.item),
+        priority=item.priority,
     )
     if item.due_at_ms:
         message.due_at.CopyFrom(field_checks.timestamp(item.due_at_ms))

@@ -1,8 +1,8 @@
 """The calls about scheduled items: requests to calls, and replies to bytes."""
 
-from querator.model import ids, limits
+from querator.model import limits
 from querator.model.calls import PeekedPage
-from querator.model.errors import invalid, over_limit
+from querator.model.errors import invalid
 from querator.model.ids import check_name
 from querator.model.schedule_calls import (
     CountScheduledCall,
@@ -14,6 +14,7 @@ from querator.model.schedule_calls import (
 )
 from querator.v1 import admin_service_pb2
 from querator.wire import field_checks
+from querator.wire.item_changes import named_items
 from querator.wire.queues import peeked
 
 _Spanned = (
@@ -65,16 +66,11 @@ def parse_count_scheduled(data: bytes, *, timeout_ms: int = 0) -> CountScheduled
 
 def parse_reschedule(data: bytes, *, timeout_ms: int = 0) -> RescheduleCall:
     message = field_checks.parse_message(admin_service_pb2.RescheduleItemsRequest, data)
-    item_ids = tuple(message.item_ids)
     by_filter = message.HasField("filter")
-    if by_filter == bool(item_ids):
+    if by_filter == bool(message.item_ids):
         other = "not both" if by_filter else "one of them is required"
         raise invalid("item_ids", f"names items, or filter chooses them: {other}")
-    if len(item_ids) > limits.REQUEST_ITEMS_MAX:
-        most = limits.REQUEST_ITEMS_MAX
-        raise over_limit("item_ids", value=len(item_ids), limit=most, unit="items")
-    for position, item_id in enumerate(item_ids):
-        ids.parse_item_id(item_id, field=f"item_ids[{position}]")
+    item_ids = named_items(message.item_ids)
     action = message.WhichOneof("action")
     if action is None:
         raise invalid("action", "is required: due_at, run_now or cancel")

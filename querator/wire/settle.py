@@ -70,6 +70,7 @@ def check_retry(
         error=field_checks.check_chars(message.error, limits.ERROR_CHARS_MAX, field="error"),
         count_attempt=message.count_attempt if message.HasField("count_attempt") else True,
         all_or_nothing=message.all_or_nothing,
+        priority=message.priority if message.HasField("priority") else None,
     )
 
 

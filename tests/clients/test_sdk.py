@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from querator import Client, Node
-from querator.client import Consumer, Item, ItemId, ItemState, LeaseRef, Priority
+from querator.client import Consumer, Item, ItemId, ItemState, LeaseRef
 from querator.client.errors import (
     ErrorCode,
     LeaseLost,
@@ -97,7 +97,7 @@ async def test_an_item_arrives_as_it_was_produced(client: Client):
         encoding="text/plain",
         reference="r-1",
         attributes={"lang": "fr"},
-        priority=Priority.HIGH,
+        priority=-4,
         group="g",
         key="k",
         lease_timeout=timedelta(seconds=9),
@@ -106,7 +106,7 @@ async def test_an_item_arrives_as_it_was_produced(client: Client):
     (item,) = await client.lease("q", wait=WAIT)
     assert (item.id, item.payload, item.attempt) == (stored.id, b"bonjour", 1)
     assert (item.kind, item.encoding, item.reference) == ("greeting", "text/plain", "r-1")
-    assert (item.group, item.key, item.priority) == ("g", "k", Priority.HIGH)
+    assert (item.group, item.key, item.priority) == ("g", "k", -4)
     assert item.attributes == {"lang": "fr"}
     assert timedelta(seconds=5) < item.remaining <= timedelta(seconds=9)
     assert abs(item.deadline - datetime.now(UTC)) < timedelta(seconds=60)

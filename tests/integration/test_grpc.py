@@ -90,9 +90,7 @@ def refused(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo:
 
 async def test_an_item_comes_as_it_was_produced_and_goes_when_completed() -> None:
     async with served() as there:
-        item = items_pb2.Item(
-            payload=b"p" * 500, kind="k", attributes={"a": "b"}, priority=items_pb2.PRIORITY_HIGH
-        )
+        item = items_pb2.Item(payload=b"p" * 500, kind="k", attributes={"a": "b"}, priority=-4)
         # A field of a later version of the protocol.
         item.MergeFromString(b"\xf2\x1f\x05later")
         request = queue_service_pb2.ProduceRequest(queue="q", items=[item, item])

@@ -67,7 +67,7 @@ def test_an_item_with_everything_beside_one_with_nothing():
         encoding="e",
         reference="r",
         attributes={"b": "2", "a": "", "": "3"},
-        priority=items_pb2.PRIORITY_HIGH,
+        priority=-4,
         group="g",
         key="k",
         enqueue_at=timestamp(AT_MS + 1),
@@ -90,6 +90,7 @@ def test_an_item_with_everything_beside_one_with_nothing():
             attempts=[0, 4],
             due_at_ms=[0, AT_MS],
             overlays=(LaterAttributes(1, letter, ("no", "")),),
+            priorities=[0, -4],
         )
     )
     batch.validate(full=True)
@@ -100,7 +101,7 @@ def test_an_item_with_everything_beside_one_with_nothing():
         "headers": [
             {"key": "", "value": b"3"}, {"key": "a", "value": b""}, {"key": "b", "value": b"2"},
         ],
-        "id": "3-6", "kind": "größe", "encoding": "e", "reference": "r", "priority": "high",
+        "id": "3-6", "kind": "größe", "encoding": "e", "reference": "r", "priority": -4,
         "group": "g", "attempts": 4, "state": "scheduled",
         "enqueue_at": AT.replace(microsecond=6_000), "due_at": AT, "errors": ["no", ""],
         "dead_letter": {
@@ -109,7 +110,8 @@ def test_an_item_with_everything_beside_one_with_nothing():
         },
     }  # fmt: skip
     assert bare["value"] == b"y"
-    empty = ("key", "headers", "kind", "priority", "enqueue_at", "due_at", "errors", "dead_letter")
+    assert bare["priority"] == 0
+    empty = ("key", "headers", "kind", "enqueue_at", "due_at", "errors", "dead_letter")
     assert [bare[name] for name in empty] == [None] * len(empty)
 
 

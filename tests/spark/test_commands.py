@@ -47,6 +47,5 @@ def test_an_ingest_with_a_wrong_priority_says_one_line(node, queue, tmp_path):
     assert outcome == (
         1,
         "",
-        "Error: --priority is '5' in row 0 of this task: it must be lowest, low, normal, high or "
-        "highest.\n",
+        "Error: --priority is string: it must be int.\n",
     )

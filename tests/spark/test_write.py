@@ -14,7 +14,7 @@ from tests.spark.test_browse import load
 
 EVERYTHING = (
     "value binary, key string, kind string, encoding string, reference string, "
-    "headers array<struct<key: string, value: binary>>, priority string, `group` string, "
+    "headers array<struct<key: string, value: binary>>, priority int, `group` string, "
     "enqueue_at timestamp, dedupe_key string"
 )
 
@@ -62,7 +62,7 @@ def test_every_column_arrives_and_can_be_read(spark, node):
     options = create(node, "columns")
     soon = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     full = (
-        b"\xff", "k", "e", "c", "r", [("a", b"1"), ("b", b"")], "high", "g", soon, "d",
+        b"\xff", "k", "e", "c", "r", [("a", b"1"), ("b", b"")], -3, "g", soon, "d",
     )  # fmt: skip
     bare = (b"", None, None, "", None, None, None, None, None, None)
     save(spark.createDataFrame([full, bare], EVERYTHING), options)
@@ -71,12 +71,13 @@ def test_every_column_arrives_and_can_be_read(spark, node):
     row = rows["k"]
     assert bytes(row["value"]) == b"\xff"
     assert [row[name] for name in ("kind", "encoding", "reference", "priority", "group")] == [
-        "e", "c", "r", "high", "g",
+        "e", "c", "r", -3, "g",
     ]  # fmt: skip
     assert {each["key"]: bytes(each["value"]) for each in row["headers"]} == {"a": b"1", "b": b""}
     assert (row["state"], row["enqueue_at"].astimezone(UTC)) == ("scheduled", soon)
     row = rows[None]
-    empty = ("kind", "encoding", "reference", "headers", "priority", "group", "enqueue_at")
+    assert row["priority"] == 0
+    empty = ("kind", "encoding", "reference", "headers", "group", "enqueue_at")
     assert [row[name] for name in empty] == [None] * len(empty)
     assert (bytes(row["value"]), row["state"]) == (b"", "ready")
 
@@ -262,7 +263,8 @@ def test_overwrite_is_refused(spark, node):
     [
         ("cast(nullif(id, 2) AS string) AS value", "column value is null in row 2 of this task"),
         ("repeat('x', 2000000) AS value", "column value has 2,000,000 bytes in row 0 of this task"),
-        ("'a' AS value, 'urgent' AS priority", "column priority is 'urgent'"),
+        ("'a' AS value, 'urgent' AS priority", "column priority is string: it must be int"),
+        ("'a' AS value, 3000000000 AS priority", "column priority is 3000000000 in row 0"),
         ("'a' AS value, repeat('k', 600) AS key", "refused for its column key.*512"),
         (
             "'a' AS value, array(named_struct('key', 'a', 'value', x'ff')) AS headers",

@@ -3,7 +3,7 @@
 import math
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
@@ -125,6 +125,9 @@ class WholeNumber(click.IntRange):
     def _describe_range(self) -> str:
         # click puts it into the help.
         return self.range_words
+
+
+PRIORITY: Final = WholeNumber(limits.PRIORITY_MIN, limits.PRIORITY_MAX)
 
 
 class Number(click.types.FloatParamType):

@@ -11,7 +11,7 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any, BinaryIO, Literal, get_args
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -21,11 +21,13 @@ from querator.cli.shared.parameters import (
     parse_duration,
     parse_instant,
 )
-from querator.client.values import Item, Priority
+from querator.client.values import Item
 from querator.model.limits import (
     EXPIRE_TIMEOUT_MS_MAX,
     LEASE_TIMEOUT_MS_MAX,
     PAYLOAD_BYTES_CAP,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
     SCHEDULE_AHEAD_MS_MAX,
 )
 
@@ -171,7 +173,7 @@ def _wanted(name: str, value: object) -> str:
         fits = isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
         return "" if fits else "an object of texts"
     if name == "priority":
-        return "" if value in _PRIORITIES else f"one of {', '.join(_PRIORITIES)}"
+        return "" if type(value) is int else _A_PRIORITY
     if isinstance(value, str):
         return ""
     if name == "enqueue_at":
@@ -247,8 +249,7 @@ class _RowItem:
         return InputLine(number, msgspec.structs.replace(self._template, **changes))
 
 
-PriorityName = Literal["lowest", "low", "normal", "high", "highest"]
-_PRIORITIES = get_args(PriorityName)
+_A_PRIORITY = f"a whole number from {PRIORITY_MIN} to {PRIORITY_MAX}"
 _DURATIONS = {
     "delay": SCHEDULE_AHEAD_MS_MAX,
     "expire_timeout": EXPIRE_TIMEOUT_MS_MAX,
@@ -267,7 +268,7 @@ class JsonItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     encoding: str | None = None
     reference: str | None = None
     attributes: dict[str, str] | None = None
-    priority: PriorityName | None = None
+    priority: int | None = None
     group: str | None = None
     key: str | None = None
     enqueue_at: str | None = None
@@ -277,6 +278,9 @@ class JsonItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     dedup_key: str | None = None
 
 
+_AS_GIVEN = (
+    "kind", "encoding", "reference", "attributes", "priority", "group", "key", "dedup_key",
+)  # fmt: skip
 _decode_json_item = msgspec.json.Decoder(JsonItem).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode_json = msgspec.json.Encoder().encode
@@ -284,13 +288,11 @@ _encode_json = msgspec.json.Encoder().encode
 
 def _json_item(line: JsonItem, template: Item) -> Item:
     changes: dict[str, Any] = {
-        name: getattr(line, name)
-        for name in ("kind", "encoding", "reference", "attributes", "group", "key", "dedup_key")
-        if getattr(line, name) is not None
+        name: getattr(line, name) for name in _AS_GIVEN if getattr(line, name) is not None
     }
     changes["payload"] = _json_payload(line)
-    if line.priority is not None:
-        changes["priority"] = Priority[line.priority.upper()]
+    if not PRIORITY_MIN <= changes.get("priority", 0) <= PRIORITY_MAX:
+        raise ValueError(f"priority is {line.priority}; it must be {_A_PRIORITY}")
     if line.enqueue_at is not None:
         try:
             instant = parse_instant(line.enqueue_at)

@@ -132,7 +132,7 @@ class ItemView(msgspec.Struct, frozen=True):
     encoding: str
     reference: str
     attributes: dict[str, str]
-    priority: str | None
+    priority: int
     group: str
     key: str
     enqueue_at: datetime | None
@@ -150,7 +150,7 @@ def item_view(item: Item) -> ItemView:
         encoding=item.encoding,
         reference=item.reference,
         attributes=dict(item.attributes),
-        priority=None if item.priority is None else item.priority.name.lower(),
+        priority=item.priority,
         group=item.group,
         key=item.key,
         enqueue_at=item.enqueue_at,
@@ -171,9 +171,12 @@ def payload_texts(payload: bytes | str) -> tuple[str | None, str | None]:
 
 
 class PeekedView(msgspec.Struct, frozen=True):
+    """`priority` is the one now, that of `item` the one with which it was produced."""
+
     id: str
     state: str
     attempt: int
+    priority: int
     produced_at: datetime
     due_at: datetime | None
     lease_id: str | None
@@ -187,6 +190,7 @@ def peeked_view(peeked: PeekedItem) -> PeekedView:
         id=str(peeked.id),
         state=peeked.state.name.lower(),
         attempt=peeked.attempt,
+        priority=peeked.priority,
         produced_at=peeked.produced_at,
         due_at=peeked.due_at,
         lease_id=peeked.lease_id or None,
@@ -206,11 +210,14 @@ def preview(payload: bytes | str, *, characters_max: int = 60) -> str:
 
 
 class LeasedView(msgspec.Struct, frozen=True):
-    """`lease_remaining_ms` counts from the server's answer."""
+    """`lease_remaining_ms` counts from the server's answer. `priority` is the one now, that of
+    `item` the one with which it was produced.
+    """
 
     id: str
     lease_id: str
     attempt: int
+    priority: int
     deadline: datetime
     lease_remaining_ms: int | None
     produced_at: datetime
@@ -224,6 +231,7 @@ def leased_view(leased: LeasedItem) -> LeasedView:
         id=str(leased.id),
         lease_id=leased.lease_id,
         attempt=leased.attempt,
+        priority=leased.priority,
         deadline=leased.deadline,
         lease_remaining_ms=milliseconds(leased.remaining),
         produced_at=leased.produced_at,

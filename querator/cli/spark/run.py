@@ -299,7 +299,7 @@ _COLUMNS: Final = {
     "encoding": "The encoding of the payload.",
     "reference": "The reference.",
     "headers": "Attributes: array<struct<key: string, value: binary>>.",
-    "priority": "lowest, low, normal, high or highest.",
+    "priority": "The priority, a whole number: the lowest is leased first.",
     "group": "The group.",
     "enqueue_at": "When it may be leased: a timestamp, as in `now() + make_dt_interval(0, 0, 5)`.",
     "dedupe_key": "The dedup key: a second item with it is not stored within the queue's window.",

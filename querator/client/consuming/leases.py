@@ -16,23 +16,26 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from querator.client import clock
-from querator.client.checks import check_delay, check_instant
+from querator.client.checks import check_delay, check_instant, check_priority
 from querator.client.items import decode_dead_letter, decode_item, instant
 from querator.client.outcomes import UndecodablePayload
 from querator.client.typed import typed
-from querator.client.values import DeadLetter, ExtendOutcome, Item, ItemId, Priority
+from querator.client.values import DeadLetter, ExtendOutcome, Item, ItemId
 from querator.model import limits
 from querator.v1 import items_pb2
 
 
 class Verb(NamedTuple):
-    """How a lease is ended. `retry_at` None: at once. A release has `count_attempt` False."""
+    """How a lease is ended. `retry_at` None: at once. A release has `count_attempt` False.
+    `priority` None: the items keep theirs.
+    """
 
     completes: bool
     retry_at: datetime | None = None
     dead: bool = False
     error: str = ""
     count_attempt: bool = True
+    priority: int | None = None
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,11 +51,14 @@ def retry_verb(
     error: str = "",
     dead: bool = False,
     count_attempt: bool = True,
+    priority: int | None = None,
 ) -> Verb:
     """Makes the verb of a retry. `error` is cut to the length that the server keeps. Raises
-    ValueError for both `delay` and `retry_at`, for a negative `delay`, for a naive `retry_at`, and
-    for times that a queue does not keep.
+    ValueError for both `delay` and `retry_at`, for a negative `delay`, for a naive `retry_at`, for
+    times that a queue does not keep, and for a priority outside its range.
     """
+    if priority is not None:
+        check_priority("priority", priority)
     if delay is not None:
         if retry_at is not None:
             raise ValueError("give either delay or retry_at")
@@ -67,7 +73,14 @@ def retry_verb(
         retry_at += timedelta(microseconds=-retry_at.microsecond % 1000)
     # Texts of the operating system may have lone surrogates, which protobuf does not carry.
     text = error[: limits.ERROR_CHARS_MAX].encode("utf-8", "replace").decode()
-    return Verb(False, retry_at, dead, text, count_attempt)
+    return Verb(
+        completes=False,
+        retry_at=retry_at,
+        dead=dead,
+        error=text,
+        count_attempt=count_attempt,
+        priority=priority,
+    )
 
 
 class LeaseState:
@@ -151,6 +164,11 @@ class LeasedBatch:
         return self._message.attempt
 
     @property
+    def priority(self) -> int:
+        """The priority of these items now."""
+        return self._message.priority
+
+    @property
     def produced_at(self) -> datetime:
         return instant(self._message.produced_at)
 
@@ -211,12 +229,20 @@ class LeasedBatch:
         retry_at: datetime | None = None,
         error: str = "",
         count_attempt: bool = True,
+        priority: int | None = None,
     ) -> "asyncio.Future[None]":
         """Gives back all items that are not settled, to be leased again after `delay`, at
-        `retry_at`, or at once. Raises ValueError for `delay` with `retry_at`, a negative `delay`, a
-        `retry_at` without a time zone, and times more than 10 years ahead.
+        `retry_at`, or at once; `priority` None: with the priority that they have. Raises ValueError
+        for `delay` with `retry_at`, a negative `delay`, a `retry_at` without a time zone, times
+        more than 10 years ahead, and a priority outside of 32 bits.
         """
-        verb = retry_verb(delay=delay, retry_at=retry_at, error=error, count_attempt=count_attempt)
+        verb = retry_verb(
+            delay=delay,
+            retry_at=retry_at,
+            error=error,
+            count_attempt=count_attempt,
+            priority=priority,
+        )
         return self.settle(verb, self.left)
 
     def reject(self, error: str = "") -> "asyncio.Future[None]":
@@ -346,8 +372,9 @@ class LeasedItem:
         return dict(self._message.attributes)
 
     @property
-    def priority(self) -> Priority | None:
-        return Priority(self._message.priority) if self._message.priority else None
+    def priority(self) -> int:
+        """The priority now; `item.priority` is the one with which the item was produced."""
+        return self._batch.priority
 
     @property
     def group(self) -> str:
@@ -441,12 +468,19 @@ class LeasedItem:
         retry_at: datetime | None = None,
         error: str = "",
         count_attempt: bool = True,
+        priority: int | None = None,
     ) -> "asyncio.Future[None]":
         """Gives the item back, to be leased again after `delay`, at `retry_at`, or at once. `error`
-        stays with the item. Raises ValueError for `delay` with `retry_at`, a negative `delay`, a
-        `retry_at` without a time zone, and times more than 10 years ahead.
+        stays with the item. `priority` None: it keeps its priority. Raises ValueError as
+        `LeasedBatch.retry`.
         """
-        verb = retry_verb(delay=delay, retry_at=retry_at, error=error, count_attempt=count_attempt)
+        verb = retry_verb(
+            delay=delay,
+            retry_at=retry_at,
+            error=error,
+            count_attempt=count_attempt,
+            priority=priority,
+        )
         return self._batch.settle(verb, 1 << self._index)
 
     def reject(self, error: str = "") -> "asyncio.Future[None]":

@@ -45,6 +45,7 @@ class Disposition(NamedTuple):
     delay: timedelta | None = None
     at: datetime | None = None
     count_attempt: bool = True
+    priority: int | None = None
     deliberate: bool = False
 
     def settle(self, item: LeasedItem) -> "asyncio.Future[None]":
@@ -56,6 +57,7 @@ class Disposition(NamedTuple):
             retry_at=self.at,
             error=self.reason,
             count_attempt=self.count_attempt,
+            priority=self.priority,
         )
 
     @property
@@ -127,6 +129,7 @@ class FailurePolicy:
                 delay=delay,
                 at=error.at,
                 count_attempt=error.count_attempt,
+                priority=error.priority,
                 deliberate=True,
             )
         reason = reason_of(error)

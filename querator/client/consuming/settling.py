@@ -83,6 +83,7 @@ class SettleFrame:
             dead=verb.dead,
             error=verb.error,
             count_attempt=verb.count_attempt,
+            priority=verb.priority,
         )
 
     def resolve(self, outcomes: Sequence[queue_service_pb2.LeaseOutcome]) -> RequestError | None:

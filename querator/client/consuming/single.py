@@ -236,6 +236,7 @@ async def _settle_once(
         dead=verb.dead,
         error=verb.error,
         count_attempt=verb.count_attempt,
+        priority=verb.priority,
     )
     retried = await nodes.call(
         lambda node, left: node.queues.Retry(retry, timeout=left), patience=ATTEMPT_SECONDS

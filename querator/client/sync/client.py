@@ -49,6 +49,7 @@ from querator.client.values import (
     LeaseRef,
     PartitionTime,
     PeekedItem,
+    Prioritized,
     ProducedItem,
     ProducedItems,
     QueueInfo,
@@ -368,6 +369,10 @@ class SyncClient:
         """Moves dead letters back to the queue `name`; returns how many. See `Client.redrive`."""
         return self._runner.run(self._client.redrive(name, item_ids))
 
+    def prioritize(self, name: str, item_ids: Iterable[ItemId | str], priority: int) -> Prioritized:
+        """Gives another priority to waiting items of the queue `name`. See `Client.prioritize`."""
+        return self._runner.run(self._client.prioritize(name, item_ids, priority))
+
     def staged_batches(self, name: str) -> StagedBatches:
         """Returns the batches that transactions have staged for the queue `name`."""
         return self._runner.run(self._client.staged_batches(name))
@@ -423,6 +428,7 @@ class SyncClient:
         dead: bool = False,
         error: str = "",
         count_attempt: bool = True,
+        priority: int | None = None,
         check: bool = True,
     ) -> list[SettleOutcome]:
         """Gives leased items back: ready at once, after `delay`, at `retry_at`, or as dead letters.
@@ -437,6 +443,7 @@ class SyncClient:
                 dead=dead,
                 error=error,
                 count_attempt=count_attempt,
+                priority=priority,
                 check=check,
             )
         )

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 from querator.client.consuming.leases import LeasedBatch, LeasedItem
-from querator.client.values import DeadLetter, Item, ItemId, Priority
+from querator.client.values import DeadLetter, Item, ItemId
 
 T = TypeVar("T")
 
@@ -64,7 +64,8 @@ class SyncLeasedItem:
         return self.leased.attributes
 
     @property
-    def priority(self) -> Priority | None:
+    def priority(self) -> int:
+        """The priority now; see `LeasedItem.priority`."""
         return self.leased.priority
 
     @property
@@ -145,6 +146,7 @@ class SyncLeasedItem:
         retry_at: datetime | None = None,
         error: str = "",
         count_attempt: bool = True,
+        priority: int | None = None,
     ) -> None:
         """Gives the item back, to be leased again after `delay`, at `retry_at`, or at once. See
         `LeasedItem.retry`.
@@ -152,7 +154,11 @@ class SyncLeasedItem:
         self._runner.run(
             _settled(
                 lambda: self.leased.retry(
-                    delay=delay, retry_at=retry_at, error=error, count_attempt=count_attempt
+                    delay=delay,
+                    retry_at=retry_at,
+                    error=error,
+                    count_attempt=count_attempt,
+                    priority=priority,
                 )
             )
         )
@@ -220,6 +226,7 @@ class SyncLeasedBatch:
         retry_at: datetime | None = None,
         error: str = "",
         count_attempt: bool = True,
+        priority: int | None = None,
     ) -> None:
         """Gives back all items that are not settled, to be leased again after `delay`, at
         `retry_at`, or at once. See `LeasedBatch.retry`.
@@ -227,7 +234,11 @@ class SyncLeasedBatch:
         self._runner.run(
             _settled(
                 lambda: self.leased.retry(
-                    delay=delay, retry_at=retry_at, error=error, count_attempt=count_attempt
+                    delay=delay,
+                    retry_at=retry_at,
+                    error=error,
+                    count_attempt=count_attempt,
+                    priority=priority,
                 )
             )
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from querator.server.calls.grpc_calls import Context, Unary, answer_within_ms
 from querator.service.admin_service import AdminService
-from querator.wire import queues, schedules
+from querator.wire import item_changes, queues, schedules
 
 
 class AdminCalls:
@@ -29,6 +29,7 @@ class AdminCalls:
             "ListScheduledItems": self.list_scheduled_items,
             "CountScheduledItems": self.count_scheduled_items,
             "RescheduleItems": self.reschedule_items,
+            "PrioritizeItems": self.prioritize_items,
         }
 
     async def create_queue(self, data: bytes, context: Context) -> bytes:
@@ -149,3 +150,7 @@ class AdminCalls:
     async def reschedule_items(self, data: bytes, context: Context) -> bytes:
         call = schedules.parse_reschedule(data, timeout_ms=answer_within_ms(context))
         return schedules.encode_rescheduled(await self._service.schedules.reschedule(call))
+
+    async def prioritize_items(self, data: bytes, context: Context) -> bytes:
+        call = item_changes.parse_prioritize(data, timeout_ms=answer_within_ms(context))
+        return item_changes.encode_prioritized(await self._service.changes.prioritize(call))

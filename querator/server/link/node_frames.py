@@ -16,13 +16,13 @@ from querator.model.commands import (
     Command,
     Done,
     ExtendResult,
+    ItemsChanged,
     LeasedSegment,
     LeaseGrant,
     Moved,
     ProduceResult,
     RedriveResult,
     Refusal,
-    RescheduleResult,
     SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError
@@ -156,6 +156,7 @@ class _Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     bytes: int
     lease: int = 0
     deadline_ms: int = 0
+    priority: int = 0
 
 
 class _Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -194,6 +195,7 @@ def _pack_lease(result: CarriedLease) -> _Lease:
                 bytes=each.bytes,
                 lease=each.lease,
                 deadline_ms=each.deadline_ms,
+                priority=each.priority,
             )
             for each in grant.segments
         )
@@ -224,6 +226,7 @@ def _unpack_lease(lease: _Lease) -> CarriedLease:
                     bytes=each.bytes,
                     lease=each.lease,
                     deadline_ms=each.deadline_ms,
+                    priority=each.priority,
                 )
                 for each in grant.segments
             ),
@@ -253,7 +256,7 @@ _RESULTS: tuple[type, ...] = (
     StageResult,
     TxnResult,
     Moved,
-    RescheduleResult,
+    ItemsChanged,
 )
 _LEASE = len(_RESULTS)
 

@@ -154,6 +154,7 @@ def load(
                         remaining_ms=max(0, int(remaining_s * 1000)),
                         repeated=grant.repeated,
                         loaded=loaded,
+                        priority=segment.priority,
                     )
                 )
     if answers:

@@ -8,6 +8,7 @@ from querator import telemetry
 from querator.model.commands import (
     Done,
     ExtendResult,
+    ItemsChanged,
     Lease,
     LeaseResult,
     Moved,
@@ -15,7 +16,6 @@ from querator.model.commands import (
     ProduceResult,
     RedriveResult,
     Refusal,
-    RescheduleResult,
     SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError
@@ -37,7 +37,7 @@ Accepted = (
     | SettleResult
     | ExtendResult
     | RedriveResult
-    | RescheduleResult
+    | ItemsChanged
     | ReaderResult
     | StageResult
     | TxnResult

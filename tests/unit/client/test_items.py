@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.client import Item, ItemId, Priority, ProducedItems, admin
+from querator.client import Item, ItemId, ProducedItems, admin
 from querator.client.errors import ErrorCode, InvalidArgument, LimitExceeded, QueratorError
 from querator.client.items import decode_item, duration, encode_items
 from querator.client.values import ProducedRun
@@ -20,7 +20,7 @@ _ITEMS = st.builds(
     encoding=_TEXT,
     reference=_TEXT,
     attributes=st.dictionaries(_TEXT, _TEXT, max_size=3),
-    priority=st.none() | st.sampled_from(Priority),
+    priority=st.just(0) | st.integers(-(2**31), 2**31 - 1),
     group=_TEXT,
     key=_TEXT,
     enqueue_at=st.none()

@@ -21,6 +21,7 @@ class Item:
     timeout: int = 0
     expire: int = 0
     errors: tuple[str, ...] = ()
+    priority: int = 0
 
 
 @dataclass
@@ -56,7 +57,7 @@ class ReferenceModel:
     leases: dict[int, Lease] = field(default_factory=dict)
     requests: dict[tuple[str, str], int] = field(default_factory=dict)
     answers: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    outbox: list[tuple[int, int, int, tuple[str, ...]]] = field(default_factory=list)
+    outbox: list[tuple[int, int, int, tuple[str, ...], int]] = field(default_factory=list)
     readers: dict[str, Reader] = field(default_factory=dict)
     ended_epoch: int = 0
     count: dict[str, int] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class ReferenceModel:
 
     def ready(self) -> list[Item]:
         items = [item for item in self.items.values() if item.state == "ready"]
-        return sorted(items, key=lambda item: item.place)
+        return sorted(items, key=lambda item: (item.priority, item.place))
 
     def make_ready(self, item: Item, place: int = 0) -> None:
         if item.expire_at and item.expire_at <= self.now:
@@ -97,7 +98,7 @@ class ReferenceModel:
         self.add("expired", reason == 2)
         if self.dead:
             item.state, item.lease = "moving", 0
-            self.outbox.append((item.seq, reason, item.attempt, item.errors))
+            self.outbox.append((item.seq, reason, item.attempt, item.errors, item.priority))
         else:
             self.add("dropped")
             del self.items[item.seq]
@@ -112,9 +113,9 @@ class ReferenceModel:
         for item in waiting:
             self.drop(item.seq)
         count = len(waiting)
-        for place, (seq, reason, attempts, errors) in enumerate(self.outbox):
+        for place, (seq, reason, attempts, errors, priority) in enumerate(self.outbox):
             if seq in seqs and reason != VOID:
-                self.outbox[place] = (seq, VOID, attempts, errors)
+                self.outbox[place] = (seq, VOID, attempts, errors, priority)
                 count += 1
         return count
 
@@ -155,11 +156,25 @@ class ReferenceModel:
                 self.make_ready(item)
         return len(changed), missing
 
+    def prioritize(self, seqs: list[int], priority: int) -> tuple[int, set[int]]:
+        """The number of changed items, and the named ones that do not wait."""
+        found = [
+            item
+            for item in self.items.values()
+            if item.seq in seqs and item.state in ("ready", "scheduled")
+        ]
+        changed = [item for item in found if item.priority != priority]
+        for item in sorted(changed, key=lambda item: item.seq):
+            item.priority = priority
+            if item.state == "ready":
+                item.place, self.next_place = self.next_place, self.next_place + 1
+        return len(changed), set(seqs) - {item.seq for item in found}
+
     def produce(
-        self, plans: list[tuple[int, int, int]], identity: tuple[int, int], ordered: bool
+        self, plans: list[tuple[int, int, int, int]], identity: tuple[int, int], ordered: bool
     ) -> object:
-        """`plans` has (delay, expire timeout, lease timeout) of each item. `identity` is (producer,
-        sequence); producer 0: none.
+        """`plans` has (delay, expire timeout, lease timeout, priority) of each item. `identity` is
+        (producer, sequence); producer 0: none.
         """
         first, self.next_seq = self.next_seq, self.next_seq + len(plans)
         if identity[0]:
@@ -170,10 +185,10 @@ class ReferenceModel:
             if ordered and identity[1] != highest + 1:
                 return "SEQUENCE_GAP" if identity[1] > highest else "PRODUCER_EXPIRED"
             self.answers[identity] = (first, len(plans))
-        for seq, (delay, expire, lease) in enumerate(plans, first):
+        for seq, (delay, expire, lease, priority) in enumerate(plans, first):
             delay = delay if delay >= 100 else 0
             timeouts = [t for t in (expire, self.expire_timeout) if t]
-            item = Item(seq, timeout=lease, expire=expire)
+            item = Item(seq, timeout=lease, expire=expire, priority=priority)
             if timeouts:
                 item.expire_at = -(-(self.now + delay + min(timeouts)) // 1000) * 1000
             self.items[seq] = item
@@ -316,11 +331,22 @@ class ReferenceModel:
             del self.items[item.seq]
         self.add("completed", len(done))
 
-    def retry(self, done: list[Item], delay: int, dead: bool, error: str, counted: bool) -> None:
+    def retry(
+        self,
+        done: list[Item],
+        delay: int,
+        *,
+        dead: bool,
+        error: str,
+        counted: bool,
+        priority: int | None,
+    ) -> None:
         later = self.now + delay if delay >= 100 else 0
         self.add("retried" if dead or counted or delay else "released", len(done))
         for item in done:
+            moves = priority is not None and priority != item.priority
             item.lease = 0
+            item.priority = item.priority if priority is None else priority
             if error:
                 item.errors = (*item.errors, error)[-5:]
             if dead:
@@ -334,7 +360,7 @@ class ReferenceModel:
             if later and not 0 < item.expire_at <= self.now:
                 item.state, item.due = "scheduled", later
             else:
-                self.make_ready(item, 0 if delay else item.place)
+                self.make_ready(item, 0 if delay or moves else item.place)
 
     def extend(self, lease: int, timeout: int, queue_timeout: int) -> int:
         held = self.leases.get(lease)

@@ -3,10 +3,11 @@
     configure max_attempts=2 dead=9      settings; dead=G: group of the dead queue, dead=-: none;
                                          retry=linear,1000,5000: retry policy without jitter
     produce 3 in=5000 -> 1-3             in, expire, timeout (ms) hold for all items; keys=a,b,a
-                                         gives dedup keys; producer=p seq=1 [ordered]
+                                         gives dedup keys, priorities=5,-1,0 priorities;
+                                         producer=p seq=1 [ordered]
     lease 20 6 1 -> 1-16 | 17-22 | 23    a wish for each caller; client=, request=, bytes=, timeout=
     complete L1 2-3 all -> done 2 lost 3 leases are L1, L2, … in the order of their grants
-    retry L1 1 in=5000 -> done 1         also: dead, free (not counted), error=text
+    retry L1 1 in=5000 -> done 1         also: dead, free (not counted), error=text, priority=-5
     extend L1 timeout=60000 -> 60000     ms from now, or lost; extend client=a
     open lake [epoch=2] -> 2             the epoch, and the open batch, if there is one
     advance lake 1 0 100 -> 1: 1-3       epoch, acknowledged batch, items at most; bytes=, upto=,
@@ -16,6 +17,7 @@
                                          those that are not scheduled; from=, until=: ms from now
     run 1 -> 1                           scheduled items are ready at once
     cancel 1 -> 1                        scheduled items are dropped and counted
+    prioritize 1-2 to=-5 -> 2            as `move`; items that are ready, held or scheduled
     due -> 5000: 1-2                     ms from now, and the items that are due then
     wait 30000                           time passes, and what is due is done
     stats ready leased -> 3 0
@@ -30,14 +32,15 @@ from typing import Any
 from querator.model.commands import (
     Complete,
     Extend,
+    ItemsChanged,
     ItemSpecial,
     Lease,
     LeaseItems,
+    Prioritize,
     Produce,
     ProduceResult,
     Refusal,
     Reschedule,
-    RescheduleResult,
     Retry,
     SettledLease,
 )
@@ -112,6 +115,7 @@ class _Player:
     def _produce(self, plain: list[str], options: dict[str, str]) -> str:
         count = int(plain[0])
         keys = options["keys"].split(",") if "keys" in options else [""] * count
+        priorities = [int(one) for one in options.get("priorities", "0" + ",0" * count).split(",")]
         now_ms = self.log.now_ms
         specials = tuple(
             ItemSpecial(
@@ -120,9 +124,10 @@ class _Player:
                 int(options.get("expire", 0)),
                 int(options.get("timeout", 0)),
                 keys[ordinal].encode(),
+                priorities[ordinal],
             )
             for ordinal in range(count)
-            if keys[ordinal] or {"in", "expire", "timeout"} & options.keys()
+            if keys[ordinal] or priorities[ordinal] or {"in", "expire", "timeout"} & options.keys()
         )
         items = [b"%d" % ordinal for ordinal in range(count)]
         producer_id = b""
@@ -191,6 +196,7 @@ class _Player:
                     error=options.get("error", ""),
                     count_attempt="free" not in flags,
                     all_or_nothing="all" in flags,
+                    priority=int(options["priority"]) if "priority" in options else None,
                 )
             )
         )
@@ -287,10 +293,16 @@ class _Player:
             for name in ("from", "until")
             if name in options
         }
-        result = self.log.one(Reschedule(_parse_ranges(plain), **action, **span))
+        return self._changed(Reschedule(_parse_ranges(plain), **action, **span))
+
+    def _prioritize(self, plain: list[str], options: dict[str, str]) -> str:
+        return self._changed(Prioritize(_parse_ranges(plain), int(options["to"])))
+
+    def _changed(self, command: Reschedule | Prioritize) -> str:
+        result = self.log.one(command)
         if isinstance(result, Refusal):
             return _refused(result)
-        assert isinstance(result, RescheduleResult)
+        assert isinstance(result, ItemsChanged)
         missing = f" missing {_ranges(result.missing)}" if result.missing else ""
         return f"{result.changed}{missing}"
 

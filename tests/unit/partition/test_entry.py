@@ -2,6 +2,7 @@
 
 from struct import pack as pack_struct
 
+import msgspec
 import pytest
 
 from querator.model.commands import (
@@ -27,6 +28,7 @@ from querator.model.commands import (
     MoveElsewhere,
     MoveReturn,
     OutcomeFact,
+    Prioritize,
     Produce,
     ProducerFact,
     Redrive,
@@ -69,6 +71,7 @@ LETTER = MovedItem(
     died_at_ms=2000,
     expire_timeout_ms=3000,
     lease_timeout_ms=4000,
+    priority=-3,
 )
 COMMANDS = {
     "produce": produce([b"a", b"bcd"]),
@@ -77,7 +80,7 @@ COMMANDS = {
         producer_id=bytes(range(16)),
         sequence=5,
         ordered=True,
-        specials=(ItemSpecial(1, START_MS + 5000, 60_000, 1000, b"key"),),
+        specials=(ItemSpecial(1, START_MS + 5000, 60_000, 1000, b"key", -3),),
         routing=2,
         slots=b"\xff\xff\x07\x01",
     ),
@@ -91,6 +94,7 @@ COMMANDS = {
             error="slow",
             count_attempt=False,
             all_or_nothing=True,
+            priority=-3,
         )
     ),
     "extend": Proposal(Extend((3, 4), "c", 60_000)),
@@ -98,6 +102,7 @@ COMMANDS = {
     "repair time": Proposal(RepairTime(START_MS)),
     "give up": Proposal(GiveUp((1, 300))),
     "reschedule": Proposal(Reschedule(((5, 2), (9, 1)), START_MS + 5000, True, 1000, START_MS)),
+    "prioritize": Proposal(Prioritize(((5, 2), (9, 1)), -3)),
     "activate": Proposal(Activate()),
     "configure": Proposal(
         Configure(
@@ -178,7 +183,7 @@ COMMANDS = {
             sequence=2,
             checksum=0xDEADBEEF,
             lengths=pack_struct("<I", 2),
-            specials=(ItemSpecial(0, START_MS + 5000),),
+            specials=(ItemSpecial(0, START_MS + 5000, priority=-3),),
             routing=4,
             slots=b"\x07\x01",
         ),
@@ -226,6 +231,39 @@ OLD = {
         "0193cf0000018bcfe5680090919308049ba764656661756c74a4776f726b0100cd75300005ce0036"
         "ee80cd03e89193a4686f6d65030ccd012c",
     ),
+    "produce without a priority": (
+        produce(
+            [b"a", b"bcd"],
+            producer_id=bytes(range(16)),
+            sequence=5,
+            ordered=True,
+            specials=(ItemSpecial(1, START_MS + 5000, 60_000, 1000, b"key"),),
+            routing=2,
+            slots=b"\xff\xff\x07\x01",
+        ),
+        "0193cf0000018bcfe568009102919801c4080100000003000000c410000102030405060708090a0b"
+        "0c0d0e0f05c3919501cf0000018bcfe57b88cdea60cd03e8c4036b657902c404ffff0701",
+    ),
+    "retry without a priority": (
+        Proposal(
+            Retry(
+                leases=(LeaseItems(3),),
+                retry_at_ms=START_MS + 9000,
+                dead=True,
+                error="slow",
+                count_attempt=False,
+                all_or_nothing=True,
+            )
+        ),
+        "0193cf0000018bcfe568009091970491920390cf0000018bcfe58b28c3a4736c6f77c2c3",
+    ),
+    "move without a priority": (
+        Proposal(
+            Move(7, 1, pack_struct("<I", 2), (msgspec.structs.replace(LETTER, priority=0),)), b"ab"
+        ),
+        "0193cf0000018bcfe5680091019195090701c40402000000919ba4776f726b01072a030192a4736c"
+        "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0",
+    ),
     "route": (Proposal(Route(2, 12, open=True)), "0193cf0000018bcfe568009091940d020cc3"),
     "release reader": (
         Proposal(ReleaseReader("lake", 42, remove=True)),
@@ -237,11 +275,11 @@ GOLDEN = {
     "produce": "0193cf0000018bcfe568009102919801c4080100000003000000c40000c29000c400",
     "produce, everything": (
         "0193cf0000018bcfe568009102919801c4080100000003000000c410000102030405060708090a0b"
-        "0c0d0e0f05c3919501cf0000018bcfe57b88cdea60cd03e8c4036b657902c404ffff0701"
+        "0c0d0e0f05c3919601cf0000018bcfe57b88cdea60cd03e8c4036b6579fd02c404ffff0701"
     ),
     "lease": "0193cf0000018bcfe56800909193029195a163a17264ce002dc6c0cd753090",
     "complete": "0193cf0000018bcfe568009091930392920392920a05921401920490c3",
-    "retry": "0193cf0000018bcfe568009091970491920390cf0000018bcfe58b28c3a4736c6f77c2c3",
+    "retry": "0193cf0000018bcfe568009091980491920390cf0000018bcfe58b28c3a4736c6f77c2c3fd",
     "extend": "0193cf0000018bcfe5680090919405920304a163cdea60",
     "expire": "0193cf0000018bcfe5680090919206c3",
     "give up": "0193cf0000018bcfe56800909192129201cd012c",
@@ -249,14 +287,15 @@ GOLDEN = {
         "0193cf0000018bcfe568009091961792920502920901cf0000018bcfe57b88c3cd03e8cf0000018bcfe56800"
     ),
     "repair time": "0193cf0000018bcfe5680090919211cf0000018bcfe56800",
+    "prioritize": "0193cf0000018bcfe568009091931892920502920901fd",
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
         "0193cf0000018bcfe5680090919308049ca764656661756c74a4776f726b0100cd75300005ce0036"
         "ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2"
     ),
     "move": (
-        "0193cf0000018bcfe5680091019195090701c40402000000919ba4776f726b01072a030192a4736c"
-        "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0"
+        "0193cf0000018bcfe5680091019195090701c40402000000919ca4776f726b01072a030192a4736c"
+        "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd"
     ),
     "move done": "0193cf0000018bcfe568009091930a0911",
     "move return": "0193cf0000018bcfe568009091920b09",
@@ -275,7 +314,7 @@ GOLDEN = {
     "release reader": "0193cf0000018bcfe5680090919516a46c616b652ac3c3",
     "stage": (
         "0193cf0000018bcfe568009101919b1ea571756572790703c410000102030405060708090a0b0c0d"
-        "0e0f02cedeadbeefc40402000000919500cf0000018bcfe57b880000c40004c4020701"
+        "0e0f02cedeadbeefc40402000000919600cf0000018bcfe57b880000c400fd04c4020701"
     ),
     "prepare": (
         "0193cf0000018bcfe568009091951f09a5717565727907919403c410000102030405060708090a0b"
@@ -312,7 +351,7 @@ def test_bytes_of_earlier_releases(name):
 
 def test_every_command_has_golden_bytes():
     numbers = {type(proposal.command).__struct_config__.tag for proposal in COMMANDS.values()}
-    assert numbers == {*range(1, 20), 20, 21, 22, 23, *range(30, 39)}
+    assert numbers == {*range(1, 25), *range(30, 39)}
 
 
 def test_an_unknown_version_is_not_guessed():

@@ -20,6 +20,7 @@ from querator.model.commands import (
     LeaseItems,
     Move,
     MoveDone,
+    Prioritize,
     Refusal,
     Reschedule,
     Retry,
@@ -27,9 +28,10 @@ from querator.model.commands import (
 from querator.model.queues import RetryBackoff, RetryPolicy
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import masks, queries, reader_queries
-from querator.partition.rows import RowState, decode_block, decode_segment
+from querator.partition.rows import RowState, decode_block, decode_segment, decode_state
+from querator.partition.segments import ready_rows
 from querator.storage.memory_environment import MemoryEnvironment
-from querator.storage.tables import BLOCKS, READY, SEGMENTS
+from querator.storage.tables import BLOCKS, SEGMENTS, STATE
 from tests.unit.partition.partition_log import (
     GROUP,
     START_MS,
@@ -47,11 +49,13 @@ COUNTERS = (
     "duplicates", "expired", "acknowledged", "given_up", "cancelled",
 )  # fmt: skip
 
+priorities = st.sampled_from([0, 0, 0, 0, -5, 5, 2**31 - 1, -(2**31)])
 plans = st.lists(
     st.tuples(
         st.sampled_from([0, 0, 0, 50, 1000, 1000, 4000]),
         st.sampled_from([0, 0, 0, 2000]),
         st.sampled_from([0, 0, 0, 0, 0, 3000, 15_000]),
+        priorities,
     ),
     min_size=1,
     max_size=12,
@@ -108,6 +112,7 @@ class Comparison(RuleBasedStateMachine):
         self.version = 0
         self.arrived: list[int] = []
         self.ever_arrived: set[int] = set()
+        self.letter_priority: dict[int, int] = {}
         self.configure(max_attempts, expire, dead, retry)
 
     @rule(
@@ -138,12 +143,18 @@ class Comparison(RuleBasedStateMachine):
         ordered=st.booleans(),
     )
     def produce(
-        self, plans: list[tuple[int, int, int]], producer: int, sequence: int, ordered: bool
+        self, plans: list[tuple[int, int, int, int]], producer: int, sequence: int, ordered: bool
     ) -> None:
         specials = tuple(
-            ItemSpecial(ordinal, self.log.now_ms + delay if delay else 0, expire, lease)
-            for ordinal, (delay, expire, lease) in enumerate(plans)
-            if delay or expire or lease
+            ItemSpecial(
+                ordinal,
+                self.log.now_ms + delay if delay else 0,
+                expire,
+                lease,
+                priority=priority,
+            )
+            for ordinal, (delay, expire, lease, priority) in enumerate(plans)
+            if delay or expire or lease or priority
         )
         identity: dict[str, Any] = {}
         if producer:
@@ -177,6 +188,7 @@ class Comparison(RuleBasedStateMachine):
         dead=st.sampled_from([False, False, False, True]),
         error=st.sampled_from(["", "", "slow"]),
         counted=st.booleans(),
+        priority=st.none() | priorities,
     )
     def settle(
         self,
@@ -187,6 +199,7 @@ class Comparison(RuleBasedStateMachine):
         dead: bool,
         error: str,
         counted: bool,
+        priority: int | None,
     ) -> None:
         lease = data.draw(st.integers(1, self.next_lease))
         known = list(self.model.leases[lease].items) if lease in self.model.leases else [1]
@@ -206,6 +219,7 @@ class Comparison(RuleBasedStateMachine):
                     error=error,
                     count_attempt=counted,
                     all_or_nothing=all_or_nothing,
+                    priority=priority,
                 )
             )
         *_, lost, _ = self.model.settle(lease, sorted(names), verb, do=False)
@@ -220,7 +234,9 @@ class Comparison(RuleBasedStateMachine):
         if completes:
             self.model.complete(items)
         else:
-            self.model.retry(items, delay, dead, error, counted)
+            self.model.retry(
+                items, delay, dead=dead, error=error, counted=counted, priority=priority
+            )
 
     @rule(name=st.sampled_from(["lake", "pond"]))
     def open_reader(self, name: str) -> None:
@@ -323,8 +339,10 @@ class Comparison(RuleBasedStateMachine):
             return
         # The order in which items die of age is not promised.
         assert sorted(
-            (item.origin_seq, item.reason, item.attempts, item.errors) for item in batch.items
+            (item.origin_seq, item.reason, item.attempts, item.errors, item.priority)
+            for item in batch.items
         ) == sorted(self.model.outbox)
+        self.letter_priority |= {item.origin_seq: item.priority for item in batch.items}
         result = self.dead_log.one(
             Move(GROUP, batch.first_move, batch.lengths, batch.items), batch.attachment
         )
@@ -388,12 +406,22 @@ class Comparison(RuleBasedStateMachine):
         expected = self.model.reschedule(sorted(names), delay, cancel, since, until)
         assert (result.changed, spread(result.missing)) == expected
 
+    @rule(data=st.data(), priority=priorities)
+    def prioritize(self, data: st.DataObject, priority: int) -> None:
+        known = [1, self.model.next_seq + 3, *self.model.items]
+        names = data.draw(st.sets(st.sampled_from(known), min_size=1))
+        ranges = masks.merge_ranges((seq, 1) for seq in names)
+        result = self.log.one(Prioritize(ranges, priority))
+        expected = self.model.prioritize(sorted(names), priority)
+        assert (result.changed, spread(result.missing)) == expected
+
     @rule(items=st.integers(1, 5))
     def drain_dead(self, items: int) -> None:
         grant = self.dead_log.one(Lease((caller(items),))).grants[0]
         if grant.lease:
             self.dead_log.one(Complete((LeaseItems(grant.lease),)))
-        del self.arrived[:items]
+        for seq in sorted(self.arrived, key=self.letter_priority.__getitem__)[:items]:
+            self.arrived.remove(seq)
 
     @invariant()
     def agree(self) -> None:
@@ -403,7 +431,9 @@ class Comparison(RuleBasedStateMachine):
             stats = queries.stats(txn, GROUP)
             page = queries.peek(txn, GROUP, None, after_seq=0, limit=10_000, bytes_max=10**9)
             order = []
-            for key, value in READY.rows(txn, GROUP):
+            raw = STATE.get(txn, GROUP)
+            assert raw is not None
+            for key, value in ready_rows(txn, GROUP, decode_state(raw)):
                 first_seq = int.from_bytes(value, "big")
                 row = SEGMENTS.get(txn, GROUP, first_seq, key[-1])
                 assert row is not None
@@ -418,11 +448,11 @@ class Comparison(RuleBasedStateMachine):
         }
         assert [
             (item.seq, RowState(item.state).name.lower(), item.attempt, item.due_at_ms,
-             item.lease, item.errors)
+             item.lease, item.errors, item.priority)
             for item in page.items
         ] == [
             (item.seq, item.state, item.attempt, item.due if item.state == "scheduled" else 0,
-             item.lease, item.errors)
+             item.lease, item.errors, item.priority)
             for item in sorted(model.items.values(), key=lambda item: item.seq)
         ]  # fmt: skip
         arrived = [item.dead_letter.origin_seq for item in letters.items if item.dead_letter]

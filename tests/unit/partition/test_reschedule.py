@@ -8,11 +8,11 @@ import pytest
 from querator.model.commands import (
     Activate,
     Complete,
+    ItemsChanged,
     ItemSpecial,
     LeaseItems,
     Produce,
     Reschedule,
-    RescheduleResult,
     Retry,
     Route,
     Unhold,
@@ -137,12 +137,12 @@ def test_one_item_is_found_without_reading_its_block(reads):
     later(log, BLOCK_ITEMS_MAX, step_ms=1)
     assert rows(log, SEGMENTS) == BLOCK_ITEMS_MAX
     del reads[:]
-    assert log.one(Reschedule(((128, 1),), due_ms=log.now_ms + 1_000)) == RescheduleResult(1)
+    assert log.one(Reschedule(((128, 1),), due_ms=log.now_ms + 1_000)) == ItemsChanged(1)
     assert len([key for key in reads if key[:1] == SEGMENTS.letter]) <= 2
     del reads[:]
     log.one(Reschedule(((128, 1),), cancel=True))
     del reads[:]
-    assert log.one(Reschedule(((128, 1),), cancel=True)) == RescheduleResult(0, ((128, 1),))
+    assert log.one(Reschedule(((128, 1),), cancel=True)) == ItemsChanged(0, ((128, 1),))
     assert not [key for key in reads if key[:1] == SEGMENTS.letter]
 
 
@@ -153,7 +153,7 @@ def test_items_of_a_command_are_bounded():
     assert (refused.code, refused.field) == (ErrorCode.LIMIT_EXCEEDED, "item_ids")
     assert (refused.limit, refused.value) == ("1000 items", "1001 items")
     most = log.one(Reschedule(((1, RESCHEDULE_ITEMS_MAX),), cancel=True))
-    assert most == RescheduleResult(3, ((4, RESCHEDULE_ITEMS_MAX - 3),))
+    assert most == ItemsChanged(3, ((4, RESCHEDULE_ITEMS_MAX - 3),))
 
 
 def test_sequences_that_no_block_has():
@@ -162,8 +162,8 @@ def test_sequences_that_no_block_has():
     log.produce(2)
     far = 2**64 - 1
     result = log.one(Reschedule(((0, 2), (3, 4), (far, 1)), cancel=True))
-    assert result == RescheduleResult(2, ((0, 1), (4, 3), (far, 1)))
-    assert log.one(Reschedule(())) == RescheduleResult(0)
+    assert result == ItemsChanged(2, ((0, 1), (4, 3), (far, 1)))
+    assert log.one(Reschedule(())) == ItemsChanged(0)
 
 
 def test_moving_every_item_writes_no_more_than_was_announced():
@@ -243,7 +243,7 @@ def test_items_of_a_moved_key_are_held_when_they_run():
         states = {segment.state for segment in segments_of(txn, GROUP, 1)}
         assert states == {RowState.HELD, RowState.READY}
         assert queries.stats(txn, GROUP).held == 1
-    assert log.one(Reschedule(((1, 2),), cancel=True)) == RescheduleResult(0, ((1, 2),))
+    assert log.one(Reschedule(((1, 2),), cancel=True)) == ItemsChanged(0, ((1, 2),))
     log.one(Unhold(2, b"\x01"))
     assert sum(segment.count for segment in log.one(lease_of(9)).grants[0].segments) == 2
 

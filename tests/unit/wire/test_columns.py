@@ -21,7 +21,7 @@ items = st.builds(
     reference=texts,
     key=texts,
     group=texts,
-    priority=st.sampled_from(items_pb2.Priority.values()),
+    priority=st.integers(-(2**31), 2**31 - 1),
     attributes=st.dictionaries(texts, texts, max_size=3),
     enqueue_at=st.none() | instants.map(timestamp),
 )
@@ -61,6 +61,7 @@ def runs(draw: st.DrawFn) -> ItemRun:
     there = draw(st.lists(items, min_size=1, max_size=4) | alike())
     rows = range(len(there))
     scheduled = draw(st.booleans())
+    prioritized = draw(st.booleans())
     seqs = draw(st.lists(st.integers(1, 2**62), min_size=len(there), max_size=len(there)))
     return ItemRun(
         seqs=seqs,
@@ -74,6 +75,7 @@ def runs(draw: st.DrawFn) -> ItemRun:
         ),
         items=items_pb2.LeasedBatch(items=there).SerializeToString(),
         lengths=lengths_of(there),
+        priorities=[draw(st.integers(-(2**31), 2**31 - 1)) for _ in rows] if prioritized else (),
     )
 
 
@@ -118,7 +120,7 @@ def read(data: bytes) -> list[dict[str, object]]:
         "attempts": [*numbers("i", columns.attempts, rows)],
         "produced_at": [*numbers("q", columns.produced_at, rows)],
         "due_at": [*numbers("q", columns.due_at, rows)],
-        "priority": [*numbers("b", columns.priority, rows)],
+        "priority": [*numbers("i", columns.priority, rows)],
         "enqueue_at": [*numbers("q", columns.enqueue_at, rows)],
         "value": [*values(columns.value, rows)],
         "attributes": [dict(zip(*each, strict=True)) for each in zip(keys, said, strict=True)],
@@ -159,7 +161,7 @@ def expected(run: ItemRun) -> list[dict[str, object]]:
                 "attempts": run.attempts[index],
                 "produced_at": run.produced_at_ms * 1000,
                 "due_at": run.due_at_ms[index] * 1000 if run.due_at_ms else 0,
-                "priority": item.priority,
+                "priority": run.priorities[index] if run.priorities else 0,
                 "enqueue_at": item.enqueue_at.ToMicroseconds(),
                 "value": item.payload,
                 "attributes": dict(item.attributes),

@@ -305,8 +305,6 @@ REFUSED: list[tuple[str, str, Callable[[], object]]] = [
     ("queue in another script", "queue", lambda: lease_with(queue="ключ")),
     ("namespace", "namespace", lambda: retry_with(namespace="ö")),
     ("dead queue", "settings.dead_queue", lambda: create_with(dead_queue="a b")),
-    ("priority above", "items[1].priority", lambda: produce_item(priority=6)),
-    ("priority below", "items[1].priority", lambda: produce_item(priority=-1)),
     ("short producer", "producer_id", lambda: produce_with(producer_id=b"x" * 15, sequence=1)),
     ("long producer", "producer_id", lambda: produce_with(producer_id=b"x" * 17, sequence=1)),
     ("UUIDv4 producer", "producer_id", lambda: produce_with(

@@ -40,6 +40,7 @@ def overlong(value: int, length: int) -> bytes:
     return bytes(groups)
 
 
+priorities = st.just(0) | st.integers(-(2**31), 2**31 - 1)
 items = st.builds(
     items_pb2.Item,
     payload=st.binary(max_size=300) | st.integers(100, 20_000).map(bytes),
@@ -47,7 +48,7 @@ items = st.builds(
     encoding=st.text(max_size=20),
     reference=st.text(max_size=200),
     attributes=st.dictionaries(st.text(max_size=10), st.text(max_size=10), max_size=3),
-    priority=st.integers(0, 5),
+    priority=priorities,
     group=st.text(max_size=10),
     key=st.text(max_size=10),
     enqueue_at=st.none() | st.integers(0, 2 * make.NOW_MS // 1000 * 500).map(make.instant),
@@ -77,6 +78,7 @@ def test_a_call_has_the_items_byte_for_byte(batch: list[items_pb2.Item]) -> None
             expire_timeout_ms=item.expire_timeout.ToMilliseconds(),
             lease_timeout_ms=item.lease_timeout.ToMilliseconds(),
             dedup_key=item.dedup_key.encode(),
+            priority=item.priority,
         )
         assert (ordinal in specials) == (special != ItemSpecial(ordinal))
     assert call.slots == slots(batch)
@@ -186,14 +188,16 @@ def test_items_that_have_much_in_common_are_told_apart(
     batch = [
         items_pb2.Item(
             payload=bytes(size), kind=kind, key=key[:512], dedup_key=dedup_key,
-            priority=items_pb2.Priority.ValueType(priority),
+            priority=priority,
         )
         for size, kind, key, dedup_key, priority in drawn
     ]  # fmt: skip
     call = parse(make.produce(*batch).SerializeToString())
     assert list(items_pb2.LeasedBatch.FromString(call.items).items) == batch
-    assert [(special.ordinal, special.dedup_key) for special in call.specials] == [
-        (ordinal, item.dedup_key.encode()) for ordinal, item in enumerate(batch) if item.dedup_key
+    assert [(one.ordinal, one.dedup_key, one.priority) for one in call.specials] == [
+        (ordinal, item.dedup_key.encode(), item.priority)
+        for ordinal, item in enumerate(batch)
+        if item.dedup_key or item.priority
     ]
     assert call.slots == slots(batch)
 

@@ -19,7 +19,7 @@ samples = st.builds(
     kind=st.sampled_from(["", "email", "größe" * 30]),
     key=st.text(max_size=3),
     attributes=st.dictionaries(st.text(max_size=2), st.text(max_size=2), max_size=2),
-    priority=st.sampled_from(items_pb2.Priority.values()),
+    priority=st.integers(-3, 3),
     enqueue_at=st.none() | st.integers(0, 2**42).map(timestamp),
 )
 

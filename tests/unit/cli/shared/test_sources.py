@@ -16,7 +16,7 @@ from querator.cli.shared.sources import (
     read_json_lines,
     read_lines,
 )
-from querator.client.values import Item, Priority
+from querator.client.values import Item
 
 TEMPLATE = Item(kind="note")
 
@@ -40,7 +40,7 @@ def test_a_line_that_is_too_long_is_refused_and_the_next_one_read() -> None:
 def test_a_json_line_may_have_every_field() -> None:
     line = (
         b'{"payload":"hi","kind":"mail","encoding":"text/plain","reference":"r","key":"k",'
-        b'"group":"g","attributes":{"a":"b"},"priority":"high","delay":"5m",'
+        b'"group":"g","attributes":{"a":"b"},"priority":-7,"delay":"5m",'
         b'"expire_timeout":"1h","lease_timeout":"10s","dedup_key":"d"}\n'
     )
     (read,) = read_json_lines(BytesIO(line), TEMPLATE)
@@ -52,7 +52,7 @@ def test_a_json_line_may_have_every_field() -> None:
         key="k",
         group="g",
         attributes={"a": "b"},
-        priority=Priority.HIGH,
+        priority=-7,
         delay=timedelta(minutes=5),
         expire_timeout=timedelta(hours=1),
         lease_timeout=timedelta(seconds=10),
@@ -106,7 +106,15 @@ def test_a_json_payload_is_text_or_json_or_base64(line: bytes, payload: bytes) -
         (b'{"payload_base64":"*"}', "base64"),
         (
             b'{"payload":"a","priority":"urgent"}',
-            'priority is "urgent"; it must be one of lowest, low, normal, high, highest',
+            'priority is "urgent"; it must be a whole number from -2147483648 to 2147483647',
+        ),
+        (
+            b'{"payload":"a","priority":2147483648}',
+            "priority is 2147483648; it must be a whole number from -2147483648 to 2147483647",
+        ),
+        (
+            b'{"payload":"a","priority":true}',
+            "priority is true; it must be a whole number from -2147483648 to 2147483647",
         ),
         (
             b'{"payload":"a","delay":"soon"}',

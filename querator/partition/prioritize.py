@@ -1,0 +1,84 @@
+"""Prioritize, by which operators give waiting items another priority.
+
+Only items that are ready, held or scheduled are changed. An item that is leased gets another
+priority by a retry. A command that is repeated finds the items with the priority that the first one
+has given them, and changes nothing.
+
+A ready item goes to the tail of its new priority. So the work of a command grows only with the
+number of its items: at its old position an item could be among others of its block, and these would
+have to be cut apart. A held item keeps its position, because other partitions may wait for it.
+"""
+
+from querator.model.commands import ItemsChanged, Prioritize, Refusal
+from querator.model.limits import PRIORITIZE_ITEMS_MAX
+from querator.partition import masks
+from querator.partition.apply_context import ApplyContext
+from querator.partition.named_items import items_by_block, too_many_items
+from querator.partition.rows import RowState, Segment
+from querator.partition.segments import (
+    check,
+    detach,
+    place_held,
+    place_scheduled,
+    restore,
+    segments_with,
+    tail_position,
+)
+from querator.partition.states import Event
+from querator.storage.tables import SEGMENTS
+
+_WAITING = (RowState.READY, RowState.HELD, RowState.SCHEDULED)
+
+
+def prioritize(context: ApplyContext, command: Prioritize) -> ItemsChanged | Refusal:
+    refusal = too_many_items(command.ranges, PRIORITIZE_ITEMS_MAX)
+    if refusal is not None:
+        return refusal
+    missing: list[tuple[int, int]] = []
+    changed = 0
+    for first_seq, wanted in items_by_block(context.txn, context.group, command.ranges, missing):
+        parts: list[tuple[Segment, int]] = []
+        for segment, part in segments_with(context.txn, context.group, first_seq, wanted):
+            if segment.state in _WAITING:
+                wanted &= ~part
+                if segment.priority != command.priority:
+                    parts.append((segment, part))
+                    changed += part.bit_count()
+        _change(context, first_seq, parts, command.priority)
+        missing += masks.to_ranges(first_seq, wanted)
+    return ItemsChanged(changed, masks.merge_ranges(missing))
+
+
+def _change(
+    context: ApplyContext, first_seq: int, parts: list[tuple[Segment, int]], priority: int
+) -> None:
+    """Changes items of one block. Alike ones are joined, and those that are ready share a position
+    at the tail.
+    """
+    alike: dict[tuple[RowState, int, int, int, int], int] = {}
+    for segment, part in parts:
+        state = RowState(segment.state)
+        check(state, Event.PRIORITIZE, state)
+        detach(context, first_seq, segment, part)
+        SEGMENTS.delete(context.txn, context.group, first_seq, masks.low(part))
+        position, locator = segment.position, segment.locator
+        if state is RowState.READY:
+            position = locator = 0
+        name = state, segment.attempt, segment.releases, position, locator
+        alike[name] = alike.get(name, 0) | part
+    ready: list[tuple[int, int, int]] = []
+    for (state, attempt, releases, position, locator), mask in sorted(alike.items()):
+        if state is RowState.READY:
+            ready.append((mask, attempt, releases))
+        elif state is RowState.HELD:
+            place_held(
+                context, first_seq, mask, attempt=attempt, releases=releases,
+                position=position, lane=locator, priority=priority,
+            )  # fmt: skip
+        else:
+            place_scheduled(
+                context, first_seq, mask, attempt=attempt, releases=releases,
+                due_ms=locator, lane=position, priority=priority,
+            )  # fmt: skip
+    if ready:
+        restore(context, first_seq, ready, position=tail_position(context), priority=priority)
