@@ -76,11 +76,10 @@ async def first_answer(address: str) -> None:
 
 
 async def entrance(scenario: Scenario, server: Servers) -> str:
-    """Address for the clients: any node, or, for unary calls, the node that leads the partition or
-    one that does not. Otherwise chance decides at which node a unary call enters.
+    """Address for the clients: the node that leads the first partition, or, for a scenario that
+    says so, one that leads none. Otherwise chance would decide which node they use, and a call or a
+    delivery that passes through another node costs more.
     """
-    if not scenario.unary:
-        return server.address
     async with ClusterAdmin(server.address, request_timeout=10, connect_timeout=10) as admin:
         while True:
             picture = await admin.picture()

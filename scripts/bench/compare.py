@@ -5,8 +5,9 @@
 `../before` is a checkout of the earlier version in which `make setup` has run. Each run starts new
 nodes of one version and uses the clients of the same version. The versions take turns, and the one
 that begins changes each time. Shows, for each scenario, the ratio of the medians (this version to
-the earlier one) of items per second and of the nodes' CPU for an item, with all runs. A ratio of
-rates below 1 means that this version is slower.
+the earlier one) of items per second and of the nodes' CPU for an item. A ratio of rates below 1
+means that this version is slower. Then come the medians of p99 and the rates of all runs: those of
+the earlier version, and after the semicolon those of this one.
 """
 
 import argparse
@@ -52,8 +53,11 @@ def row(name: str, before: list[Measurement], after: list[Measurement]) -> str:
     rates = [[one.items_per_second for one in runs] for runs in (before, after)]
     costs = [[one.server_us_per_item for one in runs] for runs in (before, after)]
     rate, cost = (statistics.median(new) / statistics.median(old) for old, new in (rates, costs))
+    p99 = "; ".join(
+        f"{statistics.median(one.p99_ms for one in runs):.1f}" for runs in (before, after)
+    )
     by_run = "; ".join(", ".join(f"{one:,.0f}" for one in runs) for runs in rates)
-    return f"| {name} | {rate:.2f} | {cost:.2f} | {by_run} |"
+    return f"| {name} | {rate:.2f} | {cost:.2f} | {p99} | {by_run} |"
 
 
 async def main() -> None:
@@ -69,8 +73,8 @@ async def main() -> None:
     before = Checkout(directory, directory / ".venv/bin/python")
     if not before.python.exists():
         parser.error(f"{before.python} does not exist: run `make setup` in {directory}")
-    print("| scenario | items/s | CPU per item | items/s by run: earlier; this |")
-    print("|---|---|---|---|", flush=True)
+    print("| scenario | items/s | CPU per item | p99, ms | items/s by run |")
+    print("|---|---|---|---|---|", flush=True)
     for scenario in SCENARIOS:
         if not any(part in scenario.name for part in arguments.only):
             continue
