@@ -33,6 +33,9 @@ _RETRY_DELAY = DurationType(most_ms=limits.RETRY_DELAY_MS_MAX)
 _RETRY_DELAY_MAX = DurationType(least_ms=limits.SCHEDULE_NOW_MS, most_ms=limits.RETRY_DELAY_MS_MAX)
 
 
+_PRIORITY_AGING = DurationType(most_ms=limits.PRIORITY_AGING_MS_MAX)
+
+
 def _settings_options(command: Any) -> Any:
     """The settings that can be given at creation and changed later; None means not given."""
     for option in (
@@ -88,6 +91,12 @@ def _settings_options(command: Any) -> Any:
             "--retry-delay",
             type=_RETRY_DELAY,
             help="How long an item waits after its first failed attempt, up to 30d; 0: not at all.",
+        ),
+        click.option(
+            "--priority-aging",
+            type=_PRIORITY_AGING,
+            help="In this time a waiting item gains one step of priority, 1s to 30d; 0: it gains "
+            "none.",
         ),
         click.option(
             "--max-attempts",
@@ -218,6 +227,7 @@ def _details(info: QueueInfo) -> tuple[tuple[str, object], ...]:
         ("expire timeout", _or_never(info.expire_timeout)),
         ("max attempts", info.max_attempts or "no limit"),
         ("retry delay", _retry_delay(info)),
+        ("priority aging", _priority_aging(info)),
         ("dead queue", info.dead_queue or "none: dead letters are dropped and counted"),
         ("dedup window", format_duration(info.dedup_window)),
         ("items per partition", info.partition_items_max or "no limit"),
@@ -239,6 +249,12 @@ def _retry_delay(info: QueueInfo) -> str:
         "exponential": f"{delay}, twice as long after each attempt, up to {most}",
     }[info.retry_backoff]
     return f"{grows}, of which a random part" if info.retry_jitter else grows
+
+
+def _priority_aging(info: QueueInfo) -> str:
+    if not info.priority_aging:
+        return "none: urgent items always come first"
+    return f"a waiting item gains one step every {format_duration(info.priority_aging)}"
 
 
 def _or_never(duration: timedelta | None) -> str:

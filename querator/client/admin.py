@@ -27,7 +27,14 @@ from querator.v1 import admin_service_pb2 as pb
 from querator.v1 import items_pb2
 
 DURATIONS = frozenset(
-    {"lease_timeout", "expire_timeout", "dedup_window", "retry_delay", "retry_delay_max"}
+    {
+        "lease_timeout",
+        "expire_timeout",
+        "dedup_window",
+        "retry_delay",
+        "retry_delay_max",
+        "priority_aging",
+    }
 )
 _SETTINGS = frozenset(pb.QueueSettings.DESCRIPTOR.fields_by_name)
 

@@ -187,6 +187,7 @@ class Client:
         retry_delay_max: timedelta | None = None,
         retry_backoff: RetryBackoff | None = None,
         retry_jitter: bool | None = None,
+        priority_aging: timedelta | None = None,
     ) -> QueueInfo:
         """Creates a queue; returns when it can be used. None means the default.
 
@@ -205,6 +206,8 @@ class Client:
         says no time, or a lapsed lease: 100 ms to 30 days, default not at all. `retry_backoff`: how
         the wait grows with the attempts, default "exponential", up to `retry_delay_max`, default 1
         h. `retry_jitter`: each wait is a random part of it, which is the default.
+        `priority_aging`: in which time a waiting item gains one step of priority, 1 s to 30 days;
+        default: it gains none.
         """
         settings = {
             "partitions": partitions,
@@ -220,6 +223,7 @@ class Client:
             "retry_delay_max": retry_delay_max,
             "retry_backoff": retry_backoff,
             "retry_jitter": retry_jitter,
+            "priority_aging": priority_aging,
         }
         return await self._admin().create(name, settings)
 

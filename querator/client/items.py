@@ -275,6 +275,7 @@ _LONGEST = {
     "dedup_window": timedelta(milliseconds=limits.DEDUP_WINDOW_MS_MAX),
     "retry_delay": timedelta(milliseconds=limits.RETRY_DELAY_MS_MAX),
     "retry_delay_max": timedelta(milliseconds=limits.RETRY_DELAY_MS_MAX),
+    "priority_aging": timedelta(milliseconds=limits.PRIORITY_AGING_MS_MAX),
     "interval": timedelta(milliseconds=limits.SCHEDULE_INTERVAL_MS_MAX),
 }
 

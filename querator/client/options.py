@@ -27,6 +27,7 @@ class QueueOptions(TypedDict, total=False):
     retry_delay_max: timedelta | None
     retry_backoff: RetryBackoff | None
     retry_jitter: bool | None
+    priority_aging: timedelta | None
 
 
 class ProducerOptions(TypedDict, total=False):

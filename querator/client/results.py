@@ -104,6 +104,7 @@ def queue_info(queue: admin_service_pb2.Queue, *, created: bool = False) -> Queu
         retry_delay_max=span(settings.retry_delay_max),
         retry_backoff=_BACKOFFS[settings.retry_backoff],
         retry_jitter=settings.retry_jitter,
+        priority_aging=span(settings.priority_aging),
         settings_version=queue.settings_version,
         created_at=instant(queue.created_at),
         created=created,

@@ -260,6 +260,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     retry_delay_max: timedelta
     retry_backoff: RetryBackoff
     retry_jitter: bool
+    priority_aging: timedelta
     settings_version: int
     created_at: datetime
     created: bool = False

@@ -128,7 +128,8 @@ class DeadTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     """The part of a queue's settings that a partition needs. `dead_targets` empty: dead items are
     dropped. `first_seq` is the first sequence of a partition that has none yet; 0: 1. `retry` says
-    when items return whose attempt has failed.
+    when items return whose attempt has failed. In `priority_aging_ms` a waiting item gains one step
+    of priority; 0: it gains none.
     """
 
     namespace: str
@@ -143,6 +144,7 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     dead_targets: tuple[DeadTarget, ...] = ()
     first_seq: int = 0
     retry: RetryPolicy = RetryPolicy()
+    priority_aging_ms: int = 0
 
 
 class Configure(msgspec.Struct, frozen=True, array_like=True, tag=8):

@@ -68,6 +68,7 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     retry_delay_max_ms: int = limits.RETRY_DELAY_MAX_MS_DEFAULT
     retry_backoff: RetryBackoff = RetryBackoff.EXPONENTIAL
     retry_jitter: bool = True
+    priority_aging_ms: int = 0
 
     @property
     def retry_policy(self) -> RetryPolicy:

@@ -48,6 +48,18 @@ class ApplyContext:
         assert self.row is not None
         return self.row
 
+    @property
+    def age(self) -> int:
+        """The steps by which waiting items have gained priority over items that become ready now,
+        since the partition was made. It grows by one in each interval of the queue's setting, and
+        not at all without the setting.
+        """
+        interval_ms = self.queue.priority_aging_ms
+        age = self.state.age_steps
+        if interval_ms:
+            age += max(0, self.now_ms - self.state.age_since_ms) // interval_ms
+        return age
+
     def put_share(self, row: SettingsRow) -> None:
         SETTINGS.put(self.txn, self.group, value=encode(row))
         self.row = row

@@ -51,12 +51,15 @@ def become_ready(
     attempt: int,
     releases: int,
     priority: int,
+    age: int | None = None,
     position: int | None = None,
     lane: int = LANE,
 ) -> None:
     """Makes detached items ready, at the tail or back at `position`, or holds them in another
-    `lane` at `position`. Expired items among them die.
+    `lane` at `position`. `age` None: they begin to wait now. Expired items among them die.
     """
+    if age is None:
+        age = context.age
     expired = block.expired(mask, context.now_ms)
     alive = mask & ~expired
     # The living items first: a block without segments is removed.
@@ -67,17 +70,17 @@ def become_ready(
             place_held(
                 context, first_seq, alive,
                 attempt=attempt, releases=releases, position=position, lane=lane,
-                priority=priority,
+                priority=priority, age=age,
             )  # fmt: skip
         elif position is None:
             place_ready(
                 context, first_seq, alive,
                 attempt=attempt, releases=releases, position=tail_position(context),
-                priority=priority,
+                priority=priority, age=age,
             )  # fmt: skip
         else:
             pieces = [(alive, attempt, releases)]
-            restore(context, first_seq, pieces, position=position, priority=priority)
+            restore(context, first_seq, pieces, position=position, priority=priority, age=age)
     if expired:
         kill(
             context,

@@ -153,6 +153,6 @@ def _empty(context: ApplyContext, lane: int, segments_max: int) -> int:
         become_ready(
             context, first_seq, block_of(context, first_seq), segment.mask, Event.FOLLOW,
             came_from=RowState.HELD, attempt=segment.attempt, releases=segment.releases,
-            priority=segment.priority, position=position,
+            priority=segment.priority, age=segment.age, position=position,
         )  # fmt: skip
     return len(rows)

@@ -194,8 +194,8 @@ def _indexes(txn: ReadTransaction, group: int, segments: Segments) -> list[str]:
             wrong.append(f"ready position {position} of lane {lane} names no ready segment")
             continue
         ready.add(place)
-        if lane != lane_of(segment.priority):
-            wrong.append(f"lane {lane} has items of priority {segment.priority}")
+        if lane != lane_of(segment.rank):
+            wrong.append(f"lane {lane} has items of rank {segment.rank}")
         if (
             before is not None
             and before[:2] == (lane, position)
@@ -384,7 +384,7 @@ def _counters(state: PartitionState, blocks: dict[int, Block], segments: Segment
     size = urgent = 0
     for (first_seq, _), segment in segments.items():
         counts[RowState(segment.state)] += segment.mask.bit_count()
-        if segment.state == RowState.READY and segment.priority < 0:
+        if segment.state == RowState.READY and segment.rank < 0:
             urgent += segment.mask.bit_count()
         block = blocks.get(first_seq)
         if block is not None and segment.mask and not segment.mask >> block.count:

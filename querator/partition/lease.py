@@ -1,8 +1,8 @@
 """Lease: gives ready items to waiting callers.
 
-Items of a lower priority come first, and of one priority those that became ready first. Callers of
-one command share the available items as evenly as their wishes allow. Each takes a contiguous share
-in this order. Items that a caller cannot take because of its
+Items of a lower rank come first, and of one rank those that became ready first (`segments`).
+Callers of one command share the available items as evenly as their wishes allow. Each takes a
+contiguous share in this order. Items that a caller cannot take because of its
 `max_bytes` stay ready. If the first item of its share alone is larger than `max_bytes`, the caller
 is refused (ITEM_TOO_LARGE) and the item keeps its place.
 
@@ -140,7 +140,7 @@ def _place(context: ApplyContext, leased: LeasedSegment) -> tuple[int, int, int]
     """The place of leased items in the order of leasing."""
     slot = masks.low(leased.mask)
     segment = load_segment(context.txn, context.group, leased.first_seq, slot)
-    return segment.priority, segment.position, slot
+    return segment.rank, segment.position, slot
 
 
 def _still_held(context: ApplyContext, number: int, row: LeaseRow) -> Iterator[LeasedSegment]:
@@ -301,6 +301,7 @@ def _record(context: ApplyContext, caller: LeaseCaller, taken: list[_Taken]) -> 
                     locator=number,
                     mask=piece,
                     priority=segment.priority,
+                    age=segment.age,
                 ),
             )
             piece_size = size if piece == mask else block.size(piece)

@@ -322,12 +322,15 @@ def _transactional(context: ApplyContext, command: Command) -> Result:
 
 def configure(context: ApplyContext, command: Configure) -> Done:
     """Settings take effect with the entry that carries them. Older versions are skipped."""
-    row = context.row
+    row, state = context.row, context.state
     if row is None:
-        context.state.next_seq = max(context.state.next_seq, command.settings.first_seq)
+        state.next_seq = max(state.next_seq, command.settings.first_seq)
+        state.age_since_ms = context.now_ms
         row = SettingsRow(command.version, command.settings)
     elif command.version <= row.version:
         return Done(0)
+    elif command.settings.priority_aging_ms != row.settings.priority_aging_ms:
+        state.age_steps, state.age_since_ms = context.age, context.now_ms
     context.put_share(
         msgspec.structs.replace(row, version=command.version, settings=command.settings)
     )

@@ -183,11 +183,11 @@ def _take_block(
         )
     context.state.overlays += len(letters)
     check(None, Event.MOVE_IN, RowState.READY)
-    position = tail_position(context)
+    position, age = tail_position(context), context.age
     for priority, mask in sorted(priorities.items()):
         place_ready(
             context, first_seq, mask,
-            attempt=0, releases=0, position=position, priority=priority,
+            attempt=0, releases=0, position=position, priority=priority, age=age,
         )  # fmt: skip
 
 

@@ -4,9 +4,10 @@ Only items that are ready, held or scheduled are changed. An item that is leased
 priority by a retry. A command that is repeated finds the items with the priority that the first one
 has given them, and changes nothing.
 
-A ready item goes to the tail of its new priority. So the work of a command grows only with the
-number of its items: at its old position an item could be among others of its block, and these would
-have to be cut apart. A held item keeps its position, because other partitions may wait for it.
+A ready item goes to the tail of its new priority, as if it had become ready now. So the work of a
+command grows only with the number of its items: at its old position an item could be among others
+of its block, and these would have to be cut apart. A held item keeps its position, because other
+partitions may wait for it.
 """
 
 from querator.model.commands import ItemsChanged, Prioritize, Refusal
@@ -55,25 +56,25 @@ def _change(
     """Changes items of one block. Alike ones are joined, and those that are ready share a position
     at the tail.
     """
-    alike: dict[tuple[RowState, int, int, int, int], int] = {}
+    alike: dict[tuple[RowState, int, int, int, int, int], int] = {}
     for segment, part in parts:
         state = RowState(segment.state)
         check(state, Event.PRIORITIZE, state)
         detach(context, first_seq, segment, part)
         SEGMENTS.delete(context.txn, context.group, first_seq, masks.low(part))
-        position, locator = segment.position, segment.locator
+        position, locator, age = segment.position, segment.locator, segment.age
         if state is RowState.READY:
-            position = locator = 0
-        name = state, segment.attempt, segment.releases, position, locator
+            position = locator = age = 0
+        name = state, segment.attempt, segment.releases, position, locator, age
         alike[name] = alike.get(name, 0) | part
     ready: list[tuple[int, int, int]] = []
-    for (state, attempt, releases, position, locator), mask in sorted(alike.items()):
+    for (state, attempt, releases, position, locator, age), mask in sorted(alike.items()):
         if state is RowState.READY:
             ready.append((mask, attempt, releases))
         elif state is RowState.HELD:
             place_held(
                 context, first_seq, mask, attempt=attempt, releases=releases,
-                position=position, lane=locator, priority=priority,
+                position=position, lane=locator, priority=priority, age=age,
             )  # fmt: skip
         else:
             place_scheduled(
@@ -81,4 +82,7 @@ def _change(
                 due_ms=locator, lane=position, priority=priority,
             )  # fmt: skip
     if ready:
-        restore(context, first_seq, ready, position=tail_position(context), priority=priority)
+        restore(
+            context, first_seq, ready,
+            position=tail_position(context), priority=priority, age=context.age,
+        )  # fmt: skip

@@ -270,7 +270,7 @@ def _add_ready(
     priorities: dict[int, int],
 ) -> None:
     """Places items that are not scheduled. `held` has those of them that wait, by lane."""
-    position = tail_position(context)
+    position, age = tail_position(context), context.age
     for lane in sorted(held):
         mask = held[lane]
         if mask:
@@ -279,14 +279,15 @@ def _add_ready(
             for priority, part in _by_priority(mask, priorities):
                 place_held(
                     context, first_seq, part,
-                    attempt=0, releases=0, position=position, lane=lane, priority=priority,
+                    attempt=0, releases=0, position=position, lane=lane,
+                    priority=priority, age=age,
                 )  # fmt: skip
     if ready:
         check(None, Event.PRODUCE, RowState.READY)
         for priority, part in _by_priority(ready, priorities):
             place_ready(
                 context, first_seq, part,
-                attempt=0, releases=0, position=position, priority=priority,
+                attempt=0, releases=0, position=position, priority=priority, age=age,
             )  # fmt: skip
 
 

@@ -354,6 +354,7 @@ def _reserve(context: ApplyContext, row: ReaderRow, command: AdvanceReader) -> O
                 locator=row.number,
                 mask=mask,
                 priority=segment.priority,
+                age=segment.age,
             ),
         )
         items = ReservedItems(first_seq, masks.to_bytes(mask))
@@ -438,7 +439,7 @@ def _release(context: ApplyContext, row: ReaderRow, *, dead: bool) -> None:
             become_ready(
                 context, first_seq, block, mask, Event.UNRESERVE,
                 came_from=RowState.RESERVED, attempt=attempt, releases=segment.releases,
-                priority=segment.priority, position=segment.position,
+                priority=segment.priority, age=segment.age, position=segment.position,
             )  # fmt: skip
 
 

@@ -59,6 +59,7 @@ def repair_time(context: ApplyContext, command: RepairTime) -> Done:
     else:
         state.back_from_ms = max(state.back_from_ms, context.now_ms)
         state.back_to_ms = min(state.back_to_ms, command.to_ms)
+    state.age_steps, state.age_since_ms = context.age, command.to_ms
     state.now_ms = context.now_ms = command.to_ms
     state.redating = Redating()
     state.cleanup_head_ms = command.to_ms

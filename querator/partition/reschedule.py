@@ -51,7 +51,7 @@ def come_due(context: ApplyContext, first_seq: int, parts: Parts) -> None:
     """Makes scheduled items of one block ready, or holds them. They share a position at the tail.
     Expired items among them die.
     """
-    position = tail_position(context)
+    position, age = tail_position(context), context.age
     block = block_of(context, first_seq)
     ready: dict[int, list[tuple[int, int, int]]] = {}
     dying: Parts = []
@@ -68,14 +68,14 @@ def come_due(context: ApplyContext, first_seq: int, parts: Parts) -> None:
             check(RowState.SCHEDULED, Event.HOLD, RowState.HELD)
             place_held(
                 context, first_seq, alive, attempt=segment.attempt, releases=segment.releases,
-                position=position, lane=segment.position, priority=segment.priority,
+                position=position, lane=segment.position, priority=segment.priority, age=age,
             )  # fmt: skip
         else:
             check(RowState.SCHEDULED, Event.DUE, RowState.READY)
             pieces = ready.setdefault(segment.priority, [])
             pieces.append((alive, segment.attempt, segment.releases))
     for priority, pieces in sorted(ready.items()):
-        restore(context, first_seq, pieces, position=position, priority=priority)
+        restore(context, first_seq, pieces, position=position, priority=priority, age=age)
     # The living items first: a block without items is removed.
     for segment, expired in dying:
         kill(

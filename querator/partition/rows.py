@@ -78,7 +78,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     READY, HELD, LEASED or RESERVED. `ended_epoch` is the highest epoch of all removed readers.
     State time went back from `back_from_ms` to `back_to_ms`, perhaps in several steps; 0 means that
     it did not. Items that were `given_up` are also counted in `dropped`. `urgent` counts
-    READY items with a priority below 0.
+    READY items in lanes below 0. `age_steps` is the number of steps of ageing up to `age_since_ms`,
+    when the interval of the steps was last changed (`apply_context.ApplyContext.age`).
     """
 
     index: int = 0
@@ -137,6 +138,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     pinned_keys: int = 0
     cancelled: int = 0
     urgent: int = 0
+    age_steps: int = 0
+    age_since_ms: int = 0
 
     @property
     def items(self) -> int:
@@ -325,7 +328,8 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     `position` is the place in the lane that the items have or last had. For SCHEDULED items it is
     the lane for which they are meant. `locator` is the lease (LEASED), the due time in ms
     (SCHEDULED), the target group (MOVING), the number of the reader (RESERVED) or the lane (HELD,
-    READY). `priority` is the items' priority now.
+    READY). `priority` is the items' priority now. `age` is that of the partition when they became
+    ready or were held; 0 for SCHEDULED and MOVING items.
     """
 
     state: int
@@ -335,37 +339,44 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     locator: int
     mask: int
     priority: int = 0
+    age: int = 0
+
+    @property
+    def rank(self) -> int:
+        """Items of a lower rank are leased first."""
+        return self.priority + self.age
 
 
 _SEGMENT = Struct(">BIBQQ")
 _SEGMENT_SIZE = _SEGMENT.size
-_PRIORITY = Struct(">i")
-_PRIORITY_END = _SEGMENT_SIZE + _PRIORITY.size
-_HAS_PRIORITY = 0x80
-"""Bit of the first byte: a priority other than 0 stands before the mask."""
+_RANKED = Struct(">iQ")
+_RANKED_END = _SEGMENT_SIZE + _RANKED.size
+_IS_RANKED = 0x80
+"""Bit of the first byte: priority and age, not both 0, stand before the mask."""
 
 
 def encode_segment(segment: Segment) -> bytes:
-    state, priority = segment.state, segment.priority
+    state, priority, age = segment.state, segment.priority, segment.age
+    ranked = priority or age
     head = _SEGMENT.pack(
-        state | _HAS_PRIORITY if priority else state,
+        state | _IS_RANKED if ranked else state,
         segment.attempt,
         segment.releases,
         segment.position,
         segment.locator,
     )
-    if priority:
-        head += _PRIORITY.pack(priority)
+    if ranked:
+        head += _RANKED.pack(priority, age)
     return head + masks.to_bytes(segment.mask)
 
 
 def decode_segment(row: bytes) -> Segment:
     state, attempt, releases, position, locator = _SEGMENT.unpack_from(row)
-    begin, priority = _SEGMENT_SIZE, 0
-    if state & _HAS_PRIORITY:
-        state &= ~_HAS_PRIORITY
-        begin = _PRIORITY_END
-        (priority,) = _PRIORITY.unpack_from(row, _SEGMENT_SIZE)
+    begin, priority, age = _SEGMENT_SIZE, 0, 0
+    if state & _IS_RANKED:
+        state &= ~_IS_RANKED
+        begin = _RANKED_END
+        priority, age = _RANKED.unpack_from(row, _SEGMENT_SIZE)
     return Segment(
         state=state,
         attempt=attempt,
@@ -374,6 +385,7 @@ def decode_segment(row: bytes) -> Segment:
         locator=locator,
         mask=int.from_bytes(row[begin:], "little"),
         priority=priority,
+        age=age,
     )
 
 

@@ -5,9 +5,11 @@ have. `detach` takes a part out of a segment. Then one of the placing functions 
 the part into its new place. In between, the row at the part's lowest ordinal is stale: the placing
 function overwrites or deletes it.
 
-Order: a segment is ready at a position of the lane of its priority. The lane of the lowest priority
-comes first. Items of one priority that became ready together share their block and position, and
-are in the order of their sequences. `restore` cuts segments that would interleave.
+Order: a segment is ready at a position of the lane of its rank. The lane of the lowest rank comes
+first. The rank is the priority, plus the age that the partition had when the items became ready. So
+in a queue whose items gain priority with time, an item is before a more urgent one that became
+ready long after it. Items of one rank that became ready together share their block and position,
+and are in the order of their sequences. `restore` cuts segments that would interleave.
 """
 
 from collections.abc import Iterator
@@ -40,7 +42,7 @@ from querator.storage.tables import (
 )
 
 LANE = 0
-"""The lane of items that are not held, and among READY segments that of priority 0. Held segments
+"""The lane of items that are not held, and among READY segments that of rank 0. Held segments
 lie in lanes of their own (`partition.held_keys`).
 """
 _LANES = 1 << 64
@@ -96,20 +98,21 @@ def without(segment: Segment, part: int) -> Segment:
         locator=segment.locator,
         mask=segment.mask & ~part,
         priority=segment.priority,
+        age=segment.age,
     )
 
 
-def lane_of(priority: int) -> int:
-    """The lane in which items of a priority are ready. Lanes of priorities below 0 have the highest
-    numbers, so that priority 0 has lane 0.
+def lane_of(rank: int) -> int:
+    """The lane in which items of a rank are ready. Lanes of ranks below 0 have the highest numbers,
+    so that rank 0 has lane 0.
     """
-    return priority % _LANES
+    return rank % _LANES
 
 
 def ready_rows(
     txn: ReadTransaction, group: int, state: PartitionState
 ) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of READY in the order of leasing: by priority, then by position."""
+    """The rows of READY in the order of leasing: by rank, then by position."""
     return chain.from_iterable(txn.scan(*span) for span in _spans(group, state))
 
 
@@ -173,7 +176,7 @@ def detach(context: ApplyContext, first_seq: int, segment: Segment, part: int) -
     if segment.state in (RowState.READY, RowState.HELD):
         if segment.state == RowState.READY:
             state.ready -= count
-            state.urgent -= count if segment.priority < 0 else 0
+            state.urgent -= count if segment.locator >= _FIRST_URGENT else 0
             index = READY
         else:
             state.held -= count
@@ -213,10 +216,11 @@ def place_ready(
     releases: int,
     position: int,
     priority: int,
+    age: int,
 ) -> None:
-    """Makes items ready at a position that no other segment of their priority has."""
+    """Makes items ready at a position that no other segment of their rank has."""
     slot = masks.low(mask)
-    lane = lane_of(priority) if priority else LANE
+    lane = lane_of(priority + age)
     put_segment(
         context,
         first_seq,
@@ -228,12 +232,13 @@ def place_ready(
             locator=lane,
             mask=mask,
             priority=priority,
+            age=age,
         ),
     )
     READY.put(context.txn, context.group, lane, position, slot, value=first_seq.to_bytes(8, "big"))
     count = mask.bit_count()
     context.state.ready += count
-    if priority < 0:
+    if lane >= _FIRST_URGENT:
         context.state.urgent += count
     context.count_ahead(position, count)
 
@@ -248,6 +253,7 @@ def place_held(
     position: int,
     lane: int,
     priority: int,
+    age: int,
 ) -> None:
     """Keeps items in a lane from which nothing is leased. `restore` makes them ready."""
     put_segment(
@@ -261,6 +267,7 @@ def place_held(
             locator=lane,
             mask=mask,
             priority=priority,
+            age=age,
         ),
     )
     slot, value = masks.low(mask), first_seq.to_bytes(8, "big")
@@ -276,13 +283,14 @@ def restore(
     *,
     position: int,
     priority: int,
+    age: int,
 ) -> None:
     """Makes detached items of one priority ready at a position that other items of their block may
     have, in the order of their sequences. `pieces` are (items, attempt, releases). The work grows
-    with their number, and not with its square.
+    with their number, and not with its square. Items with one position have one age.
     """
     txn, group = context.txn, context.group
-    lane = lane_of(priority)
+    lane = lane_of(priority + age)
     there = [
         load_segment(txn, group, first_seq, key[-1])
         for key, _ in READY.rows(txn, group, lane, position)
@@ -301,7 +309,7 @@ def restore(
         for mask, attempt, releases in pieces:
             place_ready(
                 context, first_seq, mask,
-                attempt=attempt, releases=releases, position=position, priority=priority,
+                attempt=attempt, releases=releases, position=position, priority=priority, age=age,
             )  # fmt: skip
         return
     for mask, _, _ in pieces:
@@ -319,6 +327,7 @@ def restore(
             releases=piece_releases,
             position=position,
             priority=priority,
+            age=age,
         )
 
 

@@ -153,6 +153,7 @@ def _give_back(
     attempt, releases = segment.attempt, segment.releases
     priority = segment.priority if command.priority is None else command.priority
     position: int | None = None
+    age: int | None = None
     if command.dead:
         context.state.retried += count
         kill(
@@ -168,8 +169,9 @@ def _give_back(
             releases, counted = 0, not worn(context, attempt)
         if not counted:
             attempt -= 1
-            # Items that get another priority are last there.
-            position = segment.position if priority == segment.priority else None
+            # Items that asked for a later time, or get another priority, are last there.
+            if not command.retry_at_ms and priority == segment.priority:
+                position, age = segment.position, segment.age
     if command.count_attempt or command.retry_at_ms:
         context.state.retried += count
     else:
@@ -187,13 +189,11 @@ def _give_back(
             attempt=attempt, releases=releases, due_ms=due_ms, priority=priority,
         )  # fmt: skip
     else:
-        # An uncounted retry with `retry_at` that is already due goes to the tail: it asked for a
-        # later time, not for its place.
         become_ready(
             context, first_seq, block, mask,
             Event.RETRY if command.retry_at_ms else Event.RELEASE,
             came_from=RowState.LEASED, attempt=attempt, releases=releases,
-            priority=priority, position=None if command.retry_at_ms else position,
+            priority=priority, age=age, position=position,
         )  # fmt: skip
 
 

@@ -93,6 +93,14 @@ def check_settings(settings: QueueSettings, *, name: str) -> None:
             field="settings.retry_delay",
             unit="ms",
         )
+    if settings.priority_aging_ms:
+        check_between(
+            settings.priority_aging_ms,
+            limits.PRIORITY_AGING_MS_MIN,
+            limits.PRIORITY_AGING_MS_MAX,
+            field="settings.priority_aging",
+            unit="ms",
+        )
     if settings.dead_queue:
         check_name(settings.dead_queue, field="settings.dead_queue")
     if settings.dead_queue == name:

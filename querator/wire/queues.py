@@ -28,6 +28,7 @@ _MODEL_FIELDS = {
     "dedup_window": "dedup_window_ms",
     "retry_delay": "retry_delay_ms",
     "retry_delay_max": "retry_delay_max_ms",
+    "priority_aging": "priority_aging_ms",
 }
 _COUNTS = [
     name
@@ -263,6 +264,7 @@ def check_settings(message: admin_service_pb2.QueueSettings, *, name: str) -> Qu
         ),
         retry_backoff=_retry_backoff(message.retry_backoff),
         retry_jitter=message.retry_jitter if message.HasField("retry_jitter") else True,
+        priority_aging_ms=_priority_aging_ms(message),
     )
 
 
@@ -280,6 +282,18 @@ def _retry_delay_ms(
         field=f"settings.{name}",
         least_ms=least_ms,
         most_ms=limits.RETRY_DELAY_MS_MAX,
+    )
+
+
+def _priority_aging_ms(message: admin_service_pb2.QueueSettings) -> int:
+    aging = message.priority_aging
+    if not (aging.seconds or aging.nanos):
+        return 0
+    return field_checks.duration_ms(
+        aging,
+        field="settings.priority_aging",
+        least_ms=limits.PRIORITY_AGING_MS_MIN,
+        most_ms=limits.PRIORITY_AGING_MS_MAX,
     )
 
 
@@ -304,6 +318,7 @@ def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings
         retry_delay_max=field_checks.duration(settings.retry_delay_max_ms),
         retry_backoff=admin_service_pb2.RetryBackoff.ValueType(settings.retry_backoff),
         retry_jitter=settings.retry_jitter,
+        priority_aging=field_checks.duration(settings.priority_aging_ms),
     )
 
 

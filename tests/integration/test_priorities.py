@@ -117,6 +117,33 @@ async def test_changes_through_both_clients_and_the_command_line(tmp_path: Path)
         assert msgspec.json.decode(again)["priority"] == -9
 
 
+async def test_waiting_items_gain_priority(tmp_path: Path):
+    async with server(tmp_path / "data") as node, Client(node.address) as client:
+        assert await ok(node, "queue", "create", "q", "--priority-aging", "1s") != ""
+        assert (await client.get_queue("q")).priority_aging == timedelta(seconds=1)
+        shown = await ok(node, "queue", "info", "q")
+        assert "a waiting item gains one step every 1s" in shown
+        await client.produce("q", Item("low", priority=3))
+        urgent = 0
+        while (await client.stats("q")).total.ready:
+            # A stream of urgent items, of which one is always ready.
+            await client.produce("q", Item("urgent"), Item("urgent"))
+            [item] = await client.lease("q")
+            await item.complete()
+            if item.text() == "low":
+                break
+            urgent += 1
+        else:
+            raise AssertionError("one of two items is always left")
+        assert urgent > 0
+        await client.update_queue("q", priority_aging=timedelta(0))
+        code, _, error = await run(
+            "queue", "update", "q", "--priority-aging", "100ms", "--address", node.address
+        )
+        assert code != 0
+        assert "settings.priority_aging" in error or "--priority-aging" in error
+
+
 def _blocking(address: str, item: ItemId) -> None:
     with SyncClient(address) as client:
         assert client.prioritize("q", [item], 5).changed == 1

@@ -47,6 +47,7 @@ class QueueView(msgspec.Struct, frozen=True):
     retry_delay_max_ms: int | None
     retry_backoff: str
     retry_jitter: bool
+    priority_aging_ms: int | None
     dead_queue: str
     dedup_window_ms: int | None
     partition_items_max: int
@@ -72,6 +73,7 @@ def queue_view(queue: QueueInfo) -> QueueView:
         retry_delay_max_ms=milliseconds(queue.retry_delay_max),
         retry_backoff=queue.retry_backoff,
         retry_jitter=queue.retry_jitter,
+        priority_aging_ms=milliseconds(queue.priority_aging),
         dead_queue=queue.dead_queue,
         dedup_window_ms=milliseconds(queue.dedup_window),
         partition_items_max=queue.partition_items_max,

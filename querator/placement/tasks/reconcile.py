@@ -76,6 +76,7 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
         dead_targets=targets,
         first_seq=queue.first_seq(partition),
         retry=settings.retry_policy,
+        priority_aging_ms=settings.priority_aging_ms,
     )
 
 

@@ -22,6 +22,7 @@ class Item:
     expire: int = 0
     errors: tuple[str, ...] = ()
     priority: int = 0
+    age: int = 0
 
 
 @dataclass
@@ -52,6 +53,9 @@ class ReferenceModel:
     retry_delay: int = 0
     retry_most: int = 0
     backoff: int = 1
+    aging: int = 0
+    aged: int = 0
+    aged_at: int = 0
     dead: bool = False
     items: dict[int, Item] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
@@ -69,7 +73,10 @@ class ReferenceModel:
 
     def ready(self) -> list[Item]:
         items = [item for item in self.items.values() if item.state == "ready"]
-        return sorted(items, key=lambda item: (item.priority, item.place))
+        return sorted(items, key=lambda item: (item.priority + item.age, item.place))
+
+    def age(self) -> int:
+        return self.aged + ((self.now - self.aged_at) // self.aging if self.aging else 0)
 
     def make_ready(self, item: Item, place: int = 0) -> None:
         if item.expire_at and item.expire_at <= self.now:
@@ -77,6 +84,7 @@ class ReferenceModel:
             return
         if not place:
             place, self.next_place = self.next_place, self.next_place + 1
+            item.age = self.age()
         item.state, item.place, item.lease, item.due = "ready", place, 0, 0
 
     def fail(self, item: Item, later: int | None = None) -> None:
@@ -167,7 +175,7 @@ class ReferenceModel:
         for item in sorted(changed, key=lambda item: item.seq):
             item.priority = priority
             if item.state == "ready":
-                item.place, self.next_place = self.next_place, self.next_place + 1
+                self.make_ready(item)
         return len(changed), set(seqs) - {item.seq for item in found}
 
     def produce(

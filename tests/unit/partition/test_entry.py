@@ -113,6 +113,7 @@ COMMANDS = {
                 dead_targets=(HOME,),
                 first_seq=300,
                 retry=RetryPolicy(2_000, 60_000, RetryBackoff.LINEAR, jitter=False),
+                priority_aging_ms=5_000,
             ),
         )
     ),
@@ -231,6 +232,22 @@ OLD = {
         "0193cf0000018bcfe5680090919308049ba764656661756c74a4776f726b0100cd75300005ce0036"
         "ee80cd03e89193a4686f6d65030ccd012c",
     ),
+    "configure without aging of priorities": (
+        Proposal(
+            Configure(
+                4,
+                settings(
+                    max_attempts=5,
+                    items_max=1000,
+                    dead_targets=(HOME,),
+                    first_seq=300,
+                    retry=RetryPolicy(2_000, 60_000, RetryBackoff.LINEAR, jitter=False),
+                ),
+            )
+        ),
+        "0193cf0000018bcfe5680090919308049ca764656661756c74a4776f726b0100cd75300005ce0036"
+        "ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2",
+    ),
     "produce without a priority": (
         produce(
             [b"a", b"bcd"],
@@ -290,8 +307,8 @@ GOLDEN = {
     "prioritize": "0193cf0000018bcfe568009091931892920502920901fd",
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
-        "0193cf0000018bcfe5680090919308049ca764656661756c74a4776f726b0100cd75300005ce0036"
-        "ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2"
+        "0193cf0000018bcfe5680090919308049da764656661756c74a4776f726b0100cd75300005ce0036"
+        "ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd1388"
     ),
     "move": (
         "0193cf0000018bcfe5680091019195090701c40402000000919ca4776f726b01072a030192a4736c"

@@ -3,6 +3,7 @@
 from struct import pack
 from typing import Any
 
+import msgspec
 import pytest
 
 from querator.model.commands import (
@@ -12,6 +13,7 @@ from querator.model.commands import (
     Move,
     Prioritize,
     Produce,
+    RepairTime,
     Retry,
     Route,
     Unhold,
@@ -155,6 +157,71 @@ SCENARIOS = {
         wait 1000
         stats expired ready -> 3 0
     """,
+    "a waiting item gains one step in each interval": """
+        configure priority_aging_ms=1000
+        produce 1 priorities=2 -> 1
+        wait 1000
+        produce 1 priorities=0 -> 2
+        wait 1000
+        produce 2 priorities=0,-1 -> 3-4
+        lease 9 -> 2 4 1 3
+    """,
+    "an item of the highest number is leased at last": """
+        configure priority_aging_ms=1000
+        produce 1 priorities=5 -> 1
+        wait 5000
+        produce 1 priorities=-1 -> 2
+        lease 1 -> 2
+        produce 1 -> 3
+        lease 1 -> 1
+    """,
+    "a released item keeps what it has gained, a retried item begins again": """
+        configure priority_aging_ms=1000
+        produce 2 priorities=2,2 -> 1-2
+        wait 2000
+        lease 2 -> 1-2
+        retry L1 1 free -> done 1
+        retry L1 2 -> done 2
+        produce 1 priorities=1 -> 3
+        lease 9 -> 1 3 2x2
+    """,
+    "what items have gained stays when the interval changes": """
+        configure priority_aging_ms=1000
+        produce 1 priorities=3 -> 1
+        wait 3000
+        configure
+        produce 2 priorities=0,-1 -> 2-3
+        wait 9000
+        produce 1 priorities=-1 -> 4
+        lease 9 -> 3 4 1 2
+    """,
+    "a longer interval lets no later item pass": """
+        configure priority_aging_ms=1000
+        wait 9000
+        produce 1 priorities=1 -> 1
+        configure priority_aging_ms=60000
+        wait 60000
+        produce 1 priorities=0 -> 2
+        lease 9 -> 1 2
+    """,
+    "a queue without aging, and with aging later": """
+        configure
+        produce 1 priorities=9 -> 1
+        wait 100000
+        configure priority_aging_ms=1000
+        wait 8000
+        produce 1 priorities=0 -> 2
+        wait 1000
+        produce 1 priorities=0 -> 3
+        lease 9 -> 2 1 3
+    """,
+    "scheduled items gain nothing before they are ready": """
+        configure priority_aging_ms=1000
+        produce 1 in=5000 priorities=1 -> 1
+        wait 5000
+        produce 1 priorities=0 -> 2
+        lease 9 -> 2 1
+    """,
     "readers take the lowest priority first, and give items back to it": """
         configure
         produce 4 priorities=2,-2,2,-2 -> 1-4
@@ -267,6 +334,18 @@ def test_items_of_a_moved_key_keep_their_priority_while_they_are_held():
     assert seqs(log.one(lease_of(9)).grants[0]) == [2, 1, 3, 4]
 
 
+def test_the_age_goes_on_when_state_time_goes_back():
+    log = new_log(priority_aging_ms=1_000)
+    log.now_ms += 9_000
+    log.produce(1, specials=special(1))
+    log.now_ms -= 5_000
+    log.one(RepairTime(log.now_ms))
+    log.produce(1)
+    log.now_ms += 1_000
+    log.produce(1)
+    assert seqs(log.one(lease_of(9)).grants[0]) == [2, 1, 3]
+
+
 def test_a_reader_takes_up_to_a_position_of_every_priority():
     log = new_log()
     for priority in (0, 3, -3):
@@ -309,9 +388,10 @@ def test_a_segment_of_priority_0_has_the_bytes_that_it_always_had():
     row = bytes.fromhex("020000000304000000000000000500000000000000060b")
     assert encode_segment(plain) == row
     assert decode_segment(row) == plain
-    for priority in (PRIORITY_MIN, -1, 1, PRIORITY_MAX):
-        other = Segment(2, 3, 4, 5, 6, 0b1011, priority)
-        assert decode_segment(encode_segment(other)) == other
+    for priority in (PRIORITY_MIN, -1, 0, 1, PRIORITY_MAX):
+        for age in (0, 1, 2**64 - 1):
+            other = msgspec.structs.replace(plain, priority=priority, age=age)
+            assert decode_segment(encode_segment(other)) == other
 
 
 def test_a_plain_block_stays_one_segment():

@@ -91,6 +91,9 @@ policies = st.builds(
 )
 
 
+agings = st.sampled_from([0, 0, 1000, 4000])
+
+
 class Comparison(RuleBasedStateMachine):
     @initialize(
         max_attempts=st.sampled_from([0, 2, 3]),
@@ -98,9 +101,16 @@ class Comparison(RuleBasedStateMachine):
         dead=st.booleans(),
         dead_room=st.sampled_from([0, 0, 1, 3]),
         retry=policies,
+        aging=agings,
     )
     def start(
-        self, max_attempts: int, expire: int, dead: bool, dead_room: int, retry: RetryPolicy
+        self,
+        max_attempts: int,
+        expire: int,
+        dead: bool,
+        dead_room: int,
+        retry: RetryPolicy,
+        aging: int,
     ) -> None:
         environment = MemoryEnvironment()
         self.log = PartitionLog(environment, group=GROUP, checked=True)
@@ -113,15 +123,18 @@ class Comparison(RuleBasedStateMachine):
         self.arrived: list[int] = []
         self.ever_arrived: set[int] = set()
         self.letter_priority: dict[int, int] = {}
-        self.configure(max_attempts, expire, dead, retry)
+        self.configure(max_attempts, expire, dead, retry, aging)
 
     @rule(
         max_attempts=st.sampled_from([0, 1, 2, 3]),
         expire=st.sampled_from([0, 7000]),
         dead=st.booleans(),
         retry=policies,
+        aging=agings,
     )
-    def configure(self, max_attempts: int, expire: int, dead: bool, retry: RetryPolicy) -> None:
+    def configure(
+        self, max_attempts: int, expire: int, dead: bool, retry: RetryPolicy, aging: int
+    ) -> None:
         self.version += 1
         changed = settings(
             max_attempts=max_attempts,
@@ -129,8 +142,12 @@ class Comparison(RuleBasedStateMachine):
             dead_targets=dead_to(DEAD_GROUP) if dead else (),
             lease_timeout_ms=LEASE_MS,
             retry=retry,
+            priority_aging_ms=aging,
         )
         self.log.one(Configure(self.version, changed))
+        model = self.model
+        if aging != model.aging:
+            model.aged, model.aged_at, model.aging = model.age(), model.now, aging
         self.model.retry_delay, self.model.retry_most = retry.delay_ms, retry.delay_max_ms
         self.model.backoff = int(retry.backoff)
         self.model.max_attempts, self.model.expire_timeout = max_attempts, expire

@@ -105,6 +105,15 @@ def test_a_retry_policy() -> None:
     assert queues.settings_message(parsed.settings).retry_delay == make.seconds(2)
 
 
+def test_aging_of_priorities() -> None:
+    settings = admin_service_pb2.QueueSettings(priority_aging=make.seconds(60))
+    request = admin_service_pb2.CreateQueueRequest(queue="orders", settings=settings)
+    parsed = queues.parse_create_queue(request.SerializeToString())
+    assert parsed.given == ("priority_aging_ms",)
+    assert parsed.settings.priority_aging_ms == 60_000
+    assert queues.settings_message(parsed.settings).priority_aging == make.seconds(60)
+
+
 def test_an_unknown_backoff_is_refused() -> None:
     # Field 12 of QueueSettings, as a client of another version would send it.
     settings = admin_service_pb2.QueueSettings.FromString(bytes((12 << 3, 9)))

@@ -46,13 +46,17 @@ SETTINGS = QueueSettings(
     retry_backoff=RetryBackoff.LINEAR,
     retry_jitter=False,
     replicas=3,
+    priority_aging_ms=6,
 )
 
 # [now, [[tag, ...]]] by hand from the msgpack specification. Released bytes never change; a command
 # that gets another field keeps its old bytes here and adds further ones.
-SETTINGS_BYTES = "9d 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2"
+SETTINGS_BYTES = "9e 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06"
+RETRY_SETTINGS = msgspec.structs.replace(SETTINGS, priority_aging_ms=0)
+RETRY_SETTINGS_BYTES = "9d 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2"
+"""Settings without the aging of priorities."""
 EARLIER_SETTINGS = msgspec.structs.replace(
-    SETTINGS,
+    RETRY_SETTINGS,
     retry_delay_ms=0,
     retry_delay_max_ms=3_600_000,
     retry_backoff=RetryBackoff.EXPONENTIAL,
@@ -111,6 +115,7 @@ GOLDEN: list[tuple[Command, str]] = [
 ]
 OLD: list[tuple[Command, str]] = [
     (CreateQueue("n", "q", SETTINGS), f"94 01 a16e a171 {SETTINGS_BYTES}"),
+    (CreateQueue("n", "q", RETRY_SETTINGS), f"94 01 a16e a171 {RETRY_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", EARLIER_SETTINGS), f"94 01 a16e a171 {EARLIER_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", OLD_SETTINGS), f"94 01 a16e a171 {OLD_SETTINGS_BYTES}"),
     (
