@@ -229,7 +229,7 @@ def _wanted(meaning: str, name: str) -> str:
         "headers": "array<struct<key: string, value: binary>>",
         "enqueue_at": "timestamp",
         "partition": "int",
-        "priority": "int",
+        "priority": "int, as by cast(… AS int)",
     }.get(meaning, f"string, as by cast({name} AS string)")
 
 

@@ -56,7 +56,7 @@ def test_a_bare_item():
     there = {name: value for name, value in row.items() if value is not None}
     assert there == {
         "value": b"x", "queue": "q", "partition": 3, "offset": 5, "timestamp": AT, "id": "3-5",
-        "attempts": 0, "state": "ready",
+        "priority": 0, "attempts": 0, "state": "ready",
     }  # fmt: skip
 
 

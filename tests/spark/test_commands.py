@@ -45,7 +45,7 @@ def test_an_ingest_with_a_wrong_priority_says_one_line(node, queue, tmp_path):
     (tmp_path / "in.csv").write_text("id\n5\n")
     outcome = run(node, "ingest", tmp_path / "in.csv", queue, "--format", "csv", "--priority", "id")
     assert outcome == (
-        1,
+        2,
         "",
-        "Error: --priority is string: it must be int.\n",
+        "Error: --priority is string: it must be int, as by cast(… AS int).\n",
     )
