@@ -208,7 +208,7 @@ def place_block(
     now_ms = context.now_ms
     queue_timeout_ms = context.queue.expire_timeout_ms
     own: list[OwnTimes] = []
-    later: dict[tuple[int, int], int] = {}
+    later: dict[tuple[int, int, int], int] = {}
     priorities: dict[int, int] = {}
     for special in specials:
         ordinal = special.ordinal - start
@@ -219,7 +219,8 @@ def place_block(
             due_ms = 0
         else:
             lane = next((lane for lane in held if held[lane] >> special.ordinal & 1), LANE)
-            later[due_ms, lane] = later.get((due_ms, lane), 0) | 1 << ordinal
+            name = due_ms, lane, special.priority
+            later[name] = later.get(name, 0) | 1 << ordinal
         expire_ms = max(special.expire_timeout_ms, 0)
         lease_ms = min(max(special.lease_timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
         timeout_ms = shorter(expire_ms, queue_timeout_ms)
@@ -237,14 +238,13 @@ def place_block(
         own=own,
     )
     ready = alive
-    for (due_ms, lane), mask in sorted(later.items()):
+    for (due_ms, lane, priority), mask in sorted(later.items()):
         ready &= ~mask
         check(None, Event.PRODUCE_LATER, RowState.SCHEDULED)
-        for priority, part in _by_priority(mask, priorities):
-            place_scheduled(
-                context, first_seq, part,
-                attempt=0, releases=0, due_ms=due_ms, priority=priority, lane=lane,
-            )  # fmt: skip
+        place_scheduled(
+            context, first_seq, mask,
+            attempt=0, releases=0, due_ms=due_ms, priority=priority, lane=lane,
+        )  # fmt: skip
     if ready:
         by_lane = {lane: (mask >> start) & ready for lane, mask in held.items()}
         _add_ready(context, first_seq, ready, by_lane, priorities)
