@@ -42,10 +42,22 @@ def test_an_archive_with_a_misspelt_column_says_one_line(node, queue, tmp_path):
 
 
 def test_an_ingest_with_a_wrong_priority_says_one_line(node, queue, tmp_path):
-    (tmp_path / "in.csv").write_text("id\n5\n")
-    outcome = run(node, "ingest", tmp_path / "in.csv", queue, "--format", "csv", "--priority", "id")
-    assert outcome == (
-        2,
-        "",
-        "Error: --priority is string: it must be int, as by cast(… AS int).\n",
+    (tmp_path / "in.csv").write_text("id\nurgent\n")
+    code, out, error = run(
+        node, "ingest", tmp_path / "in.csv", queue, "--format", "csv", "--priority", "id"
     )
+    assert (code, out) == (1, "")
+    assert error == (
+        "Error: The value 'urgent' is no int; try_cast(… AS …) makes null of such a value.\n"
+    )
+
+
+def test_an_ingest_with_a_priority_from_a_text(node, queue, client, tmp_path):
+    (tmp_path / "in.csv").write_text("name,prio\na,5\nb,-5\nc,\n")
+    code, _, _ = run(
+        node, "ingest", tmp_path / "in.csv", queue, "--format", "csv",
+        "--value", "name", "--priority", "prio",
+    )  # fmt: skip
+    assert code == 0
+    found = {one.item.payload: one.priority for one in client.peek(queue)}
+    assert found == {b"x": 0, b"a": 5, b"b": -5, b"c": 0}
