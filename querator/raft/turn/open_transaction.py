@@ -66,6 +66,14 @@ class OpenTransaction:
             self._commit_by_s = self._clock.monotonic_s() + COMMIT_WITHIN_S
         return not self.must_commit
 
+    def abandon(self) -> None:
+        """Ends a transaction that was kept, without its writes, after the last turn. LMDB lets only
+        the thread that began a transaction end it: to close the environment would wait for ever.
+        """
+        txn, self._txn = self._txn, None
+        if txn is not None:
+            txn.abort()
+
     def commit(self, txn: WriteTransaction) -> dict[GroupId, Group]:
         """Commits and syncs it; returns the groups whose state it has stored. Raises
         StorageError.

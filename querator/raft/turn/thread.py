@@ -123,6 +123,7 @@ class RaftThread:
         except BaseException as error:  # noqa: BLE001 - the thread's top: no caller would report it
             self._loop.call_soon_threadsafe(self._failed, error)
         finally:
+            self.turns.end()
             self.liveness.begin_wait(None)
 
     def _turn_until_stopped(self) -> None:

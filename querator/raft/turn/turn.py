@@ -261,6 +261,10 @@ class Turns:
         first_s = min((instant for instant in instants if instant is not None), default=None)
         return None if first_s is None else max(0.0, first_s - self._clock.monotonic_s())
 
+    def end(self) -> None:
+        """After the last turn, on the thread of the turns."""
+        self._transaction.abandon()
+
     def groups(self) -> list[GroupId]:
         return list(self._groups)
 
