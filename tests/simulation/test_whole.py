@@ -97,7 +97,7 @@ def test_no_two_starts_of_nodes_name_leases_alike(fault: str, monkeypatch: pytes
     profile = replace(
         draw(1, random.Random(1)),
         nodes=3, faults=(fault,), faulty_us=10 * SECOND, fault_every_us=700 * MS, winding=False,
-        stuck=False, readers=False, lapsing=False, retiring=False, removing=False,
+        stuck=False, readers=False, lapsing=False, retiring=False, removing=False, ranked=False,
     )  # fmt: skip
     world = WholeWorld(1, profile=profile)
     assert world.run().violations == []

@@ -8,8 +8,11 @@ from typing import Any
 import msgspec
 
 from querator.model.commands import LeaseGrant, LeaseResult
-from querator.partition import reschedule
+from querator.partition import lease, prioritize, redrive, reschedule, settle
+from querator.partition.dead import send
 from querator.partition.outbox import outbox_batch
+from querator.partition.rows import RowState
+from querator.partition.segments import ready_rows
 from querator.placement.map.commands import GiveUpTarget
 from querator.placement.tasks import balancing
 from querator.placement.tasks.leader_tasks import LeaderTasks
@@ -130,6 +133,56 @@ def lists_a_page_again() -> Any:
         return after((due_ms, at, max(0, seq - 1)), partition)
 
     return replaced(schedules, "_after", before)
+
+
+def leases_the_least_urgent_first() -> Any:
+    """A lease scans the lanes from that of the highest priority."""
+
+    def by_lane(txn: Any, group: int, state: Any) -> Any:
+        rows = list(ready_rows(txn, group, state))
+        lanes = dict.fromkeys(key[-17:-9] for key, _ in rows)
+        return (row for lane in reversed(lanes) for row in rows if row[0][-17:-9] == lane)
+
+    return replaced(lease, "ready_rows", by_lane)
+
+
+def overlooks_what_is_urgent() -> Any:
+    """A lease does not know that items of a priority below 0 come first."""
+
+    def in_key_order(txn: Any, group: int, state: Any) -> Any:
+        return ready_rows(txn, group, msgspec.structs.replace(state, urgent=0))
+
+    return replaced(lease, "ready_rows", in_key_order)
+
+
+def forgets_priorities_of_retries() -> Any:
+    """A retry gives the items priority 0."""
+    give_back = settle._give_back
+
+    def forget(*, command: Any, **more: Any) -> None:
+        give_back(command=msgspec.structs.replace(command, priority=0), **more)
+
+    return replaced(settle, "_give_back", forget)
+
+
+def keeps_priorities_of_ready_items() -> Any:
+    """A change of priorities is answered, and ready items keep theirs."""
+    change = prioritize._change
+
+    def keep(context: Any, first_seq: int, parts: Any, priority: int) -> None:
+        waiting = [part for part in parts if part[0].state != RowState.READY]
+        change(context, first_seq, waiting, priority)
+
+    return replaced(prioritize, "_change", keep)
+
+
+def forgets_priorities_of_dead_letters() -> Any:
+    """Dead letters that are redriven have priority 0."""
+
+    def forget(*args: Any, **more: Any) -> None:
+        send(*args, **(more | {"priority": 0}))
+
+    return replaced(redrive, "send", forget)
 
 
 def lets_old_copies_in() -> Any:

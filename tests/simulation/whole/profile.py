@@ -24,6 +24,8 @@ SPOILS = 0.3
 """Share of seeds in which others fill disks, or a node goes away when the number of partitions of a
 queue changes.
 """
+RANKED = 0.12
+"""Share of seeds that have a queue with priorities."""
 LOST = 0.15
 """Share of seeds in which a machine loses its disk."""
 SPOIL_DATA = frozenset(("old copy", "twins", "damage", "lost disk"))
@@ -77,6 +79,11 @@ class WholeProfile:
     schedules: bool = False
     """Whether there is one more queue, whose items are scheduled, and an operator of schedules."""
 
+    ranked: bool = False
+    """Whether there is one more queue, whose items have priorities, and an operator who changes
+    them.
+    """
+
     retiring: bool = False
     """Whether there is one node more than replicas, and nodes are drained and taken back."""
     removing: bool = False
@@ -121,6 +128,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         readers=chance.random() < 0.5,
         lapsing=drawn.nodes > 1 and chance.random() < 0.3,
         schedules=chance.random() < 0.5,
+        ranked=chance.random() < RANKED,
         clocks_mended=True,
     )
 
@@ -181,6 +189,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         stuck=nodes > 1 and random.Random(f"stuck {seed}").random() < 0.15,
         readers=random.Random(f"readers {seed}").random() < 0.25,
         schedules=random.Random(f"schedules {seed}").random() < 0.25,
+        ranked=random.Random(f"ranked {seed}").random() < RANKED,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
         clocks_mended=retiring,

@@ -21,12 +21,14 @@ from querator.model.calls import (
     LeasedRun,
     LoadedItems,
     ProduceCall,
+    ProducedBatch,
     RetryCall,
     SettleReply,
 )
 from querator.model.commands import ItemSpecial
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.limits import MIB
+from querator.model.queues import Queue
 from querator.model.routing import slot_of_key
 from querator.node_core import NodeCore
 from tests.checkers import history
@@ -36,6 +38,7 @@ from tests.simulation.timeline import MS, SECOND
 from tests.simulation.whole.ledger import Ledger
 from tests.simulation.whole.node import Lost, WholeNode
 from tests.simulation.whole.plans import Plans
+from tests.simulation.whole.ranks import Ranks
 from tests.simulation.whole.stub import Ask, Shores, Stub
 
 if TYPE_CHECKING:
@@ -63,9 +66,12 @@ class Ground(Shores, Protocol):
     recorder: Recorder
     ledger: Ledger
     plans: Plans
+    ranks: Ranks
     winding: frozenset[str]
     """Queues without a history."""
     replacing: "Replacing"
+
+    def queue(self, name: str) -> Queue | None: ...
 
 
 @dataclass
@@ -264,9 +270,7 @@ class Producing(Program):
         delay_ms = self._chance.choice(self.delays_ms) if self._delays_now() else 0
         begun_us = self._ground.timeline.now_us
         at_ms = EPOCH_MS + begun_us // MS + delay_ms if delay_ms else 0
-        specials: tuple[ItemSpecial, ...] = ()
-        if at_ms:
-            specials = tuple(ItemSpecial(n, enqueue_at_ms=at_ms) for n in range(count))
+        specials = self._specials(references, at_ms)
         self._sequence += bool(self._producer)
         call = ProduceCall(
             NAMESPACE,
@@ -292,7 +296,7 @@ class Producing(Program):
                 self._ground.ledger.produced(references, known=False)
             return
         self._ground.ledger.produced(references, known=True)
-        self.stored(references, begun_us, at_ms)
+        self.stored(references, begun_us, at_ms, ended.result.batches)
         self.acknowledged += count
         parts = tuple(
             history.ProducedPart(
@@ -302,8 +306,20 @@ class Producing(Program):
         )
         pending.ended(history.Produced(parts))
 
-    def stored(self, references: Sequence[str], begun_us: int, at_ms: int) -> None:
+    def stored(
+        self,
+        references: Sequence[str],
+        begun_us: int,
+        at_ms: int,
+        batches: Sequence[ProducedBatch],
+    ) -> None:
         """Called for acknowledged items; `at_ms` 0: they are ready at once."""
+
+    def _specials(self, references: Sequence[str], at_ms: int) -> tuple[ItemSpecial, ...]:
+        """What the items of a call have besides their payloads."""
+        if not at_ms:
+            return ()
+        return tuple(ItemSpecial(n, enqueue_at_ms=at_ms) for n in range(len(references)))
 
     def _slots(self, count: int) -> bytes:
         """Slots of the items' keys, if they have any."""
@@ -325,9 +341,13 @@ class Consuming(Program):
     waits_ms: tuple[int, ...] = (0, 0, 500, 3_000)
     later_ms: tuple[int, ...] = ()
     """Delays of some of the retries."""
+    priorities: tuple[int, ...] = ()
+    """Priorities that some of the retries give."""
+    most: tuple[int, ...] = (1, 5, 40)
+    """Numbers of items that a lease may have."""
 
     async def act(self) -> None:
-        most = self._chance.choice((1, 5, 40))
+        most = self._chance.choice(self.most)
         for lease_id, held in (await self.lease(most)).items():
             await self.use(lease_id, held)
 
@@ -361,6 +381,7 @@ class Consuming(Program):
         for batch in batches:
             items = dict(grant_of(batch).items)
             self._ground.ledger.delivered(asked_us, items.values())
+            self._ground.ranks.delivered(batch, items.values())
             leases.setdefault(batch.lease_id, {}).update(items)
         return leases
 
@@ -398,6 +419,7 @@ class Consuming(Program):
         counted = self._chance.random() < 0.6
         dead = self._chance.random() < self.rejects
         delay_ms = self._chance.choice((0, *self.later_ms)) if self.later_ms else 0
+        priority = self._chance.choice((None, *self.priorities)) if self.priorities else None
         recorded = history.Retry(
             (history.Named(lease_id, runs),),
             count_attempt=counted,
@@ -413,9 +435,18 @@ class Consuming(Program):
             retry_at_ms=now_ms + delay_ms if delay_ms else 0,
             count_attempt=counted,
             dead=dead,
+            priority=priority,
         )
+        self.giving_back(call, held)
         ended = await self.call("retry", lambda core: core.service.retry(call), again=True)
         self._settled("a retry", ended, pending)
+        self.gave_back(call, held, ended)
+
+    def giving_back(self, call: RetryCall, held: Held) -> None:
+        """Called before a retry."""
+
+    def gave_back(self, call: RetryCall, held: Held, ended: Ended) -> None:
+        """Called after a retry."""
 
     def _settled(self, what: str, ended: Ended, pending: history.Pending) -> bool:
         """Returns whether the outcome is known."""

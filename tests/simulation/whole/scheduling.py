@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from querator.model.calls import LeasedRun, PeekedPage
+from querator.model.calls import LeasedRun, PeekedPage, ProducedBatch
 from querator.model.errors import ErrorCode
 from querator.model.schedule_calls import (
     CountScheduledCall,
@@ -46,7 +46,13 @@ class Planning(Producing):
     def _delays_now(self) -> bool:
         return True
 
-    def stored(self, references: Sequence[str], begun_us: int, at_ms: int) -> None:
+    def stored(
+        self,
+        references: Sequence[str],
+        begun_us: int,
+        at_ms: int,
+        batches: Sequence[ProducedBatch],
+    ) -> None:
         now_us = self._ground.timeline.now_us
         self._ground.plans.produced(references, begun_us, now_us, at_ms)
 

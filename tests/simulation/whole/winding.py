@@ -29,20 +29,22 @@ from tests.simulation.whole.programs import (
 )
 from tests.simulation.whole.stub import NobodyListens
 
-CREDIT_ITEMS = 30
 YEAR_MS = 365 * 86_400_000
 
 
 class StreamStub:
     """A lease stream as a client has it: deliveries come in order, until one side ends it."""
 
-    def __init__(self, ground: Ground, node: WholeNode, call: SubscribeCall) -> None:
+    def __init__(
+        self, ground: Ground, node: WholeNode, call: SubscribeCall, credit_items: int
+    ) -> None:
         self.subscription: Subscription | None = None
         self.core: NodeCore | None = None
         """`NodeCore` of the process that the stream belongs to."""
         self.node = node
         self._ground = ground
         self._call = call
+        self._credit_items = credit_items
         self._deliveries: deque[LeaseReply] = deque()
         self._error: BaseException | None = None
         self._waiting: asyncio.Future[None] | None = None
@@ -108,7 +110,7 @@ class StreamStub:
     async def _serve(self, core: NodeCore) -> None:
         subscription = await core.service.subscribe(self._call)
         self.subscription, self.core = subscription, core
-        subscription.grant(CREDIT_ITEMS, 0)
+        subscription.grant(self._credit_items, 0)
         try:
             while True:
                 got = partial(self._got, await subscription.next())
@@ -137,6 +139,7 @@ class Streaming(Consuming):
     """Opens one stream after the other, each at another node."""
 
     rejects = 0.3
+    credit_items = 30
     _number = 0
     _stream: StreamStub | None = None
 
@@ -156,7 +159,7 @@ class Streaming(Consuming):
             consumer_id=self.name,
             stream_number=self._number,
         )
-        stream = self._stream = StreamStub(self._ground, node, call)
+        stream = self._stream = StreamStub(self._ground, node, call, self.credit_items)
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._chance.uniform(1, 6)
         try:

@@ -36,7 +36,7 @@ from querator.storage import generations
 from querator.storage.environment import StorageCorrupt
 from tests.checkers import history
 from tests.checkers.history import Aside, History, QueueRules, Recorder
-from tests.simulation.checks import CheckedMachine, Checks
+from tests.simulation.checks import CheckedMachine
 from tests.simulation.clock import NodeClock
 from tests.simulation.disk import Disk
 from tests.simulation.ends import check_history, uncertainty_ms, unequal
@@ -44,7 +44,7 @@ from tests.simulation.network import Network
 from tests.simulation.node import SimulatedNode
 from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
-from tests.simulation.whole import lapsing, reading, scheduling, stuck
+from tests.simulation.whole import lapsing, ranking, reading, scheduling, stuck
 from tests.simulation.whole.copies import Copies
 from tests.simulation.whole.faults import TwoNetworks, WholeFaults
 from tests.simulation.whole.ledger import Ledger
@@ -62,10 +62,12 @@ from tests.simulation.whole.programs import (
     Program,
     references_in,
 )
+from tests.simulation.whole.ranks import Ranks
 from tests.simulation.whole.replacing import REPAIRED_US, Removing, Replacing, Retiring
 from tests.simulation.whole.winding import (
     GivingUp,
     Passing,
+    Redriving,
     Resizing,
     Wayward,
     winding_programs,
@@ -91,7 +93,9 @@ QUIET_US = 3 * SECOND
 QUIET_COMMITS_MAX = 4
 """Commits of each group: a leadership may still go home, and old rows are deleted."""
 SEARCH_STEPS = 30_000
-PARTITIONS = {stuck.QUEUE: stuck.PARTITIONS, lapsing.QUEUE: 1}
+PARTITIONS = {stuck.QUEUE: stuck.PARTITIONS, lapsing.QUEUE: 1, ranking.DEAD: 1}
+ATTEMPTS = {"w": 3, ranking.QUEUE: ranking.MAX_ATTEMPTS}
+"""Of queues with a dead queue."""
 LEASE_TIMEOUT_MS = 4_000
 OPERATORS_SLOWER = 4
 WATCHED_FAULTS = frozenset(("hung disk", "hung loop", "slow disk", "pause"))
@@ -114,7 +118,9 @@ class WholeWorld:
         self.profile = draw(seed, chance) if profile is None else profile
         self.timeline = Timeline(tell)
         self.timeline.tell("WORLD", f"seed {seed}: {self.profile}")
-        self.checks = Checks(self.timeline)
+        # Leases pass over blocks that are damaged.
+        self.ranks = Ranks(trusts_order="damage" not in self.profile.faults)
+        self.checks = ranking.RankedChecks(self.timeline, self.ranks)
         self.latency_us = max(50, self.profile.nature.latency_us)
         self.loss = self.profile.loss
         self.recorder = Recorder(History(), lambda: self.timeline.now_us / SECOND)
@@ -160,9 +166,14 @@ class WholeWorld:
             self.queue_names.append(reading.QUEUE)
         if self.profile.schedules:
             self.queue_names.append(scheduling.QUEUE)
+        if self.profile.ranked:
+            self.queue_names += [ranking.DEAD, ranking.QUEUE]
         self.winding = frozenset(
-            ("w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE, scheduling.QUEUE)
-        )
+            (
+                "w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE, scheduling.QUEUE,
+                ranking.QUEUE, ranking.DEAD,
+            )
+        )  # fmt: skip
         self.stuck: frozenset[GroupId] = frozenset()
         # Only in seeds that have something to find.
         self.scrub_bytes_per_s = 10_000_000 if "damage" in self.profile.faults else 0
@@ -403,8 +414,8 @@ class WholeWorld:
         settings = QueueSettings(
             partitions=PARTITIONS.get(name, self.profile.partitions),
             lease_timeout_ms=LEASE_TIMEOUT_MS,
-            max_attempts=3 if name == "w" else 0,
-            dead_queue="w.dead" if name == "w" else "",
+            max_attempts=ATTEMPTS.get(name, 0),
+            dead_queue=f"{name}.dead" if name in ATTEMPTS else "",
             retry_delay_ms=300 if name == "w" else 0,
             retry_delay_max_ms=1_000,
             partition_items_max=self.profile.dead_room if name == "w.dead" else 0,
@@ -443,7 +454,7 @@ class WholeWorld:
             kind = Removing if profile.removing else Retiring
             self._add(kind, "retiring", "", slower=OPERATORS_SLOWER)
         for queue in self.queue_names:
-            if queue in ("w.dead", reading.QUEUE, scheduling.QUEUE):
+            if queue in ("w.dead", reading.QUEUE, scheduling.QUEUE, ranking.QUEUE, ranking.DEAD):
                 continue
             for number in range(profile.programs):
                 self._add(
@@ -462,6 +473,8 @@ class WholeWorld:
             self._add_readers()
         if self.profile.schedules:
             self._add_schedules()
+        if self.profile.ranked:
+            self._add_ranked()
 
     def _add_readers(self) -> None:
         queue = reading.QUEUE
@@ -481,6 +494,19 @@ class WholeWorld:
         self._add(scheduling.Working, f"{queue}.c", queue)
         self._add(scheduling.Rescheduling, f"{queue}.rescheduling", queue)
         if scheduling.changes_partitions(self.seed):
+            self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
+
+    def _add_ranked(self) -> None:
+        queue = ranking.QUEUE
+        self._add(
+            ranking.Ranking, f"{queue}.p", queue,
+            item_bytes=self.profile.item_bytes, delays=True, identified=True, keys=5,
+        )  # fmt: skip
+        self._add(ranking.consumer(self.seed), f"{queue}.c", queue)
+        resized = ranking.changes_partitions(self.seed)
+        self._add(ranking.Prioritizing, f"{queue}.prioritizing", queue, slower=2, resized=resized)
+        self._add(Redriving, f"{queue}.redriving", queue, slower=OPERATORS_SLOWER)
+        if resized:
             self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
 
     def _readers_finish(self) -> bool:
@@ -578,7 +604,7 @@ class WholeWorld:
         """A consumer that waits at a node gets an item that is produced through another node."""
         for queue in self.queue_names:
             for node in self.whole_nodes():
-                if queue == "w.dead":
+                if queue in ("w.dead", ranking.QUEUE, ranking.DEAD):
                     continue
                 name = f"probe {queue} {node.name}"
                 chance = random.Random(f"{self.seed} {name}")
@@ -710,6 +736,8 @@ class WholeWorld:
         for text in self.ledger.judge(everywhere):
             self.found(text)
         for text in self.plans.judge(uncertainty_ms([node.clock for node in self._nodes.values()])):
+            self.found(text)
+        for text in self.ranks.judge():
             self.found(text)
         for name, items in present.items():
             if name in self.winding:
