@@ -46,8 +46,9 @@ class DeadCause(IntEnum):
 
 
 class SettleKind(IntEnum):
-    """How a command settles leased items. A retry with `retry_at` and a retry with an uncounted
-    attempt are verbs of their own: a repeat of one verb is no repeat of another.
+    """How a command settles leased items. A retry with `retry_at`, a retry with an uncounted
+    attempt, and a retry with a priority are verbs of their own: a repeat of one verb is no repeat
+    of another.
     """
 
     COMPLETE = 1
@@ -56,6 +57,11 @@ class SettleKind(IntEnum):
     RELEASE = 4
     RELEASE_LATER = 5
     REJECT = 6
+    RETRY_PRIORITIZED = 7
+    RETRY_LATER_PRIORITIZED = 8
+    RELEASE_PRIORITIZED = 9
+    RELEASE_LATER_PRIORITIZED = 10
+    REJECT_PRIORITIZED = 11
 
 
 class Redating(msgspec.Struct, frozen=True, array_like=True):

@@ -8,8 +8,9 @@ lost item means that nothing is carried out. For each item named under a lease:
     else (another verb, lapsed, never held)         lost
 
 The same holds after the lease has ended, as long as it is remembered (`ended_leases`). Complete is
-one verb, and a retry is one of five (`rows.SettleKind`): a reject after a release is lost. The
-instants of two retries with `retry_at` are not compared, so the second one may count as a repeat.
+one verb, and a retry is one of ten (`rows.SettleKind`): a reject after a release is lost, and so is
+a release with a priority after one without, as nodes make them. The instants of two retries with
+`retry_at` are not compared, nor are two priorities, so the second one may count as a repeat.
 
 A command without ranges ("all that the lease still holds") names the items that no other verb has
 settled. A repeat gets the first answer, and lapsed items are lost, not silently skipped. When
@@ -107,10 +108,21 @@ def complete(context: ApplyContext, command: Complete) -> SettleResult:
 
 def verb_of(command: Retry) -> SettleKind:
     if command.dead:
-        return SettleKind.REJECT
-    if command.count_attempt:
-        return SettleKind.RETRY_LATER if command.retry_at_ms else SettleKind.RETRY
-    return SettleKind.RELEASE_LATER if command.retry_at_ms else SettleKind.RELEASE
+        verb = SettleKind.REJECT
+    elif command.count_attempt:
+        verb = SettleKind.RETRY_LATER if command.retry_at_ms else SettleKind.RETRY
+    else:
+        verb = SettleKind.RELEASE_LATER if command.retry_at_ms else SettleKind.RELEASE
+    return verb if command.priority is None else _PRIORITIZED[verb]
+
+
+_PRIORITIZED = {
+    SettleKind.RETRY: SettleKind.RETRY_PRIORITIZED,
+    SettleKind.RETRY_LATER: SettleKind.RETRY_LATER_PRIORITIZED,
+    SettleKind.RELEASE: SettleKind.RELEASE_PRIORITIZED,
+    SettleKind.RELEASE_LATER: SettleKind.RELEASE_LATER_PRIORITIZED,
+    SettleKind.REJECT: SettleKind.REJECT_PRIORITIZED,
+}
 
 
 def retry(context: ApplyContext, command: Retry) -> SettleResult:

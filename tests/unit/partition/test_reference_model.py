@@ -75,11 +75,14 @@ def leased(grant: LeaseGrant) -> list[tuple[int, int]]:
     ]
 
 
-def verb_of(completes: bool, delay: int, dead: bool, counted: bool) -> str:
+def verb_of(completes: bool, delay: int, dead: bool, counted: bool, priority: int | None) -> str:
     """The verb that a request must have to count as a repeat."""
-    if completes or dead:
-        return "completed" if completes else "rejected"
-    return ("retried" if counted else "released") + (" for later" if delay else "")
+    if completes:
+        return "completed"
+    verb = "rejected"
+    if not dead:
+        verb = ("retried" if counted else "released") + (" for later" if delay else "")
+    return verb if priority is None else f"{verb} with a priority"
 
 
 policies = st.builds(
@@ -223,7 +226,7 @@ class Comparison(RuleBasedStateMachine):
         names = data.draw(st.sets(st.sampled_from([*known, self.model.next_seq + 3])))
         ranges = masks.merge_ranges((seq, 1) for seq in names)
         named = (LeaseItems(lease, ranges),)
-        verb = verb_of(completes, delay, dead, counted)
+        verb = verb_of(completes, delay, dead, counted, priority)
         if completes:
             result = self.log.one(Complete(named, all_or_nothing))
         else:

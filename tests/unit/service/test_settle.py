@@ -1,6 +1,7 @@
 """Complete, retry and extend across partitions."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,30 @@ async def test_what_follows_a_release_is_lost(named, verb):
         [outcome] = (await node.retry(ref, count_attempt=False)).outcomes
         assert (outcome.error, outcome.repeated) == (None, ((batch.loaded.first_seq, 2),))
         assert (await node.extend(batch.lease_id)).outcomes[0].deadline_ms == 0
+
+
+@pytest.mark.parametrize("kind", ["release", "retry", "later", "later release", "reject"])
+async def test_a_retry_with_a_priority_is_no_repeat_of_one_without(kind: str):
+    """A node that gives a lease back has no priority for its items."""
+    clock = SimulatedClock()
+    more: dict[str, Any] = {
+        "retry_at_ms": clock.wall_ms() + 60_000 if "later" in kind else 0,
+        "count_attempt": "release" not in kind,
+        "dead": kind == "reject",
+    }
+    async with service_node(clock=clock) as node:
+        await node.create()
+        await node.produce(b"a", b"b")
+        [first] = (await node.lease(max_items=1)).batches
+        [second] = (await node.lease(max_items=1)).batches
+        await node.retry(first, **more)
+        await node.retry(second, **more, priority=-5)
+        for lease, other in ((first, -5), (second, None)):
+            [outcome] = (await node.retry(lease, **more, priority=other)).outcomes
+            assert (outcome.error, outcome.repeated) == (ErrorCode.LEASE_LOST, ())
+        for lease, same in ((first, None), (second, -5)):
+            [outcome] = (await node.retry(lease, **more, priority=same)).outcomes
+            assert (outcome.error, len(outcome.repeated)) == (None, 1)
 
 
 async def test_a_precise_answer_for_each_item():
