@@ -50,6 +50,26 @@ MUTANTS = (
     Defect("a stale route is kept", "service package", "whole", mutant="keeps_stale_routes"),
     Defect("a mover skips", "service package", "whole", needs="winding", mutant="skips_what_moves"),
     Defect(
+        "the least urgent is leased first", "priorities", "whole", needs="ranked",
+        mutant="leases_the_least_urgent_first",
+    ),
+    Defect(
+        "what is urgent is overlooked", "priorities", "whole", needs="ranked",
+        mutant="overlooks_what_is_urgent",
+    ),
+    Defect(
+        "a retry forgets the priority", "priorities", "whole", needs="ranked",
+        mutant="forgets_priorities_of_retries",
+    ),
+    Defect(
+        "a ready item keeps its priority", "priorities", "whole", needs="ranked",
+        mutant="keeps_priorities_of_ready_items",
+    ),
+    Defect(
+        "a dead letter forgets its priority", "priorities", "whole", needs="ranked",
+        mutant="forgets_priorities_of_dead_letters",
+    ),
+    Defect(
         "a target that died is waited for", "removal", "whole", needs="removing",
         mutant="never_gives_up_targets",
     ),

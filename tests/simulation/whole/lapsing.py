@@ -15,8 +15,9 @@ from querator.model.errors import QueratorError
 from querator.model.limits import MIB
 from querator.partition import queries
 from tests.simulation.timeline import SECOND
+from tests.simulation.whole.draining import Draining
 from tests.simulation.whole.node import Lost, WholeNode
-from tests.simulation.whole.programs import NAMESPACE, Draining, Producing
+from tests.simulation.whole.programs import NAMESPACE, Producing
 
 if TYPE_CHECKING:
     from tests.simulation.whole.world import WholeWorld

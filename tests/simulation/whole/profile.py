@@ -80,9 +80,7 @@ class WholeProfile:
     """Whether there is one more queue, whose items are scheduled, and an operator of schedules."""
 
     ranked: bool = False
-    """Whether there is one more queue, whose items have priorities, and an operator who changes
-    them.
-    """
+    """Whether there is one more queue, whose items have priorities, and an operator of these."""
 
     retiring: bool = False
     """Whether there is one node more than replicas, and nodes are drained and taken back."""

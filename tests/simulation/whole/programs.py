@@ -316,7 +316,7 @@ class Producing(Program):
         """Called for acknowledged items; `at_ms` 0: they are ready at once."""
 
     def _specials(self, references: Sequence[str], at_ms: int) -> tuple[ItemSpecial, ...]:
-        """What the items of a call have besides their payloads."""
+        """Times and priorities of the items of a call."""
         if not at_ms:
             return ()
         return tuple(ItemSpecial(n, enqueue_at_ms=at_ms) for n in range(len(references)))
@@ -475,34 +475,6 @@ class Consuming(Program):
             return
         outcomes = tuple((each.lease_id, bool(each.deadline_ms)) for each in ended.result.outcomes)
         pending.ended(history.Extended(outcomes))
-
-
-class Draining(Consuming):
-    """Completes everything that it gets, and always waits, at one node."""
-
-    completes_all = True
-    waits_ms = (2_000,)
-    node = ""
-
-    def _choose(self) -> WholeNode:
-        [node] = [node for node in self._ground.whole_nodes() if node.name == self.node]
-        return node
-
-
-class Probing(Draining):
-    """Waits first. Then an item is produced, which must come before the wait is over."""
-
-    waits_ms = (5_000,)
-    came = False
-
-    async def probe(self, producing: "Producing") -> None:
-        """Returns when the item has come, or its wait is over."""
-        waiting = asyncio.get_running_loop().create_task(self.lease(1))
-        await asyncio.sleep(0.3)
-        await producing.act()
-        for lease_id, held in (await waiting).items():
-            self.came = True
-            await self.complete(lease_id, held)
 
 
 def grant_of(batch: LeasedRun) -> history.Grant:

@@ -23,6 +23,7 @@ Nothing is claimed of the order
     of items that came due, or that came from another queue or partition
     of items with a key, which may be held while the number of partitions changes
     where payloads are damaged, because leases pass over damaged blocks (`trusts_order`)
+    of items that gain priority with time: the queue has no such setting
 """
 
 from collections.abc import Iterable, Iterator, Sequence

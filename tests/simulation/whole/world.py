@@ -46,6 +46,7 @@ from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
 from tests.simulation.whole import lapsing, ranking, reading, scheduling, stuck
 from tests.simulation.whole.copies import Copies
+from tests.simulation.whole.draining import Draining, Probing
 from tests.simulation.whole.faults import TwoNetworks, WholeFaults
 from tests.simulation.whole.ledger import Ledger
 from tests.simulation.whole.loop import RightClock, VirtualLoop
@@ -56,8 +57,6 @@ from tests.simulation.whole.programs import (
     NAMESPACE,
     Calling,
     Consuming,
-    Draining,
-    Probing,
     Producing,
     Program,
     references_in,
@@ -353,6 +352,7 @@ class WholeWorld:
             "boots": sum(node.boots for node in self._nodes.values()),
             "syncs": sum(node.disk.syncs for node in self._nodes.values()),
             "undecided histories": self.undecided,
+            "leases beside other priorities": self.ranks.compared,
             "lost disks": self.replacing.lost is not None,
             "removed nodes": self.replacing.leaving is not None,
             "faults": sum(self.faults.happened.values()),
