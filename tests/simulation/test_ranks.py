@@ -163,6 +163,37 @@ def test_a_peek_that_shows_another_priority_is_found():
     assert found(ranks) == ["a: peeked with priority -7, has [3]"]
 
 
+# --- a change is not refused to an item that waits --------------------------------------------
+
+
+def test_a_change_that_is_refused_to_a_waiting_item_is_found():
+    ranks = Ranks()
+    produced(ranks, URGENT)
+    ranks.refused(GROUP, 1, "a", ranks.wait(GROUP, 1))
+    assert found(ranks) == ["a: waits at 1 of group 5, and was not changed"]
+
+
+def test_a_change_may_be_refused_to_an_item_that_was_leased_meanwhile():
+    ranks = Ranks()
+    produced(ranks, URGENT)
+    wait = ranks.wait(GROUP, 1)
+    leases(ranks, 20, 1, URGENT)
+    ranks.refused(GROUP, 1, "a", wait)
+    ranks.returned("5.0.1", 1, "a")
+    ranks.refused(GROUP, 1, "a", wait)
+    assert found(ranks) == []
+
+
+def test_a_change_may_be_refused_to_an_item_that_was_leased_before():
+    ranks = Ranks()
+    produced(ranks, URGENT)
+    leases(ranks, 20, 1, URGENT)
+    wait = ranks.wait(GROUP, 1)
+    ranks.returned("5.0.1", 1, "a")
+    ranks.refused(GROUP, 1, "a", wait)
+    assert found(ranks) == []
+
+
 # --- no overtaking ----------------------------------------------------------------------------
 
 OVERTAKEN = ["a: waits at 1 of group 5 with priority -7, and one of 0 was leased"]

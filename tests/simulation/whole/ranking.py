@@ -7,7 +7,7 @@ with the priorities that they had.
 import random
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from querator.model.calls import (
     LeasedRun,
@@ -153,6 +153,16 @@ class ServingStream(Serving, Streaming):
     credit_items = 4
 
 
+class _Peeked(NamedTuple):
+    group: int
+    partition: int
+    seq: int
+
+    @property
+    def id(self) -> str:
+        return f"{self.partition}-{self.seq}"
+
+
 class Prioritizing(Program):
     """The operator. `resized`: whether the queue gets other numbers of partitions."""
 
@@ -178,22 +188,22 @@ class Prioritizing(Program):
                 self.unexpected("a peek", ended)
             return
         page: PeekedPage = ended.result
-        found: dict[str, tuple[str, int, int]] = {}
+        found: dict[str, _Peeked] = {}
         for group, partition, item in page.items:
             [reference] = references_in(item.item)
             now_us = self._ground.timeline.now_us
             self._ground.ranks.peeked(begun_us, now_us, reference, item.priority)
-            found[reference] = f"{partition}-{item.seq}", partition, group
+            found[reference] = _Peeked(group, partition, item.seq)
         if found:
             most = min(len(found), self._chance.choice((1, 3, 8)))
             chosen = self._chance.sample(list(found), most)
             await self._change({reference: found[reference] for reference in chosen})
 
-    async def _change(self, chosen: dict[str, tuple[str, int, int]]) -> None:
-        """`chosen`: id, partition and group of each item."""
+    async def _change(self, chosen: dict[str, _Peeked]) -> None:
         ground, priority = self._ground, self._chance.choice(PRIORITIES)
-        ids = tuple(item_id for item_id, _, _ in chosen.values())
+        ids = tuple(item.id for item in chosen.values())
         call = PrioritizeCall(NAMESPACE, self.queue, ids, priority)
+        waits = {one: ground.ranks.wait(item.group, item.seq) for one, item in chosen.items()}
         change = ground.ranks.changing(ground.timeline.now_us, chosen, priority)
         ended = await self.call(
             "prioritize", lambda core: core.admin.changes.prioritize(call), again=True
@@ -201,7 +211,7 @@ class Prioritizing(Program):
         now_us, groups = ground.timeline.now_us, groups_of(ground)
         # The number of a partition that has left the queue may be that of another one.
         same = all(
-            groups[partition : partition + 1] == (group,) for _, partition, group in chosen.values()
+            groups[item.partition : item.partition + 1] == (item.group,) for item in chosen.values()
         )
         if ended.result is None or ended.tries > 1 or not same:
             ground.ranks.changed(now_us, change, (), ())
@@ -210,8 +220,10 @@ class Prioritizing(Program):
         else:
             reply: PrioritizeReply = ended.result
             missing = set(reply.not_waiting)
-            undone = [one for one, (item_id, _, _) in chosen.items() if item_id in missing]
+            undone = [one for one, item in chosen.items() if item.id in missing]
             done = [one for one in chosen if one not in undone]
+            for one in undone:
+                ground.ranks.refused(chosen[one].group, chosen[one].seq, one, waits[one])
             ground.ranks.changed(now_us, change, done, undone)
         if ended.error is not None and ended.error.code is not ErrorCode.INVALID_ARGUMENT:
             self.unexpected("a change of priorities", ended)

@@ -3,6 +3,7 @@
     an item is delivered with the priority that it had when it was leased
     a page of a peek shows the priority that an item has
     no overtaking: while an item waits in a partition, no lease takes a less urgent one there
+    a change is not refused to an item that waits
 
 The priority of an item is known from its produce, and from each answered change of it. A change
 is a call of an operator, or a retry with another priority. From the call to the answer the old and
@@ -70,6 +71,7 @@ class Ranks:
         """Items that certainly wait, by group and sequence."""
         self._wrong: list[tuple[str, int, int]] = []
         """(what is wrong, from, to): it is right if any item may have a priority between these."""
+        self._found: list[str] = []
 
     # --- what clients know -------------------------------------------------------------------
 
@@ -126,6 +128,19 @@ class Ranks:
                 self._late[reference] = late | {change.priority}
             elif reference not in change.mixed:
                 self._become(reference, now_us, known[reference])
+
+    def wait(self, group: int, seq: int) -> int:
+        """The number of the wait of an item; 0 unless it certainly waits."""
+        if seq not in self._waiting.get(group, ()):
+            return 0
+        return 1 + self._holders.get((group, seq), 0)
+
+    def refused(self, group: int, seq: int, reference: str, wait: int) -> None:
+        """A change was refused because the item is not waiting. `wait`: its wait before the
+        call.
+        """
+        if wait and self.wait(group, seq) == wait:
+            self._found.append(f"{reference}: waits at {seq} of group {group}, and was not changed")
 
     def astray(self, priority: int) -> None:
         """A change may have met other items than those it was meant for."""
@@ -197,6 +212,7 @@ class Ranks:
 
     def judge(self) -> Iterator[str]:
         """What is wrong."""
+        yield from self._found
         for text, least, most in self._wrong:
             if not any(least <= priority <= most for priority in self._anywhere):
                 yield text
