@@ -45,6 +45,10 @@ LANE = 0
 """The lane of items that are not held, and among READY segments that of rank 0. Held segments
 lie in lanes of their own (`partition.held_keys`).
 """
+LANES_PASSED_MAX = 1_000
+"""Lanes that a reader with a last position passes over. In a queue whose priorities age there may
+be a lane for each interval.
+"""
 _LANES = 1 << 64
 _FIRST_URGENT = 1 << 63
 IN_PLACE = (RowState.READY, RowState.LEASED, RowState.RESERVED, RowState.HELD)
@@ -119,14 +123,20 @@ def ready_rows(
 def ready_rows_upto(
     txn: ReadTransaction, group: int, state: PartitionState, position: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """As `ready_rows`, up to a position in each lane. One seek for each lane."""
+    """As `ready_rows`, up to a position in each lane. A lane that has only later rows costs a seek;
+    after LANES_PASSED_MAX of them the rows end.
+    """
     last = position.to_bytes(8, "big")
+    passed = 0
     for start, stop in _spans(group, state):
         at: bytes | None = start
         while at is not None:
             begin, at = at, None
             for key, value in txn.scan(begin, stop):
                 if key[-9:-1] > last:
+                    passed += 1
+                    if passed > LANES_PASSED_MAX:
+                        return
                     at = _behind_lane(group, key)
                     break
                 yield key, value

@@ -22,7 +22,7 @@ from querator.model.entries import Tier
 from querator.model.errors import ErrorCode
 from querator.model.limits import BLOCK_ITEMS_MAX, PRIORITIZE_ITEMS_MAX, PRIORITY_MAX, PRIORITY_MIN
 from querator.model.readers import AdvanceReader, OpenReader
-from querator.partition import queries, reader_queries
+from querator.partition import queries, reader_queries, segments
 from querator.partition.needs import need
 from querator.partition.rows import RowState, Segment, decode_segment, encode_segment
 from querator.partition.segments import segments_of
@@ -362,6 +362,22 @@ def test_a_reader_takes_up_to_a_position_of_every_priority():
     with log.environment.snapshot() as txn:
         assert reader_queries.outlook(txn, GROUP, done).ready == 0
     assert seqs(log.one(lease_of(9)).grants[0]) == [7, 6, 4, 5, 8]
+
+
+def test_a_reader_passes_over_a_bounded_number_of_lanes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(segments, "LANES_PASSED_MAX", 3)
+    log = new_log()
+    for priority in (2, 9):
+        log.produce(1, specials=special(priority))
+    position = log.one(OpenReader("lake")).position
+    for priority in range(9):
+        log.produce(1, specials=special(priority))
+    taken = log.one(AdvanceReader("lake", 1, 0, 9, 10**6, upto_position=position)).batch
+    assert taken.count == 1
+    rest = AdvanceReader("lake", 1, 1, 9, 10**6, upto_position=position)
+    assert log.one(rest).batch is None
+    with log.environment.snapshot() as txn:
+        assert reader_queries.outlook(txn, GROUP, rest).ready == 0
 
 
 def test_the_oldest_ready_item_is_the_oldest_of_all_priorities():
