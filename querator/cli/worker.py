@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _NAME_CHARS_MAX: Final = 40
 _FINAL: Final = (ExitCode.USAGE, ExitCode.REFUSED)
-"""Exit codes of a worker process after which a new one would end in the same way."""
+"""Exit codes of a worker process that cannot begin: a new one would end in the same way."""
 _END_S: Final = 3.0
 """How long a process may take to end when its handlers have no more time."""
 
@@ -301,6 +301,7 @@ def _supervise(options: WorkerOptions, processes: int, *, reload: bool, director
         processes=processes,
         grace=options.grace,
         final_codes=_FINAL,
+        end_by_themselves=options.until_empty or options.idle_exit is not None,
         folder=Path.cwd() if reload else None,
         on_end=forget,
     )

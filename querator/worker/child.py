@@ -70,6 +70,8 @@ class ChildPlace:
         self.process: SpawnProcess | None = None
         self.link: Connection | None = None
         """Where the process reports that it is ready; None afterwards."""
+        self.was_ready = False
+        """Whether its process, or the last one, has reported that it is ready."""
         self._began_s = 0.0
         self._asked_s: float | None = None
         self._times_asked = 0
@@ -101,6 +103,7 @@ class ChildPlace:
         link.close()
         self.process = process
         self._began_s = time.monotonic()
+        self.was_ready = False
         self._asked_s, self._times_asked, self._killed = None, 0, False
 
     def has_reported(self) -> bool:
@@ -111,6 +114,7 @@ class ChildPlace:
             reported = bool(self.link.recv_bytes())
         self.link.close()
         self.link = None
+        self.was_ready = reported
         return reported
 
     def ask(self) -> None:

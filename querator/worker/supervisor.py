@@ -2,9 +2,11 @@
 
 The first child must be ready before the others start, so that a handler that cannot be loaded is
 reported once: if it ends with an exit code before that, the supervisor ends with this code. Later,
-a child that dies is replaced after a pause, which grows while children die young. But a child that
-ends with one of `final_codes` is not replaced, because its successor would end in the same way: the
-supervisor stops the others and ends with this code.
+a child that dies is replaced after a pause, which grows while children die young. A child that ends
+with one of `final_codes` before it is ready is not replaced, because its successor would end in the
+same way: the supervisor stops the others and ends with this code. Once a child has been ready, its
+exit code proves nothing, because the user's code may have chosen it: each end that was not asked
+for is a death, except code 0 of children that end by themselves.
 
 The first SIGTERM or Ctrl-C asks all children to stop, and a second one to stop at once. A child
 whose supervisor has died stops by itself.
@@ -47,18 +49,21 @@ class Supervisor:
         processes: int,
         grace: timedelta,
         final_codes: Collection[int],
+        end_by_themselves: bool = False,
         folder: Path | None = None,
         on_end: Callable[[int], None] = lambda pid: None,
     ) -> None:
         """`grace`: how long handlers may take after a stop. `final_codes`: exit codes after which a
-        child is not replaced. `folder`: all children are replaced when Python files below it
-        change, and a child that ends with a final code waits for the next change; None: files do
-        not matter.
+        child that was never ready is not replaced. `end_by_themselves`: a child that ends with code
+        0 is done; else it has died. `folder`: all children are replaced when Python files below it
+        change, and a child that ends with a final code before it is ready waits for the next
+        change; None: files do not matter.
         `on_end` is called with the process id of each child that has ended.
         """
         self._main, self._argument = main, argument
         self._grace_s = grace.total_seconds() + KILL_S
         self._final_codes = final_codes
+        self._end_by_themselves = end_by_themselves
         self._folder = folder
         self._on_end = on_end
         self._places = [ChildPlace(number) for number in range(1, processes + 1)]
@@ -154,8 +159,10 @@ class Supervisor:
             LOG.info("Worker process %d has ended: %s", place.number, _how(code))
         elif place.is_asked:
             place.start_s = 0.0
-        elif code == 0:
+        elif code == 0 and (self._end_by_themselves or not place.was_ready):
             self._places.remove(place)
+        elif place.was_ready:
+            self._replace_later(place, code)
         elif self._folder is not None and code in self._final_codes:
             self._waits_for_change = True
             LOG.error(

@@ -230,6 +230,34 @@ async def test_a_process_that_dies_is_replaced(client: Client, tmp_path: Path):
     assert worker.log[-1].endswith("has ended: exit code 0")
 
 
+@pytest.mark.parametrize("code", [0, 2, 3])
+async def test_a_process_that_has_begun_is_replaced_whatever_its_exit_code(
+    client: Client, tmp_path: Path, code: int
+):
+    arguments = ("tasks:handle", *TWO, "--lease-timeout=1s")
+    async with worker_process(tmp_path, client.address, *arguments) as worker:
+        await worker.said("begins")
+        await worker.said("begins")
+        await client.produce("mail", b"exit %d" % code)
+        line = await worker.said("has died")
+        assert f"exit code {code}. It is replaced in 1 s." in line
+        await worker.said("begins")
+        await worker.printed(f"handled exit {code}")
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == 0
+
+
+async def test_a_process_that_cannot_begin_again_ends_the_worker(client: Client, tmp_path: Path):
+    arguments = ("tasks:handle", *TWO)
+    async with worker_process(tmp_path, client.address, *arguments) as worker:
+        await worker.said("begins")
+        await worker.said("begins")
+        await client.delete_queue("mail")
+        await worker.said("has died after .* exit code 3. It is replaced in 1 s.")
+        assert await worker.ended() == 3
+    assert any("There is no queue mail." in line for line in worker.log)
+
+
 async def test_all_processes_take_part_and_metrics_are_those_of_all(client: Client, tmp_path: Path):
     arguments = ("tasks:wait_on_thread", *TWO, "--concurrency=1", "--metrics-port=0")
     async with worker_process(tmp_path, client.address, *arguments, "--grace=0") as worker:
