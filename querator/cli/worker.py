@@ -195,9 +195,23 @@ def _life_options(command: _Command) -> _Command:
     return cast(_Command, decorated(command, options))
 
 
+def _one_queue(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> str:
+    if len(given) > 1:
+        raise click.BadParameter("a worker serves one queue: start one for each.")
+    return given[0]
+
+
 @click.command(short_help="Call a Python function with each item.")
 @click.argument("handler", metavar="MODULE:HANDLER")
-@click.option("--queue", required=True, metavar="QUEUE", help="Queue whose items are handled.")
+@click.option(
+    "--queue",
+    required=True,
+    # Click would keep the last one of several without a word.
+    multiple=True,
+    callback=_one_queue,
+    metavar="QUEUE",
+    help="Queue whose items are handled.",
+)
 @click.option(
     "--processes",
     type=WholeNumber(1, 256),

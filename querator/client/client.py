@@ -551,12 +551,16 @@ class Client:
         ) -> list[ExtendOutcome]:
             return await extend(self._nodes(), self.namespace, queue, lease_ids, lease_timeout)
 
+        async def max_attempts() -> int:
+            return (await self.get_queue(queue)).max_attempts
+
         return Consumer(
             self._nodes(),
             namespace=self.namespace,
             queue=queue,
             client_id=self.client_id,
             extend=extend_leases,
+            max_attempts=max_attempts,
             concurrency=concurrency,
             prefetch_items=prefetch_items,
             prefetch_bytes=prefetch_bytes,

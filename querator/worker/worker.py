@@ -392,12 +392,7 @@ class Worker:
 
     async def _failed(self, item: LeasedItem, error: BaseException) -> ItemOutcome:
         chosen, error, settled = self._policy.settle(item, error)
-        dies = chosen.count_attempt and 0 < self._max_attempts <= item.attempt
-        effect = "is rejected"
-        if dies and not chosen.rejects:
-            effect = f"dies: its {self._max_attempts} attempts are used up"
-        elif not chosen.rejects:
-            effect = f"is retried {chosen.when}"
+        effect = chosen.effect(item.attempt, self._max_attempts)
         if chosen.deliberate:
             LOG.info("%s %s: %s", _name(item), effect, chosen.reason or "without a reason")
         else:
@@ -410,6 +405,7 @@ class Worker:
             )
         if chosen.rejects:
             return await _settled(item, settled, ItemOutcome.REJECTED)
+        dies = chosen.dies(item.attempt, self._max_attempts)
         return await _settled(item, settled, ItemOutcome.DIED if dies else ItemOutcome.RETRIED)
 
 

@@ -20,6 +20,7 @@ from typing import Self
 from querator.client.checks import check, check_span
 from querator.client.consuming.handling import (
     GRACE_DEFAULT,
+    AttemptLimit,
     GracefulStop,
     Handler,
     Handling,
@@ -72,6 +73,7 @@ class Consumer:
         queue: str,
         client_id: str,
         extend: Extend,
+        max_attempts: Callable[[], Awaitable[int]],
         concurrency: int = CONCURRENCY_DEFAULT,
         prefetch_items: int = PREFETCH_DEFAULT,
         prefetch_bytes: int = PREFETCH_BYTES_DEFAULT,
@@ -108,6 +110,7 @@ class Consumer:
             auto_extend=auto_extend,
             release_on_disconnect=release_on_disconnect,
         )
+        self._attempts = AttemptLimit(max_attempts)
         self.lost = 0
         """Number of settles by `run` that were refused with LEASE_LOST."""
 
@@ -227,6 +230,7 @@ class Consumer:
             timeout=handler_timeout,
             on_error=on_error,
             on_lost=self.count_lost,
+            max_attempts=self.max_attempts,
         )
         await self.run_handling(
             handling, concurrency=concurrency, grace=grace, stop_signals=stop_signals
@@ -263,6 +267,10 @@ class Consumer:
         except BaseExceptionGroup as failed:
             # The same end of the stream fails all workers; one of the errors is enough.
             raise failed.exceptions[0] from None
+
+    async def max_attempts(self) -> int:
+        """Attempts that the queue allowed at the first failure here; 0: no limit, or not known."""
+        return await self._attempts.get()
 
     def count_lost(self) -> None:
         self.lost += 1

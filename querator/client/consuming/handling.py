@@ -2,13 +2,14 @@
 
 import asyncio
 import inspect
+import math
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from querator.client.checks import check_span
 from querator.client.consuming.leases import LeasedItem, retrieve_exception
-from querator.client.consuming.policy import FailurePolicy
+from querator.client.consuming.policy import Disposition, FailurePolicy
 from querator.client.errors import LeaseLost, RequestError
 from querator.client.logs import HANDLERS
 from querator.client.outcomes import HandlerTimeout
@@ -16,6 +17,9 @@ from querator.client.typed import wrong_type
 
 GRACE_DEFAULT = timedelta(seconds=25)
 """Most orchestrators kill a process 30 s after they ask it to stop."""
+
+_LIMIT_WAIT_S: Final = 1.0
+_LIMIT_AGAIN_S: Final = 30.0
 
 Handler = Callable[[LeasedItem], Awaitable[object]]
 OnError = Callable[[LeasedItem, Exception], None]
@@ -63,9 +67,12 @@ class Handling:
         timeout: timedelta | None,
         on_error: OnError | None,
         on_lost: Callable[[], None],
+        max_attempts: Callable[[], Awaitable[int]],
         room: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`room` is awaited before each call; its time is not that of the handler."""
+        """`max_attempts`: those that the queue allows, for the log; 0: no limit, or not known.
+        `room` is awaited before each call; its time is not that of the handler.
+        """
         check_handler_timeout(timeout)
         self._room = room
         self._handler = handler
@@ -73,6 +80,7 @@ class Handling:
         self._timeout = timeout
         self._on_error = on_error
         self._on_lost = on_lost
+        self._max_attempts = max_attempts
 
     async def handle(self, item: LeasedItem) -> None:
         """Returns when the item is settled. If the handler is cancelled, releases the item."""
@@ -83,7 +91,7 @@ class Handling:
                 item.release().add_done_callback(retrieve_exception)
             raise
         if error is not None:
-            settled = self._failed(item, error)
+            settled = await self._failed(item, error)
         else:
             settled = None if item.settled else item.complete()
         if settled is not None:
@@ -107,17 +115,21 @@ class Handling:
             "handler", self._handler, "an async function (a SyncClient takes plain functions)"
         )
 
-    def _failed(self, item: LeasedItem, error: BaseException) -> "asyncio.Future[None] | None":
+    async def _failed(
+        self, item: LeasedItem, error: BaseException
+    ) -> "asyncio.Future[None] | None":
         self._report(item, error)
         if item.settled:
             HANDLERS.error("%s failed after it was settled", _name(item), exc_info=error)
             return None
         chosen, error, settled = self._policy.settle(item, error)
-        effect = "is rejected" if chosen.rejects else f"is retried {chosen.when}"
-        if chosen.deliberate:
-            HANDLERS.info("%s %s: %s", _name(item), effect, chosen.reason or "without a reason")
-        else:
-            HANDLERS.error("%s failed and %s", _name(item), effect, exc_info=error)
+        max_attempts = 0
+        try:
+            if not chosen.rejects:
+                max_attempts = await self._max_attempts()
+        finally:
+            # Also when the handler is cancelled meanwhile.
+            _log_failure(item, error, chosen, max_attempts)
         return settled
 
     def _report(self, item: LeasedItem, error: BaseException) -> None:
@@ -148,8 +160,44 @@ class Handling:
             HANDLERS.warning("%s may not be settled: %s", _name(item), error)
 
 
+def _log_failure(
+    item: LeasedItem, error: BaseException, chosen: Disposition, max_attempts: int
+) -> None:
+    effect = chosen.effect(item.attempt, max_attempts)
+    if chosen.deliberate:
+        HANDLERS.info("%s %s: %s", _name(item), effect, chosen.reason or "without a reason")
+    else:
+        HANDLERS.error("%s failed and %s", _name(item), effect, exc_info=error)
+
+
 def _name(item: LeasedItem) -> str:
     return f"Item {item.id} of {item.queue}, attempt {item.attempt},"
+
+
+class AttemptLimit:
+    """How many attempts the queue allows, asked for when the first handler fails. Only a log needs
+    it, so the wait is short, and a failed question is repeated after a pause.
+    """
+
+    def __init__(self, ask: Callable[[], Awaitable[int]]) -> None:
+        self._ask = ask
+        self._limit: int | None = None
+        self._asking = asyncio.Lock()
+        self._next_s = -math.inf
+
+    async def get(self) -> int:
+        """The limit; 0: none, or it is not known."""
+        async with self._asking:
+            if self._limit is None and asyncio.get_running_loop().time() >= self._next_s:
+                await self._look()
+        return self._limit or 0
+
+    async def _look(self) -> None:
+        try:
+            async with asyncio.timeout(_LIMIT_WAIT_S):
+                self._limit = await self._ask()
+        except (TimeoutError, RequestError):
+            self._next_s = asyncio.get_running_loop().time() + _LIMIT_AGAIN_S
 
 
 class GracefulStop:

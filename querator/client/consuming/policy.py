@@ -60,9 +60,24 @@ class Disposition(NamedTuple):
             priority=self.priority,
         )
 
+    def dies(self, attempt: int, max_attempts: int) -> bool:
+        """Whether this retry makes a dead letter: `attempt` is the last one of a queue that allows
+        `max_attempts` (0: no limit).
+        """
+        return not self.rejects and self.count_attempt and 0 < max_attempts <= attempt
+
+    def effect(self, attempt: int, max_attempts: int) -> str:
+        """What becomes of the item, for a log. `max_attempts` 0: no limit, or it is not known."""
+        if self.rejects:
+            return "is rejected"
+        if self.dies(attempt, max_attempts):
+            if max_attempts == 1:
+                return "dies: its only attempt is used up"
+            return f"dies: its {max_attempts} attempts are used up"
+        return f"is retried {self.when}"
+
     @property
     def when(self) -> str:
-        """The time of the retry, for a log."""
         if self.delay is not None:
             return f"in {self.delay.total_seconds():.1f} s"
         return "when its queue says" if self.at is None else f"at {self.at}"

@@ -227,6 +227,7 @@ class SyncConsumer:
             timeout=handler_timeout,
             on_error=failed,
             on_lost=consumer.count_lost,
+            max_attempts=consumer.max_attempts,
             room=threads.room,
         )
         try:

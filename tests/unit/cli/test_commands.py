@@ -65,6 +65,10 @@ ARCHIVE = ["spark", "archive", "q", "/lake", "--reader-id", "lake"]
         (["produce", "q", "x", "--delay", "4000d"], "--delay is 4000d; at most 10 years."),
         (["produce", "q", "--rate", "0"], "'0' is not a number above 0."),
         (["worker", "m:h", "--queue", "q", "--lease-timeout", "2d"], "is 2d; at most 24h."),
+        (
+            [*WORKER, "--queue", "mail"],
+            "'--queue': a worker serves one queue: start one for each.",
+        ),
         (["consume", "q", "--concurrency", "2"], "--concurrency is for --exec COMMAND."),
         (["consume", "q", "--retry-delay", "2s"], "--retry-delay is for --exec COMMAND."),
         (["consume", "q", "--exec", "cat", "--complete"], "--complete is for printed items"),

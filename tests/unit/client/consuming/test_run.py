@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from querator.client import Client, LeasedItem, Reject, Retry
+from querator import Node
+from querator.client import Client, LeasedItem, Reject, Retry, SyncClient, SyncLeasedItem
 from querator.v1 import errors_pb2
 from tests.unit.client.fake_node import FakeNode, until
 
@@ -145,6 +146,51 @@ async def test_handlers_are_cancelled_when_their_grace_is_over(node, client, cap
         assert consumer.held == 0
     assert (handler.handled, _released(node)) == ([], {1})
     assert "1 handlers did not end in time: their items go back" in caplog.text
+
+
+def _handler_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "querator.client.handlers"
+    ]
+
+
+async def test_the_last_attempt_is_logged_as_the_death_of_its_item(caplog):
+    async with Node(memory=True) as real, real.client() as client:
+        await client.create_queue("q", max_attempts=2)
+        await client.produce("q", b"a")
+
+        async def handler(item: LeasedItem) -> None:
+            raise ValueError("no address")
+
+        async with client.consumer("q", idle_timeout=IDLE) as consumer:
+            await consumer.run(handler, retry_first=timedelta(0))
+    first, last = _handler_lines(caplog)
+    assert first == "Item 0-1 of q, attempt 1, failed and is retried in 0.0 s"
+    assert last == "Item 0-1 of q, attempt 2, failed and dies: its 2 attempts are used up"
+
+
+async def test_the_last_attempt_of_a_plain_function_is_logged_as_a_death(caplog):
+    async with Node(memory=True) as real, real.client() as client:
+        await client.create_queue("q", max_attempts=1)
+        await client.produce("q", b"a")
+
+        def handler(item: SyncLeasedItem) -> None:
+            raise Retry("busy")
+
+        def consume() -> None:
+            with (
+                SyncClient(real.address) as sync,
+                sync.consumer("q", idle_timeout=IDLE) as consumer,
+            ):
+                consumer.run(handler)
+
+        with caplog.at_level(logging.INFO, "querator.client.handlers"):
+            await asyncio.to_thread(consume)
+    assert _handler_lines(caplog) == [
+        "Item 0-1 of q, attempt 1, dies: its only attempt is used up: busy"
+    ]
 
 
 async def test_a_second_stop_sets_another_grace(node, client):
