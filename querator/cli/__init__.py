@@ -98,15 +98,32 @@ querator[server] use nothing of them, and they are a sixth of what `serve` would
 """
 
 
+_OTHER_WORDS: Final = {
+    "list": "List the queues with: querator queue list",
+    "purge": "Empty a queue with: querator consume QUEUE --complete --idle-exit 1s > /dev/null; "
+    "then cancel its scheduled items with: querator schedule cancel QUEUE --all --yes",
+}
+"""What to use instead of commands that other systems have."""
+
+
 class LazyGroup(click.Group):
     """Commands by name, loaded at their first use: the help and the completion load none."""
 
     context_class = FittingContext
 
-    def __init__(self, *args: Any, table: Mapping[str, LazyCommand], **kwargs: Any) -> None:
-        """`table`: the commands by name, in the order of the help."""
+    def __init__(
+        self,
+        *args: Any,
+        table: Mapping[str, LazyCommand],
+        other_words: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """`table`: the commands by name, in the order of the help. `other_words`: sentences for
+        names that are no commands.
+        """
         super().__init__(*args, **kwargs)
         self._table = table
+        self._other_words = other_words or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._table)
@@ -136,7 +153,8 @@ class LazyGroup(click.Group):
         name = args[0]
         if name not in self._table and name[:1].isalnum() and not ctx.resilient_parsing:
             near = " or ".join(map(repr, difflib.get_close_matches(name, self._table)))
-            ctx.fail(f"No such command {name!r}.{f' Did you mean {near}?' if near else ''}")
+            hint = self._other_words.get(name, f"Did you mean {near}?" if near else "")
+            ctx.fail(f"No such command {name!r}. {hint}".rstrip())
         found = super().resolve_command(ctx, args)
         if not gc.isenabled() and not isinstance(found[1], LazyGroup):
             # `main` has turned the collector off, and everything is loaded. The loaded objects live
@@ -220,7 +238,10 @@ def _show_versions(ctx: click.Context, _option: click.Parameter, wanted: bool) -
 
 
 @click.group(
-    cls=LazyGroup, table=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=LazyGroup,
+    table=_COMMANDS,
+    other_words=_OTHER_WORDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(
     "--version",

@@ -439,7 +439,9 @@ def test_a_dead_queue_in_use_cannot_be_deleted(group: Group):
     create(group, "a", dead_queue="dead")
     create(group, "b", dead_queue="dead")
     result = group.propose(DeleteQueue("n", "dead"))
-    assert "a, b" in refused(result, ErrorCode.QUEUE_IN_USE, "queue")
+    message = refused(result, ErrorCode.QUEUE_IN_USE, "queue")
+    assert "a, b" in message
+    assert "to empty it: querator consume dead --complete --idle-exit 1s" in message
     update(group, "a", dead_queue="")
     refused(group.propose(DeleteQueue("n", "dead")), ErrorCode.QUEUE_IN_USE, "queue")
     group.propose(DeleteQueue("n", "b"))
