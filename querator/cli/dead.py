@@ -18,7 +18,7 @@ from querator.cli.shared.tables import Column
 from querator.cli.shared.texts import instant_text
 from querator.cli.shared.views import preview
 from querator.client import Client, ItemId
-from querator.client.values import ItemState, PeekedItem, Prioritized
+from querator.client.values import DeadReason, ItemState, PeekedItem, Prioritized
 
 
 @click.command()
@@ -130,9 +130,15 @@ def _letter_row(peeked: PeekedItem) -> tuple[object, ...]:
         letter.reason.name.lower(),
         letter.attempts,
         instant_text(letter.died_at),
-        preview(letter.errors[-1]) if letter.errors else "",
+        preview(letter.errors[-1]) if letter.errors else _NO_ERROR.get(letter.reason, ""),
         payload,
     )
+
+
+_NO_ERROR: Final = {
+    DeadReason.ATTEMPTS: "lease lapsed: consumer gone or too slow (or retried without an error)"
+}
+"""What a letter without a text of an error died of."""
 
 
 @dead.command(short_help="Send dead letters back to their queue.")
@@ -164,8 +170,10 @@ def redrive(
     elif redriven or not wanted:
         click.echo(f"{count(redriven, 'dead letter')} on the way back to {queue}.")
     if redriven < wanted:
-        which = "It is" if wanted == 1 else f"{wanted - redriven:,} of {wanted:,} are"
-        raise Failure(f"{which} not among the dead letters of {queue}: querator dead list {queue}")
+        which = f"{wanted - redriven:,} of {wanted:,} items are no dead letters"
+        if wanted == 1:
+            which = f"{items[0]} is no dead letter"
+        raise Failure(f"{which} of {queue}; list them with: querator dead list {queue}")
 
 
 @click.command()

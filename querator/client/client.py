@@ -43,14 +43,13 @@ from querator.client.values import (
     QueueInfo,
     QueueStats,
     SettleOutcome,
-    split_addresses,
+    addresses_of,
 )
 from querator.model import limits
 from querator.model.ids import DEFAULT_NAMESPACE
 from querator.v1 import queue_service_pb2
 from querator.wire.tls import Tls
 
-ADDRESS_DEFAULT = "127.0.0.1:4470"
 REQUEST_TIMEOUT_DEFAULT = timedelta(seconds=30)
 CONNECT_TIMEOUT_DEFAULT = timedelta(seconds=5)
 CLOSE_SECONDS = 5.0
@@ -70,6 +69,8 @@ class Client:
     `address` is `host:port`, or several of them: separated by commas, or an iterable. One address
     that answers is enough, because the client learns the other nodes from it. Several addresses
     cover the case that one of these nodes is down. When a node fails, the client uses another one.
+    None: the addresses in the environment variable `QUERATOR_ADDRESS` when the client is made, else
+    `127.0.0.1:4470`.
 
     The client repeats a call with its identity until it has an answer or `request_timeout` (default
     30 s, at most 15 min) has passed. If no node has ever answered, the client gives up after
@@ -87,7 +88,7 @@ class Client:
     @typed
     def __init__(
         self,
-        address: str | Iterable[str] = ADDRESS_DEFAULT,
+        address: str | Iterable[str] | None = None,
         *,
         namespace: str = DEFAULT_NAMESPACE,
         client_id: str | None = None,
@@ -98,7 +99,7 @@ class Client:
         most = timedelta(milliseconds=limits.REQUEST_TIMEOUT_MS_MAX)
         if not timedelta(0) < request_timeout <= most:
             raise ValueError(f"request_timeout is {request_timeout}; it must be up to {most}")
-        self._addresses = split_addresses(address)
+        self._addresses = addresses_of(address)
         self.address = ",".join(self._addresses)
         self.namespace = namespace
         self._name = ClientName(client_id)

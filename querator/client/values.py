@@ -3,10 +3,12 @@
 Durations are `timedelta`, instants are aware `datetime`s in UTC.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import NamedTuple, get_args, overload
+from itertools import islice
+from typing import Final, NamedTuple, get_args, overload
 
 import msgspec
 
@@ -15,6 +17,10 @@ from querator.client.typed import wrong_type
 from querator.model.addresses import EXAMPLE, split_host_port
 from querator.model.errors import ErrorCode
 from querator.model.ids import PartitionNumber, Seq, format_item_id, parse_item_id
+
+ADDRESS_DEFAULT: Final = "127.0.0.1:4470"
+ADDRESS_VARIABLE: Final = "QUERATOR_ADDRESS"
+_SHOWN_ITEMS: Final = 10
 
 
 def split_addresses(address: str | Iterable[str], *, argument: str = "address") -> tuple[str, ...]:
@@ -33,6 +39,17 @@ def split_addresses(address: str | Iterable[str], *, argument: str = "address") 
         if not port:
             raise ValueError(f"{argument}: {one!r} has port 0; write for example {EXAMPLE}")
     return addresses
+
+
+def addresses_of(address: str | Iterable[str] | None) -> tuple[str, ...]:
+    """The addresses of a client: those that the program gives, else those of the environment, else
+    that of a node with default settings on this machine. Raises ValueError for malformed ones.
+    """
+    if address is not None:
+        return split_addresses(address)
+    if given := os.environ.get(ADDRESS_VARIABLE):
+        return split_addresses(given, argument=ADDRESS_VARIABLE)
+    return (ADDRESS_DEFAULT,)
 
 
 class ItemState(IntEnum):
@@ -171,7 +188,9 @@ class ProducedItems(Sequence[ProducedItem]):
             yield from _spread(count, runs)
 
     def __repr__(self) -> str:
-        return f"<ProducedItems: {self._count}>"
+        shown = ", ".join(str(item) for item in islice(self, _SHOWN_ITEMS))
+        more = self._count - _SHOWN_ITEMS
+        return f"<ProducedItems: {shown or 'none'}{f' and {more:,} more' if more > 0 else ''}>"
 
 
 def _spread(count: int, runs: Sequence[ProducedRun]) -> list[ProducedItem]:

@@ -21,6 +21,7 @@ from querator.client import (
     SyncClient,
     SyncLeasedItem,
 )
+from querator.client.typed import typed
 from querator.worker import Handler, Worker, WorkerResult
 
 WITHIN: Final = timedelta(seconds=10)
@@ -28,6 +29,7 @@ _PAUSE_S: Final = 0.01
 _LEASED_AT_ONCE: Final = 100
 
 
+@typed
 def assert_completed(
     client: SyncClient, queue: str, count: int, *, within: timedelta = WITHIN
 ) -> None:
@@ -37,6 +39,7 @@ def assert_completed(
     _assert(client, queue, _Expected(f"{count} completed", count, attrgetter("completed")), within)
 
 
+@typed
 def assert_empty(client: SyncClient, queue: str, *, within: timedelta = WITHIN) -> None:
     """Asserts that the queue holds no item: none is ready, leased, scheduled or on its way to a
     dead queue. Waits as `assert_completed`.
@@ -44,6 +47,7 @@ def assert_empty(client: SyncClient, queue: str, *, within: timedelta = WITHIN) 
     _assert(client, queue, _Expected("no item", 0, _present, falls=True), within)
 
 
+@typed
 def assert_dead(
     client: SyncClient,
     queue: str,
@@ -76,6 +80,7 @@ def assert_dead(
         time.sleep(_PAUSE_S)
 
 
+@typed
 def dead_letters(client: SyncClient, queue: str) -> list[PeekedItem]:
     """Returns the dead letters of the queue, as items of its dead queue: those that have arrived
     there. Each has its origin and its reason in `dead_letter`.
@@ -83,6 +88,7 @@ def dead_letters(client: SyncClient, queue: str) -> list[PeekedItem]:
     return list(client.dead_letters(queue))
 
 
+@typed
 def drain(client: SyncClient, queue: str, *, limit: int | None = None) -> list[SyncLeasedItem]:
     """Leases and completes the items that are ready, at most `limit`, and returns them. Does not
     wait for further items. Scheduled items stay; move the clock before.

@@ -28,6 +28,7 @@ from querator.client.consuming.policy import (
 )
 from querator.client.consuming.stop_signals import STOP_SIGNALS, stopping_at
 from querator.client.errors import LeaseLost, NotFound, RequestError
+from querator.client.typed import wrong_type
 from querator.model import limits
 from querator.worker.calling import Caller, Handler
 from querator.worker.loading import check_handler
@@ -119,7 +120,14 @@ class Worker:
         check("concurrency", concurrency, 1, 100_000)
         prefetch = concurrency if prefetch_items is None else prefetch_items
         check("prefetch_items", prefetch, concurrency, limits.STREAM_CREDIT_ITEMS_MAX)
+        for option, text in (("queue", queue), ("name", name)):
+            if not isinstance(text, str):
+                raise wrong_type(option, text, "a text")
         check_span("grace", grace)
+        if idle_timeout is not None:
+            check_span("idle_timeout", idle_timeout)
+        if lease_timeout is not None:
+            check_span("lease_timeout", lease_timeout)
         check_handler_timeout(handler_timeout)
         self._client = client
         self._queue = queue

@@ -143,6 +143,22 @@ async def test_dead_letters_go_and_come_back(cli: Cli) -> None:
     assert back["item"]["payload"] == "x"
 
 
+async def test_a_dead_queue_is_emptied_and_keeps_its_settings(cli: Cli) -> None:
+    await cli.ok("queue", "create", "dead", "--partitions", "2", "--lease-timeout", "7s")
+    await cli.ok("queue", "create", "mail", "--dead-queue", "dead")
+    await cli.ok("produce", "dead", "a", "b", "c")
+    await cli.ok("produce", "dead", "later", "--delay", "1h")
+    code, line = await cli.refused("queue", "delete", "dead", "--yes")
+    assert (code, "QUEUE_IN_USE" in line) == (3, True)
+    command = line.partition("to empty it: querator ")[2].partition(" > /dev/null")[0]
+    await cli.ok(*command.split())
+    await cli.ok("schedule", "cancel", "dead", "--all", "--yes")
+    counts = await cli.counts("dead")
+    assert (counts["ready"], counts["scheduled"], counts["leased"]) == (0, 0, 0)
+    (info,) = await cli.lines("queue", "info", "dead")
+    assert (info["partitions"], info["lease_timeout_ms"]) == (2, 7_000)
+
+
 async def test_bad_lines_are_named_and_the_others_stored(cli: Cli, tmp_path: Path) -> None:
     await cli.ok("queue", "create", "mail")
     big = b"x" * (1 << 20) + b"y"
@@ -431,7 +447,7 @@ async def test_no_command_shows_the_help(path: tuple[str, ...]) -> None:
 async def test_nobody_at_the_address() -> None:
     code, line = await Cli("127.0.0.1:1").refused("queue", "list")
     assert code == 4
-    assert line.startswith("Error: Connection refused at 127.0.0.1:1. A node that waits for its")
+    assert line.startswith("Error: Connection refused at 127.0.0.1:1. Nothing listens there")
 
 
 async def test_verify_finds_damage_and_refuses_what_is_in_use(

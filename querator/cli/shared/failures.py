@@ -60,7 +60,6 @@ _ADVICE = {
 }
 
 _WAYS_OUT = {
-    ConnectionFault.REFUSED: "Start a node with: querator serve --data-dir ./data --new",
     ConnectionFault.TLS_REQUIRED: (
         "Give --tls-ca FILE, and --tls-cert and --tls-key if it requires a client certificate."
     ),
@@ -71,6 +70,8 @@ _WAYS_OUT = {
 }
 
 
+_IS_IT_UP = "Nothing listens there: is the node up?"
+_START = "Start a node with: querator serve --data-dir ./data --new"
 _NOT_YET = "A node that waits for its cluster does not listen yet; its log says for what it waits."
 
 
@@ -120,11 +121,16 @@ def _failure(error: QueratorError) -> Failure:
 def _no_connection(error: errors.ConnectionFailed) -> str:
     sentences = ["No server can be reached."] if len(error.faults) > 1 else []
     advices = []
+    last = ""
     for one in error.faults:
         sentences.append(one.text)
-        local = one.address in LOCAL_ADDRESSES
-        if one.kind is not ConnectionFault.REFUSED or local:
+        if one.kind is not ConnectionFault.REFUSED:
             advices.append(_WAYS_OUT.get(one.kind, ""))
-        if one.kind is ConnectionFault.REFUSED:
-            advices.append(_NOT_YET)
-    return " ".join((*sentences, *filter(None, dict.fromkeys(advices))))
+            continue
+        if one.address in LOCAL_ADDRESSES:
+            # Nothing may follow a command.
+            last = _START
+        else:
+            advices.append(_IS_IT_UP)
+        advices.append(_NOT_YET)
+    return " ".join(filter(None, (*sentences, *dict.fromkeys(advices), last)))

@@ -15,7 +15,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from querator.client.checks import check, check_span
 from querator.client.consuming.handling import (
@@ -250,10 +250,16 @@ class Consumer:
         if grace is not None:
             check_span("grace", grace)
         loop = asyncio.get_running_loop()
+        handled: dict[asyncio.Task[Any] | None, LeasedItem] = {}
 
         async def work() -> None:
+            task = asyncio.current_task()
             async for item in self:
-                await handling.handle(item)
+                handled[task] = item
+                try:
+                    await handling.handle(item)
+                finally:
+                    del handled[task]
 
         try:
             with stopping_at(
@@ -261,7 +267,7 @@ class Consumer:
             ):
                 async with asyncio.TaskGroup() as tasks:
                     working = [tasks.create_task(work()) for _ in range(workers)]
-                    ending = tasks.create_task(self._stop.end(working, grace))
+                    ending = tasks.create_task(self._stop.end(working, handled, grace))
                     await asyncio.wait(working)
                     ending.cancel()
         except BaseExceptionGroup as failed:

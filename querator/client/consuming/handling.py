@@ -3,9 +3,9 @@
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from querator.client.checks import check_span
 from querator.client.consuming.leases import LeasedItem, retrieve_exception
@@ -18,6 +18,8 @@ from querator.client.typed import wrong_type
 GRACE_DEFAULT = timedelta(seconds=25)
 """Most orchestrators kill a process 30 s after they ask it to stop."""
 
+_LISTED_MAX: Final = 10
+"""Most items that a line of the log names."""
 _LIMIT_WAIT_S: Final = 1.0
 _LIMIT_AGAIN_S: Final = 30.0
 
@@ -215,8 +217,15 @@ class GracefulStop:
             self._grace = grace
         self._called.set()
 
-    async def end(self, working: "list[asyncio.Task[None]]", grace: timedelta | None) -> None:
-        """Waits for the stop, then cancels the tasks that still work when the time is over."""
+    async def end(
+        self,
+        working: "list[asyncio.Task[None]]",
+        handled: "Mapping[asyncio.Task[Any] | None, LeasedItem]",
+        grace: timedelta | None,
+    ) -> None:
+        """Waits for the stop, then cancels the tasks that still work when the time is over.
+        `handled`: the items that tasks handle at the moment.
+        """
         await self._called.wait()
         began = asyncio.get_running_loop().time()
         while True:
@@ -231,5 +240,17 @@ class GracefulStop:
         late = [task for task in working if not task.done()]
         for task in late:
             task.cancel()
-        if late:
-            HANDLERS.warning("%d handlers did not end in time: their items go back", len(late))
+        _log_late([handled[task] for task in late if task in handled])
+
+
+def _log_late(items: list[LeasedItem]) -> None:
+    if not items:
+        return
+    listed = ", ".join(str(item.id) for item in items[:_LISTED_MAX])
+    if len(items) > _LISTED_MAX:
+        listed += f" and {len(items) - _LISTED_MAX} more"
+    if len(items) == 1:
+        words = "1 handler did not end in time: its item goes back"
+    else:
+        words = f"{len(items)} handlers did not end in time: their items go back"
+    HANDLERS.warning("%s: %s of %s", words, listed, items[0].queue)

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 from querator.client.checks import check_delay
 from querator.client.consuming.leases import LeasedItem
 from querator.client.outcomes import HandlerTimeout, Reject, Retry, UndecodablePayload
+from querator.client.typed import wrong_type
 
 RETRY_FIRST: Final = timedelta(seconds=1)
 RETRY_MOST: Final = timedelta(minutes=5)
@@ -190,7 +191,9 @@ def reason_of(error: BaseException) -> str:
     return f"{name}: {words}" if words else name
 
 
-def _classes(field: str, kinds: Iterable[Any]) -> set[type[Exception]]:
+def _classes(field: str, kinds: Any) -> set[type[Exception]]:
+    if isinstance(kinds, type | str) or not isinstance(kinds, Iterable):
+        raise wrong_type(field, kinds, "a list of classes of exceptions")
     found = set(kinds)
     for kind in found:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):

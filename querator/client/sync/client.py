@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import NoReturn, Self, TypeVar, Unpack
 
 from querator.client.client import (
-    ADDRESS_DEFAULT,
     CONNECT_TIMEOUT_DEFAULT,
     NOT_PICKLED,
     REQUEST_TIMEOUT_DEFAULT,
@@ -256,7 +255,7 @@ class SyncClient:
 
     def __init__(
         self,
-        address: str | Iterable[str] = ADDRESS_DEFAULT,
+        address: str | Iterable[str] | None = None,
         *,
         namespace: str = DEFAULT_NAMESPACE,
         client_id: str | None = None,

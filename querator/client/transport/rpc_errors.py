@@ -37,7 +37,7 @@ _PREFIX = re.compile(r"[A-Z_]+: (?:ipv[46]:\S+: )?")
 """What gRPC puts before a reason: a status, and the address."""
 LOCAL_ADDRESSES = frozenset(("127.0.0.1:4470", "localhost:4470", "[::1]:4470"))
 """Addresses of a node that was started with defaults on this machine."""
-_START = "Start a node with: querator serve --data-dir ./data --new"
+_IS_IT_UP = "Nothing listens there: is the node up?"
 _TLS = "querator.Tls.from_files(ca=…{})"
 _ADVICE = {
     ConnectionFault.TLS_REQUIRED: f"Give the client tls={_TLS.format('')}.",
@@ -120,7 +120,7 @@ def fault_from_text(address: str, text: str) -> AddressFault:
 
 def _advice(fault: AddressFault) -> str:
     if fault.kind is ConnectionFault.REFUSED:
-        return _START if fault.address in LOCAL_ADDRESSES else ""
+        return _IS_IT_UP
     return _ADVICE.get(fault.kind, "")
 
 

@@ -129,8 +129,13 @@ def test_no_color_means_no_bold(cluster: ScriptedCluster, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("redriven", "items", "code", "words"),
     [
-        (0, ["0-17"], 1, "Error: It is not among the dead letters of mail"),
-        (1, ["0-17", "0-18"], 1, "Error: 1 of 2 are not among the dead letters of mail"),
+        (
+            0,
+            ["0-17"],
+            1,
+            "Error: 0-17 is no dead letter of mail; list them with: querator dead list mail",
+        ),
+        (1, ["0-17", "0-18"], 1, "Error: 1 of 2 items are no dead letters of mail; list them"),
         (2, ["0-17", "0-18"], 0, "2 dead letters on the way back to mail.\n"),
         (0, ["--all"], 0, "0 dead letters on the way back to mail.\n"),
     ],
@@ -146,6 +151,26 @@ def test_a_redrive_of_nothing_is_a_failure(
     )
     assert outcome.exit_code == code
     assert words in outcome.output
+
+
+def test_a_dead_letter_of_a_worker_that_was_killed_says_what_happened(
+    cluster: ScriptedCluster,
+) -> None:
+    letters = [
+        admin_service_pb2.PeekedItem(
+            seq=1,
+            state=items_pb2.ITEM_STATE_READY,
+            dead_letter=items_pb2.DeadLetter(origin_queue="mail", attempts=3, reason=reason),
+        )
+        for reason in (items_pb2.DEAD_REASON_ATTEMPTS, items_pb2.DEAD_REASON_EXPIRED)
+    ]
+    cluster.answers["ListDeadLetters"] = admin_service_pb2.ListDeadLettersResponse(items=letters)
+    outcome = CliRunner().invoke(
+        querator, ["dead", "list", "mail", "--address", cluster.address], terminal_width=200
+    )
+    killed, expired = outcome.output.splitlines()[-2:]
+    assert "lease lapsed: consumer gone or too slow" in killed
+    assert "lapsed" not in expired
 
 
 def test_a_refused_option_is_named_as_it_was_typed(cluster: ScriptedCluster) -> None:

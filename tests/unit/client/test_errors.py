@@ -80,21 +80,20 @@ def test_no_connection_names_the_address_and_the_cause(
     error = from_rpc(_rpc_error(grpc.StatusCode.UNAVAILABLE, text), address="h:5", changes=True)
     for got in (error, copy_error(error)):
         assert isinstance(got, errors.ConnectionFailed)
-        assert got.message == message
+        assert got.message.startswith(message)
         assert got.fault is kind
         assert got.faults == (AddressFault("h:5", kind, message),)
 
 
-def test_only_the_default_address_gets_the_advice_to_start_a_node():
+def test_a_program_is_not_advised_to_start_a_new_node():
+    # Its node may just have died: a new one would be another cluster, without the items.
     refused = "failed to connect to all addresses; last error: Connection refused"
-    for address, advised in (
-        ("127.0.0.1:4470", True), ("localhost:4470", True), ("10.0.0.1:4470", False),
-        ("127.0.0.1:4480", False),
-    ):  # fmt: skip
+    for address in ("127.0.0.1:4470", "10.0.0.1:4470"):
         status = _rpc_error(grpc.StatusCode.UNAVAILABLE, refused)
         message = from_rpc(status, address=address, changes=True).message
-        assert message.startswith(f"Connection refused at {address}.")
-        assert ("querator serve" in message) is advised
+        assert message == (
+            f"Connection refused at {address}. Nothing listens there: is the node up?"
+        )
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,14 @@ def test_produced_items_are_in_the_order_of_the_call():
     assert [item.duplicate for item in items] == [False, True, False, False]
     assert str(items[-1]) == "2-7"
     assert len(items) == 4
+    assert repr(items) == "<ProducedItems: 1-10, 4-99, 1-11, 2-7>"
+
+
+def test_the_text_of_many_produced_items_names_the_first_ones():
+    items = ProducedItems(((12, (ProducedRun(0, 1, 12),)),), True)
+    listed = ", ".join(f"0-{seq}" for seq in range(1, 11))
+    assert repr(items) == f"<ProducedItems: {listed} and 2 more>"
+    assert repr(ProducedItems((), True)) == "<ProducedItems: none>"
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,10 @@ def test_a_client_with_wrong_options_names_the_option(kind):
         ({"request_timeout": 30}, f"request_timeout is 30; {SECONDS}"),
         ({"connect_timeout": 5.0}, f"connect_timeout is 5.0; {SECONDS}"),
         ({"tls": "ca.pem"}, "tls is 'ca.pem'; it must be a Tls or None"),
-        ({"address": 4470}, "address is 4470; it must be a text or a list or another iterable"),
+        (
+            {"address": 4470},
+            "address is 4470; it must be a text or a list or another iterable or None",
+        ),
     ):
         with pytest.raises(TypeError) as wrong:
             kind(**options)

@@ -31,6 +31,13 @@ def client(querator_session_client: SyncClient) -> SyncClient:
     return client
 
 
+def test_a_wrong_type_is_named(client: SyncClient):
+    with pytest.raises(TypeError, match=r"^within is 1; it must be a timedelta"):
+        assert_completed(client, "q", 0, within=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^client is 'q'; it must be a SyncClient"):
+        drain("q", "q")  # type: ignore[arg-type]
+
+
 def test_drain_completes_what_is_ready(client: SyncClient):
     client.produce("q", *(b"%d" % n for n in range(150)), Item(b"later", delay=timedelta(hours=1)))
     assert [item.payload for item in drain(client, "q", limit=2)] == [b"0", b"1"]

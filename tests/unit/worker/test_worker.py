@@ -52,6 +52,13 @@ async def test_an_async_handler_gets_leased_items_on_the_loop(client: Client):
     assert (await client.stats("q")).total.completed == 100
 
 
+@pytest.mark.parametrize("option", ["idle_timeout", "lease_timeout", "name", "retry_on"])
+async def test_an_option_of_a_wrong_type_is_named(client: Client, option: str):
+    options: dict[str, Any] = {option: 3}
+    with pytest.raises(TypeError, match=f"^{option} is 3; it must be a"):
+        Worker(client, "q", as_async(lambda item: None), **options)
+
+
 async def test_another_handler_gets_waiting_items_on_threads(client: Client):
     await client.produce("q", b"a", b"b")
     together = threading.Barrier(2)

@@ -7,6 +7,7 @@ from querator.client.errors import AddressFault, ConnectionFault
 from querator.client.transport.rpc_errors import connection_failed
 
 START = "Start a node with: querator serve --data-dir ./data --new"
+IS_IT_UP = "Nothing listens there: is the node up?"
 NOT_YET = "A node that waits for its cluster does not listen yet; its log says for what it waits."
 
 
@@ -23,9 +24,9 @@ def refused(address: str) -> AddressFault:
 
 def test_only_at_the_default_address_a_node_is_to_be_started():
     default = "127.0.0.1:4470"
-    assert told(refused(default)) == f"Connection refused at {default}. {START} {NOT_YET}"
+    assert told(refused(default)) == f"Connection refused at {default}. {NOT_YET} {START}"
     for other in ("127.0.0.1:5470", "10.0.0.1:4470"):
-        assert told(refused(other)) == f"Connection refused at {other}. {NOT_YET}"
+        assert told(refused(other)) == f"Connection refused at {other}. {IS_IT_UP} {NOT_YET}"
 
 
 def test_several_addresses_and_one_remedy():
@@ -35,5 +36,5 @@ def test_several_addresses_and_one_remedy():
     assert told(*tls, refused("c:1")) == (
         "No server can be reached. a:1 does not use TLS. b:1 does not use TLS. Connection refused "
         "at c:1. Leave out --tls, --tls-ca, --tls-cert and --tls-key. "
-        f"{NOT_YET}"
+        f"{IS_IT_UP} {NOT_YET}"
     )

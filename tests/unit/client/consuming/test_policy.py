@@ -93,6 +93,12 @@ def test_a_handler_decides_by_what_it_raises():
     [
         ({"reject_on": [KeyboardInterrupt]}, TypeError, "reject_on has .*KeyboardInterrupt"),
         ({"retry_on": ["ValueError"]}, TypeError, "retry_on has 'ValueError'"),
+        (
+            {"retry_on": OSError},
+            TypeError,
+            "retry_on is <class 'OSError'>; it must be a list of classes of exceptions",
+        ),
+        ({"reject_on": "OSError"}, TypeError, "reject_on is 'OSError'; it must be a list"),
         ({"retry_on": [KeyError], "reject_on": [KeyError]}, ValueError, "KeyError is in retry_on"),
         ({"on_undecodable": "drop"}, ValueError, "on_undecodable is 'drop'"),
         ({"retry_first": -SECOND}, ValueError, "must not be negative"),

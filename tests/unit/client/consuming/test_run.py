@@ -145,7 +145,7 @@ async def test_handlers_are_cancelled_when_their_grace_is_over(node, client, cap
             consumer.stop()
         assert consumer.held == 0
     assert (handler.handled, _released(node)) == ([], {1})
-    assert "1 handlers did not end in time: their items go back" in caplog.text
+    assert "1 handler did not end in time: its item goes back: 0-1 of q" in caplog.text
 
 
 def _handler_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -191,6 +191,24 @@ async def test_the_last_attempt_of_a_plain_function_is_logged_as_a_death(caplog)
     assert _handler_lines(caplog) == [
         "Item 0-1 of q, attempt 1, dies: its only attempt is used up: busy"
     ]
+
+
+async def test_handlers_that_do_not_end_are_counted_and_some_items_named(node, client, caplog):
+    await node.make_ready(*([b"a"] for _ in range(12)))
+    began: list[LeasedItem] = []
+
+    async def handler(item: LeasedItem) -> None:
+        began.append(item)
+        await asyncio.Event().wait()
+
+    async with client.consumer("q") as consumer:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(consumer.run(handler, concurrency=12, grace=timedelta(0)))
+            await until(lambda: len(began) == 12)
+            consumer.stop()
+    [line] = _handler_lines(caplog)
+    assert line.startswith("12 handlers did not end in time: their items go back: 0-1, 0-2, ")
+    assert line.endswith(", 0-10 and 2 more of q")
 
 
 async def test_a_second_stop_sets_another_grace(node, client):

@@ -65,6 +65,22 @@ def test_addresses() -> None:
     assert split_addresses("[::1]:4470,localhost:1") == ("[::1]:4470", "localhost:1")
 
 
+@pytest.mark.parametrize("kind", [Client, SyncClient])
+def test_a_client_without_an_address_takes_that_of_the_environment(
+    kind: type[Client | SyncClient], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("QUERATOR_ADDRESS", "10.0.0.1:4470, 10.0.0.2:4470")
+    assert kind().address == "10.0.0.1:4470,10.0.0.2:4470"
+    assert kind("10.0.0.3:4470").address == "10.0.0.3:4470"
+    monkeypatch.setenv("QUERATOR_ADDRESS", "")
+    assert kind().address == "127.0.0.1:4470"
+    monkeypatch.delenv("QUERATOR_ADDRESS")
+    assert kind().address == "127.0.0.1:4470"
+    monkeypatch.setenv("QUERATOR_ADDRESS", "http://h:4470")
+    with pytest.raises(ValueError, match=r"^QUERATOR_ADDRESS: "):
+        kind()
+
+
 EXAMPLE = "for example 127.0.0.1:4470"
 
 
