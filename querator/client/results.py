@@ -150,4 +150,6 @@ def peeked_item(peeked: admin_service_pb2.PeekedItem) -> PeekedItem:
         errors=tuple(peeked.errors),
         item=decode_item(peeked.item),
         priority=peeked.priority,
+        client_id=peeked.client_id,
+        deadline=instant(peeked.deadline) if peeked.HasField("deadline") else None,
     )

@@ -400,7 +400,9 @@ class Prioritized(msgspec.Struct, frozen=True):
 class PeekedItem(msgspec.Struct, frozen=True):
     """An item with its state in the queue. `due_at`: when a scheduled item becomes ready.
     `lease_id`: empty when the item is not leased. `errors`: the error texts of its last retries,
-    newest last. `item`: the item as it was produced. `priority`: the priority now.
+    newest last. `item`: the item as it was produced. `priority`: the priority now. `client_id`
+    and `deadline`: the owner of the lease, and when the lease ends unless it is extended; empty and
+    None when the item is not leased.
     """
 
     id: ItemId
@@ -413,3 +415,5 @@ class PeekedItem(msgspec.Struct, frozen=True):
     errors: tuple[str, ...]
     item: Item
     priority: int = 0
+    client_id: str = ""
+    deadline: datetime | None = None

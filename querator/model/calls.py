@@ -291,7 +291,8 @@ class BlockDamage(msgspec.Struct, frozen=True):
 
 class BrowsedItem(msgspec.Struct, frozen=True):
     """An item with its partition's data about it. `state` is an `ItemState` of the protocol; `item`
-    its tagged, length-prefixed wire bytes; `lease` 0: not leased.
+    its tagged, length-prefixed wire bytes; `lease` 0: not leased. `client_id` and `deadline_ms` are
+    the owner and the end of the lease.
     """
 
     seq: int
@@ -304,6 +305,8 @@ class BrowsedItem(msgspec.Struct, frozen=True):
     errors: tuple[str, ...]
     item: bytes
     priority: int = 0
+    client_id: str = ""
+    deadline_ms: int = 0
 
 
 class PrioritizeCall(msgspec.Struct, frozen=True):

@@ -332,6 +332,7 @@ def collect(
     stored = b""
     held = -1
     size = 0
+    leases: dict[int, rows.LeaseRow] = {}
     for seq, first_seq, segment in found:
         if len(page) == limit:
             break
@@ -340,6 +341,9 @@ def collect(
             stored, held = read_payload(txn, group, first_seq, block), first_seq
         ordinal = seq - first_seq
         state = RowState(segment.state)
+        leased = state is RowState.LEASED
+        if leased and segment.locator not in leases:
+            leases[segment.locator] = _lease_row(txn, group, segment.locator)
         overlay = load_overlay(txn, group, seq)
         listed = BrowsedItem(
             seq=seq,
@@ -347,17 +351,25 @@ def collect(
             attempt=segment.attempt,
             produced_at_ms=block.produced_at_ms,
             due_at_ms=segment.locator if state is RowState.SCHEDULED else 0,
-            lease=segment.locator if state is RowState.LEASED else 0,
+            lease=segment.locator if leased else 0,
             dead_letter=_dead_letter(overlay),
             errors=overlay.errors,
             item=stored[block.offset(ordinal) : block.offset(ordinal + 1)],
             priority=segment.priority,
+            client_id=leases[segment.locator].client_id if leased else "",
+            deadline_ms=leases[segment.locator].deadline_ms if leased else 0,
         )
         size += reply_bytes(listed)
         if page and size > bytes_max:
             break
         page.append(listed)
     return tuple(page)
+
+
+def _lease_row(txn: ReadTransaction, group: int, lease: int) -> rows.LeaseRow:
+    row = LEASES.get(txn, group, lease)
+    assert row is not None
+    return decode_lease(row)
 
 
 def reply_bytes(item: BrowsedItem) -> int:

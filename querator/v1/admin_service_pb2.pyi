@@ -806,6 +806,8 @@ class PeekedItem(_message.Message):
     ERRORS_FIELD_NUMBER: _builtins.int
     ITEM_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     seq: _builtins.int
@@ -818,6 +820,8 @@ class PeekedItem(_message.Message):
     """Lease that holds it, if it is leased."""
     priority: _builtins.int
     """Its priority now."""
+    client_id: _builtins.str
+    """Owner of its lease, if it is leased."""
     @_builtins.property
     def produced_at(self) -> _timestamp_pb2.Timestamp:
         """When it was produced."""
@@ -838,6 +842,10 @@ class PeekedItem(_message.Message):
     def item(self) -> _items_pb2.Item:
         """The item as it was produced."""
 
+    @_builtins.property
+    def deadline(self) -> _timestamp_pb2.Timestamp:
+        """When its lease ends unless it is extended, if it is leased."""
+
     def __init__(
         self,
         *,
@@ -852,10 +860,12 @@ class PeekedItem(_message.Message):
         errors: _abc.Iterable[_builtins.str] | None = ...,
         item: _items_pb2.Item | None = ...,
         priority: _builtins.int = ...,
+        client_id: _builtins.str = ...,
+        deadline: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["dead_letter", b"dead_letter", "due_at", b"due_at", "item", b"item", "produced_at", b"produced_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["dead_letter", b"dead_letter", "deadline", b"deadline", "due_at", b"due_at", "item", b"item", "produced_at", b"produced_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "dead_letter", b"dead_letter", "due_at", b"due_at", "errors", b"errors", "item", b"item", "lease_id", b"lease_id", "partition", b"partition", "priority", b"priority", "produced_at", b"produced_at", "seq", b"seq", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "client_id", b"client_id", "dead_letter", b"dead_letter", "deadline", b"deadline", "due_at", b"due_at", "errors", b"errors", "item", b"item", "lease_id", b"lease_id", "partition", b"partition", "priority", b"priority", "produced_at", b"produced_at", "seq", b"seq", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -456,6 +456,7 @@ def _peeked_message(group: int, partition: int, item: BrowsedItem) -> admin_serv
         errors=item.errors,
         item=lease.item_message(item.item),
         priority=item.priority,
+        client_id=item.client_id,
     )
     if item.due_at_ms:
         message.due_at.CopyFrom(field_checks.timestamp(item.due_at_ms))
@@ -463,6 +464,8 @@ def _peeked_message(group: int, partition: int, item: BrowsedItem) -> admin_serv
         message.lease_id = ids.format_lease_id(
             ids.GroupId(group), ids.PartitionNumber(partition), ids.LeaseNumber(item.lease)
         )
+    if item.deadline_ms:
+        message.deadline.CopyFrom(field_checks.timestamp(item.deadline_ms))
     if item.dead_letter is not None:
         message.dead_letter.CopyFrom(lease.dead_letter_message(item.dead_letter))
     return message

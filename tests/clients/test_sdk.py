@@ -134,6 +134,10 @@ async def test_settling_by_name(client: Client):
     await client.produce("q", *(b"%d" % n for n in range(6)))
     items = await client.lease("q", max_items=6)
     lease = items[0].lease_id
+    shown = [one async for one in client.peek("q", state=ItemState.LEASED)]
+    assert {(one.lease_id, one.client_id, one.deadline) for one in shown} == {
+        (lease, client.client_id, items[0].deadline)
+    }
     (outcome,) = await client.complete("q", LeaseRef(lease, (items[0].id, str(items[2].id))))
     assert (outcome.done, outcome.lost) == ((1, 3), ())
     (outcome,) = await client.complete("q", LeaseRef(lease, (1,)))

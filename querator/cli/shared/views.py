@@ -173,7 +173,9 @@ def payload_texts(payload: bytes | str) -> tuple[str | None, str | None]:
 
 
 class PeekedView(msgspec.Struct, frozen=True):
-    """`priority` is the one now, that of `item` the one with which it was produced."""
+    """`priority` is the one now, that of `item` the one with which it was produced. `client_id` and
+    `deadline` are the owner and the end of the lease.
+    """
 
     id: str
     state: str
@@ -182,6 +184,8 @@ class PeekedView(msgspec.Struct, frozen=True):
     produced_at: datetime
     due_at: datetime | None
     lease_id: str | None
+    client_id: str | None
+    deadline: datetime | None
     dead_letter: DeadLetterView | None
     errors: tuple[str, ...]
     item: ItemView
@@ -196,6 +200,8 @@ def peeked_view(peeked: PeekedItem) -> PeekedView:
         produced_at=peeked.produced_at,
         due_at=peeked.due_at,
         lease_id=peeked.lease_id or None,
+        client_id=peeked.client_id or None,
+        deadline=peeked.deadline,
         dead_letter=dead_letter_view(peeked.dead_letter),
         errors=peeked.errors,
         item=item_view(peeked.item),

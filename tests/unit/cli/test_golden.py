@@ -63,6 +63,7 @@ TABLES = {
     "stats": ("stats",),
     "stats-partitions": ("stats", "mail", "--partitions"),
     "peek": ("peek", "mail"),
+    "peek-leased": ("peek", "mail", "--state", "leased"),
     "dead-list": ("dead", "list", "mail"),
     "schedule-list": ("schedule", "list", "mail"),
     "schedule-count": ("schedule", "count", "mail"),
@@ -147,7 +148,7 @@ def cluster() -> Iterator[ScriptedCluster]:
             "GetQueue": admin_service_pb2.GetQueueResponse(queue=MAIL),
             "ListQueues": admin_service_pb2.ListQueuesResponse(queues=[MAIL, DEAD]),
             "GetQueueStats": _stats,
-            "PeekItems": admin_service_pb2.PeekItemsResponse(items=ITEMS),
+            "PeekItems": _peeked,
             "ListDeadLetters": admin_service_pb2.ListDeadLettersResponse(items=LETTERS),
             "ListScheduledItems": admin_service_pb2.ListScheduledItemsResponse(items=WAITING),
             "CountScheduledItems": scripted_counts(DUE),
@@ -273,6 +274,17 @@ DEAD = admin_service_pb2.Queue(
     partitions_closing=2,
 )
 LETTER_PAYLOAD = b'{"to": "ann@example.org", "subject": "Welcome"}'
+LEASED = admin_service_pb2.PeekedItem(
+    partition=1,
+    seq=1206,
+    state=items_pb2.ITEM_STATE_LEASED,
+    attempt=1,
+    produced_at=NOON,
+    lease_id="1.1.2a",
+    client_id="mailer-host7-4711-x3",
+    deadline=at("2026-01-31T12:00:30Z"),
+    item=items_pb2.Item(payload=LETTER_PAYLOAD, kind="email"),
+)
 ITEMS = [
     admin_service_pb2.PeekedItem(
         partition=0,
@@ -351,6 +363,14 @@ LETTERS = [
         item=items_pb2.Item(payload=LETTER_PAYLOAD),
     )
 ]
+
+
+def _peeked(data: bytes) -> admin_service_pb2.PeekItemsResponse:
+    state = admin_service_pb2.PeekItemsRequest.FromString(data).state
+    leased = state == items_pb2.ITEM_STATE_LEASED
+    return admin_service_pb2.PeekItemsResponse(items=[LEASED] if leased else ITEMS)
+
+
 BATCH = items_pb2.LeasedBatch(
     lease_id="1.0.2a",
     queue="mail",

@@ -145,6 +145,9 @@ def test_peek_knows_the_state_of_every_item(log):
         (4, RowState.READY, 0, 0, 0),
         (5, RowState.READY, 0, 0, 0),
     ]
+    assert [item.client_id for item in page.items] == ["c", "c", "", "", ""]
+    assert [item.deadline_ms for item in page.items[2:]] == [0, 0, 0]
+    assert page.items[0].deadline_ms == page.items[1].deadline_ms > START_MS
     assert [item.item for item in page.items] == ITEMS
     assert [item.seq for item in peek(log, RowState.READY).items] == [4, 5]
 

@@ -261,6 +261,8 @@ def test_peeked_items_arrive() -> None:
         dead_letter=letter,
         errors=("x", "y"),
         item=stored,
+        client_id="me",
+        deadline_ms=6_000,
     )
     page = PeekedPage(((0xA, 3, plain), (0xA, 3, leased)), "more")
     data = queues.encode_peeked_items(page)
@@ -274,6 +276,9 @@ def test_peeked_items_arrive() -> None:
     assert not first.HasField("due_at")
     assert not first.HasField("dead_letter")
     assert (first.lease_id, second.lease_id) == ("", "a.3.1f")
+    assert (first.client_id, second.client_id) == ("", "me")
+    assert not first.HasField("deadline")
+    assert second.deadline.ToMilliseconds() == 6_000
     assert (second.produced_at.ToMilliseconds(), second.due_at.ToMilliseconds()) == (1_000, 2_000)
     assert list(second.errors) == ["x", "y"]
     assert second.dead_letter.origin_queue == "origin"

@@ -188,6 +188,8 @@ ANSWERS: list[tuple[Any, Any]] = [
                     dead_letter=LETTER,
                     errors=("e",),
                     item=b"\x7a\0",
+                    client_id="me",
+                    deadline_ms=7,
                 ),
             ),
             9,
