@@ -540,11 +540,11 @@ class Client:
 
         The consumer holds at most `prefetch_items` unsettled items, together at most
         `prefetch_bytes`. A delivery has at most `batch_items` items and `batch_bytes` bytes (0: 3
-        MiB). `auto_extend`: leases last as long as the consumer lives. `release_on_disconnect`: a
-        broken connection gives the items back at once. Otherwise they stay leased to this consumer,
-        and lapse if it does not connect again. `idle_timeout` ends the iteration when no item came
-        for that long. `concurrency` is the default of `Consumer.run`. Raises ValueError for an
-        option out of range.
+        MiB). `auto_extend`: leases last as long as the consumer's connection lives.
+        `release_on_disconnect`: a broken connection gives the items back at once. Otherwise they
+        stay leased to this consumer, and lapse if it does not connect again. `idle_timeout` ends
+        the iteration when no item came for that long. `concurrency` is the default of
+        `Consumer.run`. Raises ValueError for an option out of range.
         """
 
         async def extend_leases(
