@@ -193,6 +193,7 @@ class Nodes:
                 # A fork has closed it.
                 continue
             now = self._loop.time()
+            node.missed(now)
             node.alone_until = now + node.backoff.next()
             self._learned = -LEARN_SECONDS
             left.append(node)

@@ -435,4 +435,5 @@ async def test_a_consumer_says_that_its_settles_wait_and_that_they_are_executed(
             for _ in range(2):
                 await (await anext(consumer)).complete()
     lines = [one.getMessage() for one in caplog.records if "querator" in one.name]
-    assert lines == [f"Waiting: {refused.message}", "Requests are executed again"] * 2
+    # The second refusal comes too soon after the first one for a line of its own.
+    assert lines == [f"Waiting: {refused.message}", "Requests are executed again"]
