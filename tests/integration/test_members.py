@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from querator import Client
 from querator.cli.demo.local_nodes import free_ports
 from tests.integration.process_cluster import ClusterProcess, ProcessCluster, process_cluster
-from tests.integration.processes import verify
+from tests.integration.processes import run, verify
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -156,6 +156,25 @@ async def test_handing_a_node_off(tmp_path: Path):
         view = await cluster.until(lambda view: "b" in leaders(view, "q"))
         assert state(view, "b") == "up"
         assert await healthy(cluster["b"].address)
+
+
+async def test_handing_a_node_off_without_a_majority(tmp_path: Path):
+    """The node was not ready for ever, and the status said that all was well."""
+    async with process_cluster(tmp_path) as cluster:
+        await cluster.start()
+        await cluster["b"].kill()
+        await cluster["c"].kill()
+        # It may still lead what it led before; that makes the exit code 1.
+        _, _, said = await run("node", "handoff", "a", "--address", cluster["a"].address)
+        assert "It leads nothing until it starts again." in said
+        await cluster["b"].start()
+        await cluster["c"].start()
+        await cluster.until(
+            lambda view: any("Node a has handed off" in one for one in view["problems"])
+        )
+        await cluster["a"].stop()
+        await cluster["a"].start()
+        await cluster.until_well()
 
 
 async def healthy(address: str) -> bool:

@@ -56,6 +56,8 @@ class Health:
         missing = self.dead()
         if observed.stopping:
             missing.append("the node is stopping")
+        elif observed.handed_off:
+            missing.append("the node has handed off: it leads nothing until it starts again")
         if observed.waits_for:
             missing.append(f"the start waits for {observed.waits_for}")
         if observed.environment is None:
