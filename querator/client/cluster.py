@@ -381,15 +381,17 @@ def _against_the_node(error: RequestError) -> bool:
 
 
 def _as_it_says(node: ClusterNode, views: Iterable[ClusterStatus]) -> ClusterNode:
-    """The node, handed off if it says so itself: the map does not know it without a majority."""
-    handed_off = any(
+    """The node; whether it has handed off as it says itself, if it answers: the map does not know
+    it without a majority.
+    """
+    own = (
         one.handed_off
         for view in views
         if view.node == node.name
         for one in view.nodes
         if one.name == node.name
     )
-    return msgspec.structs.replace(node, handed_off=node.handed_off or handed_off)
+    return msgspec.structs.replace(node, handed_off=next(own, node.handed_off))
 
 
 def _waiting(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterWaiting, ...]:

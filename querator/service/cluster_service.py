@@ -136,7 +136,8 @@ class ClusterService:
             boots=node.boots,
             version=node.version,
             connected=own or node.key in self._connected(),
-            handed_off=not node.takes_leaderships or (own and self._placement.hands_off),
+            # The map may not have heard yet of this node's handoff, or of its start after one.
+            handed_off=self._placement.hands_off if own else not node.takes_leaderships,
             state=node.state.value,
             old_copy=self._old_copies().get(node.name, ""),
         )

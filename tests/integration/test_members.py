@@ -298,6 +298,27 @@ async def test_a_wrong_token(tmp_path: Path):
         await cluster.until_well()
 
 
+async def test_a_member_that_starts_with_a_wrong_token(tmp_path: Path):
+    """The status advised to start it again, and said that its disk or network was slow."""
+    async with process_cluster(tmp_path) as cluster:
+        await cluster.start()
+        wrong = tmp_path / "wrong"
+        wrong.write_text("another secret of 16 bytes")
+        assert await cluster["c"].stop() == 0
+        cluster["c"].options[-1] = str(wrong)
+        await cluster["c"].launch()
+        refused = "Node c is refused by other nodes: it has another cluster token."
+        for asked in "ac":
+            view = await cluster.until(
+                lambda view: any(one.startswith(refused) for one in view["problems"]), asked
+            )
+            assert state(view, "c") == "up"
+        assert await cluster["c"].stop() == 0
+        cluster["c"].options[-1] = str(cluster.token)
+        await cluster["c"].start()
+        await cluster.until_well()
+
+
 async def test_a_node_that_cannot_listen_does_not_join(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         for name in "ab":
