@@ -272,7 +272,7 @@ class Lane:
         due = self._heard + self._patience()
         if self._loop.time() >= due:
             self._heard = self._loop.time()
-            self._stream.leave()
+            self._stream.leave(silent=True)
             due = self._heard + self._patience()
         self._patience_timer = self._loop.call_at(due, self._look_at_node)
 

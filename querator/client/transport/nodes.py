@@ -263,6 +263,7 @@ class Nodes:
         if node is None or self._other(node, now) is node:
             return False
         node.alone_until = now + node.backoff.next()
+        self._learned = -LEARN_SECONDS
         return True
 
     def mark_working(self, connection: Connection) -> None:
