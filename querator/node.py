@@ -292,7 +292,7 @@ class Node:
 
     async def _on_hand_off(self) -> None:
         """The node will stop soon: clients should use other nodes."""
-        self._observed.stopping = True
+        self._observed.handed_off = True
         if self._server is not None:
             await self._server.wants_no_clients()
 

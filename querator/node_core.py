@@ -25,6 +25,7 @@ from querator.placement.tasks.reconcile import MachineFactory
 from querator.raft.clock import Clock
 from querator.raft.host import Host
 from querator.raft.peers import PeerLink
+from querator.raft.refusals import OtherTokens
 from querator.raft.turn.thread import TurnLoop
 from querator.server.link.forwarding import Forwarding
 from querator.service.admin_service import AdminService
@@ -54,6 +55,10 @@ class PeerServices(Protocol):
 
     def old_copies(self) -> Mapping[str, str]:
         """Nodes refused for an old copy of their data: name → reason."""
+        ...
+
+    def other_tokens(self) -> OtherTokens:
+        """The nodes that had another cluster token lately."""
         ...
 
     async def ask(self, node: PlacedNode) -> Description | str:
@@ -149,6 +154,7 @@ class NodeCore:
             service=self.service,
             clock=clock,
             out_of_reach=self._out_of_reach,
+            other_tokens=OtherTokens if peer_services is None else peer_services.other_tokens,
         )
         self.cluster = ClusterService(
             host=self.host,

@@ -186,7 +186,8 @@ def _node(
 def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> Iterable[str]:
     waiting = {one.name: one for one in picture.waiting}
     for seen in picture.nodes:
-        yield from _node_problems(seen, partitions, waiting.pop(seen.node.name, None))
+        refused = seen.node.name in _refused(picture)
+        yield from _node_problems(seen, partitions, waiting.pop(seen.node.name, None), refused)
     for newcomer in waiting.values():
         yield (
             f"Node {newcomer.name} at {newcomer.peer_address} asks to join, and waits: its log "
@@ -247,9 +248,14 @@ def _availability(picture: ClusterPicture, partitions: Sequence[PartitionView]) 
 
 
 def _node_problems(
-    seen: SeenNode, partitions: Sequence[PartitionView], waiting: ClusterWaiting | None
+    seen: SeenNode,
+    partitions: Sequence[PartitionView],
+    waiting: ClusterWaiting | None,
+    refused: bool,
 ) -> Iterable[str]:
-    """`waiting`: a process with the node's name that waits without its data."""
+    """`waiting`: a process with the node's name that waits without its data. `refused`: another
+    sentence says that the others refuse the node.
+    """
     name = seen.node.name
     if seen.node.state != "active":
         yield _retiring(seen, partitions)
@@ -275,7 +281,7 @@ def _node_problems(
         )
     elif seen.node.handed_off:
         yield f"Node {name} has handed off and leads nothing until it starts again."
-    elif not seen.node.connected:
+    elif not seen.node.connected and not refused:
         yield (
             f"Node {name} answers, but the node that was asked has no connection to it at "
             f"{seen.node.peer_address}."
@@ -361,19 +367,31 @@ def _map_voters(picture: ClusterPicture) -> Iterable[str]:
             yield (f"Partition {MAP_NAME} should have {wanted} voting replicas, and has {voters}.")
 
 
+def _refused(picture: ClusterPicture) -> set[str]:
+    """The nodes with another cluster token than the others."""
+    conditions = (one.condition for one in picture.conditions)
+    return {one.about for one in conditions if one.kind == "token_refused"}
+
+
 def _is_news(seen: SeenCondition, picture: ClusterPicture) -> bool:
     """Whether no other sentence reports the same condition. A node that is down is always behind,
     and the sentences about partitions name it.
     """
     condition = seen.condition
+    refused = _refused(picture)
     if condition.kind == "copy_behind":
-        return not any(one.node.name == condition.about and one.silent for one in picture.nodes)
+        silent = {one.node.name for one in picture.nodes if one.silent}
+        return condition.about not in silent | refused
     if condition.kind == "no_majority":
-        return not any(one.silent for one in picture.nodes)
-    if condition.kind == "clocks_differ":
-        # Both nodes of the pair may report it.
-        pairs = ((one.condition.kind, one.condition.about) for one in picture.conditions)
-        return picture.conditions[list(pairs).index((condition.kind, condition.about))] is seen
+        return seen.node not in refused and not any(one.silent for one in picture.nodes)
+    if condition.kind in ("clocks_differ", "token_refused"):
+        # Several nodes may report it.
+        reports = [
+            one
+            for one in picture.conditions
+            if (one.condition.kind, one.condition.about) == (condition.kind, condition.about)
+        ]
+        return next((one for one in reports if one.node == condition.about), reports[0]) is seen
     return condition.kind not in WORDED
 
 

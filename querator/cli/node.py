@@ -50,7 +50,10 @@ def handoff(name: str, target: CommandTarget, as_json: bool) -> None:
     if as_json:
         write_json(handed)
     else:
-        note(f"Node {handed.node} has handed off {count(handed.moved, 'leadership')}.")
+        note(
+            f"Node {handed.node} has handed off {count(handed.moved, 'leadership')}. It leads "
+            "nothing until it starts again."
+        )
         if handed.left:
             note(
                 f"No other node took over {count(len(handed.left), 'partition')}. See: querator "

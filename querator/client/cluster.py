@@ -184,7 +184,7 @@ class ClusterAdmin:
             epoch=newest.epoch,
             nodes=tuple(
                 SeenNode(
-                    node,
+                    _as_it_says(node, views),
                     silent=silent[node.name].why if node.name in silent else "",
                     clock_ahead_ms=ahead.get(node.name, 0),
                     old_copy=refused[node.name].old_copy if node.name in refused else "",
@@ -378,6 +378,20 @@ def _against_the_node(error: RequestError) -> bool:
     """Whether another node may answer: this one was not reached, did not answer, or stops."""
     unanswered = isinstance(error, ConnectionFailed | DeadlineExceeded)
     return unanswered or error.code is ErrorCode.UNAVAILABLE
+
+
+def _as_it_says(node: ClusterNode, views: Iterable[ClusterStatus]) -> ClusterNode:
+    """The node; whether it has handed off as it says itself, if it answers: the map does not know
+    it without a majority.
+    """
+    own = (
+        one.handed_off
+        for view in views
+        if view.node == node.name
+        for one in view.nodes
+        if one.name == node.name
+    )
+    return msgspec.structs.replace(node, handed_off=next(own, node.handed_off))
 
 
 def _waiting(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterWaiting, ...]:

@@ -328,6 +328,13 @@ class Placement:
         assert node.key == self._bootstrap.key
         self._description = node
 
+    @property
+    def hands_off(self) -> bool:
+        """Whether this node has handed off since its start, or is doing it. The map says so later,
+        and only once the node reaches a majority.
+        """
+        return self._leader_tasks.handing
+
     async def hand_over(self, timeout_s: float) -> HandoffOutcome:
         """Transfers all leaderships of this node to others within the time. The node takes none
         again until it restarts, as far as the other nodes can be informed.

@@ -5,7 +5,7 @@ A peer that has shown that it speaks the protocol receives the reason, so that i
 
 import enum
 from collections import OrderedDict
-from typing import Final
+from typing import Final, NamedTuple
 
 from querator import telemetry
 from querator.model.limits import (
@@ -55,6 +55,8 @@ TOLD: Final = frozenset(Code) - {
 QUIET: Final = frozenset((Code.NOT_FORMED, Code.OVERTAKEN))
 """Reasons that occur while a cluster forms, and when connections cross: no action is needed."""
 
+TOKEN_S: Final = 10.0
+"""A node with another token is known for this long. Nodes dial each other once a second."""
 _PERIOD_S: Final = PEER_REFUSAL_LOG_MS / 1000
 _log = telemetry.logger(__name__)
 
@@ -67,6 +69,39 @@ class PeerRefused(Exception):
         self.code = code
         self.reason = reason[:PEER_REFUSAL_CHARS_MAX]
         self.by_peer = by_peer
+
+
+class OtherTokens(NamedTuple):
+    """The nodes that have another cluster token than this one. `names` of those that it dials;
+    `unnamed`: whether others dial it, which cannot prove a name.
+    """
+
+    names: frozenset[str] = frozenset()
+    unnamed: bool = False
+
+
+class TokenMemory:
+    """Which nodes had another cluster token lately. Any thread may call `lately`."""
+
+    def __init__(self) -> None:
+        self._refused_s: dict[str, float] = {}
+        """Time of the last refusal, by the name of a dialed node; empty: of a node that dialed."""
+
+    def refused(self, refused: PeerRefused, *, dialed: str | None, now_s: float) -> None:
+        """`dialed`: name of the node that this one has dialed; None: the other side has dialed."""
+        if refused.code is Code.TOKEN:
+            self._refused_s[dialed or ""] = now_s
+
+    def agreed(self, name: str) -> None:
+        """The node has connected, so it has the same token."""
+        self._refused_s.pop(name, None)
+
+    def lately(self, now_s: float) -> OtherTokens:
+        """The refusals of the last `TOKEN_S`."""
+        found = {
+            name for name, last_s in self._refused_s.copy().items() if now_s - last_s <= TOKEN_S
+        }
+        return OtherTokens(frozenset(found - {""}), "" in found)
 
 
 class RefusalLog:

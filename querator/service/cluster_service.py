@@ -126,6 +126,7 @@ class ClusterService:
         )
 
     def _node(self, node: PlacedNode) -> ClusterNode:
+        own = node.key == self._host.node
         return ClusterNode(
             name=node.name,
             incarnation=node.incarnation,
@@ -134,8 +135,9 @@ class ClusterService:
             zone=node.zone,
             boots=node.boots,
             version=node.version,
-            connected=node.key == self._host.node or node.key in self._connected(),
-            handed_off=not node.takes_leaderships,
+            connected=own or node.key in self._connected(),
+            # The map may not have heard yet of this node's handoff, or of its start after one.
+            handed_off=self._placement.hands_off if own else not node.takes_leaderships,
             state=node.state.value,
             old_copy=self._old_copies().get(node.name, ""),
         )

@@ -15,6 +15,7 @@ kinds, with what an operator does for each.
                        set forward
     partition_stopped  a defect has stopped a replica here
     blocks_damaged     a replica here has blocks that cannot be read
+    token_refused      another node has another cluster token than this one, or all others have
     no_majority        this node reaches no majority of the replicas of partitions that it has
     storage_full       this node's storage has no space for items (`service.storage_watch`)
     no_space           a replica here does not apply its log because the node has no space for it
@@ -40,6 +41,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.limits import CLOCK_SKEW_MS_MAX, MIB, STATE_TIME_JUMP_MS_MAX
 from querator.model.nodes import NodeKey, node_name
 from querator.model.queues import QueueState
+from querator.raft.refusals import OtherTokens
 from querator.raft.status import GroupStatus
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ KINDS: Final = (
     "time_behind",
     "partition_stopped",
     "blocks_damaged",
+    "token_refused",
     "no_majority",
     "storage_full",
     "no_space",
@@ -99,16 +102,19 @@ class Conditions:
         service: "QueueService",
         clock: "Clock",
         out_of_reach: Callable[[], Collection[str]] = frozenset,
+        other_tokens: Callable[[], OtherTokens] = OtherTokens,
         now_s: Callable[[], float] | None = None,
     ) -> None:
         """`out_of_reach` returns the names of the other nodes that the raft package of this node
-        cannot reach, or does not hear. `now_s` None: the loop's clock.
+        cannot reach, or does not hear; `other_tokens`, those with another token. `now_s` None: the
+        loop's clock.
         """
         self._host = host
         self._placement = placement
         self._service = service
         self._clock = clock
         self._out_of_reach = out_of_reach
+        self._other_tokens = other_tokens
         self._loop = asyncio.get_running_loop()
         self._now_s = self._loop.time if now_s is None else now_s
         self._timer: asyncio.TimerHandle | None = None
@@ -163,6 +169,7 @@ class Conditions:
             if (status := self._host.status(group)) is not None
         }
         yield from self._clocks(statuses)
+        yield from self._tokens()
         yield from self._majorities(statuses)
         yield from self._replicas(statuses)
         yield from self._behind(statuses, now_s)
@@ -237,6 +244,31 @@ class Conditions:
                 f"right: querator cluster repair-time {self._queue_name(groups[0])}"
             ),
         )
+
+    # --- tokens ------------------------------------------------------------------------------
+
+    def _tokens(self) -> Iterator[ClusterCondition]:
+        found = self._other_tokens()
+        if found == OtherTokens():
+            return
+        others = {node.name for node in self._placement.map.nodes} - {self._node}
+        names = sorted(found.names & others)
+        if others and others <= set(self._out_of_reach()):
+            who = " and ".join((*names, "other nodes") if found.unnamed else names)
+            yield ClusterCondition(
+                "token_refused",
+                self._node,
+                f"Node {self._node} is refused by {who}: it has another cluster token. Start it "
+                "with the token of the others.",
+            )
+            return
+        for name in names:
+            yield ClusterCondition(
+                "token_refused",
+                name,
+                f"Node {name} has another cluster token than node {self._node}: they refuse each "
+                f"other. Start node {name} with the token of the others.",
+            )
 
     # --- majorities --------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from querator import Client
 from querator.cli.demo.local_nodes import free_ports
 from tests.integration.process_cluster import ClusterProcess, ProcessCluster, process_cluster
-from tests.integration.processes import verify
+from tests.integration.processes import run, verify
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -158,6 +158,25 @@ async def test_handing_a_node_off(tmp_path: Path):
         assert await healthy(cluster["b"].address)
 
 
+async def test_handing_a_node_off_without_a_majority(tmp_path: Path):
+    """The node was not ready for ever, and the status said that all was well."""
+    async with process_cluster(tmp_path) as cluster:
+        await cluster.start()
+        await cluster["b"].kill()
+        await cluster["c"].kill()
+        # It may still lead what it led before; that makes the exit code 1.
+        _, _, said = await run("node", "handoff", "a", "--address", cluster["a"].address)
+        assert "It leads nothing until it starts again." in said
+        await cluster["b"].start()
+        await cluster["c"].start()
+        await cluster.until(
+            lambda view: any("Node a has handed off" in one for one in view["problems"])
+        )
+        await cluster["a"].stop()
+        await cluster["a"].start()
+        await cluster.until_well()
+
+
 async def healthy(address: str) -> bool:
     """The health check of a load balancer."""
     async with grpc.aio.insecure_channel(address) as channel:
@@ -276,6 +295,27 @@ async def test_a_wrong_token(tmp_path: Path):
         await cluster["c"].start()
         await cluster["a"].ready()
         await cluster["b"].ready()
+        await cluster.until_well()
+
+
+async def test_a_member_that_starts_with_a_wrong_token(tmp_path: Path):
+    """The status advised to start it again, and said that its disk or network was slow."""
+    async with process_cluster(tmp_path) as cluster:
+        await cluster.start()
+        wrong = tmp_path / "wrong"
+        wrong.write_text("another secret of 16 bytes")
+        assert await cluster["c"].stop() == 0
+        cluster["c"].options[-1] = str(wrong)
+        await cluster["c"].launch()
+        refused = "Node c is refused by other nodes: it has another cluster token."
+        for asked in "ac":
+            view = await cluster.until(
+                lambda view: any(one.startswith(refused) for one in view["problems"]), asked
+            )
+            assert state(view, "c") == "up"
+        assert await cluster["c"].stop() == 0
+        cluster["c"].options[-1] = str(cluster.token)
+        await cluster["c"].start()
         await cluster.until_well()
 
 

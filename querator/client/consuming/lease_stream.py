@@ -309,6 +309,7 @@ class LeaseTalker:
         answer = queue_service_pb2.LeaseStreamResponse.FromString(data)
         kind = answer.WhichOneof("frame")
         if kind == "leased":
+            self._nodes.waits.executed(self)
             self._delivered(answer.leased)
         elif kind == "completed":
             self._on_answer(answer.request_number, answer.completed)
@@ -352,9 +353,9 @@ class LeaseTalker:
             return
         del self._frames[number]
         if reason is None:
-            self._nodes.waits.executed(self)
+            self._nodes.waits.executed(frame)
         else:
-            frame.fail(reason)
+            self._fail(frame, reason)
         self._check_quiet()
 
     def _check_quiet(self) -> None:
@@ -367,13 +368,13 @@ class LeaseTalker:
                     future.set_result(None)
 
     def _refused(self, number: int, error: RequestError) -> None:
-        self._nodes.waits.noticed(error)
+        frame = self._frames.get(number)
+        self._nodes.waits.noticed(error, frame)
         if number == 0:
             # The subscription is refused, and a repeat would be refused as well.
             if not error.retriable:
                 self._finish(error)
             return
-        frame = self._frames.get(number)
         if frame is None:
             return
         if error.retriable and self._loop.time() < frame.deadline:
@@ -383,8 +384,12 @@ class LeaseTalker:
             self._loop.call_later(delay, self._send_again, number, self._streams)
             return
         del self._frames[number]
-        frame.fail(error)
+        self._fail(frame, error)
         self._check_quiet()
+
+    def _fail(self, frame: SettleFrame, error: RequestError) -> None:
+        self._nodes.waits.ended(frame)
+        frame.fail(error)
 
     def _send_again(self, number: int, stream: int) -> None:
         frame = self._frames.get(number)
@@ -415,7 +420,7 @@ class LeaseTalker:
         self._settler.flush()
         frames, self._frames = self._frames, {}
         for frame in frames.values():
-            frame.fail(unanswered() if frame.maybe_executed else self._end_error())
+            self._fail(frame, unanswered() if frame.maybe_executed else self._end_error())
         self._check_quiet()
         self._readers.wake_all()
 
@@ -444,7 +449,7 @@ class LeaseTalker:
         for number, frame in list(self._frames.items()):
             if frame.deadline < now:
                 del self._frames[number]
-                frame.fail(unanswered())
+                self._fail(frame, unanswered())
         self._check_quiet()
 
     def _forget_lapsed(self, now: float) -> None:

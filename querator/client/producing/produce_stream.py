@@ -241,6 +241,7 @@ class Lane:
         return number < (self._next_number if oldest is None else oldest.number)
 
     def _fail(self, request: PendingProduce, error: RequestError) -> None:
+        self._nodes.waits.ended(request)
         request.sink.failed(error)
 
     def _deadline(self) -> None:
@@ -271,7 +272,7 @@ class Lane:
         due = self._heard + self._patience()
         if self._loop.time() >= due:
             self._heard = self._loop.time()
-            self._stream.leave()
+            self._stream.leave(silent=True)
             due = self._heard + self._patience()
         self._patience_timer = self._loop.call_at(due, self._look_at_node)
 
@@ -354,7 +355,8 @@ class Lane:
         if request is not None:
             if answer.HasField("produced"):
                 self._backoff.reset()
-                self._nodes.waits.executed(self)
+                self._nodes.waits.ended(self)
+                self._nodes.waits.executed(request)
                 self._window.remove(request)
                 given = request.deadline - self._nodes.request_timeout
                 self._answer_seconds += (self._loop.time() - given - self._answer_seconds) / 8
@@ -368,15 +370,15 @@ class Lane:
         self._resume_when_quiet()
 
     def _refused(self, request: PendingProduce, error: RequestError) -> None:
-        self._nodes.waits.noticed(error)
         if is_of_the_node(error) and self._nodes.leave(self._stream.address):
             self._home.leave()
         if self._drop_one(request, error) or self._window.refused(request, error):
             if error.retriable:
-                self._nodes.waits.refused(self, error)
+                self._nodes.waits.refused(request, error)
             if request.deadline <= self._loop.time():
                 self._deadline()
             return
+        self._nodes.waits.noticed(error)
         self._window.remove(request)
         if request.maybe_executed and not is_malformed(error):
             # The repeat is refused: the outcome of the attempt before stays unknown.

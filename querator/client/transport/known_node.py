@@ -8,6 +8,8 @@ from querator.wire.tls import Tls
 
 REFUSAL_LOG_SECONDS = 60.0
 """Interval of lines about a node that answers and refuses."""
+UNUSED_SECONDS = 5.0
+"""A lost node that was not tried for this long may have been there again before."""
 
 
 class KnownNode:
@@ -17,6 +19,7 @@ class KnownNode:
         "_connection",
         "_refusal_due",
         "_tls",
+        "_tried_at",
         "_works",
         "address",
         "alone_until",
@@ -31,6 +34,8 @@ class KnownNode:
         self._tls = tls
         self._connection: Connection | None = None
         self._works = False
+        self._tried_at = 0.0
+        """When the lost node was last tried without success."""
         self.lost_at: float | None = None
         """When the connection was lost; None while it is not, or was never used."""
         self.name = name
@@ -63,6 +68,7 @@ class KnownNode:
 
     def lost(self, error: RequestError, now: float) -> None:
         """Logs the first failure after success, or that the node refuses."""
+        self.missed(now)
         if error.request_id and not isinstance(error, StorageFailed):
             self._refuses(error, now)
         elif self._works and not isinstance(error, StorageFailed):
@@ -70,6 +76,10 @@ class KnownNode:
             self.lost_at = now
             cause = error.message.removeprefix(f"no answer from {self.address}: ")
             CONNECTION.warning("Lost the connection to %s: %s", self.address, cause)
+
+    def missed(self, now: float) -> None:
+        """Records that the node was tried without success."""
+        self._tried_at = now
 
     def _refuses(self, error: RequestError, now: float) -> None:
         """The connection is there: the node has answered, for example that a partition has no
@@ -85,7 +95,17 @@ class KnownNode:
         """Logs the first success after a failure."""
         self._works = True
         if self.lost_at is not None:
-            CONNECTION.warning(
-                "Connected to %s again after %.1f s", self.address, now - self.lost_at
-            )
+            unused = now - self._tried_at
+            if unused < UNUSED_SECONDS:
+                CONNECTION.warning(
+                    "Connected to %s again after %.1f s", self.address, now - self.lost_at
+                )
+            else:
+                CONNECTION.warning(
+                    "Connected to %s again: it was lost %.1f s ago, and not tried in the last "
+                    "%.1f s",
+                    self.address,
+                    now - self.lost_at,
+                    unused,
+                )
             self.lost_at = None

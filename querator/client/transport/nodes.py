@@ -193,6 +193,7 @@ class Nodes:
                 # A fork has closed it.
                 continue
             now = self._loop.time()
+            node.missed(now)
             node.alone_until = now + node.backoff.next()
             self._learned = -LEARN_SECONDS
             left.append(node)
@@ -262,6 +263,7 @@ class Nodes:
         if node is None or self._other(node, now) is node:
             return False
         node.alone_until = now + node.backoff.next()
+        self._learned = -LEARN_SECONDS
         return True
 
     def mark_working(self, connection: Connection) -> None:

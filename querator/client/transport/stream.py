@@ -57,6 +57,7 @@ class Stream:
         self._closing = False
         self._heard = False
         self._moving = False
+        self._leaving = False
         self._call: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
         self.address = ""
         """Address of the stream's node; empty while there is none."""
@@ -80,9 +81,12 @@ class Stream:
             self._moving = True
             self._call.cancel()
 
-    def leave(self) -> None:
-        """Goes to another node, if there is one, as if this one had broken the stream."""
+    def leave(self, *, silent: bool = False) -> None:
+        """Goes to another node, if there is one, as if this one had broken the stream. `silent`:
+        the node has not answered, so that the connection counts as lost.
+        """
         if self._call is not None and self._nodes.leave(self.address):
+            self._leaving = not silent
             self._call.cancel()
 
     def pause_reading(self) -> None:
@@ -157,7 +161,7 @@ class Stream:
         except RequestError as closed:
             self._closing = True
             return closed
-        self._call, self.address = call, node.address
+        self._call, self.address, self._leaving = call, node.address, False
         self._talker.opened()
         self._wake.set()
         try:
@@ -170,7 +174,8 @@ class Stream:
         finally:
             self._call, self.address = None, ""
             call.cancel()
-        if not self._closing and not self._moving:
+        if not self._closing and not self._moving and not self._leaving:
+            # A stream that the client has left because of a refusal is no lost connection.
             self._nodes.failed(node, error)
         return error
 

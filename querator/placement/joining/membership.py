@@ -14,6 +14,7 @@ from querator.placement.joining.forming import Forming, ask, description, peer_i
 from querator.placement.joining.known_peers import KnownPeers, removed_node, why_no_member
 from querator.placement.map.machine import stored_effects
 from querator.raft.clock import Clock
+from querator.raft.refusals import OtherTokens
 from querator.raft.starts import StartMemory
 from querator.raft.tcp.channel import PeerTls
 from querator.raft.tcp.tcp_peers import TcpPeers
@@ -178,6 +179,10 @@ class Membership:
     def waiting(self) -> tuple[PlacedNode, ...]:
         """Nodes without a cluster that ask this one, and have not joined yet."""
         return tuple(map(placed_node, self.peers.waiting()))
+
+    def other_tokens(self) -> OtherTokens:
+        """See `TcpPeers.other_tokens`."""
+        return self.peers.other_tokens()
 
     def old_copies(self) -> dict[str, str]:
         """Nodes that were refused because of an old copy of their data: the reason by name."""

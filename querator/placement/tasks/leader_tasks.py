@@ -18,6 +18,7 @@ failed work is checked again a moment later.
 """
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
@@ -34,6 +35,7 @@ from querator.placement.map.commands import (
     Command,
     GiveUpTarget,
     GroupSettled,
+    HandOffNode,
     JoinNode,
     NodeGone,
     PlaceGroups,
@@ -62,6 +64,8 @@ HOMEWARD_AGAIN_S = 10.0
 HANDING_MAX = 16
 """Leaderships that are transferred at once when the node is about to stop."""
 HANDING_PAUSE_S = 0.05
+ANNOUNCE_S = 1.0
+"""Limit of one attempt to tell the map that this node has handed off."""
 
 Newcomers = Callable[[], Iterable[PlacedNode]]
 """Nodes without a cluster that have asked this one since the last call."""
@@ -114,7 +118,9 @@ class LeaderTasks:
         self._declined: dict[GroupId, Counter[NodeKey]] = {}
         """How often nodes did not accept the leadership of a group that this node must give up."""
         self._led = GroupWorklist()
-        self._handing = False
+        self.handing = False
+        """Whether this node has handed off, or is doing it: it takes no leadership."""
+        self._announcing = False
 
     async def run(self) -> None:
         """Runs until cancelled. Raises any error that is not a QueratorError: a defect."""
@@ -140,7 +146,10 @@ class LeaderTasks:
                             tasks.create_task(self._tell(group))
                         elif self._is_done(group):
                             self._led.done(group)
-                if self._handing:
+                if self.handing:
+                    if self._must_announce():
+                        self._announcing = True
+                        tasks.create_task(self._announce())
                     # A leadership may have been on its way here when the handoff was announced.
                     await self._hand_over_some(Counter())
                 else:
@@ -184,6 +193,22 @@ class LeaderTasks:
             _log.warning("placement.refused", command=repr(command), reason=result.message)
             return False
         return True
+
+    def _must_announce(self) -> bool:
+        """Whether the map does not say that this node has handed off. Without a majority, the
+        announcement before the handoff fails.
+        """
+        known = self._placed().node(self._said().name)
+        return not self._announcing and known is not None and known.takes_leaderships
+
+    async def _announce(self) -> None:
+        said = self._said()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ANNOUNCE_S):
+                    await self._proposed(HandOffNode(said.name, said.incarnation, said.boots))
+        finally:
+            self._announcing = False
 
     # --- replicas ----------------------------------------------------------------
 
@@ -334,7 +359,7 @@ class LeaderTasks:
         """Transfers all leaderships that other nodes can take over, within the timeout. From then
         on this node transfers any leadership that it gets.
         """
-        self._handing = True
+        self.handing = True
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
         given: Counter[NodeKey] = Counter()

@@ -224,6 +224,10 @@ class Skew:
         self._trusted_until_s = self._clock.monotonic_s() + TRUST_S
         _log.warning("clock.trusted", seconds=TRUST_S)
 
+    def knows(self, others: Collection[NodeKey]) -> bool:
+        """Whether the clocks of a majority of the voters (this node and `others`) are known."""
+        return 1 + len(self._last_samples(others)) > (1 + len(others)) / 2
+
     def agrees(self, others: Collection[NodeKey]) -> bool:
         """Whether the clocks of a majority of the voters (this node and `others`) agree with this
         node's clock, or an operator has declared it right.

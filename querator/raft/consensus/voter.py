@@ -92,6 +92,8 @@ class Voter(PySyncObjEngine):
         self._may_campaign = False
         """Whether the next tick may begin an election."""
         self._transferred = False
+        self._asks_until_s = float("-inf")
+        """Until when messages of its leader do not end the questions that it caused."""
         self._heard_s = float("-inf")
         super().__init__(self.id, self._request_vote)
         self._SyncObj__raftLog = journal
@@ -198,6 +200,7 @@ class Voter(PySyncObjEngine):
             raise Diverged(f"replica {leader} leads in term {term} as well")
         # A message that the leader sent right after `TimeoutNow` does not cancel that.
         told = self._may_campaign and self._transferred and term == self.term
+        asks = self._pre_votes if self._transferred and term == self.term else None
         self.waits_for_clock = False
         if term > self.term:
             self._SyncObj__setCurrentTerm(term, None)
@@ -209,6 +212,9 @@ class Voter(PySyncObjEngine):
         if told:
             self._transferred = True
             self._stand()
+        elif asks is not None and now_s < self._asks_until_s:
+            self._transferred = True
+            self._pre_votes = asks
 
     def _become_follower(self) -> None:
         self._SyncObj__setState(FOLLOWER)
@@ -256,8 +262,11 @@ class Voter(PySyncObjEngine):
             self._skipped_elections += 1
             return
         # A candidate stays a candidate: votes of its last election may still arrive.
-        self._pre_votes = {self.id}
         self._transferred = False
+        self._ask_voters()
+
+    def _ask_voters(self) -> None:
+        self._pre_votes = {self.id}
         for id_ in sorted(self._voters - {self.id}):
             self._request_vote(id_, pre=True)
 
@@ -267,10 +276,14 @@ class Voter(PySyncObjEngine):
         return self._skew.clock_is_wrong or self._loop_watch.hangs
 
     def _clock_allows(self) -> bool:
-        """Whether the wall clock allows it to stand."""
+        """Whether the wall clock allows it to stand. While too few other clocks have been heard,
+        it does not, but nothing is known against the clock.
+        """
         last_ms = self._journal.last_ms
         begins_alone = not (last_ms or self.other_voters)
         waits = not begins_alone and not self._skew.believes(self.other_voters, last_ms)
+        if waits and not self._skew.knows(self.other_voters):
+            return False
         if waits and not self.waits_for_clock:
             ahead_ms = self._clock.wall_ms() - last_ms
             _log.error("clock.rejected", group=self.group, ahead_of_log_ms=ahead_ms, hint=_HINT)
@@ -358,9 +371,16 @@ class Voter(PySyncObjEngine):
 
     def _on_timeout_now(self, sender: int, message: TimeoutNow) -> None:
         leader = message.term == self.term and self.leader == sender
-        if leader and self.votes and not self._unfit and self._clock_allows():
+        if not leader or not self.votes or self._unfit:
+            return
+        if self._clock_allows():
             self._transferred = True
             self._stand()
+        elif not self._skew.knows(self.other_voters):
+            # Its node has just started. The answers carry the other clocks.
+            self._transferred = True
+            self._asks_until_s = self._clock.monotonic_s() + self._getConf().raftMinTimeout
+            self._ask_voters()
 
     # --- on the way out ------------------------------------------------------------
 

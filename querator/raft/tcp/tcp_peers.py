@@ -40,7 +40,7 @@ from querator.model.nodes import NodeKey
 from querator.raft.clock import Clock
 from querator.raft.messages import MessageError, PeerMessage, decode_frame, encode_frames
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Quiet, Received
-from querator.raft.refusals import TOLD, Code, PeerRefused, RefusalLog
+from querator.raft.refusals import TOLD, Code, OtherTokens, PeerRefused, RefusalLog, TokenMemory
 from querator.raft.starts import StartMemory
 from querator.raft.tcp import dialing
 from querator.raft.tcp.channel import PeerTls
@@ -109,6 +109,7 @@ class TcpPeers:
         self._open: dict[NodeKey, PeerConnection] = {}
         self._events: list[PeerEvent] = []
         self._refusals = RefusalLog()
+        self._tokens = TokenMemory()
         self._due_s = 0.0
         """When to check timers: never later than the first of them."""
         # Written by any thread under the lock, and taken over by `receive`.
@@ -158,6 +159,10 @@ class TcpPeers:
     def old_copies(self) -> dict[str, str]:
         """See `Greeter.old_copies`."""
         return dict(self._greeter.old_copies)
+
+    def other_tokens(self) -> OtherTokens:
+        """The nodes that had another cluster token lately."""
+        return self._tokens.lately(self._clock.monotonic_s())
 
     def _wake(self) -> None:
         with self._lock:
@@ -427,6 +432,7 @@ class TcpPeers:
         connection.gap_s = 0.0
         self._open[key] = connection
         self._greeter.meet(hello.info)
+        self._tokens.agreed(hello.info.name)
         self._publish()
         if connection.dialed is not None:
             self._dialer.opened(connection.dialed, now_s)
@@ -498,6 +504,7 @@ class TcpPeers:
         self._refusals.refused(
             refused, address=connection.address, name=connection.name, now_s=now_s
         )
+        self._tokens.refused(refused, dialed=connection.dialed, now_s=now_s)
         if refused.by_peer and refused.code is Code.OLD_COPY and self._on_old_copy is not None:
             self._on_old_copy(refused.reason)
         if connection.phase is Phase.SHAKING:

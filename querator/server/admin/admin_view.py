@@ -39,6 +39,7 @@ class Observed:
     calls: "CallCounts | None" = None
     """Set as soon as clients are served."""
     incoming: "Incoming | None" = None
+    handed_off: bool = False
     stopping: bool = False
     failure: BaseException | None = None
 

@@ -13,7 +13,7 @@ again. In a cluster without space, all nodes would be unready, and no consumer c
 from itertools import islice
 from typing import Final
 
-from querator.model.nodes import NodeKey
+from querator.model.nodes import NodeKey, node_name
 from querator.model.placement_map import PlacedGroup
 from querator.model.queues import QueueState
 from querator.raft.turn.liveness import STALLED_S_MAX
@@ -56,6 +56,8 @@ class Health:
         missing = self.dead()
         if observed.stopping:
             missing.append("the node is stopping")
+        elif observed.handed_off:
+            missing.append("the node has handed off: it leads nothing until it starts again")
         if observed.waits_for:
             missing.append(f"the start waits for {observed.waits_for}")
         if observed.environment is None:
@@ -65,9 +67,21 @@ class Health:
         elif observed.calls is None:
             missing.append("clients are not served yet")
         missing += self._closed_partitions()
+        missing += self._wrong_token()
         if self._is_cut_off():
             missing.append("no group of this node knows a leader")
         return missing
+
+    def _wrong_token(self) -> list[str]:
+        conditions, host = self._observed.conditions, self._observed.host
+        if conditions is None or host is None:
+            return []
+        own = node_name(host.node)
+        return [
+            one.sentence
+            for one in conditions.present
+            if one.kind == "token_refused" and one.about == own
+        ]
 
     def notes(self) -> list[str]:
         """What a ready node cannot do."""

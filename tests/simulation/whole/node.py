@@ -20,6 +20,7 @@ from querator.node_core import NodeCore
 from querator.placement.bootstrap import ClusterBootstrap, founding
 from querator.placement.joining.formation import Description
 from querator.raft.machine import Machine
+from querator.raft.refusals import OtherTokens
 from querator.raft.requests import Open, Outcome, Remove, Request, Stop
 from querator.raft.starts import StartMemory
 from querator.raft.turn.liveness import Liveness
@@ -142,6 +143,9 @@ class SimulatedPeerServices:
     def out_of_reach(self, placed: PlacementMap) -> frozenset[str]:
         near = {node_name(key) for key in self.connected()}
         return frozenset({node.name for node in placed.nodes} - near - {self._node.name})
+
+    def other_tokens(self) -> OtherTokens:
+        return OtherTokens()
 
     def old_copies(self) -> Mapping[str, str]:
         return {}

@@ -382,6 +382,25 @@ def test_nodes_that_wait_are_named():
     )
 
 
+def test_a_node_with_another_token_is_not_said_to_be_slow():
+    conditions = tuple(
+        SeenCondition(node, ClusterCondition(kind, about, f"{kind} of {about} by {node}."))
+        for node, kind, about in (
+            ("a", "token_refused", "c"),
+            ("a", "copy_behind", "c"),
+            ("b", "token_refused", "c"),
+            ("c", "token_refused", "c"),
+            ("c", "no_majority", "c"),
+        )
+    )
+    nodes = (seen("a"), seen("b"), seen("c", connected=False))
+    for number, by in ((5, "c"), (3, "a")):
+        picture = ClusterPicture(
+            "x", 3, nodes, (group(0, queue=""),), (), conditions=conditions[:number]
+        )
+        assert cluster_view(picture).problems == (f"token_refused of c by {by}.",)
+
+
 def test_of_two_nodes_whose_clocks_differ_one_is_quoted():
     conditions = tuple(
         SeenCondition(node, ClusterCondition("clocks_differ", about, f"{about} by {seconds} s."))

@@ -28,6 +28,8 @@ class StatusNode:
         self.name = name
         self.address = ""
         self.members: list[StatusNode] = []
+        self.handed_off: set[str] = set()
+        """Names of the nodes that have handed off, as this one says."""
         self.refusal: QueratorError | None = None
         self.hangs = False
         self.asked = 0
@@ -63,7 +65,12 @@ class StatusNode:
             cluster_id="c",
             node=self.name,
             nodes=[
-                pb.ClusterNode(name=one.name, client_address=one.address, connected=True)
+                pb.ClusterNode(
+                    name=one.name,
+                    client_address=one.address,
+                    connected=True,
+                    handed_off=one.name in self.handed_off,
+                )
                 for one in self.members
             ],
         )
@@ -97,6 +104,17 @@ async def test_a_dead_node_is_left_for_one_that_it_had_named(
         assert silent(await admin.picture()) == []
         await a.stop()
         assert silent(await admin.picture()) == ["a"]
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+async def test_a_node_has_handed_off_if_it_says_so_itself(
+    pair: tuple[StatusNode, StatusNode], asked: int
+) -> None:
+    """Without a majority the map does not know it, and the status said nothing."""
+    pair[1].handed_off = {"b"}
+    async with admin_of(pair[asked]) as admin:
+        picture = await admin.picture()
+    assert {one.node.name: one.node.handed_off for one in picture.nodes} == {"a": False, "b": True}
 
 
 async def test_a_stopping_node_is_left_for_another_one(

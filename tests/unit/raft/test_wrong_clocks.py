@@ -18,6 +18,7 @@ from querator.model.limits import (
 from querator.model.nodes import node_key
 from querator.raft.clock import SimulatedClock
 from querator.raft.consensus.skew import TRUST_S, Skew
+from querator.raft.messages import Append, TimeoutNow
 from querator.raft.requests import Call
 from tests.unit.raft.raft_cluster import G, RaftCluster
 
@@ -135,6 +136,49 @@ def test_a_cluster_that_was_off_for_a_weekend_comes_up_by_itself():
     cluster.until(lambda: cluster.leaders, within_s=5)
     add(cluster, 2)
     assert abs(stamped_ms(cluster) - cluster.clock.wall_ms()) < 1_000
+
+
+def test_a_restarted_node_takes_a_leadership_before_it_has_heard_the_other_clocks(caplog):
+    """In an idle partition it refused, blamed its clock, and was offered the leadership again only
+    after 10 s.
+    """
+    cluster = RaftCluster("a", "b", "c")
+    add(cluster, 1)
+    cluster.until(cluster.alike)
+    old = cluster.leader()
+    target = next(name for name in "abc" if name != old)
+    cluster.pass_s(60)
+    restart(cluster, target)
+    status = cluster.nodes[old].status
+    term, last = status.term, status.log_last
+    empty = Append(
+        term=term, sequence=1_000, read_round=0, prev_index=last, prev_term=term, commit_index=last
+    )
+    cluster.hear(target, old, empty, TimeoutNow(term))
+    assert not cluster.nodes[target].status.waits_for_clock
+    cluster.until(lambda: cluster.leaders == [target], within_s=1)
+    assert "clock.rejected" not in caplog.text
+    add(cluster, 2)
+
+
+def test_a_restarted_node_with_a_wrong_clock_takes_no_leadership(caplog):
+    cluster = RaftCluster("a", "b", "c")
+    add(cluster, 1)
+    cluster.until(cluster.alike)
+    old = cluster.leader()
+    target = next(name for name in "abc" if name != old)
+    cluster.nodes[target].clock.step_wall(DAY_MS)
+    restart(cluster, target)
+    status = cluster.nodes[old].status
+    term, last = status.term, status.log_last
+    empty = Append(
+        term=term, sequence=1_000, read_round=0, prev_index=last, prev_term=term, commit_index=last
+    )
+    cluster.hear(target, old, empty, TimeoutNow(term))
+    cluster.pass_s(2)
+    assert "clock.rejected" in caplog.text
+    assert cluster.leaders == [old]
+    assert cluster.nodes[old].status.term == term
 
 
 def test_two_of_three_that_agree_come_up_after_a_weekend():

@@ -18,10 +18,12 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import CLOCK_SKEW_MS_MAX, MIB
 from querator.model.nodes import NodeKey, Replica
+from querator.model.placement_map import PlacementMap
 from querator.placement import placement
 from querator.placement.tasks import partition_calls
 from querator.raft.clock import SimulatedClock
 from querator.raft.host import Host
+from querator.raft.refusals import OtherTokens
 from querator.raft.status import GroupStatus, ReplicaStatus
 from querator.server.admin.admin_server import AdminServer
 from querator.server.admin.health import Health
@@ -31,6 +33,7 @@ from querator.service.conditions import KINDS, LOOK_S, MEMORY_S, PATIENCE_S, Con
 from querator.service.storage_watch import StorageWatch
 from querator.storage.environment import StorageCorrupt, Usage
 from querator.storage.memory_environment import MemoryEnvironment
+from tests.unit.placement.conftest import node as placed_node
 from tests.unit.server.http_client import get
 from tests.unit.server.observed_node import Exposition, observed
 from tests.unit.service.service_node import LONG_MS, ServiceNode, code, service_node
@@ -78,6 +81,7 @@ class Watch:
         self._later_s = 0.0
         self.away: set[str] = set()
         """Names of the nodes that are out of reach."""
+        self.other_tokens = OtherTokens()
         loop = asyncio.get_running_loop()
         self.conditions = Conditions(
             host=cast(Any, self.host),
@@ -85,6 +89,7 @@ class Watch:
             service=node.queues,
             clock=node.clock,
             out_of_reach=lambda: self.away,
+            other_tokens=lambda: self.other_tokens,
             now_s=lambda: loop.time() + self._later_s,
         )
         self._observed = observed(node)
@@ -225,6 +230,62 @@ async def test_a_replica_without_room_for_what_is_committed(
         assert "q/0: node node has no space for committed entries" in sentence
         watch.host.changed.clear()
         await watch.gone("no_space")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "by"),
+    [
+        (OtherTokens(frozenset({"n2"}), unnamed=True), "n2 and other nodes"),
+        (OtherTokens(unnamed=True), "other nodes"),
+        (OtherTokens(frozenset({"n2", "n3"})), "n2 and n3"),
+    ],
+)
+async def test_a_node_with_another_token_than_all_others(
+    tokens: OtherTokens,
+    by: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was said to be behind, to have handed off, and to be ready."""
+    async with watching(caplog) as (node, watch):
+        three = PlacementMap(nodes=map(placed_node, ("node", "n2", "n3")))
+        seen = observed(node)
+        seen.conditions = watch.conditions
+        with monkeypatch.context() as patched:
+            patched.setattr(placement.Placement, "map", three)
+            watch.away, watch.other_tokens = {"n2", "n3"}, tokens
+            sentence = await watch.seen("token_refused")
+            assert sentence == (
+                f"Node node is refused by {by}: it has another cluster token. Start it with the "
+                "token of the others."
+            )
+            assert sentence in Health(seen).missing()
+            assert Health(seen).dead() == []
+            watch.other_tokens = OtherTokens()
+            await watch.gone("token_refused")
+            assert Health(seen).missing() == []
+
+
+async def test_another_node_with_another_token(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watching(caplog) as (node, watch):
+        three = PlacementMap(nodes=map(placed_node, ("node", "n2", "n3")))
+        seen = observed(node)
+        seen.conditions = watch.conditions
+        with monkeypatch.context() as patched:
+            patched.setattr(placement.Placement, "map", three)
+            watch.away = {"n2"}
+            # A stranger that is no node of the cluster is no condition.
+            watch.other_tokens = OtherTokens(frozenset({"n2", "x"}), unnamed=True)
+            sentence = await watch.seen("token_refused")
+            assert sentence == (
+                "Node n2 has another cluster token than node node: they refuse each other. Start "
+                "node n2 with the token of the others."
+            )
+            assert Health(seen).missing() == []
+            watch.other_tokens = OtherTokens(unnamed=True)
+            await watch.gone("token_refused")
 
 
 async def test_most_replicas_that_are_out_of_reach(caplog: pytest.LogCaptureFixture) -> None:

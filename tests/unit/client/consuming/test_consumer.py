@@ -435,4 +435,23 @@ async def test_a_consumer_says_that_its_settles_wait_and_that_they_are_executed(
             for _ in range(2):
                 await (await anext(consumer)).complete()
     lines = [one.getMessage() for one in caplog.records if "querator" in one.name]
-    assert lines == [f"Waiting: {refused.message}", "Requests are executed again"] * 2
+    # The second refusal comes too soon after the first one for a line of its own.
+    assert lines == [f"Waiting: {refused.message}", "Requests are executed again"]
+
+
+async def test_a_node_that_a_consumer_leaves_is_no_lost_connection(
+    caplog: pytest.LogCaptureFixture,
+):
+    """Each refused settle made two lines: the connection was lost, and there again."""
+    refused = refusal("UNAVAILABLE")
+    refused.message = "partition 0 of queue q has no leader (b, c unreachable); not executed"
+    async with FakeNode.running() as one, FakeNode.running() as other:
+        async with Client(f"{one.address},{other.address}") as client:
+            for node in (one, other):
+                node.settle_refusals.append(refused)
+                await node.make_ready([b"a"])
+            async with client.consumer("q") as consumer:
+                await (await anext(consumer)).complete()
+    lines = [one.getMessage() for one in caplog.records if "querator" in one.name]
+    assert lines[0] == f"Waiting: {refused.message}"
+    assert not [line for line in lines if "onnect" in line]

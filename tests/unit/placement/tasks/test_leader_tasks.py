@@ -16,6 +16,7 @@ from querator.placement.map.commands import (
     CreateQueue,
     GiveUpTarget,
     GroupSettled,
+    HandOffNode,
     JoinNode,
     Place,
     PlaceGroups,
@@ -184,3 +185,45 @@ async def test_a_target_on_a_dead_node_is_given_up_once_the_configuration_is_com
     running.cancel()
     expected = GiveUpTarget(group, placed.next_replica, placed.founding, 1)
     assert proposed == ([expected] if is_committed else [])
+
+
+async def test_a_handoff_without_a_majority_is_announced_when_there_is_one(monkeypatch):
+    """The map never knew it: the other nodes offered leaderships, and status said all is well."""
+    monkeypatch.setattr(leader_tasks, "ROUND_S", 0.001)
+    cluster = Group(nodes="abc")
+    monkeypatch.setattr(leader_tasks, "ANNOUNCE_S", 0.001)
+    announced = asyncio.Event()
+    attempts = 0
+
+    async def propose(_: GroupId, command: Any) -> object:
+        nonlocal attempts
+        assert isinstance(command, HandOffNode)
+        attempts += 1
+        if attempts == 1:
+            await asyncio.Event().wait()
+        if attempts == 2:
+            raise QueratorError(ErrorCode.UNAVAILABLE, "nobody leads the placement group")
+        cluster.propose(command)
+        announced.set()
+        return Done()
+
+    said = cluster.map.node("a")
+    assert said is not None
+    assert said.takes_leaderships
+    tasks = LeaderTasks(
+        cast(Host, LeadingHost({}, waiting=set())),
+        lambda: cluster.map,
+        node=said.key,
+        propose=propose,
+        connected=dict[NodeKey, Any],
+        said=lambda: said,
+    )
+    async with asyncio.timeout(10), asyncio.TaskGroup() as running:
+        run = running.create_task(tasks.run())
+        assert (await tasks.hand_over(0.0)).moved == 0
+        await announced.wait()
+        run.cancel()
+    after = cluster.map.node("a")
+    assert after is not None
+    assert not after.takes_leaderships
+    assert attempts == 3

@@ -19,7 +19,14 @@ from querator.model.limits import (
 )
 from querator.raft.clock import SimulatedClock
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
-from querator.raft.refusals import Code, PeerRefused, RefusalLog
+from querator.raft.refusals import (
+    TOKEN_S,
+    Code,
+    OtherTokens,
+    PeerRefused,
+    RefusalLog,
+    TokenMemory,
+)
 from querator.raft.tcp.frames import NONCE_BYTES, FrameKind, FrameReader, frame
 from querator.raft.tcp.handshake import Handshake, HandshakeState, refusal_text
 from querator.raft.tcp.hello import Hello, Query, encode_hello
@@ -201,6 +208,31 @@ def test_both_sides_say_why_they_do_not_talk(one, other, token, code, reason, ca
         assert told_by.startswith("peers.refused_by_peer address=127.0.0.1:")
         assert "name=b" in told_by
         assert ("name=a" in here) is (code != "token")
+
+
+def test_which_nodes_have_another_token_is_known_for_a_while():
+    """The smaller name dials, so that the other one does not know the name."""
+    clock = SimulatedClock()
+    a = TcpNode(info("a"), clock=clock)
+    b = TcpNode(info("b"), token=b"guess", clock=clock)
+    with tcp_nodes(a, b):
+        assert a.peers.other_tokens() == OtherTokens()
+        a.knows(b)
+        b.knows(a)
+        drive(a, b, until=lambda: bool(a.peers.other_tokens().names))
+        assert a.peers.other_tokens() == OtherTokens(frozenset({"b"}))
+        assert b.peers.other_tokens() == OtherTokens(unnamed=True)
+        clock.advance(int(TOKEN_S * 1000) + 1)
+        assert a.peers.other_tokens() == b.peers.other_tokens() == OtherTokens()
+
+
+def test_a_node_that_connects_has_the_same_token():
+    memory = TokenMemory()
+    memory.refused(PeerRefused(Code.TOKEN, "because"), dialed="b", now_s=1.0)
+    memory.refused(PeerRefused(Code.TLS, "because"), dialed="c", now_s=1.0)
+    assert memory.lately(1.0) == OtherTokens(frozenset({"b"}))
+    memory.agreed("b")
+    assert memory.lately(1.0) == OtherTokens()
 
 
 def test_a_node_with_this_nodes_name(caplog):

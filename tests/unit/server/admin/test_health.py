@@ -49,6 +49,17 @@ async def test_a_node_that_stops_is_alive_and_not_ready() -> None:
         assert Health(seen).dead() == []
 
 
+async def test_a_node_that_has_handed_off_is_not_ready_and_does_not_stop() -> None:
+    async with service_node() as node:
+        seen = observed(node)
+        seen.handed_off = True
+        reason = "the node has handed off: it leads nothing until it starts again"
+        assert Health(seen).missing() == [reason]
+        assert Health(seen).dead() == []
+        seen.stopping = True
+        assert Health(seen).missing() == ["the node is stopping"]
+
+
 async def test_a_node_that_has_failed_is_neither() -> None:
     async with service_node() as node:
         seen = observed(node)
