@@ -370,6 +370,18 @@ def test_expressions_are_refused_before_data_moves(
         ingest(spark, settings)
 
 
+def test_all_wrong_expressions_are_named(spark, place, tmp_path):
+    (tmp_path / "in.csv").write_text("carrier,delay\nA,1\n")
+    columns = Columns(key="carier", kind="uper(carrier)", priority="array(1)")
+    words = (
+        "^column key = carier: there is no column carier; did you mean carrier.*; "
+        r"column kind = uper\(carrier\): there is no function uper.*; "
+        r"column priority = array\(1\): array<int> cannot become int$"
+    )
+    with pytest.raises(SettingsError, match=words):
+        ingest(spark, IngestSettings(str(tmp_path / "in.csv"), "csv", place, columns))
+
+
 def test_paths_and_queues_that_are_not_there_are_refused(spark, client, place, tmp_path):
     nowhere = str(tmp_path / "nowhere")
     (tmp_path / "in.txt").write_text("x\n")

@@ -22,12 +22,18 @@ _CASTS: Final = {"value": "", "headers": "", "enqueue_at": "timestamp", "priorit
 
 def to_items(frame: Any, columns: Columns, defaults: Mapping[str, str]) -> Any:
     """Selects the columns by `columns`, and by `defaults` where it has none. Raises
-    SettingsError.
+    SettingsError, which names all wrong columns.
     """
     chosen = {**defaults, **{name: said for name, said in _said(columns).items() if said}}
+    faults = []
     for name, expression in chosen.items():
-        with checked(f"column {name} = {expression}"):
-            frame.select(_column(name, expression))
+        try:
+            with checked(f"column {name} = {expression}"):
+                frame.select(_column(name, expression))
+        except SettingsError as error:
+            faults.append(str(error))
+    if faults:
+        raise SettingsError("; ".join(faults))
     frame = frame.select(*(_column(name, said) for name, said in chosen.items()))
     try:
         Layout(frame.schema)
