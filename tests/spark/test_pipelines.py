@@ -174,7 +174,7 @@ def test_dead_letters_are_shown_chosen_and_sent_back(spark, client, place):
             left -= 1
     settled_letters(client, grave, 60)
     shown = redrive(spark, RedriveSettings(place, dry_run=True))
-    assert counts(shown) == (60, 60, 0)
+    assert (*counts(shown), shown.would_be_sent) == (60, 0, 0, 60)
     found = [(group.reason, group.kind, group.items, group.error) for group in shown.groups]
     assert found == [("rejected", "even", 30, "broken even"), ("rejected", "odd", 30, "broken odd")]
     assert redrive(spark, RedriveSettings(place, reasons=("expired",), dry_run=True)).groups == ()
@@ -348,7 +348,8 @@ def test_pipelines_go_on_whose_driver_died_in_a_batch_of_both(spark, trio, clien
         (
             Columns(key="carier"),
             "",
-            r"column key = carier: there is no column carier; did you mean carrier or delay\?$",
+            r"key = carier: there is no column carier; did you mean carrier or delay\? For a "
+            "constant write \"'carier'\"$",
         ),
         (
             Columns(key="uper(carrier)"),

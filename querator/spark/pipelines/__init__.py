@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from querator.spark.pipelines.counting import stats
     from querator.spark.pipelines.failures import PipelineFailed
     from querator.spark.pipelines.ingesting import ingest
-    from querator.spark.pipelines.redriving import DeadGroup, RedriveSummary, redrive
+    from querator.spark.pipelines.redriving import redrive
     from querator.spark.pipelines.replaying import replay
     from querator.spark.pipelines.scans import QueueScan
     from querator.spark.pipelines.session import open_session
@@ -106,8 +106,8 @@ _HOMES: Final = {
     "open_session": "session",
     "redrive": "redriving",
     "replay": "replaying",
-    "DeadGroup": "redriving",
-    "RedriveSummary": "redriving",
+    "DeadGroup": "summary",
+    "RedriveSummary": "summary",
     "PipelineFailed": "failures",
     "Control": "summary",
     "Count": "summary",

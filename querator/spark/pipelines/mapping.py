@@ -31,7 +31,7 @@ def to_items(frame: Any, columns: Columns, defaults: Mapping[str, str]) -> Any:
             with checked(f"column {name} = {expression}"):
                 frame.select(_column(name, expression))
         except SettingsError as error:
-            faults.append(str(error))
+            faults.append(_or_constant(name, expression, str(error)))
     if faults:
         raise SettingsError("; ".join(faults))
     frame = frame.select(*(_column(name, said) for name, said in chosen.items()))
@@ -80,6 +80,16 @@ def _column(name: str, expression: str) -> Any:
     kind = _CASTS.get(name, "string")
     column = F.expr(expression)
     return (column.cast(kind) if kind else column).alias(name)
+
+
+def _or_constant(name: str, expression: str, fault: str) -> str:
+    """The fault, with how to write a constant if the expression may be one without its quotes."""
+    if name in _CASTS or not expression.isidentifier():
+        return fault
+    if f": there is no column {expression}" not in fault:
+        return fault
+    link = " For" if fault.endswith("?") else "; for"
+    return f"{fault}{link} a constant write \"'{expression}'\""
 
 
 def _said(columns: Columns) -> dict[str, str]:
