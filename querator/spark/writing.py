@@ -121,7 +121,9 @@ class Sink:
                 options.namespace, options.queue, retry_seconds=options.retry_seconds
             )
         except NotFound as error:
-            raise with_way_out(error, options.queue, options.target) from None
+            raise with_way_out(
+                error, target=options.target, namespace=options.namespace, queue=options.queue
+            ) from None
         if options.guarantee == "idempotent" and not settings.dedup_window.ToMilliseconds():
             raise OptionError(
                 f"guarantee=idempotent: queue {options.queue} does not remember dedupe keys; give "

@@ -363,8 +363,10 @@ def test_a_repeated_write_of_a_version_is_written_once(queue):
 
 
 def test_a_queue_that_is_not_there(queue):
-    with pytest.raises(NotFound, match="nothing was written"):
+    with pytest.raises(NotFound, match=r"nothing was written(\.|; did you mean .*\?) Check the"):
         queue.batch(queue="nowhere").check_queue()
+    with pytest.raises(NotFound, match=f"did you mean {queue.name}"):
+        queue.batch(queue=f"{queue.name}x").check_queue()
 
 
 def test_a_cluster_that_cannot_be_reached(queue):
