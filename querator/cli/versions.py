@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Final
 
-_LIBRARIES: Final = ("grpcio", "protobuf", "lmdb", "pysyncobj")
-"""An installation for clients has no lmdb and no pysyncobj."""
+_LIBRARIES: Final = ("grpcio", "protobuf", "lmdb", "pysyncobj", "pyspark")
+"""An installation for clients has no lmdb, no pysyncobj and no pyspark."""
 
 
 def versions() -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from querator.client.errors import NotFound
 from querator.spark.options import BrowseOptions
-from querator.spark.rpc import cluster
+from querator.spark.rpc import cluster, did_you_mean
 from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
 
 
@@ -108,8 +108,9 @@ def _timestamp(at_us: int) -> Timestamp:
 
 def _not_found(error: NotFound, options: BrowseOptions) -> NotFound:
     endpoints = ",".join(options.target.endpoints)
+    meant = did_you_mean(error, options.target, options.namespace, options.queue)
     error.message = (
-        f"{error.message} (cluster at {endpoints}); check the options queue, namespace and "
+        f"{error.message} (cluster at {endpoints}){meant} Check the options queue, namespace and "
         "endpoint, or make it with `querator queue create`"
     )
     return error

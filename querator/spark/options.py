@@ -70,6 +70,19 @@ _LISTS: Final = ("endpoint", "states", "kinds")
 """Options with several values."""
 _LIST: Final = re.compile(r"""[\[({]['"].*['"],?[\])}]""", re.DOTALL)
 """A list, tuple or set of texts, as Python writes it."""
+_NO_OFFSETS: Final = "a queue has no offsets: a stream takes what is there, and a scan shows it"
+_OF_KAFKA: Final = {
+    "startingOffsets": _NO_OFFSETS,
+    "endingOffsets": _NO_OFFSETS,
+    "startingOffsetsByTimestamp": _NO_OFFSETS,
+    "endingOffsetsByTimestamp": _NO_OFFSETS,
+    "maxOffsetsPerTrigger": "give maxItemsPerTrigger",
+    "kafka.bootstrap.servers": "give endpoint",
+    "subscribe": "give queue",
+    "topic": "give queue",
+}
+"""Options of Spark's source of Kafka, and what stands in their place."""
+_KAFKA_BY_LOWER: Final = {name.lower(): name for name in _OF_KAFKA}
 _BY_LOWER: Final = {name.lower(): name for name in NAMES}
 _TRUTH: Final = {"true": True, "false": False}
 _STATES: Final = {state.name.lower(): state for state in ItemState}
@@ -229,6 +242,8 @@ def named(given: Mapping[str, str]) -> dict[str, str]:
         if said in _OF_TABLES:
             continue
         name = _BY_LOWER.get(said)
+        if (kafka := _KAFKA_BY_LOWER.get(said)) is not None:
+            raise OptionError(f"querator has no option {kafka!r}: {_OF_KAFKA[kafka]}")
         if name is None:
             near = difflib.get_close_matches(said, _BY_LOWER, n=2, cutoff=0.6)
             meant = " or ".join(_BY_LOWER[each] for each in near)

@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     CharType,
     DataType,
     IntegralType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -96,16 +97,19 @@ class Layout:
         self.names: dict[str, str] = {}
         """Names of the frame's columns, by meaning."""
         wanted = dedupe_key.lower()
+        faults: list[str] = []
         for place, field in enumerate(schema.fields):
             name = field.name.lower()
             if name == wanted:
-                self._place(DEDUPE_KEY, place, field)
+                faults += self._place(DEDUPE_KEY, place, field)
             if name in PASSED_OVER or (wanted and name == DEDUPE_KEY):
                 continue
             if name in WRITTEN:
-                self._place(name, place, field)
+                faults += self._place(name, place, field)
             elif name != wanted:
-                raise RowsError(_unknown(field.name))
+                faults.append(_unknown(field.name))
+        if faults:
+            raise RowsError("; ".join(faults))
         if "value" not in self._places:
             raise RowsError(
                 "there is no column value (binary or string), which is the payload; the columns "
@@ -118,12 +122,16 @@ class Layout:
                 f"{', '.join(schema.fieldNames())}"
             )
 
-    def _place(self, meaning: str, place: int, field: StructField) -> None:
+    def _place(self, meaning: str, place: int, field: StructField) -> list[str]:
+        """What is wrong with the column, if anything is."""
         if meaning in self._places:
-            raise RowsError(f"column {field.name} is there twice: select one of them")
-        _check_type(field.name, meaning, field.dataType)
+            return [f"column {field.name} is there twice: select one of them"]
         self._places[meaning] = place
         self.names[meaning] = field.name
+        if _fits(meaning, field.dataType):
+            return []
+        wanted = _wanted(meaning, field.name, field.dataType)
+        return [f"column {field.name} is {field.dataType.simpleString()}: it must be {wanted}"]
 
     def __contains__(self, meaning: str) -> bool:
         return meaning in self._places
@@ -195,13 +203,6 @@ def _unknown(name: str) -> str:
     return f"an item has no column {name!r}: {way_out}"
 
 
-def _check_type(name: str, meaning: str, kind: DataType) -> None:
-    if not _fits(meaning, kind):
-        raise RowsError(
-            f"column {name} is {kind.simpleString()}: it must be {_wanted(meaning, name)}"
-        )
-
-
 def _fits(meaning: str, kind: DataType) -> bool:
     if meaning == "value":
         return isinstance(kind, (BinaryType, *_TEXT_TYPES))
@@ -223,14 +224,25 @@ def _is_header(kind: DataType) -> bool:
     )
 
 
-def _wanted(meaning: str, name: str) -> str:
-    return {
-        "value": "binary or string",
-        "headers": "array<struct<key: string, value: binary>>",
-        "enqueue_at": "timestamp",
-        "partition": "int",
-        "priority": "int, as by cast(… AS int)",
-    }.get(meaning, f"string, as by cast({name} AS string)")
+def _wanted(meaning: str, name: str, kind: DataType) -> str:
+    """The type that a column must have, and an expression that makes it of the type that it has."""
+    text = isinstance(kind, _TEXT_TYPES)
+    nested = isinstance(kind, (ArrayType, MapType, StructType))
+    if meaning == "headers":
+        way = f", as by map_entries({name})" if isinstance(kind, MapType) else ""
+        return f"array<struct<key: string, value: binary>>{way}"
+    if meaning == "value":
+        return f"binary or string, as by {f'to_json({name})' if nested else _cast(name, 'string')}"
+    if meaning == "enqueue_at":
+        return "timestamp" if nested else f"timestamp, as by {_cast(name, 'timestamp')}"
+    if meaning in _INTEGRAL:
+        # A text that is no number becomes null, and does not end the write.
+        return "int" if nested else f"int, as by {'try_' if text else ''}{_cast(name, 'int')}"
+    return f"string, as by {_cast(name, 'string')}"
+
+
+def _cast(name: str, kind: str) -> str:
+    return f"cast({name} AS {kind})"
 
 
 def _values(name: str, column: Any, first: int) -> list[bytes]:

@@ -7,6 +7,7 @@ any node forwards calls. All calls here only read or are safe to repeat. They ar
 until they succeed, or until no answer has arrived for the time that the user allows.
 """
 
+import difflib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,13 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from querator.client.errors import ConnectionFailed, ErrorCode, RequestError, make_error
+from querator.client.errors import (
+    ConnectionFailed,
+    ErrorCode,
+    QueueNotFound,
+    RequestError,
+    make_error,
+)
 from querator.client.transport.backoff import Backoff
 from querator.client.transport.channel import CHANNEL_OPTIONS
 from querator.client.transport.probe import probe
@@ -37,6 +44,10 @@ CALL_SECONDS: Final = 15.0
 ROUTING_SECONDS: Final = 2.0
 """Time limit of a request for the leader. If it fails, any node serves the call."""
 
+_NAMES_MAX: Final = 1_000
+"""Most names of a namespace among which similar ones are looked for."""
+_NAMES_SECONDS: Final = 5.0
+_SIMILAR_MAX: Final = 3
 _BROWSE: Final = "/querator.v1.QueueService/Browse"
 _READ_BATCH: Final = "/querator.v1.ReaderService/ReadBatch"
 
@@ -60,6 +71,18 @@ def cluster(target: Target) -> "Cluster":
     if key not in _clusters:
         _clusters[key] = Cluster(target)
     return _clusters[key]
+
+
+def did_you_mean(error: RequestError, target: Target, namespace: str, queue: str) -> str:
+    """The end of a sentence: `; did you mean orders?` if the error is that the queue is missing,
+    and there are similar ones; else a full stop.
+    """
+    near: list[str] = []
+    if isinstance(error, QueueNotFound):
+        with suppress(RequestError, Unreachable):
+            names = cluster(target).queue_names(namespace)
+            near = difflib.get_close_matches(queue, names, n=_SIMILAR_MAX)
+    return f"; did you mean {' or '.join(near)}?" if near else "."
 
 
 class Cluster:
@@ -86,6 +109,18 @@ class Cluster:
             return stub.GetQueueStats(request, timeout=CALL_SECONDS)
 
         return self._anywhere(ask, retry_seconds)
+
+    def queue_names(self, namespace: str) -> list[str]:
+        """Names of queues of a namespace, up to a page of them. Raises RequestError,
+        Unreachable.
+        """
+        request = admin_service_pb2.ListQueuesRequest(namespace=namespace, page_size=_NAMES_MAX)
+
+        def ask(channel: grpc.Channel) -> admin_service_pb2.ListQueuesResponse:
+            stub = admin_service_pb2_grpc.AdminServiceStub(channel)
+            return stub.ListQueues(request, timeout=CALL_SECONDS)
+
+        return [queue.name for queue in self._anywhere(ask, _NAMES_SECONDS).queues]
 
     def browse(
         self, request: queue_service_pb2.BrowseRequest, *, retry_seconds: float

@@ -19,7 +19,7 @@ from querator.client.errors import InvalidArgument, LimitExceeded, NotFound, Req
 from querator.client.transport.rpc_errors import from_rpc
 from querator.model.limits import REQUEST_ITEMS_MAX
 from querator.spark.options import Target
-from querator.spark.rpc import Cluster, Patience
+from querator.spark.rpc import Cluster, Patience, did_you_mean
 from querator.v1 import admin_service_pb2, admin_service_pb2_grpc
 from querator.v1 import transaction_service_pb2 as pb
 from querator.v1.transaction_service_pb2_grpc import TransactionServiceStub
@@ -243,10 +243,11 @@ def _name_row(error: RequestError, request: BulkRequest) -> None:
     ) from None
 
 
-def with_way_out(error: NotFound, queue: str, target: Target) -> NotFound:
+def with_way_out(error: NotFound, *, target: Target, namespace: str, queue: str) -> NotFound:
+    meant = did_you_mean(error, target, namespace, queue)
     endpoints = ",".join(target.endpoints)
     error.message = (
-        f"{error.message} (cluster at {endpoints}); nothing was written. Check the options queue, "
-        f"namespace and endpoint, or make it with `querator queue create {queue}`"
+        f"{error.message} (cluster at {endpoints}); nothing was written{meant} Check the options "
+        f"queue, namespace and endpoint, or make it with `querator queue create {queue}`"
     )
     return error

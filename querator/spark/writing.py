@@ -121,7 +121,9 @@ class Sink:
                 options.namespace, options.queue, retry_seconds=options.retry_seconds
             )
         except NotFound as error:
-            raise with_way_out(error, options.queue, options.target) from None
+            raise with_way_out(
+                error, target=options.target, namespace=options.namespace, queue=options.queue
+            ) from None
         if options.guarantee == "idempotent" and not settings.dedup_window.ToMilliseconds():
             raise OptionError(
                 f"guarantee=idempotent: queue {options.queue} does not remember dedupe keys; give "
@@ -244,7 +246,10 @@ class Sink:
         """
         written = _of(messages)
         _tell_skipped(written)
-        if not written or not self._options.transactional or any(one.committed for one in written):
+        if not written or not self._options.transactional:
+            return
+        if any(one.committed for one in written):
+            self._tell_if_older(written[0])
             return
         parts = sum(len(one.parts) for one in written)
         if parts > TXN_CLAIMS_MAX:
@@ -268,6 +273,26 @@ class Sink:
                 "it writes the batch again"
             )
             raise
+
+    def _tell_if_older(self, written: Written) -> None:
+        """Reports in the driver's log that nothing was written because the producer has committed a
+        later batch. A repeat of the last batch is as it should be.
+        """
+        options = self._options
+        with suppress(RequestError, Unreachable):
+            found = sender(options.target).totals(
+                options.namespace,
+                options.queue,
+                written.producer,
+                retry_seconds=min(ABORT_SECONDS, options.retry_seconds),
+            )
+            if found.HasField("batch") and written.batch < found.batch:
+                name = "the number of the batch" if options.batch is None else "txnVersion"
+                sys.stderr.write(
+                    f"querator: nothing was written: {name} is {written.batch}, and producer "
+                    f"{written.producer!r} has already committed {found.batch}. Lower numbers "
+                    "count as repeats; for older data give a txnAppId of its own\n"
+                )
 
     def drop(
         self, messages: Sequence[WriterCommitMessage | None], producer: str, batch: int | None

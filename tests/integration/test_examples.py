@@ -108,8 +108,12 @@ class Record:
         # The second one is no text, as serialized keys are.
         return (b"ann", None, b"\\xff\\x00", None)[self._offset]
 
+    def headers(self):
+        # Kafka has several of a name, and none or bytes as values.
+        return ([("trace", b"7"), ("raw", b"\\xff"), ("none", None)], None)[self._offset % 2]
+
     def value(self):
-        return b"record %d" % self._offset
+        return b"record %d" % self._offset if self._offset < 4 else None
 
 
 class Consumer:
@@ -124,7 +128,7 @@ class Consumer:
         self.commits += 1
 
 
-first, second = [Record(0), Record(1)], [Record(2), Record(3)]
+first, second = [Record(0), Record(1)], [Record(2), Record(3), Record(4)]
 with SyncClient("127.0.0.1:4470") as client:
     client.create_queue("orders", partitions=2)
     died = Consumer(first)
@@ -132,6 +136,38 @@ with SyncClient("127.0.0.1:4470") as client:
     again = Consumer(first, second)
     print(forward(again, client, "orders"), again.commits)
     print(*sorted(item.item.reference for item in client.peek("orders")))
+    found = {item.item.reference: item.item.attributes for item in client.peek("orders")}
+    print(sorted(found["orders-3-0"].items()), found["orders-3-1"])
+"""
+CONFLUENT_KAFKA = """\
+class Record:
+    def error(self):
+        return None
+
+    topic = partition = offset = key = headers = error
+
+    def value(self):
+        return b"from the main program"
+
+
+class Consumer:
+    def __init__(self, settings):
+        assert settings["enable.auto.commit"] is False
+        self._batches = [[Record()], []]
+
+    def subscribe(self, topics):
+        print(*topics)
+
+    def consume(self, number, timeout):
+        if not self._batches:
+            raise KeyboardInterrupt
+        return self._batches.pop(0)
+
+    def commit(self, asynchronous):
+        print("committed")
+
+    def close(self):
+        print("closed")
 """
 
 
@@ -141,9 +177,20 @@ async def test_a_topic_is_forwarded_once(reader: PageReader):
     output = await reader.run("python program.py")
     assert output.splitlines() == [
         "2 1",
+        "WARNING:root:orders-3-4 is a tombstone, and is left out",
         "4 2",
         "orders-3-0 orders-3-1 orders-3-2 orders-3-3",
+        "[('none', ''), ('raw', '\\\\xff'), ('trace', '7')] {}",
     ]
+
+
+async def test_the_bridge_runs_as_a_program(reader: PageReader):
+    reader.save(PageBlock("", "python", "kafka_bridge.py", (EXAMPLES / BRIDGE).read_text()))
+    reader.save(PageBlock("", "python", "confluent_kafka.py", CONFLUENT_KAFKA))
+    await reader.run("querator queue create orders")
+    output = await reader.run("python kafka_bridge.py")
+    assert output.splitlines() == ["orders", "committed", "ended", "closed"]
+    assert "from the main program" in await reader.run("querator peek orders --output json")
 
 
 async def _framework(reader: PageReader, *names: str) -> None:

@@ -38,6 +38,8 @@ WITHOUT_SESSION = (
     "test_stream_protocol.py",
     "test_writer_calls.py",
     "test_options.py",
+    "test_checkpoints.py",
+    "test_layout.py",
     "test_charts.py",
     "test_imports.py",
     "test_interpreter.py",

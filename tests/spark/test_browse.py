@@ -167,8 +167,11 @@ def failure(spark: Any, **options: Any) -> str:
 
 
 def test_a_queue_that_is_not_there(spark, node):
-    said = failure(spark, endpoint=node.endpoint, queue="nowhere")
-    assert "there is no queue nowhere" in said
+    with SyncClient(node.endpoint) as client:
+        client.create_queue("somewhere")
+    said = failure(spark, endpoint=node.endpoint, queue="somwhere")
+    assert "there is no queue somwhere" in said
+    assert "; did you mean somewhere" in said
     assert "querator queue create" in said
 
 

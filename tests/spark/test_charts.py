@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from querator.spark.pipelines.counting_page import stats_page
 from querator.spark.pipelines.scans import ItemGroup, QueueScan, StateHistogram
 from querator.spark.report.charts import bars, columns, heat
-from querator.spark.report.page import Picture
+from querator.spark.report.page import PageTable, Picture, Section
 
 FOREIGN = "<script>$x^2$\x1b注文</script>"
 
@@ -70,8 +70,25 @@ def test_small_payloads_are_drawn_in_a_unit_that_shows_them():
     assert "MiB of payload" in texts(kinds_picture({"email": 3 << 20, "sms": 100}))
 
 
+def test_items_without_a_kind_are_no_kind_and_means_are_named():
+    section = kinds_section({"email": 1, "sms": 2, "": 3})
+    assert ("kinds", 2) in section.facts
+    tables = {part.title: part for part in section.parts if isinstance(part, PageTable)}
+    assert {"attempts, mean", "attempts, most"} <= set(tables["Kinds"].columns)
+    assert {row[0] for row in tables["Kinds"].rows} == {"email", "sms", "(no kind)"}
+
+
 def kinds_picture(payload_bytes: dict[str, int]) -> bytes:
-    """The picture of kinds in the report on a queue with an item of each kind."""
+    """The picture of kinds in the report."""
+    return next(
+        part.svg
+        for part in kinds_section(payload_bytes).parts
+        if isinstance(part, Picture) and part.title == "Kinds"
+    )
+
+
+def kinds_section(payload_bytes: dict[str, int]) -> Section:
+    """The report on a queue with an item of each kind."""
     groups = {
         kind: ItemGroup(
             items=1,
@@ -105,6 +122,4 @@ def kinds_picture(payload_bytes: dict[str, int]) -> bytes:
         problems=(),
     )
     [section] = stats_page([scan]).sections
-    return next(
-        part.svg for part in section.parts if isinstance(part, Picture) and part.title == "Kinds"
-    )
+    return section

@@ -48,7 +48,7 @@ def test_an_ingest_with_a_wrong_priority_says_one_line(node, queue, tmp_path):
     )
     assert (code, out) == (1, "")
     assert error == (
-        "Error: The value 'urgent' is no int; try_cast(… AS …) makes null of such a value.\n"
+        "Error: The value 'urgent' is no int; try_cast(… AS int) makes null of such a value.\n"
     )
 
 

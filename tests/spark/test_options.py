@@ -152,6 +152,11 @@ def test_all_options_of_a_stream():
         ({"maxitemspertrigger": "1e5"}, ["maxItemsPerTrigger is '1e5': give a whole number from"]),
         ({"readerid": "x" * 129}, ["option readerId has 129 bytes: at most 128"]),
         ({"reader": "x"}, ["did you mean readerId"]),
+        (
+            {"startingoffsets": "earliest"},
+            ["no option 'startingOffsets': a queue has no offsets: a stream takes what is there"],
+        ),
+        ({"subscribe": "orders"}, ["no option 'subscribe': give queue"]),
         ({"maxitemspertrigger": "0"}, ["maxItemsPerTrigger", "from 1 to 500000"]),
         ({"maxbytespertrigger": "2gb"}, ["maxBytesPerTrigger", "'2gb'", "from 1 to 1073741824"]),
         ({"polltimeout": "61"}, ["pollTimeout", "from 0 to 60 seconds"]),

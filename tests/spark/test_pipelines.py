@@ -11,7 +11,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from querator import SyncClient
+from querator import Client, SyncClient
 from querator.client import Item
 from querator.client.errors import NotFound
 from querator.spark.options import browse_options
@@ -34,6 +34,7 @@ from querator.spark.pipelines import (
     redrive,
     replay,
 )
+from querator.spark.pipelines.reader_options import names_of
 from querator.spark.rpc import cluster
 from tests.spark.broken_off import archiving, break_off, copying
 from tests.spark.conftest import Nodes
@@ -173,7 +174,7 @@ def test_dead_letters_are_shown_chosen_and_sent_back(spark, client, place):
             left -= 1
     settled_letters(client, grave, 60)
     shown = redrive(spark, RedriveSettings(place, dry_run=True))
-    assert counts(shown) == (60, 60, 0)
+    assert (*counts(shown), shown.would_be_sent) == (60, 0, 0, 60)
     found = [(group.reason, group.kind, group.items, group.error) for group in shown.groups]
     assert found == [("rejected", "even", 30, "broken even"), ("rejected", "odd", 30, "broken odd")]
     assert redrive(spark, RedriveSettings(place, reasons=("expired",), dry_run=True)).groups == ()
@@ -285,6 +286,25 @@ def test_an_archive_without_its_checkpoint_is_refused(spark, client, place, tmp_
         archive(spark, other)
 
 
+async def readers(trio: Nodes, queue: str) -> list[str]:
+    async with Client(trio.endpoint) as client:
+        return [reader.reader_id for reader in await client.readers.list(queue)]
+
+
+def test_a_checkpoint_of_another_reader_is_refused_before_its_reader_is_opened(
+    spark, trio, client, place, tmp_path
+):
+    produce(client, place, range(3))
+    lake = str(tmp_path / "lake")
+    archive(spark, ArchiveSettings(place, "lake", lake, partition_by=()))
+    with pytest.raises(SettingsError, match="the checkpoint is of readerId 'lake'"):
+        archive(spark, ArchiveSettings(place, "other", lake, partition_by=()))
+    copying_it = CopySettings(place, second(client, place), "other", f"{lake}/_checkpoint")
+    with pytest.raises(SettingsError, match="the checkpoint is of readerId 'lake'"):
+        copy(spark, copying_it)
+    assert trio.run(readers(trio, place.queue)) == ["lake"]
+
+
 def test_items_are_copied_once_while_a_leader_is_killed(spark, trio, client, place, tmp_path):
     target = second(client, place)
     produce(client, place, range(600))
@@ -328,7 +348,8 @@ def test_pipelines_go_on_whose_driver_died_in_a_batch_of_both(spark, trio, clien
         (
             Columns(key="carier"),
             "",
-            r"column key = carier: there is no column carier; did you mean carrier or delay\?$",
+            r"key = carier: there is no column carier; did you mean carrier or delay\? For a "
+            "constant write \"'carier'\"$",
         ),
         (
             Columns(key="uper(carrier)"),
@@ -348,6 +369,18 @@ def test_expressions_are_refused_before_data_moves(
     settings = IngestSettings(str(tmp_path / "in.csv"), "csv", place, columns, where=where)
     with pytest.raises(SettingsError, match=words):
         ingest(spark, settings)
+
+
+def test_all_wrong_expressions_are_named(spark, place, tmp_path):
+    (tmp_path / "in.csv").write_text("carrier,delay\nA,1\n")
+    columns = Columns(key="carier", kind="uper(carrier)", priority="array(1)")
+    words = (
+        "^column key = carier: there is no column carier; did you mean carrier.*; "
+        r"column kind = uper\(carrier\): there is no function uper.*; "
+        r"column priority = array\(1\): array<int> cannot become int$"
+    )
+    with pytest.raises(SettingsError, match=words):
+        ingest(spark, IngestSettings(str(tmp_path / "in.csv"), "csv", place, columns))
 
 
 def test_paths_and_queues_that_are_not_there_are_refused(spark, client, place, tmp_path):
@@ -392,8 +425,8 @@ def test_a_record_that_cannot_be_read_fails_a_run_in_one_line(spark, client, pla
     (tmp_path / "in.csv").write_text("id,customer\n1,ann\n2,bob,3\n")
     words = (
         rf"^file {tmp_path}/in\.csv cannot be read: a record does not have the columns of the "
-        "others: 2,bob,3; format is csv: give the format of the files, or make nulls of such "
-        "records by option mode=PERMISSIVE$"
+        "others: 2,bob,3; format is csv: give the format of the files; if a quoted text has line "
+        "breaks, read it by option multiLine=true .*mode=PERMISSIVE"
     )
     with pytest.raises(PipelineFailed, match=words):
         ingest(spark, IngestSettings(str(tmp_path / "in.csv"), "csv", place))
@@ -402,3 +435,45 @@ def test_a_record_that_cannot_be_read_fails_a_run_in_one_line(spark, client, pla
     with pytest.raises(PipelineFailed, match=r"^the value 'ann' is no timestamp; try_cast\("):
         ingest(spark, settings)
     assert client.stats(place.queue).total.produced == 0
+
+
+def test_quotes_of_csv_are_doubled_and_may_have_line_breaks(spark, client, place, tmp_path):
+    (tmp_path / "in.csv").write_text('id,name\n1,"Ana ""Nena"" Díaz"\n2,"two\nlines"\n')
+    columns = Columns(value="name")
+    with pytest.raises(PipelineFailed, match="by option multiLine=true"):
+        ingest(spark, IngestSettings(str(tmp_path / "in.csv"), "csv", place))
+    settings = IngestSettings(
+        str(tmp_path / "in.csv"), "csv", place, columns, options={"multiLine": "true"}
+    )
+    assert counts(ingest(spark, settings)) == (2, 0, 2)
+    assert {item.item.payload.decode() for item in client.peek(place.queue)} == {
+        'Ana "Nena" Díaz',
+        "two\nlines",
+    }
+
+
+def test_a_single_file_with_a_checkpoint_is_refused_and_leaves_the_checkpoint_as_it_was(
+    spark, place, tmp_path
+):
+    (tmp_path / "in.txt").write_text("x\n")
+    checkpoint = tmp_path / "checkpoint"
+    settings = IngestSettings(str(tmp_path / "in.txt"), "text", place, checkpoint=str(checkpoint))
+    with pytest.raises(SettingsError, match="one file: with a checkpoint it must be a directory"):
+        ingest(spark, settings)
+    assert not checkpoint.exists()
+    settings = IngestSettings(f"{tmp_path}/*.txt", "text", place, checkpoint=str(checkpoint))
+    assert counts(ingest(spark, settings)) == (1, 0, 1)
+
+
+def test_the_options_of_readers_are_those_of_spark(spark):
+    packages = spark._jvm.org.apache.spark.sql
+    for chosen, options in (
+        ("csv", packages.catalyst.csv.CSVOptions),
+        ("json", packages.catalyst.json.JSONOptions),
+        ("text", packages.execution.datasources.text.TextOptions),
+        ("parquet", packages.execution.datasources.parquet.ParquetOptions),
+    ):
+        names = options.getAllOptions().mkString(" ").split()
+        assert "compression" in names
+        # Names with a dot are not checked.
+        assert {name for name in names if "." not in name} <= set(names_of(chosen))

@@ -327,6 +327,22 @@ def test_values_that_are_too_large_are_left_out_when_that_is_the_policy(queue, c
     assert "1,048,576 bytes; one of them is row 1 of task 1" in said
 
 
+def test_a_version_below_the_last_one_is_reported_and_a_repeat_is_not(queue, capsys):
+    def write(version: int) -> str:
+        writer = queue.batch(txnAppId="nightly", txnVersion=str(version))
+        writer.commit([writer.write_task(Task(0), batches(f"{version}"))])
+        return str(capsys.readouterr().err)
+
+    assert write(20260305) == ""
+    assert write(20260305) == ""
+    said = write(20260301)
+    assert said.startswith(
+        "querator: nothing was written: txnVersion is 20260301, and producer 'nightly' has already "
+        "committed 20260305."
+    )
+    assert queue.found(1) == Counter({"20260305": 1})
+
+
 def test_an_item_that_the_queue_refuses_is_named_by_its_row_and_column(queue):
     rows = pa.record_batch({"value": ["x", "y"], "key": ["k", "k" * 513]})
     writer = queue.batch(columns(value="string", key="string"))
@@ -347,8 +363,10 @@ def test_a_repeated_write_of_a_version_is_written_once(queue):
 
 
 def test_a_queue_that_is_not_there(queue):
-    with pytest.raises(NotFound, match="nothing was written"):
+    with pytest.raises(NotFound, match=r"nothing was written(\.|; did you mean .*\?) Check the"):
         queue.batch(queue="nowhere").check_queue()
+    with pytest.raises(NotFound, match=f"did you mean {queue.name}"):
+        queue.batch(queue=f"{queue.name}x").check_queue()
 
 
 def test_a_cluster_that_cannot_be_reached(queue):

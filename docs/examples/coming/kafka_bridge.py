@@ -1,3 +1,5 @@
+import logging
+
 from querator import Item, SyncClient
 
 RECORDS = 500
@@ -11,19 +13,51 @@ def forward(consumer, client: SyncClient, queue: str) -> int:
     forwarded = 0
     with client.producer(queue) as producer:
         while records := consumer.consume(RECORDS, timeout=5):
-            producer.produce_many(map(item_of, records))
+            items = [item for record in records if (item := item_of(record)) is not None]
+            producer.produce_many(items)
             consumer.commit(asynchronous=False)
-            forwarded += len(records)
+            forwarded += len(items)
     return forwarded
 
 
-def item_of(record) -> Item:
+def item_of(record) -> Item | None:
+    """The record as an item; None for a tombstone, which has no value."""
     if record.error():
         raise RuntimeError(record.error())
     place = f"{record.topic()}-{record.partition()}-{record.offset()}"
+    if record.value() is None:
+        logging.warning("%s is a tombstone, and is left out", place)
+        return None
     return Item(
-        record.value() or b"",
-        key=(record.key() or b"").decode(errors="backslashreplace"),
+        record.value(),
+        key=text_of(record.key()),
+        attributes={name: text_of(value) for name, value in record.headers() or ()},
         reference=place,
         dedup_key=place,
     )
+
+
+def text_of(value: bytes | None) -> str:
+    return (value or b"").decode(errors="backslashreplace")
+
+
+if __name__ == "__main__":
+    from confluent_kafka import Consumer
+
+    kafka = Consumer(
+        {
+            "bootstrap.servers": "localhost:9092",
+            "group.id": "to-querator",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    kafka.subscribe(["orders"])
+    with SyncClient("127.0.0.1:4470") as client:
+        try:
+            while True:
+                forward(kafka, client, "orders")
+        except KeyboardInterrupt:
+            print("ended")
+        finally:
+            kafka.close()

@@ -13,6 +13,7 @@ command's own module, or here if it is about input and output.
     output          tables, JSON and notes
     parameters      durations, instants, numbers, ids and attributes as click types
     refused_lines   refused lines of an input, each reason once
+    similar_queues  names that are similar to that of a missing queue
     sources         input of `produce`: files, lines, JSON lines, CSV
     tables          tables that fit the terminal
     texts           values as text

@@ -11,13 +11,15 @@ from typing import Any, Final, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from querator.cli.shared.failures import ExitCode, explained
+from querator.cli.shared.failures import ExitCode, explained, failure_of
 from querator.cli.shared.output import note
 from querator.cli.shared.parameters import DURATION
+from querator.cli.shared.similar_queues import similar_queues
 from querator.cli.shared.wording import in_words
 from querator.client import Client
 from querator.client.client import CONNECT_TIMEOUT_DEFAULT
 from querator.client.cluster import ClusterAdmin
+from querator.client.errors import QueueNotFound
 from querator.client.transport.waits import NO_LEADER
 from querator.client.values import split_addresses
 from querator.model import limits
@@ -56,7 +58,13 @@ class CommandTarget:
 
         async def connected() -> _Result:
             async with self.client(client_id) as client:
-                return await saying_what_it_waits_for(client, main(client))
+                try:
+                    return await saying_what_it_waits_for(client, main(client))
+                except QueueNotFound as error:
+                    if error.field != "queue" or not error.value:
+                        raise
+                    near = await similar_queues(client, error.value)
+                    raise failure_of(error, similar=near) from error
 
         return self.finish(connected())
 

@@ -13,7 +13,7 @@
 `serve` has exit codes of its own: see `querator.cli.serve`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import TypeVar
@@ -81,12 +81,12 @@ def explained() -> Iterator[None]:
     try:
         yield
     except QueratorError as error:
-        raise _failure(error) from error
+        raise failure_of(error) from error
     except BaseExceptionGroup as group:
         if (failure := _first(group, Failure)) is not None:
             raise failure from group
         if (known := _first(group, QueratorError)) is not None:
-            raise _failure(known) from group
+            raise failure_of(known) from group
         raise
 
 
@@ -102,14 +102,17 @@ def _first(group: BaseExceptionGroup[BaseException], kind: type[_Error]) -> _Err
     return None
 
 
-def _failure(error: QueratorError) -> Failure:
+def failure_of(error: QueratorError, *, similar: Sequence[str] = ()) -> Failure:
+    """The failure of a command by an error. `similar`: names of queues that may have been meant."""
     if isinstance(error, errors.ConnectionFailed):
         return Failure(_no_connection(error), ExitCode.UNAVAILABLE)
     message = in_words(error).rstrip(".")
     if not error.field or not message.startswith((field_name(error), "-")):
         message = f"{message[:1].upper()}{message[1:]}"
     words = f"{message} ({error.code.name})."
-    if advice := _ADVICE.get(error.code):
+    if similar:
+        words = f"{words} Did you mean {' or '.join(similar)}?"
+    elif advice := _ADVICE.get(error.code):
         words = f"{words} {advice}"
     if isinstance(error, errors.OutcomeUnknown):
         return Failure(words, ExitCode.UNKNOWN)

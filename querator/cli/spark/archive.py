@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from querator.cli.shared.parameters import DURATION
-from querator.cli.spark.paths import check_archive
+from querator.cli.spark.paths import check_archive, check_checkpoint
 from querator.cli.spark.run import At, Engine, settings_of, spark_options, stream_options
 from querator.spark.pipelines.settings import ARCHIVE_PARTITIONS, ArchiveSettings
 from querator.spark.pipelines.summary import Control, Summary
@@ -90,4 +90,5 @@ def archive(
 
     check_archive(path, engine.master)
     engine.queues(reads=[settings.source])
+    check_checkpoint(settings.stream, settings.source, engine.master)
     engine.run(run, continuous=continuous)

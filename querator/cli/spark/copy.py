@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from querator.cli.shared.parameters import DURATION
+from querator.cli.spark.paths import check_checkpoint
 from querator.cli.spark.run import (
     At,
     Engine,
@@ -96,4 +97,5 @@ def copy(
         return pipelines.copy(spark, settings, control)
 
     engine.queues(reads=[settings.source], fills=[settings.target])
+    check_checkpoint(settings.stream, settings.source, engine.master)
     engine.run(run, continuous=continuous)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,10 @@ from querator.cli.shared.output import note
 STARTS_MAX = 5
 """On a very busy machine Spark programs fail now and then: Spark waits 10 s for a worker."""
 _LINES_SHOWN = 10
+_OURS = re.compile(r"^querator(?:\.\w+)+: (.+)$", re.MULTILINE)
+"""The end of a traceback of an error of Querator. Lines of Spark and of its workers, which lose
+their connections when the driver ends, may follow.
+"""
 _LINE_BYTES = 1024 * 1024
 _WORKER = b"pyspark.worker"
 """Part of the command line of the processes that run an executor's tasks."""
@@ -30,6 +35,8 @@ class SparkDriver:
         self._hear = hear
         self._process: asyncio.subprocess.Process | None = None
         self._told = False
+        self._begins = 0
+        """Where the log of this start begins."""
 
     async def run(self) -> None:
         """Runs the program. Raises Failure when it fails too often, or before its first message. No
@@ -45,10 +52,14 @@ class SparkDriver:
             note(f"The driver {how}. It is started again, and continues where it was.")
 
     def _last_words(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LINES_SHOWN:])
+        """The last error of Querator; without one the last lines."""
+        said = self._log.read_bytes()[self._begins :].decode(errors="replace")
+        ours = _OURS.findall(said)
+        return ours[-1] if ours else "\n".join(said.splitlines()[-_LINES_SHOWN:])
 
     async def _run_once(self) -> int:
         with self._log.open("ab") as log:
+            self._begins = log.tell()
             process = self._process = await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.DEVNULL,

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from querator.cli.shared.parameters import ATTRIBUTE, WholeNumber
-from querator.cli.spark.paths import check_format, check_path
+from querator.cli.spark.paths import check_format, check_path, check_several
 from querator.cli.spark.run import (
     At,
     Engine,
@@ -53,7 +53,7 @@ from querator.spark.pipelines.summary import Control, Summary
     metavar="DIRECTORY",
     help=(
         "Directory that records which files are done: each is sent once, even if the command is "
-        "repeated."
+        "repeated. PATH is then a directory or a pattern."
     ),
 )
 @click.option(
@@ -90,8 +90,12 @@ def ingest(
 
     PATH is a file, a directory or a pattern, wherever Spark can read. Without --checkpoint the
     whole of PATH is one transaction: all rows become visible, or none. The payload is the line
-    (text), or all columns as JSON, unless --value gives an expression. CSV files have a header. A
-    record that cannot be read fails the run (--option mode=PERMISSIVE makes nulls of it).
+    (text), or all columns as JSON, unless --value gives an expression. A record that cannot be read
+    fails the run (--option mode=PERMISSIVE makes nulls of it).
+
+    CSV files have a header, and double a quote within quotes (--option escape=CHARACTER gives
+    another way). Give --option multiLine=true if quoted texts have line breaks: each file is then
+    read by one task.
 
     \b
     Examples:
@@ -120,6 +124,8 @@ def ingest(
         return pipelines.ingest(spark, settings, control)
 
     check_path(path, engine.master)
+    if checkpoint:
+        check_several(path, engine.master)
     check_format(path, engine.master, kind_of_file, settings.options)
     engine.queues(fills=[settings.target])
     engine.run(run, continuous=continuous)

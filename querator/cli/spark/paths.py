@@ -3,11 +3,14 @@
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import click
 
+from querator.cli.spark.run import settings_of
 from querator.spark.pipelines.formats import HEAD_BYTES, is_hidden, misfit, wrong_format
+from querator.spark.pipelines.settings import QueuePlace, StreamSettings
 
 _PATTERN: Final = re.compile(r"[*?\[{]")
 
@@ -19,11 +22,34 @@ def check_path(path: str, master: str) -> None:
         raise click.UsageError(f"PATH: there is no file or directory {place}.")
 
 
+def check_several(path: str, master: str) -> None:
+    """Raises UsageError if `path`, on this machine, is one file: Spark follows directories only."""
+    place = _local(path, master)
+    if place and os.path.isfile(place):
+        raise click.UsageError(
+            f"PATH: {place} is one file; with --checkpoint give a directory, or a pattern such as "
+            f"{os.path.dirname(place) or '.'}/*. Or leave --checkpoint out."
+        )
+
+
 def check_archive(path: str, master: str) -> None:
     """Raises UsageError if `path`, on this machine, is a file: an archive is a directory."""
     place = _local(path, master)
     if place and os.path.isfile(place):
         raise click.UsageError(f"PATH: {place} is a file; an archive is a directory.")
+
+
+def check_checkpoint(stream: StreamSettings, source: QueuePlace, master: str) -> None:
+    """Raises UsageError if the checkpoint, on this machine, is of another queue or reader."""
+    # It imports PySpark, which help does without.
+    from querator.spark.pipelines.checkpoints import OFFSETS, check_reader
+
+    place = _local(stream.checkpoint, master)
+    home = Path(place, OFFSETS)
+    if place and home.is_dir():
+        names = [each.name for each in home.iterdir()]
+        with settings_of():
+            check_reader(stream, source, names, lambda name: Path(home, name).read_text("utf-8"))
 
 
 def check_format(path: str, master: str, chosen: str, options: Mapping[str, str]) -> None:

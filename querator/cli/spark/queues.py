@@ -1,21 +1,16 @@
 """Checks of queues before Spark starts, because its start takes seconds."""
 
-import difflib
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Final
 
 from querator.cli.shared.connection import CommandTarget
 from querator.cli.shared.failures import ExitCode, Failure
+from querator.cli.shared.similar_queues import similar_queues
 from querator.client import Client, QueueInfo
 from querator.client.errors import NamespaceNotFound, QueueNotFound
 from querator.spark.pipelines.settings import QueuePlace
 from querator.wire.tls import Tls
-
-NAMES_MAX: Final = 1_000
-"""Most names of a namespace among which similar ones are looked for."""
-_SIMILAR_MAX: Final = 3
 
 
 def find_queues(
@@ -52,21 +47,12 @@ async def _find(client: Client, place: QueuePlace, *, fills: bool) -> QueueInfo 
             f"There is no queue {place.queue} in namespace {place.namespace} at {place.endpoint} "
             f"({error.code.name})."
         )
-        near = difflib.get_close_matches(place.queue, await _names(client), n=_SIMILAR_MAX)
+        near = await similar_queues(client, place.queue)
         if near:
             missing = f"{missing} Did you mean {' or '.join(near)}?"
         if fills:
             return f"{missing} Create it with: querator queue create {place.queue}"
         return missing if near else f"{missing} List the queues with: querator queue list"
-
-
-async def _names(client: Client) -> list[str]:
-    names: list[str] = []
-    async for info in client.list_queues():
-        names.append(info.name)
-        if len(names) == NAMES_MAX:
-            break
-    return names
 
 
 def _target(place: QueuePlace) -> CommandTarget:

@@ -26,7 +26,12 @@ from querator.model.limits import BATCH_ITEMS_MAX
 from querator.spark.options import OptionError
 from querator.spark.pipelines.session import JavaMissing, check_java, open_session
 from querator.spark.pipelines.settings import ARCHIVE_ITEMS, Columns, QueuePlace, SettingsError
-from querator.spark.pipelines.summary import BatchProgress, Control, Summary
+from querator.spark.pipelines.summary import (
+    BatchProgress,
+    Control,
+    RedriveSummary,
+    Summary,
+)
 from querator.spark.requirements import check_requirements
 from querator.spark.rpc import Unreachable
 from querator.wire.tls import TlsError
@@ -149,10 +154,14 @@ def conclude(summary: Summary, *, as_json: bool) -> None:
         write_json({**msgspec.structs.asdict(summary), "balanced": summary.balanced})
     else:
         rate = summary.taken.value / summary.seconds if summary.seconds else 0.0
+        would_be: tuple[tuple[str, int], ...] = ()
+        if isinstance(summary, RedriveSummary) and summary.would_be_sent:
+            would_be = (("would be sent back", summary.would_be_sent),)
         write_details(
             [
                 (summary.taken.words, summary.taken.value),
                 (summary.made.words, summary.made.value),
+                *would_be,
                 ("left out", summary.left_out),
                 ("batches", summary.batches),
                 ("seconds", round(summary.seconds, 1)),

@@ -45,7 +45,8 @@ def stats(
 
     Nothing is leased, and Spark reads each queue once. The sums must agree with each other. If
     nothing happened in the queue during the scan, they must agree with the queue's own counts as
-    well. The exit code is 1 if they do not agree.
+    well. The exit code is 1 if they do not agree. In the tables, attempts is the mean of the items,
+    and most is the largest number.
 
     \b
     Examples:

@@ -48,8 +48,8 @@ _VALUE: Final = re.compile(r"^(\w+)(?= is )")
 _BEFORE: Final = re.compile(r"(?<=\bbefore )(\w+)$")
 _SETTING: Final = re.compile(r"\b(?:the )?setting (spark\.)")
 _READERS: Final = re.compile(r"\boption (mode|multiLine)=")
-_EXPRESSION: Final = re.compile(r"^column (\w+) = ")
-_COLUMN: Final = re.compile(r"^column (\w+) (?=is |has )")
+_EXPRESSION: Final = re.compile(r"(?:^|(?<=; ))column (\w+) = ")
+_COLUMN: Final = re.compile(r"(?:^|(?<=; ))column (\w+) (?=is |has )")
 
 
 def as_typed(words: str) -> str:
@@ -80,9 +80,13 @@ def as_typed(words: str) -> str:
     words = _OPTIONS.sub(listed, words)
     words = _OPTION.sub(named, words)
     words = _EXPRESSION.sub(lambda found: f"{names.get(found[1], found[1])} ", words)
-    column = _COLUMN.match(words)
-    if column is not None and is_given(context, column[1]):
-        return f"{names[column[1]]} {words[column.end() :]}"
+
+    def column(found: re.Match[str]) -> str:
+        return f"{names[found[1]]} " if is_given(context, found[1]) else found[0]
+
+    words, before = _COLUMN.sub(column, words), words
+    if words != before:
+        return words
     for pattern in (_FIRST, _BEFORE):
         if (found := pattern.search(words)) and _NAMES.get(found[1], found[1]) in options:
             words = pattern.sub(named, words)

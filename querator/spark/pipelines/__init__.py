@@ -21,6 +21,7 @@ docs/spark.md. Pipelines read the files of checkpoints, so they need a session i
 
     archiving        `archive`: a queue into Parquet files
     books            counts of the queues themselves
+    checkpoints      whether a checkpoint belongs to a reader
     conditions       errors of Spark in the words of the pipelines
     copying          `copy`: a queue into another queue
     counting         `stats`: a scan of a queue, counted by Spark
@@ -33,6 +34,7 @@ docs/spark.md. Pipelines read the files of checkpoints, so they need a session i
     ingesting        `ingest`: files into a queue
     mapping          columns of files as columns of items
     pace             the rate limit of a pipeline
+    reader_options   options of Spark's readers of files
     redriving        `redrive`: dead letters back to their queue
     replaying        `replay`: an archive into a queue
     scans            results of `stats`
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from querator.spark.pipelines.counting import stats
     from querator.spark.pipelines.failures import PipelineFailed
     from querator.spark.pipelines.ingesting import ingest
-    from querator.spark.pipelines.redriving import DeadGroup, RedriveSummary, redrive
+    from querator.spark.pipelines.redriving import redrive
     from querator.spark.pipelines.replaying import replay
     from querator.spark.pipelines.scans import QueueScan
     from querator.spark.pipelines.session import open_session
@@ -104,8 +106,8 @@ _HOMES: Final = {
     "open_session": "session",
     "redrive": "redriving",
     "replay": "replaying",
-    "DeadGroup": "redriving",
-    "RedriveSummary": "redriving",
+    "DeadGroup": "summary",
+    "RedriveSummary": "summary",
     "PipelineFailed": "failures",
     "Control": "summary",
     "Count": "summary",

@@ -15,6 +15,7 @@ import msgspec
 from pyspark.sql import functions as F
 
 from querator.spark.pipelines import books
+from querator.spark.pipelines.checkpoints import check_reader
 from querator.spark.pipelines.failures import checked, explained
 from querator.spark.pipelines.files import Files
 from querator.spark.pipelines.following import MicroBatch, Tally, follow, trigger
@@ -49,7 +50,9 @@ def archive(spark: Any, settings: ArchiveSettings, control: Control | None = Non
     frame, names = _partitioned(frame.drop("state"), settings)
     log = SinkLog(spark, settings.path)
     before = log.newest()
-    _check_checkpoint(Files(spark), stream.checkpoint, settings.path, before)
+    files = Files(spark)
+    check_reader(stream, source, *files.offsets(stream.checkpoint))
+    _check_checkpoint(files, stream.checkpoint, settings.path, before)
     done = log.files(before)
     tally = Tally()
     repeated = 0

@@ -89,10 +89,15 @@ def _not_a_condition(parameters: Parameters) -> str:
 
 
 def _bad_cast(parameters: Parameters) -> str:
+    kind = _type(parameters["targetType"])
     return (
-        f"the value {_shown(parameters['expression'])} is no {_type(parameters['targetType'])}; "
-        "try_cast(… AS …) makes null of such a value"
+        f"the value {_shown(parameters['expression'])} is no {kind}; try_cast(… AS {kind}) makes "
+        "null of such a value"
     )
+
+
+def _no_cast(parameters: Parameters) -> str:
+    return f"{_type(parameters['srcType'])} cannot become {_type(parameters['targetType'])}"
 
 
 def _wrong_type(parameters: Parameters) -> str:
@@ -156,6 +161,7 @@ _SENTENCES: Final[dict[str, Callable[[Parameters], str]]] = {
     "WRONG_NUM_ARGS": _arguments,
     "DATATYPE_MISMATCH.FILTER_NOT_BOOLEAN": _not_a_condition,
     "DATATYPE_MISMATCH.UNEXPECTED_INPUT_TYPE": _wrong_type,
+    "DATATYPE_MISMATCH.CAST_WITHOUT_SUGGESTION": _no_cast,
     "CAST_INVALID_INPUT": _bad_cast,
     "USER_RAISED_EXCEPTION": _raised,
     "MALFORMED_CSV_RECORD": _csv_record,

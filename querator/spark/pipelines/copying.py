@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from querator.spark.pipelines import books, mapping
+from querator.spark.pipelines.checkpoints import check_reader
 from querator.spark.pipelines.failures import explained
 from querator.spark.pipelines.files import Files
 from querator.spark.pipelines.following import MicroBatch, Tally, follow, query_id, trigger
@@ -34,6 +35,7 @@ def copy(spark: Any, settings: CopySettings, control: Control | None = None) -> 
     files = Files(spark)
     stream = settings.stream
     books.settings_of(source)
+    check_reader(stream, source, *files.offsets(stream.checkpoint))
     with explained():
         frame = spark.readStream.format("querator").options(**stream.options(source)).load()
     kept = mapping.filtered(frame, settings.where)

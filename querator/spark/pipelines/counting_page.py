@@ -35,7 +35,7 @@ def _section(scan: QueueScan) -> Section:
         ("scanned at", instant(scan.scanned_at)),
         ("items", scan.rows),
         ("partitions with items", len(scan.partitions)),
-        ("kinds", len(scan.kinds) + scan.kinds_more),
+        ("kinds", len({*scan.kinds} - {""}) + scan.kinds_more),
         ("oldest item", None if oldest is None else duration(oldest)),
     ]
     if scan.sizes is not None:
@@ -64,7 +64,7 @@ def _agreement(scan: QueueScan) -> str:
 
 
 def _parts(scan: QueueScan) -> Iterable[Picture | PageTable]:
-    states, kinds, partitions, *letters = stats_tables(scan)
+    states, kinds, partitions, *letters = stats_tables(scan, wide=True)
     yield Picture(
         "Age, by state",
         _spread(scan.ages, _spans(scan.ages.edges, duration), x="time since production"),

@@ -11,17 +11,17 @@ _BYTES: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10,
 _SECONDS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
-def stats_tables(scan: QueueScan) -> list[PageTable]:
+def stats_tables(scan: QueueScan, *, wide: bool = False) -> list[PageTable]:
     """States, kinds and partitions, and dead letters if there are any. An empty queue has no
-    tables.
+    tables. `wide`: with longer names of columns, for pages.
     """
     if not scan.rows:
         return []
     partitions = [(str(partition), group) for partition, group in scan.partitions.items()]
     tables = [
-        PageTable("States", _columns_of("state"), _rows(scan.states.items())),
-        PageTable("Kinds", _columns_of("kind"), _rows(kinds_of(scan))),
-        PageTable("Partitions", _columns_of("partition"), _rows(partitions)),
+        PageTable("States", _columns_of("state", wide=wide), _rows(scan.states.items())),
+        PageTable("Kinds", _columns_of("kind", wide=wide), _rows(kinds_of(scan))),
+        PageTable("Partitions", _columns_of("partition", wide=wide), _rows(partitions)),
     ]
     if scan.dead_letters:
         letters = tuple(scan.dead_letters.items())
@@ -37,10 +37,11 @@ def kinds_of(scan: QueueScan) -> list[tuple[str, ItemGroup]]:
     return kinds
 
 
-def _columns_of(what: str) -> tuple[str, ...]:
-    """Short names: at 80 columns the tables stay in one piece. `attempts` is the mean."""
+def _columns_of(what: str, *, wide: bool) -> tuple[str, ...]:
+    """At 80 columns the tables with short names stay in one piece."""
     ages = ("age 50 %", "age 95 %", "oldest")
-    return (what, "items", *ages, "attempts", "most", "payload", "largest")
+    attempts = ("attempts, mean", "attempts, most") if wide else ("attempts", "most")
+    return (what, "items", *ages, *attempts, "payload", "largest")
 
 
 def _rows(groups: Iterable[tuple[str, ItemGroup]]) -> tuple[tuple[Cell, ...], ...]:

@@ -2,8 +2,10 @@
 whole.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
+from querator.spark.pipelines.checkpoints import OFFSETS
 from querator.spark.pipelines.formats import HEAD_BYTES, is_hidden
 
 ANY_AGE: Final = ("maxFileAge", "36500d")
@@ -23,6 +25,11 @@ class Files:
         """Whether the path, which may have `*`, matches anything."""
         system, path = self._at(pattern)
         return bool(system.globStatus(path))
+
+    def is_file(self, path: str) -> bool:
+        """Whether the path, taken literally, is one file."""
+        system, at = self._at(path)
+        return bool(system.exists(at) and system.getFileStatus(at).isFile())
 
     def head(self, pattern: str) -> tuple[str, bytes] | None:
         """Name and first bytes of the first file at the path, which may be a directory or have
@@ -54,6 +61,11 @@ class Files:
         if not system.exists(at):
             return []
         return [each.getPath().getName() for each in system.listStatus(at)]
+
+    def offsets(self, checkpoint: str) -> tuple[list[str], Callable[[str], str]]:
+        """For `check_reader`: the names of the offset files of a checkpoint, and what reads one."""
+        home = f"{checkpoint.rstrip('/')}/{OFFSETS}"
+        return self.names(home), lambda name: self.read(f"{home}/{name}")
 
     def read(self, path: str) -> str:
         system, at = self._at(path)

@@ -70,6 +70,14 @@ def wrong_format(chosen: str, name: str, words: str, head: bytes) -> str:
     return f"format is {chosen}: file {name} {words}; {way_out}"
 
 
+def no_stream_of(path: str) -> str:
+    """The message about a single file, of which Spark cannot make a stream."""
+    return (
+        f"path is {path}, one file: with a checkpoint it must be a directory, or a pattern such as "
+        f"{path.rpartition('/')[0] or '.'}/*; or leave the checkpoint out"
+    )
+
+
 def _suggestion(chosen: str, head: bytes) -> str:
     """The format that the first bytes are of, if it is another one that can be read."""
     found = "parquet" if head.startswith((b"PAR1", b"PARE")) else ""

@@ -11,20 +11,12 @@ from querator.spark.pipelines import books, mapping
 from querator.spark.pipelines.failures import PipelineFailed, checked, explained
 from querator.spark.pipelines.files import ANY_AGE, Files
 from querator.spark.pipelines.following import MicroBatch, Tally, follow, query_id, trigger
-from querator.spark.pipelines.formats import misfit, wrong_format
+from querator.spark.pipelines.formats import misfit, no_stream_of, wrong_format
+from querator.spark.pipelines.reader_options import ways_out, with_defaults
 from querator.spark.pipelines.session import adopt
 from querator.spark.pipelines.settings import IngestSettings, SettingsError
 from querator.spark.pipelines.summary import BatchProgress, Control, Count, Stopwatch, Summary
 
-_STRICT: Final = {"csv": {"header": "true", "mode": "FAILFAST"}, "json": {"mode": "FAILFAST"}}
-"""An unreadable record fails the run, unless the user's own options say otherwise."""
-_WAYS_OUT: Final = {
-    "csv": ", or make nulls of such records by option mode=PERMISSIVE",
-    "json": (
-        ", or read records of several lines by option multiLine=true, or make nulls of such "
-        "records by option mode=PERMISSIVE"
-    ),
-}
 _READ: Final = "rows read by Spark"
 _MADE: Final = "items committed, by the queue"
 
@@ -43,6 +35,8 @@ def ingest(spark: Any, settings: IngestSettings, control: Control | None = None)
     with checked(f"path is {settings.path}"):
         if not files.found(settings.path):
             raise SettingsError(f"path is {settings.path}: there is nothing")
+        if settings.checkpoint and files.is_file(settings.path):
+            raise SettingsError(no_stream_of(settings.path))
         _check_format(settings, files.head(settings.path))
     with _readable(settings):
         if settings.checkpoint:
@@ -68,10 +62,7 @@ def _readable(settings: IngestSettings) -> Iterator[None]:
     except (SettingsError, PipelineFailed) as error:
         if "cannot be read: " not in str(error):
             raise
-        raise type(error)(
-            f"{error}; format is {settings.format}: give the format of the files"
-            f"{_WAYS_OUT.get(settings.format, '')}"
-        ) from error
+        raise type(error)(f"{error}; {ways_out(settings.format, settings.options)}") from error
 
 
 def _all_files(spark: Any, settings: IngestSettings, control: Control) -> Summary:
@@ -127,7 +118,7 @@ def _new_files(spark: Any, files: Files, settings: IngestSettings, control: Cont
 
 
 def _reader(reader: Any, settings: IngestSettings, schema: Any) -> Any:
-    options = {**_STRICT.get(settings.format, {}), **settings.options}
+    options = with_defaults(settings.format, settings.options)
     reader = reader.format(settings.format).options(**options)
     with checked("schema"):
         return reader.schema(schema) if schema else reader

@@ -22,12 +22,18 @@ _CASTS: Final = {"value": "", "headers": "", "enqueue_at": "timestamp", "priorit
 
 def to_items(frame: Any, columns: Columns, defaults: Mapping[str, str]) -> Any:
     """Selects the columns by `columns`, and by `defaults` where it has none. Raises
-    SettingsError.
+    SettingsError, which names all wrong columns.
     """
     chosen = {**defaults, **{name: said for name, said in _said(columns).items() if said}}
+    faults = []
     for name, expression in chosen.items():
-        with checked(f"column {name} = {expression}"):
-            frame.select(_column(name, expression))
+        try:
+            with checked(f"column {name} = {expression}"):
+                frame.select(_column(name, expression))
+        except SettingsError as error:
+            faults.append(_or_constant(name, expression, str(error)))
+    if faults:
+        raise SettingsError("; ".join(faults))
     frame = frame.select(*(_column(name, said) for name, said in chosen.items()))
     try:
         Layout(frame.schema)
@@ -74,6 +80,16 @@ def _column(name: str, expression: str) -> Any:
     kind = _CASTS.get(name, "string")
     column = F.expr(expression)
     return (column.cast(kind) if kind else column).alias(name)
+
+
+def _or_constant(name: str, expression: str, fault: str) -> str:
+    """The fault, with how to write a constant if the expression may be one without its quotes."""
+    if name in _CASTS or not expression.isidentifier():
+        return fault
+    if f": there is no column {expression}" not in fault:
+        return fault
+    link = " For" if fault.endswith("?") else "; for"
+    return f"{fault}{link} a constant write \"'{expression}'\""
 
 
 def _said(columns: Columns) -> dict[str, str]:

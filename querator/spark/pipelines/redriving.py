@@ -5,7 +5,6 @@ A run may therefore die at any point, and the next run finds the remaining lette
 """
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -17,38 +16,26 @@ from querator.spark.pipelines import books
 from querator.spark.pipelines.failures import checked, explained
 from querator.spark.pipelines.pace import RateLimit
 from querator.spark.pipelines.settings import QueuePlace, RedriveSettings, SettingsError
-from querator.spark.pipelines.summary import BatchProgress, Control, Count, Stopwatch, Summary
+from querator.spark.pipelines.summary import (
+    BatchProgress,
+    Control,
+    Count,
+    DeadGroup,
+    RedriveSummary,
+    Stopwatch,
+)
 from querator.spark.sending import sender
 
 _TAKEN: Final = "dead letters found by Spark"
 _MADE: Final = "sent back, by the dead queue"
 
 
-class DeadGroup(msgspec.Struct, frozen=True):
-    """Letters with the same reason and kind (None: no kind). `error` is the last error of one of
-    the letters that died last.
-    """
-
-    reason: str
-    kind: str | None
-    items: int
-    first_died_at: datetime
-    last_died_at: datetime
-    error: str
-
-
-class RedriveSummary(Summary, frozen=True):
-    """`groups` are the groups of the letters found, the largest first."""
-
-    groups: tuple[DeadGroup, ...] = ()
-
-
 def redrive(
     spark: Any, settings: RedriveSettings, control: Control | None = None
 ) -> RedriveSummary:
     """Sends dead letters of a queue back to it, with their attempts counted from 0: all of them, or
-    those that the settings select. Letters that a consumer of the dead queue holds are left out; a
-    dry run leaves out all.
+    those that the settings select. Letters that a consumer of the dead queue holds are left out. A
+    dry run sends none, and counts those that a run would send.
 
     Raises SettingsError, RequestError and Unreachable before anything moves, and PipelineFailed.
     """
@@ -70,7 +57,8 @@ def redrive(
     ready = [id for id, state in pairs if state == "ready"]
     chosen = [] if settings.dry_run else ready
     sent, moved, doubtful, calls = _send(place, chosen, settings.rate, control)
-    left = found.num_rows - sent
+    would_be_sent = len(ready) if settings.dry_run else 0
+    left = found.num_rows - sent - would_be_sent
     if moved < sent:
         # A frame shows the moment of its first use, so a new one is needed.
         still = _still_there(_letters(spark, settings, grave), chosen[:sent])
@@ -84,6 +72,7 @@ def redrive(
         left_out=left,
         batches=calls,
         seconds=clock.seconds,
+        would_be_sent=would_be_sent,
         groups=_groups(found),
     )
 

@@ -13,6 +13,7 @@ import msgspec
 
 from querator.client.values import DeadReason
 from querator.spark.options import RETRY_SECONDS, browse_options, stream_options, target
+from querator.spark.pipelines.reader_options import find_unknown
 from querator.spark.pipelines.setting_types import find_fault
 
 FileFormat = Literal["json", "csv", "parquet", "text"]
@@ -128,6 +129,9 @@ class IngestSettings(msgspec.Struct, frozen=True):
                 "continuous needs a checkpoint: a directory that records which files are done"
             )
         _positive("max_bytes", self.max_bytes)
+        unknown = find_unknown(self.format, self.options)
+        if unknown:
+            raise SettingsError(unknown)
         for name, value in self.options.items():
             if name.lower() == "mode" and value.upper() not in MODES:
                 # Spark takes an unknown mode for PERMISSIVE, and makes nulls of wrong records.

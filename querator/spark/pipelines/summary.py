@@ -10,6 +10,7 @@ Spark, and items that an operator has given back to the queue, if the user conti
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 
 import msgspec
 
@@ -41,6 +42,32 @@ class Summary(msgspec.Struct, frozen=True):
     @property
     def balanced(self) -> bool:
         return self.missing == 0
+
+
+class DeadGroup(msgspec.Struct, frozen=True):
+    """Letters with the same reason and kind (None: no kind). `error` is the last error of one of
+    the letters that died last.
+    """
+
+    reason: str
+    kind: str | None
+    items: int
+    first_died_at: datetime
+    last_died_at: datetime
+    error: str
+
+
+class RedriveSummary(Summary, frozen=True):
+    """`groups` are the groups of the letters found, the largest first. `would_be_sent`: in a dry
+    run, the letters that a run would send back, which are neither made nor left out.
+    """
+
+    would_be_sent: int = 0
+    groups: tuple[DeadGroup, ...] = ()
+
+    @property
+    def missing(self) -> int:
+        return self.taken.value - self.left_out - self.made.value - self.would_be_sent
 
 
 class BatchProgress(msgspec.Struct, frozen=True):

@@ -104,3 +104,27 @@ async def test_a_program_that_fails_at_once_is_not_tried_again(tmp_path: Path):
     assert said.startswith(f"The driver ended with exit code 1; see {run.log}. It said:")
     assert said.endswith("there is no Java")
     assert (tmp_path / "starts").read_text() == "x"
+
+
+async def test_of_a_log_the_last_error_of_querator_is_shown(tmp_path: Path):
+    log = """
+Traceback (most recent call last):
+  File "driver.py", line 1, in main
+querator.spark.pipelines.failures.PipelineFailed: file in.csv cannot be read
+Exception in thread Thread-7:
+BrokenPipeError: [Errno 32] Broken pipe
+"""
+    run = Run(tmp_path, f"{COUNTS}sys.exit({log!r})")
+    with pytest.raises(Failure) as caught:
+        await run.driver.run()
+    assert str(caught.value).endswith("It said:\nfile in.csv cannot be read")
+
+
+async def test_an_error_of_an_earlier_start_is_not_shown(tmp_path: Path):
+    program = f"""{COUNTS}print(flush=True)
+sys.exit("querator.spark.rpc.Unreachable: first" if number == 1 else "no memory")
+"""
+    run = Run(tmp_path, program)
+    with pytest.raises(Failure) as caught:
+        await run.driver.run()
+    assert str(caught.value).endswith("It said:\nno memory")

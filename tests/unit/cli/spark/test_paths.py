@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from querator.cli.spark.paths import check_archive, check_format, check_path
+from querator.cli.spark.paths import check_archive, check_format, check_path, check_several
 
 
 def test_a_file_of_another_format_is_named_with_what_it_is(tmp_path: Path) -> None:
@@ -52,3 +52,16 @@ def test_an_archive_at_the_path_of_a_file_is_refused(tmp_path: Path) -> None:
 def test_a_path_that_is_missing_is_named() -> None:
     with pytest.raises(click.UsageError, match="there is no file or directory /no/where"):
         check_path("/no/where", "local[*]")
+
+
+def test_a_single_file_with_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").touch()
+    with pytest.raises(click.UsageError) as caught:
+        check_several(str(tmp_path / "in.csv"), "local[*]")
+    assert caught.value.message == (
+        f"PATH: {tmp_path}/in.csv is one file; with --checkpoint give a directory, or a pattern "
+        f"such as {tmp_path}/*. Or leave --checkpoint out."
+    )
+    check_several(str(tmp_path), "local[*]")
+    check_several(f"{tmp_path}/*.csv", "local[*]")
+    check_several(str(tmp_path / "in.csv"), "yarn")

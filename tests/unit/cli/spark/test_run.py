@@ -7,7 +7,7 @@ import pytest
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.spark.run import conclude, failures
 from querator.client.errors import ErrorCode, make_error
-from querator.spark.pipelines.summary import Count, Summary
+from querator.spark.pipelines.summary import Count, RedriveSummary, Summary
 
 RIGHT = Summary(
     pipeline="copy",
@@ -57,6 +57,21 @@ def test_an_error_of_the_cluster_names_the_options_of_the_command() -> None:
     with click.Context(command), pytest.raises(Failure) as caught, failures():
         raise make_error(ErrorCode.QUEUE_NOT_FOUND, words)
     assert "Check QUEUE, --namespace and --address (QUEUE_NOT_FOUND)." in caught.value.message
+
+
+def test_a_dry_run_says_what_would_be_sent_back(capsys: pytest.CaptureFixture[str]) -> None:
+    dry = RedriveSummary(
+        pipeline="redrive",
+        taken=Count(4, "dead letters found"),
+        made=Count(0, "sent back"),
+        left_out=1,
+        batches=0,
+        seconds=0.0,
+        would_be_sent=3,
+    )
+    conclude(dry, as_json=False)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert {"would be sent back 3", "left out 1", "balanced yes"} <= set(lines)
 
 
 def test_more_than_was_taken_does_not_balance_either() -> None:

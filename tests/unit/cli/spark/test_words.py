@@ -35,6 +35,8 @@ COPY = ("a", "b", "--reader-id", "r", "--checkpoint", "c")
          "leaves such rows out, and the driver logs their number",
          "--value has 9 bytes in row 0 of this task: the payload of an item has 3 at most. "
          'Store it, or --where "octet_length(value) <= 3".'),
+        ("column key is int: it must be string; column value = x: there is no column x",
+         "--key is int: it must be string; --value x: there is no column x."),
         ("format is csv: give another", "--format is csv: give another."),
         ("path is in: there is nothing", "PATH is in: there is nothing."),
         ("make nulls by option mode=PERMISSIVE", "Make nulls by --option mode=PERMISSIVE."),

@@ -51,6 +51,8 @@ def place(**more: Any) -> QueuePlace:
          "options has 'header': True; give a dict of texts by name"),
         (ingest, {"options": {"mode": "FAIL"}},
          "option mode=FAIL: there are PERMISSIVE, DROPMALFORMED, FAILFAST"),
+        (ingest, {"options": {"headr": "true"}},
+         "Spark's reader of csv has no option 'headr': did you mean header?"),
         (ingest, {"columns": {"key": "id"}}, "columns is {'key': 'id'}: give a Columns"),
         (Columns, {"key": ["id"]}, "key is ['id']: give one text, not a list"),
         (place, {"endpoint": ["h:1", "i:2"]},

@@ -69,3 +69,13 @@ def test_cells():
     assert [cell_text(cell) for cell in (None, 12_345, 0.5, 1_234.5, "a")] == [
         *("–", "12,345", "0.50", "1,234", "a"),
     ]
+
+
+def test_cells_are_not_broken_on_a_narrow_page():
+    """A table that is too wide scrolls. A first column that may break anywhere would shrink to one
+    letter a line.
+    """
+    html = render(page("flights"))
+    assert "td { white-space: nowrap; }" in html
+    assert ".table { overflow-x: auto;" in html
+    assert "td:first-child { text-align: left; }" in html
