@@ -13,7 +13,7 @@ from querator.cli.shared.connection import CommandTarget, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.item_command import Ended, run_command
 from querator.cli.shared.item_printer import HELD_BYTES_MAX, HELD_ITEMS_MAX, ItemPrinter
-from querator.cli.shared.output import note
+from querator.cli.shared.output import count, note
 from querator.cli.shared.parameters import (
     DELAY,
     DURATION,
@@ -33,6 +33,8 @@ REJECT_EXIT_CODE = 100
 WAIT_CHECK_S = 3.0
 """After this time without an item the queue is checked; each further check comes later."""
 WAIT_CHECK_S_MAX = 60.0
+FULL_CHECK_S = 5.0
+"""Limit of the time of the check for full storage when no item has come until --idle-exit."""
 
 
 @dataclass(slots=True)
@@ -174,6 +176,8 @@ def consume(
     --stop-timeout. Then they are ended, and their items return to their places in the queue. A
     second signal ends them at once.
 
+    The exit code is 4 if items are ready at --idle-exit, and storage is full on a node.
+
     \b
     Examples:
       querator consume mail --exec 'sendmail -t'
@@ -207,8 +211,11 @@ def consume(
             lease_timeout=lease_timeout,
             idle_timeout=idle_exit,
         )
-        async with consumer, _explained_waits(client, queue, lambda: tally.started):
-            await _run_until_signal(consumer, rules, tally, concurrency, stop_timeout)
+        waits = _Waits(client, target, queue, lambda: tally.started)
+        async with consumer, waits.explained():
+            stopped = await _run_until_signal(consumer, rules, tally, concurrency, stop_timeout)
+        if not stopped:
+            await waits.check_idle_end()
 
     try:
         target.run(main)
@@ -247,9 +254,19 @@ def _print_items(
             lease_timeout=lease_timeout,
             idle_timeout=idle_exit,
         )
-        async with consumer, _explained_waits(client, queue, lambda: printer.printed):
-            with _noticed(lambda _number: consumer.stop()):
-                await printer.run(consumer)
+        waits = _Waits(client, target, queue, lambda: printer.printed)
+        signals: list[int] = []
+
+        def stop(number: int) -> None:
+            signals.append(number)
+            consumer.stop()
+
+        ended = False
+        async with consumer, waits.explained():
+            with _noticed(stop):
+                ended = await printer.run(consumer)
+        if ended and not signals:
+            await waits.check_idle_end()
 
     try:
         target.run(main)
@@ -265,10 +282,15 @@ async def _run_until_signal(
     tally: _Tally,
     concurrency: int,
     stop_timeout: timedelta,
-) -> None:
+) -> bool:
+    """Returns whether a signal or the limit has stopped the consumer."""
+    stopped = False
+
     async def handle(item: LeasedItem) -> None:
+        nonlocal stopped
         tally.started += 1
         if rules.limit is not None and tally.started >= rules.limit:
+            stopped = True
             consumer.stop()
         try:
             ended = await run_command(rules.command, item, rules.queue)
@@ -278,42 +300,76 @@ async def _run_until_signal(
         await _settle(item, ended, rules, tally)
 
     signals: asyncio.Queue[int] = asyncio.Queue()
-    with _noticed(signals.put_nowait):
+
+    def signalled(number: int) -> None:
+        nonlocal stopped
+        stopped = True
+        signals.put_nowait(number)
+
+    with _noticed(signalled):
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(consumer.run(handle, concurrency=concurrency))
             stopping = tasks.create_task(_stop(signals, consumer, running, stop_timeout))
             await asyncio.wait({running})
             stopping.cancel()
+    return stopped
 
 
-@contextlib.asynccontextmanager
-async def _explained_waits(
-    client: Client, queue: str, items: Callable[[], int]
-) -> AsyncIterator[None]:
-    """Within the block, the counts of the queue are read while no item comes. A refusal of that is
-    logged by the client with its reason, for example that a partition has no leader. The stream
-    itself cannot tell such a queue from an empty one.
-
-    `items` returns the number of items that have come.
+@dataclass(slots=True)
+class _Waits:
+    """Explains why no item comes. The stream itself cannot tell a queue without a leader, or one
+    on full storage, from an empty one. `items` returns the number of items that have come.
     """
 
-    async def watch() -> None:
-        rest_s, before = WAIT_CHECK_S, items()
+    client: Client
+    target: CommandTarget
+    queue: str
+    items: Callable[[], int]
+    noted: bool = False
+
+    @contextlib.asynccontextmanager
+    async def explained(self) -> AsyncIterator[None]:
+        """Within the block, the counts of the queue are read while no item comes. A refusal of that
+        is logged by the client with its reason, for example that a partition has no leader. Full
+        storage is noted once.
+        """
+        # Owned: ended and awaited here.
+        watching = asyncio.get_running_loop().create_task(self._watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.wait((watching,))
+
+    async def check_idle_end(self) -> None:
+        """Raises Failure if items are ready, and did not come because storage is full."""
+        with contextlib.suppress(RequestError, TimeoutError):
+            async with asyncio.timeout(FULL_CHECK_S):
+                if reason := await self._full():
+                    raise Failure(reason, ExitCode.UNAVAILABLE)
+
+    async def _watch(self) -> None:
+        rest_s, before = WAIT_CHECK_S, self.items()
         while True:
             await asyncio.sleep(rest_s)
-            if items() == before:
+            if self.items() == before:
                 with contextlib.suppress(RequestError):
-                    await client.stats(queue)
-            before = items()
+                    if (reason := await self._full()) and not self.noted:
+                        self.noted = True
+                        note(f"Waiting: {reason}")
+            before = self.items()
             rest_s = min(2 * rest_s, WAIT_CHECK_S_MAX)
 
-    # Owned: ended and awaited here.
-    watching = asyncio.get_running_loop().create_task(watch())
-    try:
-        yield
-    finally:
-        watching.cancel()
-        await asyncio.wait((watching,))
+    async def _full(self) -> str:
+        """The sentence on full storage that keeps ready items back; empty: there is none."""
+        ready = (await self.client.stats(self.queue)).total.ready
+        if not ready:
+            return ""
+        async with self.target.cluster() as admin:
+            seen = (await admin.picture()).conditions
+        full = [one.condition.sentence for one in seen if one.condition.kind == "storage_full"]
+        verb = "is" if ready == 1 else "are"
+        return f"{count(ready, 'item')} of {self.queue} {verb} ready. {full[0]}" if full else ""
 
 
 @contextlib.contextmanager

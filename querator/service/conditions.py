@@ -365,10 +365,16 @@ class Conditions:
         part = _FULL_UNTIL_PART if was_full else _FULL_PART
         if usage.open_bytes >= usage.reserve_bytes // part:
             return
-        by_quota = usage.quota_bytes - usage.used_bytes <= usage.free_bytes
-        where = f"of its quota of {_mib(usage.quota_bytes)}" if by_quota else "on its disk"
+        where, remedy = "on its disk", "Free space on the disk"
+        if usage.by_quota:
+            where, remedy = f"of its quota of {_mib(usage.quota_bytes)}", "Raise the quota"
         refused = "new items with STORAGE_FULL; leases and completes continue"
-        if usage.free_bytes < usage.reserve_bytes // 2:
+        if usage.free_bytes < usage.reserve_bytes // 4:
+            refused = (
+                "every change with STORAGE_FULL, also completes and deletions. "
+                f"{remedy}: nothing can be consumed until then"
+            )
+        elif usage.free_bytes < usage.reserve_bytes // 2:
             refused = "new items, leases and retries with STORAGE_FULL; completes continue"
         yield ClusterCondition(
             "storage_full",

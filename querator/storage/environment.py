@@ -60,6 +60,11 @@ class Usage(msgspec.Struct, frozen=True):
     reserve_bytes: int
 
     @property
+    def by_quota(self) -> bool:
+        """Whether the quota is the limit of the free bytes, not the disk."""
+        return self.quota_bytes - self.used_bytes <= self.free_bytes
+
+    @property
     def open_bytes(self) -> int:
         """Bytes that work which adds data may still write; read before a turn, so no commit fails.
 

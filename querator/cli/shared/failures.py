@@ -54,7 +54,6 @@ _ADVICE = {
     "with: querator queue update",
     ErrorCode.VERSION_CONFLICT: "Read the settings again with: querator queue info",
     ErrorCode.QUEUE_FULL: "Consume items, or raise the limit with: querator queue update",
-    ErrorCode.STORAGE_FULL: "Consume items, or give the server more space.",
     ErrorCode.ITEM_TOO_LARGE: "Ask for more with --max-bytes.",
     ErrorCode.OUTCOME_UNKNOWN: "See: querator stats",
 }

@@ -43,21 +43,26 @@ class ItemPrinter:
         lost = f", {self.lost:,} with a lost lease" if self.lost else ""
         return f"{words} printed, {self.completed:,} completed{lost}"
 
-    async def run(self, consumer: Consumer) -> None:
-        """Ends when the iteration of `consumer` ends, at the limit, or when nothing reads."""
+    async def run(self, consumer: Consumer) -> bool:
+        """Ends when the iteration of `consumer` ends, at the limit, or when nothing reads. Returns
+        whether the iteration has ended by itself.
+        """
+        ended = True
         async for item in consumer:
             try:
                 self._write(item)
             except BrokenPipeError as error:
                 self.broken = error
-                return
+                return False
             self.printed += 1
             if self.completes:
                 item.complete().add_done_callback(partial(self._settled, item))
             if self._is_enough(len(item.payload)):
+                ended = False
                 break
         if self.completes:
             await consumer.flush()
+        return ended
 
     def _write(self, item: LeasedItem) -> None:
         if self.as_json:

@@ -34,7 +34,8 @@ from typing import Final
 
 from querator.model.entries import Entry, Need, Tier
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.limits import TURN_BYTES_MAX
+from querator.model.limits import MIB, TURN_BYTES_MAX
+from querator.model.nodes import NodeKey, node_name
 from querator.raft.messages import Append
 from querator.storage.environment import Environment, WriteTransaction
 
@@ -84,12 +85,15 @@ class ApplyBudget:
 class DiskBudget:
     """Disk space of one node. Only the raft thread calls it."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, node: NodeKey) -> None:
+        """`node` is the node that refusals name."""
         self._environment = environment
+        self._node = node
         self._free_bytes = 0
         self._found_bytes = 0
         """Free when the turn began."""
         self._reserve_bytes = 0
+        self._by_quota = False
         self._known = False
         self._short = False
         self._room: ApplyBudget | None = None
@@ -105,6 +109,7 @@ class DiskBudget:
         usage = self._environment.usage()
         self._free_bytes, self._reserve_bytes = usage.free_bytes, usage.reserve_bytes
         self._found_bytes = usage.free_bytes
+        self._by_quota = usage.by_quota
         self._known = True
         self._short = self._short or self._spare_bytes <= 0
 
@@ -170,9 +175,17 @@ class DiskBudget:
 
     def refusal(self, tier: Tier) -> QueratorError:
         """The error of a call that is not accepted."""
-        kept = self._kept_bytes(tier)
-        message = f"{max(0, self._free_bytes)} bytes are free and {kept} are kept in reserve"
-        return QueratorError(ErrorCode.STORAGE_FULL, message)
+        free_bytes, kept_bytes = max(0, self._free_bytes), self._kept_bytes(tier)
+        what, remedy = "disk", "free space on it"
+        if self._by_quota:
+            what, remedy = "storage quota", "raise storage_quota_bytes"
+        if free_bytes > self._kept_bytes(Tier.LEASES):
+            remedy = f"consume items, or {remedy}"
+        return QueratorError(
+            ErrorCode.STORAGE_FULL,
+            f"the {what} of node {node_name(self._node)} is full, with {free_bytes / MIB:,.1f} MiB "
+            f"free and {kept_bytes / MIB:,.1f} MiB kept in reserve: {remedy}",
+        )
 
     def room(self, txn: WriteTransaction) -> ApplyBudget | None:
         """The space for entries that are applied in `txn`, after what `txn` has written; None: no

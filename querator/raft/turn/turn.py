@@ -144,7 +144,7 @@ class Turns:
         self._backlog = Backlog(bytes_max=PROPOSAL_BYTES_UNAPPLIED_MAX)
         self._dirty: dict[GroupId, Group] = {}
         self._timers = GroupTimers()
-        self._disk_budget = DiskBudget(environment)
+        self._disk_budget = DiskBudget(environment, node)
         self._mending = Mending(self._disk_budget)
         self._transaction = OpenTransaction(environment, clock)
         self.stats = TurnGatherer()

@@ -1,11 +1,11 @@
-"""A server whose unary calls give the messages that a test has set, and a terminal for commands."""
+"""A server whose calls give the messages that a test has set, and a terminal for commands."""
 
 import io
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,19 +26,33 @@ Answer = Message | QueratorError | Callable[[bytes], Message | QueratorError]
 
 
 class ScriptedCluster(grpc.GenericRpcHandler):
-    """`answers`: name of a method → its answer, or a function of the request's bytes."""
+    """`answers`: name of a method → its answer, or a function of the request's bytes. `streams`:
+    name of a method → the messages that its stream begins with. It ends when the client ends it.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
+        self.streams: dict[str, Sequence[Message]] = {}
         self.address = ""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         name = handler_call_details.method.rpartition("/")[2]
+        if name in self.streams:
+            return grpc.stream_stream_rpc_method_handler(
+                lambda requests, _: self._stream(self.streams[name], requests)
+            )
         if name not in self.answers:
             return None
         return grpc.unary_unary_rpc_method_handler(
             lambda request, context: self._answer(self.answers[name], request, context)
         )
+
+    def _stream(self, messages: Sequence[Message], requests: Iterator[bytes]) -> Iterator[bytes]:
+        next(requests)
+        yield from (message.SerializeToString() for message in messages)
+        with suppress(grpc.RpcError):
+            for _ in requests:
+                pass
 
     def _answer(self, answer: Answer, request: bytes, context: grpc.ServicerContext) -> bytes:
         if callable(answer):

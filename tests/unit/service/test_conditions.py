@@ -328,10 +328,14 @@ async def test_storage_that_is_full(caplog: pytest.LogCaptureFixture) -> None:
         watch.conditions.storage = free(8 * MIB - 1, disk=True)
         [condition] = watch.look()
         assert "72.0 MiB on its disk are free" in condition.sentence
+        watch.conditions.storage = free(-reserve // 2 - 1)
+        [condition] = watch.look()
+        assert "refuses new items, leases and retries" in condition.sentence
         watch.conditions.storage = free(-reserve)
         [condition] = watch.look()
         assert "0.0 MiB of its quota" in condition.sentence
-        assert "refuses new items, leases and retries" in condition.sentence
+        assert "refuses every change with STORAGE_FULL, also completes" in condition.sentence
+        assert "Raise the quota" in condition.sentence
         watch.conditions.storage = free(8 * MIB)
         await watch.gone("storage_full")
 
