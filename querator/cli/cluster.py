@@ -12,7 +12,7 @@ from querator.cli.cluster_pictures import picture, plan_picture
 from querator.cli.cluster_views import ClusterView, cluster_view
 from querator.cli.shared.confirmation import confirm, yes_option
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
-from querator.cli.shared.failures import ExitCode
+from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import (
     Picture,
     Screen,
@@ -24,7 +24,12 @@ from querator.cli.shared.output import (
     write_table,
 )
 from querator.cli.shared.parameters import DURATION, format_duration, is_given
+from querator.client.cluster import ClusterAdmin
 from querator.client.values import PartitionTime
+from querator.model.cluster import ClusterPlan
+
+PLACEMENT_RESTS_S = (1.0, 2.0, 0.0)
+"""Rests after each try to find a leader of the placement group: one may be being elected."""
 
 
 @click.group()
@@ -114,14 +119,26 @@ def plan(target: CommandTarget, as_json: bool) -> None:
     """Show which replicas move to other nodes, at present and later, and why.
 
     Replicas move by themselves, a few partitions at a time, when nodes join, are drained or
-    removed.
+    removed. The exit code is 4 while the placement group has no leader.
 
     \b
     Example:
       querator cluster plan
     """
 
-    planned = target.ask_cluster(lambda admin: admin.plan())
+    async def ask(admin: ClusterAdmin) -> ClusterPlan:
+        # Without a leader the map does not change: it may be old, and nothing moves.
+        for rest_s in PLACEMENT_RESTS_S:
+            groups = (await admin.picture()).groups
+            if all(group.queue or group.leads for group in groups):
+                return await admin.plan()
+            await asyncio.sleep(rest_s)
+        raise Failure(
+            "Cannot tell: the placement group has no leader. See: querator cluster status",
+            ExitCode.UNAVAILABLE,
+        )
+
+    planned = target.ask_cluster(ask)
     if as_json:
         write_json(planned)
     else:

@@ -132,7 +132,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
 class ClusterMove(msgspec.Struct, frozen=True):
     """A partition whose replicas or leadership will move; places are names of nodes. `moving`: that
-    is under way, and `origin` is empty, because the map knows only where replicas go.
+    is under way, and `origin` has the nodes with voters before the move.
     """
 
     namespace: str

@@ -355,12 +355,24 @@ def _move(
         namespace=queue.namespace,
         queue=queue.name,
         partition=partition,
-        origin=(),
+        origin=tuple(map(node_name, known.former)),
         to=there,
         leader=leader,
-        reason="under way",
+        reason=f"{_why(placed, known)} (under way)",
         moving=True,
     )
+
+
+def _why(placed: PlacementMap, known: PlacedGroup) -> str:
+    """The reason of a move that is under way, by the states of the nodes that it leaves."""
+    kept = set(known.voters)
+    left = [node for node in placed.nodes if node.key in known.former and node.key not in kept]
+    for node in left:
+        if node.state is NodeState.DRAINING:
+            return f"{node.name} is being drained"
+        if node.state is NodeState.LEAVING:
+            return f"{node.name} is being removed"
+    return "moving"
 
 
 def _known(placed: PlacementMap, name: str) -> PlacedNode:

@@ -721,7 +721,7 @@ class ClusterMove(_message.Message):
     """Whether that is under way."""
     @_builtins.property
     def origin(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the nodes that should have its replicas as yet; empty while it is moving."""
+        """Names of the nodes that should have its replicas as yet; while it is moving, those that had them before."""
 
     @_builtins.property
     def to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

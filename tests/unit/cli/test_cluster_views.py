@@ -2,7 +2,9 @@
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from querator.cli import cluster, querator
 from querator.cli.cluster_pictures import picture, plan_picture
 from querator.cli.cluster_views import ClusterView, cluster_view
 from querator.cli.shared.output import Picture, picture_lines
@@ -20,6 +22,8 @@ from querator.model.cluster import (
 )
 from querator.model.ids import GroupId
 from querator.model.limits import CLOCK_SKEW_MS_MAX, MIB
+from querator.v1 import cluster_service_pb2
+from tests.unit.cli.scripted_cluster import scripted_cluster
 
 NAMES = "abc"
 
@@ -437,3 +441,22 @@ def test_many_partitions_are_not_all_named():
     assert told.problems[0].startswith(
         "8 partitions: q/0, q/1, q/2, q/3, q/4 and 3 more have no leader"
     )
+
+
+def test_there_is_no_plan_without_a_leader_of_the_placement_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "PLACEMENT_RESTS_S", (0.0, 0.0))
+    with scripted_cluster() as nodes:
+        nodes.answers = {
+            "GetClusterStatus": cluster_service_pb2.GetClusterStatusResponse(
+                cluster_id="c",
+                node="a",
+                nodes=[cluster_service_pb2.ClusterNode(name="a", state="active")],
+                groups=[cluster_service_pb2.ClusterGroup(group=0)],
+            ),
+            "GetClusterPlan": cluster_service_pb2.GetClusterPlanResponse(),
+        }
+        outcome = CliRunner().invoke(querator, ["cluster", "plan", "--address", nodes.address])
+    assert outcome.exit_code == 4
+    assert "Error: Cannot tell: the placement group has no leader." in outcome.stderr

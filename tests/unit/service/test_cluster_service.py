@@ -1,4 +1,4 @@
-"""Removing nodes: what an operator is refused, and what a repeat gets."""
+"""Plans, and removing nodes: what an operator is shown and refused, and what a repeat gets."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +9,15 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP
 from querator.model.nodes import node_key
 from querator.model.queues import QueueSettings
-from querator.placement.map.commands import Command, CreateQueue, GroupSettled, JoinNode
+from querator.placement.map.commands import (
+    Command,
+    CreateQueue,
+    DrainNode,
+    GroupSettled,
+    JoinNode,
+    Place,
+    PlaceGroups,
+)
 from querator.service.cluster_service import ClusterService
 from tests.unit.placement.conftest import Group, node
 
@@ -66,3 +74,21 @@ async def test_a_repeated_removal_is_not_refused_because_the_node_has_come_back(
     assert await cluster.remove("c") == "leaving"
     cluster.up.add(C)
     assert await cluster.remove("c") == "leaving"
+
+
+@pytest.mark.parametrize("drained", [True, False])
+async def test_the_plan_says_where_replicas_under_way_were_and_why_they_move(drained: bool):
+    cluster = Cluster()
+    if drained:
+        cluster.group.propose(DrainNode("c"))
+    placed = cluster.group.map
+    queue = next(iter(placed))
+    known = placed.placed(queue.groups[0])
+    assert known is not None
+    before = tuple(replica.node for replica in known.target)
+    place = Place(queue.groups[0], before, (A, B, D), leader=A)
+    cluster.group.propose(PlaceGroups((place,)))
+    cluster.placement.map = cluster.group.map
+    move = (await cluster.service.plan()).moves[0]
+    assert (move.moving, move.origin, move.to) == (True, ("a", "b", "c"), ("a", "b", "d"))
+    assert move.reason == f"{'c is being drained' if drained else 'moving'} (under way)"
