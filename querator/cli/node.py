@@ -13,6 +13,7 @@ from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import count, note, write_json
 from querator.client.cluster import ClusterAdmin
 from querator.extras import needed
+from querator.model.placement_map import NodeState
 
 
 @click.group()
@@ -197,7 +198,9 @@ def remove(name: str, yes: bool, target: CommandTarget, as_json: bool) -> None:
 
     check_can_ask(yes=yes)
     if not yes:
-        note(_removing(name, target.ask_cluster(_view)))
+        view = target.ask_cluster(_view)
+        _check_can_go(name, view)
+        note(_removing(name, view))
         confirm(f"Remove node {name} for ever?", yes=yes)
     removed = target.ask_cluster(lambda admin: admin.remove(name))
     if as_json:
@@ -231,11 +234,27 @@ async def _view(admin: ClusterAdmin) -> ClusterView:
     return cluster_view(await admin.picture())
 
 
+def _check_can_go(name: str, view: ClusterView) -> None:
+    """Raises Failure for a node that the cluster does not have, or does not remove while it is up
+    with replicas: the removal would be refused.
+    """
+    known = next((one for one in view.nodes if one.name == name), None)
+    if known is None:
+        raise Failure(
+            f"The cluster has no node {name}. See: querator cluster status", ExitCode.REFUSED
+        )
+    here, _ = _partitions(name, view)
+    if here and not known.why and not known.state.endswith(NodeState.LEAVING.value):
+        raise Failure(
+            f"Node {name} is {known.state} and has replicas of {count(here, 'partition')}. First: "
+            f"querator node drain {name}",
+            ExitCode.REFUSED,
+        )
+
+
 def _removing(name: str, view: ClusterView) -> str:
     """What happens when the node is removed."""
-    state = next((one.state for one in view.nodes if one.name == name), None)
-    if state is None:
-        return f"The cluster has no node {name}. See: querator cluster status"
+    state = next(one.state for one in view.nodes if one.name == name)
     here, only_here = _partitions(name, view)
     if not here:
         moved = "and has no replica: nothing is moved."

@@ -4,6 +4,9 @@ import sys
 
 import click
 
+from querator.cli.shared.failures import ExitCode
+from querator.cli.shared.output import note
+
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 """Adds --yes, as the argument `yes`."""
 
@@ -18,7 +21,10 @@ def check_can_ask(*, yes: bool) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks, unless `yes`. Any answer but yes ends the command with exit code 1."""
+    """Asks, unless `yes`. Without a yes it notes that nothing was changed, and ends with exit code
+    1."""
     check_can_ask(yes=yes)
     if not yes:
-        click.confirm(question, abort=True, err=True)
+        if not click.confirm(question, err=True):
+            note("Nothing was changed.")
+            raise click.exceptions.Exit(ExitCode.WRONG)

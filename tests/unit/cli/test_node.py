@@ -44,13 +44,18 @@ def partition(group: int, queue: str, nodes: str) -> pb.ClusterGroup:
 
 
 def asked(
-    command: str, answer: str, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Runs the command for node b on a terminal on which `answer` is typed."""
+    command: str,
+    answer: str,
+    cluster: ScriptedCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    name: str = "b",
+) -> int:
+    """Runs the command on a terminal on which `answer` is typed. Returns the exit code."""
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdin", Terminal(answer))
-        arguments = ["node", command, "b", "--address", cluster.address]
-        querator.main(arguments, prog_name="querator", standalone_mode=False)
+        arguments = ["node", command, name, "--address", cluster.address]
+        return querator.main(arguments, prog_name="querator", standalone_mode=False) or 0
 
 
 @pytest.mark.parametrize("command", ["remove", "replace"])
@@ -61,9 +66,25 @@ def test_a_refusal_changes_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     del cluster.answers["RemoveNode"], cluster.answers["ReplaceNode"]
-    with pytest.raises(click.Abort):
-        asked(command, "n\n", cluster, monkeypatch)
-    assert "Node b " in capsys.readouterr().err
+    assert asked(command, "n\n", cluster, monkeypatch) == 1
+    said = capsys.readouterr().err
+    assert "Node b " in said
+    assert said.endswith("Nothing was changed.\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a", "Node a is up and has replicas of 1 partition. First: querator node drain a"),
+        ("c", "The cluster has no node c."),
+    ],
+)
+def test_a_removal_that_would_be_refused_is_not_promised(
+    name: str, words: str, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del cluster.answers["RemoveNode"]
+    with pytest.raises(click.ClickException, match=words):
+        asked("remove", "y\n", cluster, monkeypatch, name=name)
 
 
 def test_what_a_removal_moves_and_loses(
