@@ -49,7 +49,7 @@ from querator.placement.placement import Placement
 from querator.raft.clock import Clock, RealClock
 from querator.raft.tcp.tcp_peers import TcpPeers
 from querator.server.admin.admin_view import Observed, why_failed
-from querator.server.certificates import Dialing, server_credentials
+from querator.server.certificates import CertificateFiles, Dialing, server_credentials
 from querator.server.grpc_server import GrpcServer
 from querator.server.link.forwarding import Forwarding
 from querator.server.link.grpc_wire import grpc_connect
@@ -221,7 +221,9 @@ class Node:
         admin_server = await self._start_admin()
         credentials = dial_tls = None
         if self._tls is not None:
-            credentials = await asyncio.to_thread(server_credentials, self._tls)
+            files = CertificateFiles(self._tls)
+            credentials = await asyncio.to_thread(server_credentials, files)
+            observed.certificates["clients"] = lambda: files.expires_at_s
             dial_tls = await asyncio.to_thread(Dialing, self._tls)
         # What may be wrong with the settings of this machine is found before the node joins: a
         # member that ends has got replicas.
@@ -328,19 +330,21 @@ class Node:
         """Finds the other nodes, and joins their cluster if this node is not a member yet. Returns
         the peer port, or None for a single node.
         """
-        if self._membership is None:
+        membership = self._membership
+        if membership is None:
             placed = await asyncio.to_thread(stored_map, environment)
             check_alone(self.identity, placed)
             return None
         self._listen = await asyncio.to_thread(with_port, self._listen)
-        self._running.push_async_callback(asyncio.to_thread, self._membership.close)
-        identity = await self._membership.start(
+        self._observed.certificates["nodes"] = lambda: membership.certificate_expires_at_s
+        self._running.push_async_callback(asyncio.to_thread, membership.close)
+        identity = await membership.start(
             environment, self.identity, self._said(), clock=clock, stop=self._end_wanted
         )
         if identity is None:
             raise StoppedEarlyError
         self._identity = identity
-        return self._membership.peers
+        return membership.peers
 
     async def _until_formed(self, placement: Placement) -> None:
         """Waits until the map names this node. The first leader writes the founding nodes into the

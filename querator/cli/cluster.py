@@ -129,8 +129,8 @@ def plan(target: CommandTarget, as_json: bool) -> None:
     async def ask(admin: ClusterAdmin) -> ClusterPlan:
         # Without a leader the map does not change: it may be old, and nothing moves.
         for rest_s in PLACEMENT_RESTS_S:
-            groups = (await admin.picture()).groups
-            if all(group.queue or group.leads for group in groups):
+            partitions = cluster_view(await admin.picture()).partitions
+            if all(one.queue or one.leader for one in partitions):
                 return await admin.plan()
             await asyncio.sleep(rest_s)
         raise Failure(

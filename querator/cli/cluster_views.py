@@ -95,8 +95,10 @@ class ClusterView(msgspec.Struct, frozen=True):
 
 
 def cluster_view(picture: ClusterPicture) -> ClusterView:
-    silent = {seen.node.name for seen in picture.nodes if seen.silent}
-    partitions = tuple(_partition(group, silent) for group in picture.groups)
+    # The client of the command cannot connect to these nodes, and the other nodes can.
+    hidden = {seen.node.name for seen in picture.nodes if seen.fault and seen.node.connected}
+    silent = {seen.node.name for seen in picture.nodes if seen.silent} - hidden
+    partitions = tuple(_partition(group, silent, hidden) for group in picture.groups)
     return ClusterView(
         cluster_id=picture.cluster_id,
         epoch=picture.epoch,
@@ -106,10 +108,10 @@ def cluster_view(picture: ClusterPicture) -> ClusterView:
     )
 
 
-def _partition(group: ClusterGroup, silent: set[str]) -> PartitionView:
+def _partition(group: ClusterGroup, silent: set[str], hidden: set[str]) -> PartitionView:
     counting = [replica for replica in group.replicas or group.target if replica.voter]
     replicas = sorted(counting, key=lambda replica: replica.node)
-    leader = group.leader if group.leads else ""
+    leader = group.leader if group.leads or group.leader in hidden else ""
     lags = [
         replica.lag_entries
         for replica in group.replicas

@@ -5,16 +5,18 @@
     outgoing connections    trust `tls_ca_file`, and show the same certificate
 
 Changed files are read again at the next connection, so renewed certificates need no restart of the
-node. A changed file that cannot be used is ignored, with a log event.
+node. A changed file that cannot be used is ignored, with a log event. A certificate that has
+expired or expires soon is used, with a warning in the log each time that it is loaded.
 """
 
 import asyncio
+import time
 from typing import Any
 
 import grpc
 
 from querator import telemetry
-from querator.config import TlsSettings, times_of
+from querator.config import TlsSettings, expires_at_s, expiry_words, times_of
 from querator.wire.tls import Tls, TlsError, check_authority, read_pem
 
 _log = telemetry.logger(__name__)
@@ -52,12 +54,11 @@ class Dialing:
         return times_of((settings.ca_file, settings.cert_file, settings.key_file))
 
 
-def server_credentials(settings: TlsSettings) -> grpc.ServerCredentials:
+def server_credentials(files: "CertificateFiles") -> grpc.ServerCredentials:
     """Blocks. Raises TlsError."""
-    files = CertificateFiles(settings)
     fetch: Any = files.changed  # It may return None, which the stubs do not allow.
     return grpc.dynamic_ssl_server_credentials(
-        files.read(), fetch, require_client_authentication=bool(settings.client_ca_file)
+        files.read(), fetch, require_client_authentication=files.mutual
     )
 
 
@@ -67,6 +68,13 @@ class CertificateFiles:
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
         self._seen: tuple[int, ...] = ()
+        self.expires_at_s: float | None = None
+        """Unix time at which the loaded certificate expires; None: not known."""
+
+    @property
+    def mutual(self) -> bool:
+        """Whether clients must show a certificate."""
+        return bool(self._settings.client_ca_file)
 
     def read(self) -> grpc.ServerCertificateConfiguration:
         settings = self._settings
@@ -75,6 +83,13 @@ class CertificateFiles:
         ca = read_pem("client_ca", settings.client_ca_file)
         if ca:
             check_authority("client_ca", settings.client_ca_file, ca)
+        self.expires_at_s = expires_at_s(tls.cert)
+        if words := expiry_words(self.expires_at_s, time.time()):
+            _log.warning(
+                "tls.certificate_expires",
+                cert_file=settings.cert_file,
+                reason=f"the certificate of the port for clients {words}: renew it",
+            )
         return grpc.ssl_server_certificate_configuration(
             [(tls.key, tls.cert)], root_certificates=ca or None
         )

@@ -71,6 +71,9 @@ _WAYS_OUT = {
 
 _IS_IT_UP = "Nothing listens there: is the node up?"
 _START = "Start a node with: querator serve --data-dir ./data --new"
+_EXPIRED = "certificate has expired"
+"""OpenSSL's words."""
+_RENEW = "Renew it: put a new certificate and its key into the files of the node, which reads them."
 _NOT_YET = "A node that waits for its cluster does not listen yet; its log says for what it waits."
 
 
@@ -126,6 +129,9 @@ def _no_connection(error: errors.ConnectionFailed) -> str:
     last = ""
     for one in error.faults:
         sentences.append(one.text)
+        if one.kind is ConnectionFault.UNTRUSTED and _EXPIRED in one.text:
+            advices.append(_RENEW)
+            continue
         if one.kind is not ConnectionFault.REFUSED:
             advices.append(_WAYS_OUT.get(one.kind, ""))
             continue

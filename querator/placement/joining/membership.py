@@ -57,6 +57,13 @@ class Membership:
         return self._settings
 
     @property
+    def certificate_expires_at_s(self) -> float | None:
+        """Unix time at which the certificate of the port for other nodes expires; None: there is
+        none, or it is not known.
+        """
+        return None if self._tls is None else self._tls.expires_at_s
+
+    @property
     def peers(self) -> TcpPeers:
         assert self._peers is not None, "started"
         return self._peers

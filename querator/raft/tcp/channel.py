@@ -22,10 +22,12 @@ which both can read.
 
 import ssl
 import threading
+import time
+from pathlib import Path
 from typing import Final
 
 from querator import telemetry
-from querator.config import PeerTlsSettings, times_of
+from querator.config import PeerTlsSettings, expires_at_s, expiry_words, times_of
 from querator.raft.refusals import Code, PeerRefused
 
 _log = telemetry.logger(__name__)
@@ -46,6 +48,8 @@ class PeerTls:
         self._settings = settings
         self._lock = threading.Lock()
         self._seen = self._times()
+        self.expires_at_s: float | None = None
+        """Unix time at which the loaded certificate expires; None: not known."""
         self._contexts = self._read()
 
     def dial(self) -> "Channel":
@@ -78,7 +82,21 @@ class PeerTls:
         dials = self._context(ssl.PROTOCOL_TLS_CLIENT)
         accepts = self._context(ssl.PROTOCOL_TLS_SERVER)
         accepts.num_tickets = 0
+        self._check_expiry()
         return dials, accepts
+
+    def _check_expiry(self) -> None:
+        cert_file = self._settings.cert_file
+        try:
+            self.expires_at_s = expires_at_s(Path(cert_file).read_bytes())
+        except OSError:  # It was replaced at this moment: the next connection reads it again.
+            self.expires_at_s = None
+        if words := expiry_words(self.expires_at_s, time.time()):
+            _log.warning(
+                "peers.certificate_expires",
+                cert_file=cert_file,
+                reason=f"the certificate of the port for other nodes {words}: renew it",
+            )
 
     def _context(self, protocol: int) -> ssl.SSLContext:
         settings = self._settings

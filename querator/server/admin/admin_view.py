@@ -1,6 +1,7 @@
 """The parts of a node that the admin port observes, while they exist."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,9 @@ class Observed:
     """Set as soon as clients are served."""
     incoming: "Incoming | None" = None
     handed_off: bool = False
+    certificates: dict[str, Callable[[], float | None]] = field(default_factory=dict)
+    """By port (clients, nodes): Unix time at which its loaded certificate expires; None: not known.
+    """
     stopping: bool = False
     failure: BaseException | None = None
 

@@ -87,6 +87,12 @@ CONDITIONS = _gauge(
     "node.",
     ("kind",),
 )
+CERTIFICATE = _gauge(
+    "certificate_expires_seconds",
+    "Time until the loaded certificate of a port expires (clients, nodes); negative: it has "
+    "expired.",
+    ("port",),
+)
 
 # --- turns -------------------------------------------------------------------------------
 

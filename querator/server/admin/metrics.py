@@ -69,6 +69,8 @@ class Look(msgspec.Struct, frozen=True):
     conditions: Mapping[str, int]
     """Number of conditions by kind."""
     scrub: ScrubStats | None
+    certificates_s: Mapping[str, float]
+    """Remaining time of certificates by port."""
 
 
 def look(observed: Observed, health: Health) -> Look:
@@ -106,6 +108,7 @@ def look(observed: Observed, health: Health) -> Look:
         damage=None if observed.service is None else observed.service.damage.stats(),
         conditions=_conditions(observed),
         scrub=None if observed.scrub is None else observed.scrub.stats(),
+        certificates_s=_certificates(observed),
     )
 
 
@@ -113,6 +116,11 @@ def _conditions(observed: Observed) -> Mapping[str, int]:
     present = () if observed.conditions is None else observed.conditions.present
     counts = Counter(one.kind for one in present)
     return {kind: counts[kind] for kind in KINDS}
+
+
+def _certificates(observed: Observed) -> Mapping[str, float]:
+    expires = {port: expires_at_s() for port, expires_at_s in observed.certificates.items()}
+    return {port: at_s - time.time() for port, at_s in expires.items() if at_s is not None}
 
 
 def _connected(observed: Observed) -> frozenset[str]:
@@ -197,6 +205,9 @@ def _families(seen: Look, usage: Usage | None, queues: list[QueueReading]) -> It
     yield family(catalogue.UNREADY, [((), seen.missing)])
     yield family(catalogue.STALLED, [((), seen.stalled_s)])
     yield family(catalogue.LOOP_HANGS, [((), seen.loop_hangs)])
+    yield family(
+        catalogue.CERTIFICATE, (((port,), left) for port, left in seen.certificates_s.items())
+    )
     yield family(catalogue.CONDITIONS, (((kind,), n) for kind, n in seen.conditions.items()))
     if seen.turns is not None:
         yield from _turns(seen.turns)

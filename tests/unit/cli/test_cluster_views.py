@@ -221,6 +221,15 @@ def test_a_node_to_which_the_command_cannot_connect():
     assert not any("Node b is down" in problem for problem in problems)
 
 
+def test_partitions_of_a_node_to_which_only_the_command_cannot_connect_have_a_leader():
+    text = "The certificate of client:1 is not trusted: certificate has expired."
+    wrong = msgspec.structs.replace(seen("b", "cannot be asked", connected=True), fault=text)
+    followed = msgspec.structs.replace(group(1, "b"), leads=False)
+    told = view(group(0, queue=""), followed, nodes=(seen("a"), wrong, seen("c")))
+    assert told.problems == (f"Node b cannot be asked. {text}",)
+    assert told.partitions[1].leader == "b"
+
+
 def test_no_leader_for_a_moment():
     told = view(group(0, queue=""), group(1, ""))
     assert told.problems == ("Partition q/0 has no leader at the moment; one is being elected.",)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,10 @@ class Files:
         AUTHORITY.cert_pem.write_to_path(self.ca)
         self.issue()
 
-    def issue(self) -> None:
-        issued = AUTHORITY.issue_cert("localhost")
+    def issue(self, not_after: datetime | None = None) -> None:
+        issued = AUTHORITY.issue_cert(
+            "localhost", not_before=datetime(2020, 1, 1, tzinfo=UTC), not_after=not_after
+        )
         issued.cert_chain_pems[0].write_to_path(self.cert)
         issued.private_key_pem.write_to_path(self.key)
 
@@ -62,12 +65,12 @@ def test_a_key_of_another_certificate_is_refused(files: Files, tmp_path: Path):
     (tmp_path / "other").mkdir()
     other = Files(tmp_path / "other")
     with pytest.raises(TlsError, match=r"KEY_VALUES_MISMATCH"):
-        server_credentials(files.settings(key_file=str(other.key)))
+        server_credentials(PortFiles(files.settings(key_file=str(other.key))))
 
 
 def test_an_authority_of_clients_that_is_none_is_refused(files: Files):
     with pytest.raises(TlsError, match=r"client_ca: .* holds no certificates"):
-        server_credentials(files.settings(client_ca_file=str(files.key)))
+        server_credentials(PortFiles(files.settings(client_ca_file=str(files.key))))
 
 
 def test_where_a_node_dials_it_shows_what_is_in_the_files(files: Files):
@@ -102,3 +105,27 @@ def test_renewed_files_are_read_and_broken_ones_passed_over(files: Files):
     files.issue()
     os.utime(files.cert, (3, 3))
     assert kept.changed() is not None
+
+
+def test_a_certificate_that_expires_is_warned_of_when_it_is_loaded(
+    files: Files, caplog: pytest.LogCaptureFixture
+):
+    port = PortFiles(files.settings())
+    files.issue(datetime(2020, 2, 1, 12, 30, tzinfo=UTC))
+    port.read()
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    said = record.getMessage()
+    assert "the certificate of the port for clients has expired on 2020-02-01: renew it" in said
+    assert port.expires_at_s == datetime(2020, 2, 1, 12, 30, tzinfo=UTC).timestamp()
+    caplog.clear()
+    files.issue(datetime.now(UTC) + timedelta(days=10))
+    os.utime(files.cert, (1, 1))
+    assert port.changed() is not None
+    assert "certificate_expires" in caplog.text
+    assert "in 9 days" in caplog.text
+    caplog.clear()
+    files.issue(datetime.now(UTC) + timedelta(days=31))
+    os.utime(files.cert, (2, 2))
+    assert port.changed() is not None
+    assert "certificate_expires" not in caplog.text

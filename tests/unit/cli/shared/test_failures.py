@@ -38,3 +38,12 @@ def test_several_addresses_and_one_remedy():
         "at c:1. Leave out --tls, --tls-ca, --tls-cert and --tls-key. "
         f"{IS_IT_UP} {NOT_YET}"
     )
+
+
+def test_an_expired_certificate_is_renewed_and_no_other_authority_is_asked_for():
+    text = "The certificate of a:1 is not trusted: certificate has expired."
+    said = told(AddressFault("a:1", ConnectionFault.UNTRUSTED, text))
+    assert said.startswith(f"{text} Renew it: ")
+    assert "--tls-ca" not in said
+    text = "The certificate of a:1 is not trusted: self-signed certificate."
+    assert "--tls-ca" in told(AddressFault("a:1", ConnectionFault.UNTRUSTED, text))

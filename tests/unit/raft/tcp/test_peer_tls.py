@@ -493,3 +493,13 @@ def test_files_that_cannot_be_used(papers: Authority, tmp_path: Path):
         PeerTls(PeerTlsSettings(missing, shown.key_file, shown.ca_file))
     with pytest.raises(PeerTlsError, match=r"peer_tls_key_file: .* cannot be used: key values"):
         PeerTls(PeerTlsSettings(shown.cert_file, other_key, shown.ca_file))
+
+
+def test_a_certificate_between_nodes_that_has_expired_is_warned_of(
+    papers: Authority, shown: PeerTlsSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert PeerTls(shown).expires_at_s is not None
+    assert "certificate_expires" not in caplog.text
+    PeerTls(papers.peer("old", expired=True))
+    assert "peers.certificate_expires" in caplog.text
+    assert "the certificate of the port for other nodes has expired on" in caplog.text

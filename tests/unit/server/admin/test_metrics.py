@@ -245,3 +245,15 @@ async def test_the_storage_is_forgotten_only_when_nobody_reads_it() -> None:
         said = await scrape(metrics)
         assert "querator_storage_used_bytes" not in said.names()
         await metrics.forget_storage()
+
+
+async def test_the_remaining_time_of_certificates() -> None:
+    async with service_node() as node:
+        seen = observed(node)
+        assert "querator_certificate_expires_seconds" in (await scrape(metrics_of(seen))).names()
+        now_s = time.time()
+        seen.certificates = {"clients": lambda: now_s + 86_400, "nodes": lambda: None}
+        found = (await scrape(metrics_of(seen))).families["querator_certificate_expires_seconds"]
+        [sample] = found.samples
+        assert sample.labels == {"port": "clients"}
+        assert sample.value <= 86_400
