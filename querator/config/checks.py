@@ -86,8 +86,9 @@ def _check_peers(config: Config) -> None:
     peers = parse_peers(config.peers)
     if config.name not in peers:
         raise ConfigError(
-            f"peers: {config.name}, which is this node, is not among {', '.join(peers)}; every "
-            "node gets the same list, itself included"
+            f"peers: {config.name}, which is this node, is not among {', '.join(peers)}; "
+            "the list has the node itself, and the nodes that form the cluster with it, or one "
+            "that is in the cluster"
         )
     if config.new and len(peers) > 1:
         raise ConfigError(
