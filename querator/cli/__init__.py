@@ -102,6 +102,7 @@ _OTHER_WORDS: Final = {
     "list": "List the queues with: querator queue list",
     "purge": "Empty a queue with: querator consume QUEUE --complete --idle-exit 1s > /dev/null; "
     "then cancel its scheduled items with: querator schedule cancel QUEUE --all --yes",
+    "status": "Did you mean 'cluster status'?",
 }
 """What to use instead of commands that other systems have."""
 

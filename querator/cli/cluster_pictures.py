@@ -10,6 +10,8 @@ from querator.cli.shared.tables import FittedTable
 from querator.cli.shared.texts import size_text, whole_duration
 from querator.model.cluster import ClusterPlan
 
+_JUST_NOW = timedelta(seconds=1)
+
 
 def picture(view: ClusterView, *, partitions: bool) -> Picture:
     """The state of the cluster on one screen; with `partitions` one line for each partition."""
@@ -102,7 +104,8 @@ def _checked(node: NodeView) -> str:
     if node.why or not scrub.on:
         return ""
     if scrub.rounds:
-        return f"{whole_duration(timedelta(milliseconds=scrub.age_ms))} ago"
+        age = timedelta(milliseconds=scrub.age_ms)
+        return "just now" if age < _JUST_NOW else f"{whole_duration(age)} ago"
     return f"{size_text(scrub.round_bytes)} so far"
 
 
@@ -169,4 +172,6 @@ def _places(one: PartitionView) -> str:
 
 
 def _lag(entries: int | None) -> str:
-    return "" if not entries else f"{entries:,} entries"
+    if not entries:
+        return ""
+    return "1 entry" if entries == 1 else f"{entries:,} entries"

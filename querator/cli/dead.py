@@ -198,7 +198,8 @@ def prioritize(
     """Give waiting items of QUEUE another priority. Each ITEM is an id like 0-17 (see `querator
     peek`).
 
-    An item that is leased gets another priority by its retry. To repeat the command is harmless.
+    A priority orders the items of one partition. An item that is leased gets another priority by
+    its retry. To repeat the command is harmless.
 
     \b
     Example:
@@ -212,7 +213,10 @@ def prioritize(
     if as_json:
         write_json({"changed": done.changed, "not_waiting": [str(one) for one in done.not_waiting]})
     else:
-        click.echo(f"{count(done.changed, 'item')} changed to priority {priority}.")
+        within = "its partition" if done.changed == 1 else "their partitions"
+        click.echo(
+            f"{count(done.changed, 'item')} changed to priority {priority}, within {within}."
+        )
     if done.not_waiting:
         listed = ", ".join(map(str, done.not_waiting))
         raise Failure(f"Not changed, because they are leased or gone: {listed}")

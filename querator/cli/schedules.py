@@ -383,7 +383,10 @@ def move(queue: str, to: datetime, choice: _Choice, target: CommandTarget, as_js
         return await schedules.move(queue, items, to=to, **options)
 
     when = instant_text(to.astimezone(UTC))
-    words = _Words("Move {} of {} to " + when, "would be moved", f"moved to {when}")
+    passed = ", which has passed: ready at once" if to <= wall.now() else ""
+    words = _Words(
+        "Move {} of {} to " + when + passed, f"would be moved{passed}", f"moved to {when}{passed}"
+    )
     _change(target, queue, choice, change, words=words, as_json=as_json)
 
 

@@ -16,6 +16,7 @@ The JSON output has a digest of each group's tables, which allows a comparison o
 several nodes. Nothing is changed, and the directory is locked during the scan.
 """
 
+import errno
 import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -293,6 +294,13 @@ def verify(data_dir: Path, as_json: bool) -> None:
     try:
         view = _verify(data_dir)
     except StorageError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno == errno.EROFS:
+            raise Failure(
+                f"{data_dir} is on a read-only file system, and the scan locks the directory by a "
+                "file in it. Mount it writable, or verify a copy of the directory.",
+                ExitCode.WRONG,
+            ) from error
         raise Failure(f"{str(error).rstrip('.')}.", ExitCode.WRONG) from error
     if as_json:
         write_json(view)

@@ -353,7 +353,7 @@ class Conditions:
                 "copy_behind",
                 name,
                 f"Node {name} has been behind for {max(some)[0]:,.0f} s, by up to "
-                f"{max(lag for _, lag in some):,} log entries, in {_count(len(some), 'partition')} "
+                f"{_entries(max(lag for _, lag in some))}, in {_count(len(some), 'partition')} "
                 f"led by node {self._node}: its disk or its network is slow, or it is down.",
             )
 
@@ -497,6 +497,10 @@ class Conditions:
 
 def _mib(number: int) -> str:
     return f"{number / MIB:,.1f} MiB"
+
+
+def _entries(number: int) -> str:
+    return "1 log entry" if number == 1 else f"{number:,} log entries"
 
 
 def _count(number: int, noun: str) -> str:

@@ -25,9 +25,10 @@ def check_partitions(item_ids: Sequence[str], queue: Queue, *, known: bool) -> N
     """
     for position, item_id in enumerate(item_ids):
         field = f"item_ids[{position}]"
-        if parse_item_id(item_id, field=field)[0] < len(queue.groups):
+        partition, _ = parse_item_id(item_id, field=field)
+        if partition < len(queue.groups):
             continue
-        message = f"names a partition that queue {queue.name} does not have"
+        message = f"is {item_id}, and queue {queue.name} has no partition {partition}"
         if known:
             raise invalid(field, message, value=item_id)
         raise QueratorError(

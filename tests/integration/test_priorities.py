@@ -93,12 +93,12 @@ async def test_changes_through_both_clients_and_the_command_line(tmp_path: Path)
             assert shown == [(str(ids[n]), (0, 0, 0, 9, -1)[n]) for n in range(5)]
         await asyncio.to_thread(_blocking, node.address, ids[1])
         assert await ok(node, "prioritize", "q", str(ids[2]), "--priority", "-7") == (
-            "1 item changed to priority -7.\n"
+            "1 item changed to priority -7, within its partition.\n"
         )
         code, out, error = await run(
             "prioritize", "q", "0-999", "--priority", "1", "--address", node.address
         )
-        assert (code, out) == (1, "0 items changed to priority 1.\n")
+        assert (code, out) == (1, "0 items changed to priority 1, within their partitions.\n")
         assert "Not changed, because they are leased or gone: 0-999" in error
         code, _, error = await run(
             "prioritize", "q", "0-1", "--priority", "3000000000", "--address", node.address

@@ -52,7 +52,7 @@ _ADVICE = {
     ErrorCode.NAMESPACE_NOT_FOUND: "A namespace begins with its first queue: querator queue create",
     ErrorCode.QUEUE_EXISTS: "Leave these settings out to take the queue as it is, or change them "
     "with: querator queue update",
-    ErrorCode.VERSION_CONFLICT: "Read the settings again with: querator queue info",
+    ErrorCode.VERSION_CONFLICT: "See: querator queue info",
     ErrorCode.QUEUE_FULL: "Consume items, or raise the limit with: querator queue update",
     ErrorCode.ITEM_TOO_LARGE: "Ask for more with --max-bytes.",
     ErrorCode.OUTCOME_UNKNOWN: "See: querator stats",

@@ -436,12 +436,20 @@ def test_queues_for_which_something_is_left_to_do():
     )
 
 
+def test_one_entry_behind():
+    told = view(group(0, queue=""), group(1, "a", b=1), group(2, "a", c=2))
+    assert "1 entry" in shown(told)
+    assert "2 entries" in shown(told)
+    assert "1 entries" not in shown(told)
+
+
 def test_how_long_ago_the_payloads_of_a_node_were_checked():
     def told(scrub: ClusterScrub) -> str:
         return shown(view(nodes=(msgspec.structs.replace(seen("a"), scrub=scrub),)))
 
     assert " ago" not in told(ClusterScrub())
     assert "5.0 MiB so far" in told(ClusterScrub(True, 0, 5 * MIB, 1_000))
+    assert "just now" in told(ClusterScrub(True, 2, 5 * MIB, 999))
     assert "1h30m ago" in told(ClusterScrub(True, 2, 5 * MIB, 90 * 60_000))
 
 

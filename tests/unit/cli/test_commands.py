@@ -219,6 +219,7 @@ def test_a_path_that_is_not_there_is_named_before_spark_starts(command: str) -> 
     ("arguments", "words"),
     [
         (["prodcue", "mail"], "No such command 'prodcue'. Did you mean 'produce'?"),
+        (["status"], "No such command 'status'. Did you mean 'cluster status'?"),
         (["spark", "archve"], "No such command 'archve'. Did you mean 'archive'?"),
         (["queue", "creat", "q"], "No such command 'creat'. Did you mean 'create'?"),
         (["produce", "q", "--delya", "1s"], "No such option '--delya'. (Did you mean"),

@@ -297,6 +297,16 @@ def test_items_are_changed_by_id_without_a_question(cluster: ScriptedCluster) ->
     assert changes.requests[0].due_at.ToDatetime(UTC) == NOW + timedelta(minutes=90)
 
 
+def test_a_move_to_a_time_that_has_passed_says_that_the_items_are_ready(
+    cluster: ScriptedCluster,
+) -> None:
+    Changes(cluster, 0)
+    moved = invoke(cluster, "move", "mail", "0-17", "--to", "2020-01-01T00:00:00Z")
+    assert moved.stdout == (
+        "1 item moved to 2020-01-01T00:00:00Z, which has passed: ready at once.\n"
+    )
+
+
 def test_ids_that_are_not_scheduled_are_a_failure(cluster: ScriptedCluster) -> None:
     Changes(cluster, 0, "0-17")
     failed = invoke(cluster, "cancel", "mail", "0-17", "0-18")

@@ -1,11 +1,20 @@
-"""Report of `querator verify` on a placement map that contradicts itself."""
+"""Reports and refusals of `querator verify`."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
+from click.testing import CliRunner
 
+from querator.cli import querator
 from querator.cli.verify import Kind, Problem, _Scan, actions_for
 from querator.model.ids import PLACEMENT_GROUP
 from querator.model.queues import QueueSettings
 from querator.placement.map.commands import CreateQueue
+from querator.storage.lmdb_environment import open_lmdb
 from querator.storage.tables import PLACEMENT
 from tests.unit.placement.conftest import Group
 
@@ -33,3 +42,22 @@ def test_every_kind_of_problem_has_an_action():
     actions = actions_for(problems, "")
     assert list(actions) == list(Kind)
     assert all("NAME" in actions[kind] for kind in (Kind.FILE, Kind.LOG, Kind.STATE))
+
+
+def test_a_directory_on_a_read_only_file_system_has_to_be_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    open_lmdb(tmp_path).close()
+    really_open = os.open
+
+    def read_only(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return really_open(path, flags, *more, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", read_only)
+        outcome = CliRunner().invoke(querator, ["verify", "--data-dir", str(tmp_path)])
+    assert outcome.exit_code == 1
+    assert "is on a read-only file system" in outcome.stderr
+    assert "Mount it writable, or verify a copy" in outcome.stderr

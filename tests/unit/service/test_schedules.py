@@ -331,7 +331,7 @@ async def test_items_are_moved_run_and_cancelled_by_id():
         ({"item_ids": ("0-1",), "due": DueFilter()}, "item_ids", "not both"),
         ({"item_ids": ("0-1",), "dry_run": True}, "dry_run", "needs a filter"),
         ({"item_ids": ("x",)}, "item_ids[0]", "is not an item id"),
-        ({"item_ids": ("0-1", "7-1")}, "item_ids[1]", "that queue q does not have"),
+        ({"item_ids": ("0-1", "7-1")}, "item_ids[1]", "is 7-1, and queue q has no partition 7"),
         ({"item_ids": tuple(f"0-{n}" for n in range(1, 1_002))}, "item_ids", "limit is 1000 items"),
         ({"due": DueFilter(from_ms=HUGE)}, "filter.due_from", "the limit is"),
         ({"due": DueFilter(until_ms=-5)}, "filter.due_until", "the least is 0 ms"),
