@@ -28,6 +28,7 @@ _MEANINGS = {
     ExitCode.UNKNOWN: "the outcome is unknown: the request may have been executed, or may yet be",
     6: "`serve` only: stopped by a failure, of the disk or of Querator itself; what was "
     "acknowledged is on disk",
+    7: "`serve` only: the node was removed from its cluster; no start on its data will succeed",
     ExitCode.INTERRUPTED: "ended by Ctrl-C (`serve`, `consume`, `worker` and `stats --watch` end "
     "with 0)",
     128 + signal.SIGPIPE: "standard output was closed, as by `head`",

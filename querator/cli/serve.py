@@ -6,6 +6,7 @@
     2    a setting is wrong
     6    stopped by a failure, of the disk or of Querator itself; acknowledged items are on disk,
          and a new start continues from there
+    7    removed from its cluster: no start on this data will succeed
 
 The first signal begins an orderly stop, a second one ends the process at once. When clients are
 served, standard output has one line, `querator ready address=HOST:PORT` (and ` admin=HOST:PORT` if
@@ -41,6 +42,7 @@ from querator.model.errors import QueratorError
 from querator.node import SWITCH_INTERVAL_S, Node, NodeFailedError, StoppedEarlyError
 from querator.raft.tcp.channel import PeerTlsError
 from querator.storage.environment import StorageError
+from querator.storage.identity import NodeRemoved
 from querator.wire.tls import TlsError
 
 _METAVARS: Final = {
@@ -76,6 +78,10 @@ class BadSetting(click.ClickException):
 
 class Failed(click.ClickException):
     exit_code = 6
+
+
+class Removed(click.ClickException):
+    exit_code = 7
 
 
 def _option(setting: Setting) -> Callable[[Any], Any]:
@@ -124,7 +130,7 @@ def serve(file: Path | None, **flags: Any) -> None:
         config, cluster = _settings(given, file)
         telemetry.set_up(format_=config.log_format, level=config.log_level, stream=sys.stderr)
         asyncio.run(_serve(config, cluster))
-    except (BadSetting, NotStarted, Failed) as error:
+    except (BadSetting, NotStarted, Failed, Removed) as error:
         if wanted_log_format(flags=given, file=file) != "json":
             raise
         if isinstance(error, BadSetting):
@@ -166,7 +172,9 @@ async def _serve(config: Config, cluster: ClusterSettings | None) -> None:
     except StoppedEarlyError:
         return
     except NodeFailedError as error:
-        raise Failed(str(error)) from error
+        raise _failed(error) from error
+    except NodeRemoved as error:
+        raise Removed(str(error)) from error
     except (StorageError, OSError, QueratorError, TlsError, PeerTlsError) as error:
         raise NotStarted(str(error)) from error
     # Objects of the start live as long as the process. Frozen, they no longer add 30 ms without
@@ -177,9 +185,15 @@ async def _serve(config: Config, cluster: ClusterSettings | None) -> None:
         _announce(node, config)
         await node.run_until_stopped()
     except NodeFailedError as error:
-        raise Failed(str(error)) from error
+        raise _failed(error) from error
     finally:
         await node.stop()
+
+
+def _failed(error: NodeFailedError) -> click.ClickException:
+    if isinstance(error.__cause__, NodeRemoved):
+        return Removed(str(error))
+    return Failed(str(error))
 
 
 def _stop_by_signal(node: Node) -> None:

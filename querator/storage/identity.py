@@ -44,6 +44,10 @@ class DirectoryRefused(StorageError):
     pass
 
 
+class NodeRemoved(DirectoryRefused):
+    """The data is of a node that its cluster has removed."""
+
+
 class Empty(Enum):
     """Treatment of an empty directory."""
 

@@ -97,10 +97,10 @@ class ClusterProcess:
         await self.launch()
         await self.ready()
 
-    async def refused(self) -> str:
-        """The one line in which a node that does not start gives the reason; the exit code is 1."""
+    async def refused(self, exit_code: int = 1) -> str:
+        """The one line in which a node that does not start gives the reason."""
         async with asyncio.timeout(START_S):
-            assert await self._ended() == 1
+            assert await self._ended() == exit_code
         return self.said().splitlines()[-1]
 
     async def waiting(self, words: str) -> None:

@@ -138,11 +138,12 @@ class Join(msgspec.Struct, frozen=True):
 
 class Refuse(msgspec.Struct, frozen=True):
     """Do not start. `reason` says what to do. `for_good`: this copy of the data can never start
-    again.
+    again. `removed`: the node was removed from its cluster.
     """
 
     reason: str
     for_good: bool = False
+    removed: bool = False
 
 
 Decision = Start | Wait | WaitAsReplacement | Found | Join | Refuse
@@ -204,7 +205,7 @@ def _start(own: Starter, heard: list[Description]) -> Decision:
     start = Start(newest.epoch, newest.nodes)
     known = newest.find(name)
     if known is None:
-        return Refuse(_was_removed(name, cluster)) if newest.bars(own.node) else start
+        return _was_removed(name, cluster) if newest.bars(own.node) else start
     if known.incarnation != own.node.incarnation:
         return Refuse(
             f"node {name} has been replaced: its cluster knows it with other data (incarnation "
@@ -225,7 +226,7 @@ def _by_list(own: Starter, newest: Description) -> Decision:
     name, cluster = own.node.name, newest.cluster_id
     known = newest.find(name)
     if known is None and newest.bars(own.node):
-        return Refuse(_was_removed(name, cluster))
+        return _was_removed(name, cluster)
     if known is None:
         names = ", ".join(node.name for node in newest.nodes)
         return Wait(f"cluster {cluster} ({names}) is about to accept node {name}")
@@ -274,10 +275,11 @@ def _found(own: Starter, said: Said) -> Decision:
     return Found(tuple(sorted(found, key=lambda node: node.name)))
 
 
-def _was_removed(name: str, cluster: str) -> str:
-    return (
+def _was_removed(name: str, cluster: str) -> Refuse:
+    return Refuse(
         f"node {name} was removed from cluster {cluster}: start with an empty directory and under "
-        f"another name, or first: querator node readmit {name}"
+        f"another name, or first: querator node readmit {name}",
+        removed=True,
     )
 
 

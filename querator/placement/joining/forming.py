@@ -42,7 +42,7 @@ from querator.raft.tcp.query import QueryFailed, QueryRefused, query
 from querator.raft.tcp.tcp_peers import TcpPeers
 from querator.storage import identity as identities
 from querator.storage.environment import Environment
-from querator.storage.identity import DirectoryRefused, Identity
+from querator.storage.identity import DirectoryRefused, Identity, NodeRemoved
 
 QUERY_TIMEOUT_S: Final = 1.0
 AGAIN_S: Final = 0.25
@@ -201,7 +201,7 @@ class Forming:
                 await asyncio.to_thread(
                     identities.give_up, self._environment, self._identity, decision.reason
                 )
-            raise DirectoryRefused(decision.reason)
+            raise _refused(decision)
         assert isinstance(decision, Start)
         self._known_peers.learn(decision.epoch, decision.nodes)
 
@@ -250,8 +250,8 @@ class Forming:
 
     async def _follow(self, decision: Decision, peers: TcpPeers) -> None:
         match decision:
-            case Refuse(reason):
-                raise DirectoryRefused(reason)
+            case Refuse():
+                raise _refused(decision)
             case Wait(reason):
                 self._send_report(reason)
             case WaitAsReplacement(cluster_id, reason):
@@ -293,3 +293,7 @@ class Forming:
         if reason != self._reason:
             self._reason = reason
             _log.info("formation.waiting", reason=reason)
+
+
+def _refused(decision: Refuse) -> DirectoryRefused:
+    return (NodeRemoved if decision.removed else DirectoryRefused)(decision.reason)

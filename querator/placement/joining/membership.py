@@ -19,7 +19,7 @@ from querator.raft.starts import StartMemory
 from querator.raft.tcp.channel import PeerTls
 from querator.raft.tcp.tcp_peers import TcpPeers
 from querator.storage.environment import Environment
-from querator.storage.identity import DirectoryRefused, Identity, give_up
+from querator.storage.identity import DirectoryRefused, Identity, NodeRemoved, give_up
 
 WATCH_S: Final = 2.0
 """Interval at which a node without connections asks."""
@@ -136,7 +136,7 @@ class Membership:
         while True:
             await asyncio.sleep(WATCH_S)
             if not self.peers.connected() and await self._was_removed():
-                self._on_failure(DirectoryRefused(removed_node(self._settings.name)))
+                self._on_failure(NodeRemoved(removed_node(self._settings.name)))
                 return
 
     async def _was_removed(self) -> bool:
@@ -207,7 +207,8 @@ class Membership:
         if self._known_peers.learn(placed.epoch, placed.nodes):
             self.peers.set_peers(self._known_peers.peers())
             if reason := why_no_member(placed, self._node):
-                self._on_failure(DirectoryRefused(reason))
+                removed = placed.node(self._node.name) is None
+                self._on_failure((NodeRemoved if removed else DirectoryRefused)(reason))
         if placed.nodes:
             told = description(self._settings, self._identity, self._node, placed)
             self.peers.set_description(told)

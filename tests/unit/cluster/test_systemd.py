@@ -42,7 +42,7 @@ def test_the_node_writes_only_where_it_may(unit: configparser.ConfigParser) -> N
 
 def test_it_is_not_started_again_where_that_cannot_help(unit: configparser.ConfigParser) -> None:
     assert unit["Service"]["Restart"] == "on-failure"
-    assert unit["Service"]["RestartPreventExitStatus"] == "2"
+    assert unit["Service"]["RestartPreventExitStatus"] == "2 7"
     assert int(unit["Unit"]["StartLimitBurst"]) * int(unit["Service"]["RestartSec"]) < int(
         unit["Unit"]["StartLimitIntervalSec"]
     )

@@ -166,7 +166,10 @@ def test_a_name_that_the_cluster_does_not_have_yet():
 
 def test_a_name_that_was_removed():
     said: Said = {"a": formed("a", removed=(node("d", "9", state=NodeState.REMOVED),))}
-    refused(decide(starter("d"), said), "node d was removed from cluster x", "node readmit d")
+    decision = decide(starter("d"), said)
+    refused(decision, "node d was removed from cluster x", "node readmit d")
+    assert isinstance(decision, Refuse)
+    assert decision.removed
     said = {"a": formed("a", removed=(node("d", "9", state=NodeState.FORGOTTEN),))}
     assert isinstance(decide(starter("d"), said), Wait)
     said = {"a": formed("a", removed=(node("d", state=NodeState.FORGOTTEN),))}
