@@ -44,9 +44,9 @@ _OF_FORMATS: Final[dict[str, tuple[str, ...]]] = {
     "parquet": ("compression", "datetimeRebaseMode", "int96RebaseMode", "mergeSchema"),
     "text": ("compression", "encoding", "lineSep", "wholetext"),
 }  # fmt: skip
-"""By format. Sources: the pages "Data Sources" of the documentation of Spark 4.0, and
-`CSVOptions.getAllOptions` and its siblings in Spark 4.3, which also name old spellings. A test
-compares them with the installed version.
+"""By format. Source: `CSVOptions.getAllOptions` and its siblings in Spark 4.3, which also name old
+spellings, and three limits of JSON that they do not name. A test compares them with the installed
+version.
 """
 _SIMILAR_MAX: Final = 2
 _WAYS_OUT: Final = {
