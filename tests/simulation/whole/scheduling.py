@@ -158,11 +158,12 @@ class Rescheduling(Program):
         if ended.result is None:
             self._refused(ended)
             return
-        done = [
-            reference
-            for item_id, reference in references.items()
-            if item_id not in ended.result.not_scheduled
-        ]
+        missing = ended.result.not_scheduled
+        if kind == "cancel":
+            # A node repeats the command when the answer of another one is lost. The first attempt
+            # may have cancelled what the second one no longer finds.
+            ground.ledger.perhaps_cancelled(references[item_id] for item_id in missing)
+        done = [reference for item_id, reference in references.items() if item_id not in missing]
         now_us = ground.timeline.now_us
         if kind == "cancel":
             ground.ledger.cancelled(now_us, done)
