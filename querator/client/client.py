@@ -16,8 +16,9 @@ from querator.client.consuming.consumer import (
     PREFETCH_DEFAULT,
     Consumer,
 )
-from querator.client.consuming.leases import COMPLETE, LeasedItem, retry_verb
+from querator.client.consuming.leases import LeasedItem
 from querator.client.consuming.single import Held, SingleHolder, extend, raise_lost, settle_held
+from querator.client.consuming.verbs import COMPLETE, retry_verb
 from querator.client.errors import OutcomeUnknown, ProducerExpired, RequestError
 from querator.client.items import AnyItem, encode_items
 from querator.client.names import ClientName

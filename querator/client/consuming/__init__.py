@@ -12,4 +12,5 @@ Programs import its public names from `querator.client`. The modules:
     single        lease, settle and extend as unary calls, without a stream
     stop_signals  signals that end `Consumer.run`
     subscribing   the first frame of a lease stream
+    verbs         how items of a lease are settled
 """

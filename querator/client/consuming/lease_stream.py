@@ -15,16 +15,15 @@ from google.protobuf.duration_pb2 import Duration
 
 from querator.client.consuming.credit import CreditAccount
 from querator.client.consuming.leases import (
-    RELEASE,
     LeasedBatch,
     LeasedItem,
     LeaseState,
-    Verb,
     masks_left,
     retrieve_exception,
 )
 from querator.client.consuming.settling import AGAIN_SECONDS, SettleFrame, Settler, unanswered
 from querator.client.consuming.subscribing import Subscribing
+from querator.client.consuming.verbs import RELEASE, Verb
 from querator.client.errors import ErrorCode, RequestError, copy_error, make_error
 from querator.client.results import lease_lost
 from querator.client.transport.nodes import Nodes

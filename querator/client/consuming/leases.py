@@ -10,77 +10,17 @@ the event loop share a frame. An item can be settled once; a second settle raise
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from datetime import datetime, timedelta
+from typing import Any, Protocol
 
 import msgspec
 
-from querator.client import clock
-from querator.client.checks import check_delay, check_instant, check_priority
+from querator.client.consuming.verbs import COMPLETE, RELEASE, Verb, retry_verb
 from querator.client.items import decode_dead_letter, decode_item, instant
 from querator.client.outcomes import UndecodablePayload
 from querator.client.typed import typed
 from querator.client.values import DeadLetter, ExtendOutcome, Item, ItemId
-from querator.model import limits
 from querator.v1 import items_pb2
-
-
-class Verb(NamedTuple):
-    """How a lease is ended. `retry_at` None: at once. A release has `count_attempt` False.
-    `priority` None: the items keep theirs.
-    """
-
-    completes: bool
-    retry_at: datetime | None = None
-    dead: bool = False
-    error: str = ""
-    count_attempt: bool = True
-    priority: int | None = None
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-COMPLETE = Verb(completes=True)
-RELEASE = Verb(completes=False, count_attempt=False)
-
-
-@typed
-def retry_verb(
-    *,
-    delay: timedelta | None = None,
-    retry_at: datetime | None = None,
-    error: str = "",
-    dead: bool = False,
-    count_attempt: bool = True,
-    priority: int | None = None,
-) -> Verb:
-    """Makes the verb of a retry. `error` is cut to the length that the server keeps. Raises
-    ValueError for both `delay` and `retry_at`, for a negative `delay`, for a naive `retry_at`, for
-    times that a queue does not keep, and for a priority outside its range.
-    """
-    if priority is not None:
-        check_priority("priority", priority)
-    if delay is not None:
-        if retry_at is not None:
-            raise ValueError("give either delay or retry_at")
-        check_delay("delay", delay)
-        retry_at = clock.now() + delay if delay else None
-    elif retry_at is not None:
-        check_instant("retry_at", retry_at)
-    if retry_at is not None:
-        # Protobuf does not carry the beginning of the calendar in every time zone.
-        retry_at = max(retry_at, _EPOCH)
-        # The server's precision is 1 ms; so retries of the same ms share a request.
-        retry_at += timedelta(microseconds=-retry_at.microsecond % 1000)
-    # Texts of the operating system may have lone surrogates, which protobuf does not carry.
-    text = error[: limits.ERROR_CHARS_MAX].encode("utf-8", "replace").decode()
-    return Verb(
-        completes=False,
-        retry_at=retry_at,
-        dead=dead,
-        error=text,
-        count_attempt=count_attempt,
-        priority=priority,
-    )
 
 
 class LeaseState:

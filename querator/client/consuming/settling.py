@@ -8,7 +8,8 @@ the partition remembers the outcome of a lease's items.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from querator.client.consuming.leases import LeasedBatch, Verb
+from querator.client.consuming.leases import LeasedBatch
+from querator.client.consuming.verbs import Verb
 from querator.client.errors import ErrorCode, RequestError, copy_error, make_error
 from querator.client.items import timestamp
 from querator.client.results import lease_lost, seqs_of

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import uuid_utils
 
-from querator.client.consuming.leases import LeasedBatch, LeasedItem, LeaseState, Verb
+from querator.client.consuming.leases import LeasedBatch, LeasedItem, LeaseState
 from querator.client.consuming.settling import (
     AGAIN_SECONDS,
     SettleFrame,
@@ -18,6 +18,7 @@ from querator.client.consuming.settling import (
     is_unsettled,
     unsettled_error,
 )
+from querator.client.consuming.verbs import Verb
 from querator.client.errors import ErrorCode, LeaseEnded, RequestError, make_error
 from querator.client.items import duration, timestamp
 from querator.client.results import extend_outcome, lease_lost, settle_outcome

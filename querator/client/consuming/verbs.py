@@ -1,0 +1,67 @@
+"""How items of a lease are settled: completed, retried, rejected or released."""
+
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from querator.client import clock
+from querator.client.checks import check_delay, check_instant, check_priority
+from querator.client.typed import typed
+from querator.model import limits
+
+
+class Verb(NamedTuple):
+    """How a lease is ended. `retry_at` None: at once. A release has `count_attempt` False.
+    `priority` None: the items keep theirs.
+    """
+
+    completes: bool
+    retry_at: datetime | None = None
+    dead: bool = False
+    error: str = ""
+    count_attempt: bool = True
+    priority: int | None = None
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+COMPLETE = Verb(completes=True)
+RELEASE = Verb(completes=False, count_attempt=False)
+
+
+@typed
+def retry_verb(
+    *,
+    delay: timedelta | None = None,
+    retry_at: datetime | None = None,
+    error: str = "",
+    dead: bool = False,
+    count_attempt: bool = True,
+    priority: int | None = None,
+) -> Verb:
+    """Makes the verb of a retry. `error` is cut to the length that the server keeps. Raises
+    ValueError for both `delay` and `retry_at`, for a negative `delay`, for a naive `retry_at`, for
+    times that a queue does not keep, and for a priority outside its range.
+    """
+    if priority is not None:
+        check_priority("priority", priority)
+    if delay is not None:
+        if retry_at is not None:
+            raise ValueError("give either delay or retry_at")
+        check_delay("delay", delay)
+        retry_at = clock.now() + delay if delay else None
+    elif retry_at is not None:
+        check_instant("retry_at", retry_at)
+    if retry_at is not None:
+        # Protobuf does not carry the beginning of the calendar in every time zone.
+        retry_at = max(retry_at, _EPOCH)
+        # The server's precision is 1 ms; so retries of the same ms share a request.
+        retry_at += timedelta(microseconds=-retry_at.microsecond % 1000)
+    # Texts of the operating system may have lone surrogates, which protobuf does not carry.
+    text = error[: limits.ERROR_CHARS_MAX].encode("utf-8", "replace").decode()
+    return Verb(
+        completes=False,
+        retry_at=retry_at,
+        dead=dead,
+        error=text,
+        count_attempt=count_attempt,
+        priority=priority,
+    )
