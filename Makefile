@@ -51,7 +51,7 @@ $(VENV)/.demo: requirements/demo.lock $(VENV)/.dev
 	  || $(PY) -m pip install --quiet --no-deps --require-hashes -r requirements/demo.lock
 	@touch $@
 
-# For the tests of the data source. Spark comes as source: half a minute, and 400 MB on the disk.
+# For the tests of the data source.
 $(VENV)/.spark: requirements/spark.lock $(VENV)/.dev
 	@echo 'Installing PySpark into $(VENV): 450 MB as source, one to two minutes.'
 	$(UV) pip install --quiet --compile-bytecode --python $(PY) --require-hashes -r requirements/spark.lock \
@@ -260,7 +260,7 @@ test: setup $(VENV)/.demo $(VENV)/.docs $(VENV)/.spark ## every tier
 	scripts/side-by-side simulation spark clients powerloss -- integration
 
 .PHONY: check
-check: lint type layers prose unit ## what to run before each commit; under a minute
+check: lint type layers prose unit ## what to run before each commit; about two minutes
 
 .PHONY: ci
 ci: export CI := true

@@ -219,4 +219,4 @@ def prioritize(
         )
     if done.not_waiting:
         listed = ", ".join(map(str, done.not_waiting))
-        raise Failure(f"Not changed, because they are leased or gone: {listed}")
+        raise Failure(f"Not waiting, but leased or gone: {listed}")

@@ -25,7 +25,7 @@ def expires_at_s(pem: bytes) -> float | None:
     certificate, or one that cannot be read.
     """
     try:
-        return min(map(_expiry_s, _certificates(pem.decode("ascii"))), default=None)
+        return min(map(_expiry_s, _certificates(pem.decode("latin-1"))), default=None)
     except (ValueError, IndexError):
         return None
 

@@ -118,7 +118,7 @@ class Cluster:
 
         def ask(channel: grpc.Channel) -> admin_service_pb2.ListQueuesResponse:
             stub = admin_service_pb2_grpc.AdminServiceStub(channel)
-            return stub.ListQueues(request, timeout=CALL_SECONDS)
+            return stub.ListQueues(request, timeout=_NAMES_SECONDS / len(self._endpoints))
 
         return [queue.name for queue in self._anywhere(ask, _NAMES_SECONDS).queues]
 

@@ -686,7 +686,9 @@ class PartitionStats(_message.Message):
     """Scheduled items that were ever cancelled."""
     @_builtins.property
     def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
-        """When the oldest ready item was produced; unset when none is ready."""
+        """When the oldest ready item was produced; unset when none is ready. Of more than 256 priorities with ready
+        items, the 256 most urgent ones count.
+        """
 
     @_builtins.property
     def oldest_batch_at(self) -> _timestamp_pb2.Timestamp:
@@ -1656,7 +1658,9 @@ class PrioritizeItemsResponse(_message.Message):
     """
     @_builtins.property
     def not_waiting(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ids of the request that name no item that waits: it is leased, dying, in a reader's batch, gone, or never was."""
+        """Ids of the request that name no item that waits: it is leased, dying, in a reader's batch, gone, or never was.
+        When an answer was lost, these may be items that the first attempt changed and that were leased since.
+        """
 
     def __init__(
         self,

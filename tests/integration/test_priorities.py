@@ -99,7 +99,7 @@ async def test_changes_through_both_clients_and_the_command_line(tmp_path: Path)
             "prioritize", "q", "0-999", "--priority", "1", "--address", node.address
         )
         assert (code, out) == (1, "0 items changed to priority 1, within their partitions.\n")
-        assert "Not changed, because they are leased or gone: 0-999" in error
+        assert "Not waiting, but leased or gone: 0-999" in error
         code, _, error = await run(
             "prioritize", "q", "0-1", "--priority", "3000000000", "--address", node.address
         )

@@ -54,5 +54,13 @@ def test_half_a_file_is_left_to_spark(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text("v1\n{}\n{")
     check_checkpoint(settings(tmp_path), PLACE, "local[*]")
+    (tmp_path / "offsets" / "0").write_bytes('v1\n{}\n{"größe'.encode()[:-3])
+    check_checkpoint(settings(tmp_path), PLACE, "local[*]")
     (tmp_path / "offsets" / "0").write_text("")
     check_checkpoint(settings(tmp_path), PLACE, "local[*]")
+
+
+def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "offsets" / "0").mkdir(parents=True)
+    with pytest.raises(click.UsageError, match="--checkpoint: .*offsets/0: Is a directory"):
+        check_checkpoint(settings(tmp_path), PLACE, "local[*]")

@@ -28,7 +28,7 @@ def check_several(path: str, master: str) -> None:
     if place and os.path.isfile(place):
         raise click.UsageError(
             f"PATH: {place} is one file; with --checkpoint give a directory, or a pattern such as "
-            f"{os.path.dirname(place) or '.'}/*. Or leave --checkpoint out."
+            f"{os.path.join(os.path.dirname(place) or '.', '*')}. Or leave --checkpoint out."
         )
 
 
@@ -46,10 +46,19 @@ def check_checkpoint(stream: StreamSettings, source: QueuePlace, master: str) ->
 
     place = _local(stream.checkpoint, master)
     home = Path(place, OFFSETS)
-    if place and home.is_dir():
+    if not place or not home.is_dir():
+        return
+
+    def read(name: str) -> str:
+        # A run that was killed may have left a part of a file, which ends within a letter.
+        return Path(home, name).read_text("utf-8", errors="replace")
+
+    try:
         names = [each.name for each in home.iterdir()]
         with settings_of():
-            check_reader(stream, source, names, lambda name: Path(home, name).read_text("utf-8"))
+            check_reader(stream, source, names, read)
+    except OSError as error:
+        raise click.UsageError(f"--checkpoint: {error.filename}: {error.strerror}.") from error
 
 
 def check_format(path: str, master: str, chosen: str, options: Mapping[str, str]) -> None:

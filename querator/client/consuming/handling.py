@@ -125,6 +125,8 @@ class Handling:
             HANDLERS.error("%s failed after it was settled", _name(item), exc_info=error)
             return None
         chosen, error, settled = self._policy.settle(item, error)
+        # The handler's task may be cancelled before it waits for this.
+        settled.add_done_callback(retrieve_exception)
         max_attempts = 0
         try:
             if not chosen.rejects:

@@ -176,8 +176,8 @@ ITEM_BYTES = _gauge("queue_bytes", "Bytes of those items.", _QUEUE)
 LEASES = _gauge("queue_leases", "Live leases in the partitions that this node leads.", _QUEUE)
 OLDEST = _gauge(
     "queue_oldest_ready_age_seconds",
-    "Time since the next item to lease was produced, the longest of the partitions that this node "
-    "leads; 0: none.",
+    "Age of the oldest item that is first of its priority (of the 256 most urgent), over the "
+    "partitions led here; 0: none.",
     _QUEUE,
 )
 OLDEST_BATCH = _gauge(

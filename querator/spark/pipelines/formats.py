@@ -3,6 +3,7 @@
 Spark reads a Parquet file as text without an error, and JSON as CSV, and makes items of it.
 """
 
+import posixpath
 import re
 from collections.abc import Collection
 from typing import Final
@@ -74,7 +75,7 @@ def no_stream_of(path: str) -> str:
     """The message about a single file, of which Spark cannot make a stream."""
     return (
         f"path is {path}, one file: with a checkpoint it must be a directory, or a pattern such as "
-        f"{path.rpartition('/')[0] or '.'}/*; or leave the checkpoint out"
+        f"{posixpath.join(posixpath.dirname(path) or '.', '*')}; or leave the checkpoint out"
     )
 
 

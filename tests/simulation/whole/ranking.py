@@ -224,7 +224,9 @@ class Prioritizing(Program):
             done = [one for one in chosen if one not in undone]
             for one in undone:
                 ground.ranks.refused(chosen[one].group, chosen[one].seq, one, waits[one])
-            ground.ranks.changed(now_us, change, done, undone)
+            # A node repeats the command when an answer is lost: the first attempt may have changed
+            # what the second one no longer finds.
+            ground.ranks.changed(now_us, change, done, ())
         if ended.error is not None and ended.error.code is not ErrorCode.INVALID_ARGUMENT:
             self.unexpected("a change of priorities", ended)
 

@@ -175,6 +175,9 @@ class Ranks:
 
     def granted(self, now_us: int, group: int, result: LeaseResult) -> None:
         """The first replica has applied a lease command."""
+        if not self._values:
+            # Nothing has a priority, as in most seeds.
+            return
         taken: dict[int, int] = {}
         for grant in result.grants:
             if not isinstance(grant, LeaseGrant) or grant.repeated:

@@ -31,6 +31,11 @@ def test_the_first_certificate_of_a_chain_that_expires_counts() -> None:
     assert expires_at_s(chain) == early.timestamp()
 
 
+def test_words_between_the_certificates_may_be_in_any_language() -> None:
+    until = START + timedelta(days=900)
+    assert expires_at_s("subject=O = Müller AG\n".encode() + issued(until)) == until.timestamp()
+
+
 @pytest.mark.parametrize(
     "pem",
     [
