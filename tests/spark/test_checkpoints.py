@@ -62,5 +62,5 @@ def test_half_a_file_is_left_to_spark(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "offsets" / "0").mkdir(parents=True)
-    with pytest.raises(click.UsageError, match="--checkpoint: .*offsets/0: Is a directory"):
+    with pytest.raises(click.UsageError, match=r"--checkpoint: .*offsets/0: Is a directory"):
         check_checkpoint(settings(tmp_path), PLACE, "local[*]")
