@@ -28,6 +28,7 @@ from querator.client.consuming.consumer import PREFETCH_DEFAULT
 from querator.client.consuming.policy import RetryDelays
 from querator.client.errors import LeaseLost, RequestError
 from querator.model import limits
+from querator.model.cluster import LEASES_CONTINUE
 
 REJECT_EXIT_CODE = 100
 WAIT_CHECK_S = 3.0
@@ -40,6 +41,7 @@ FULL_CHECK_S = 5.0
 @dataclass(slots=True)
 class _Tally:
     started: int = 0
+    running: int = 0
     completed: int = 0
     retried: int = 0
     rejected: int = 0
@@ -211,7 +213,7 @@ def consume(
             lease_timeout=lease_timeout,
             idle_timeout=idle_exit,
         )
-        waits = _Waits(client, target, queue, lambda: tally.started)
+        waits = _Waits(client, target, queue, lambda: tally.started, lambda: tally.running > 0)
         async with consumer, waits.explained():
             stopped = await _run_until_signal(consumer, rules, tally, concurrency, stop_timeout)
         if not stopped:
@@ -265,8 +267,9 @@ def _print_items(
         async with consumer, waits.explained():
             with _noticed(stop):
                 ended = await printer.run(consumer)
-        if ended and not signals:
-            await waits.check_idle_end()
+            if ended and not signals:
+                # While the printed items are still held: given back, they would count as ready.
+                await waits.check_idle_end()
 
     try:
         target.run(main)
@@ -292,11 +295,14 @@ async def _run_until_signal(
         if rules.limit is not None and tally.started >= rules.limit:
             stopped = True
             consumer.stop()
+        tally.running += 1
         try:
             ended = await run_command(rules.command, item, rules.queue)
         except asyncio.CancelledError:
             tally.released += 1
             raise
+        finally:
+            tally.running -= 1
         await _settle(item, ended, rules, tally)
 
     signals: asyncio.Queue[int] = asyncio.Queue()
@@ -325,6 +331,8 @@ class _Waits:
     target: CommandTarget
     queue: str
     items: Callable[[], int]
+    busy: Callable[[], bool] = lambda: False
+    """Whether an item is being worked on, so that it is no wonder that none comes."""
     noted: bool = False
 
     @contextlib.asynccontextmanager
@@ -352,9 +360,11 @@ class _Waits:
         rest_s, before = WAIT_CHECK_S, self.items()
         while True:
             await asyncio.sleep(rest_s)
-            if self.items() == before:
+            if self.items() == before and not self.busy():
                 with contextlib.suppress(RequestError):
-                    if (reason := await self._full()) and not self.noted:
+                    if self.noted:
+                        await self.client.stats(self.queue)
+                    elif reason := await self._full():
                         self.noted = True
                         note(f"Waiting: {reason}")
             before = self.items()
@@ -367,7 +377,8 @@ class _Waits:
             return ""
         async with self.target.cluster() as admin:
             seen = (await admin.picture()).conditions
-        full = [one.condition.sentence for one in seen if one.condition.kind == "storage_full"]
+        sentences = [one.condition.sentence for one in seen if one.condition.kind == "storage_full"]
+        full = [sentence for sentence in sentences if LEASES_CONTINUE not in sentence]
         verb = "is" if ready == 1 else "are"
         return f"{count(ready, 'item')} of {self.queue} {verb} ready. {full[0]}" if full else ""
 

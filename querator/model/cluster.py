@@ -4,6 +4,9 @@ import msgspec
 
 from querator.model.ids import GroupId
 
+LEASES_CONTINUE = "leases and completes continue"
+"""Words of a condition `storage_full` on a node that refuses new items alone."""
+
 
 class ClusterNode(msgspec.Struct, frozen=True):
     """A node of the map. `connected`: to the reporting node; `handed_off`: it takes no leaderships

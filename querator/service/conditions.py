@@ -36,7 +36,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from querator import telemetry
-from querator.model.cluster import ClusterCondition
+from querator.model.cluster import LEASES_CONTINUE, ClusterCondition
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.limits import CLOCK_SKEW_MS_MAX, MIB, STATE_TIME_JUMP_MS_MAX
 from querator.model.nodes import NodeKey, node_name
@@ -253,7 +253,10 @@ class Conditions:
             return
         others = {node.name for node in self._placement.map.nodes} - {self._node}
         names = sorted(found.names & others)
-        if others and others <= set(self._out_of_reach()):
+        # A node dials those of larger names, so their refusals have names: without one it is down.
+        silent = others - found.names
+        refused = not silent or (found.unnamed and max(silent) < self._node)
+        if others and refused and others <= set(self._out_of_reach()):
             who = " and ".join((*names, "other nodes") if found.unnamed else names)
             yield ClusterCondition(
                 "token_refused",
@@ -368,7 +371,7 @@ class Conditions:
         where, remedy = "on its disk", "Free space on the disk"
         if usage.by_quota:
             where, remedy = f"of its quota of {_mib(usage.quota_bytes)}", "Raise the quota"
-        refused = "new items with STORAGE_FULL; leases and completes continue"
+        refused = f"new items with STORAGE_FULL; {LEASES_CONTINUE}"
         if usage.free_bytes < usage.reserve_bytes // 4:
             refused = (
                 "every change with STORAGE_FULL, also completes and deletions. "

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from querator.cli import consume, querator
+from querator.model.cluster import LEASES_CONTINUE
 from querator.v1 import admin_service_pb2, cluster_service_pb2, queue_service_pb2
 from tests.unit.cli.scripted_cluster import ScriptedCluster, scripted_cluster
 
@@ -83,6 +84,18 @@ def test_it_says_why_it_waits(cluster: ScriptedCluster, monkeypatch: pytest.Monk
 
 def test_an_empty_queue_ends_well_on_full_storage(cluster: ScriptedCluster) -> None:
     cluster.answers["GetQueueStats"] = counted(0)
+    outcome = CliRunner().invoke(
+        querator,
+        ["consume", "big", "--complete", "--idle-exit", "10ms", "--address", cluster.address],
+    )
+    assert (outcome.exit_code, outcome.stderr) == (0, "0 items printed, 0 completed.\n")
+
+
+def test_storage_that_keeps_no_lease_back_does_not_count(cluster: ScriptedCluster) -> None:
+    status = cluster.answers["GetClusterStatus"]
+    assert isinstance(status, cluster_service_pb2.GetClusterStatusResponse)
+    sentence = f"It refuses new items with STORAGE_FULL; {LEASES_CONTINUE}."
+    status.conditions[0].sentence = sentence
     outcome = CliRunner().invoke(
         querator,
         ["consume", "big", "--complete", "--idle-exit", "10ms", "--address", cluster.address],

@@ -288,6 +288,35 @@ async def test_another_node_with_another_token(
             await watch.gone("token_refused")
 
 
+@pytest.mark.parametrize(
+    ("tokens", "sentences"),
+    [
+        (
+            OtherTokens(frozenset({"z2"})),
+            ["Node z2 has another cluster token than node node: they refuse each other. Start "
+             "node z2 with the token of the others."],
+        ),
+        (OtherTokens(unnamed=True), []),
+        (OtherTokens(frozenset({"gone"})), []),
+    ],
+    ids=["one", "a stranger", "a removed node"],
+)  # fmt: skip
+async def test_nodes_that_are_down_refuse_no_token(
+    tokens: OtherTokens,
+    sentences: list[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nodes of larger names are dialed: their refusals have a name."""
+    async with watching(caplog) as (_, watch):
+        three = PlacementMap(nodes=map(placed_node, ("node", "z2", "z3")))
+        with monkeypatch.context() as patched:
+            patched.setattr(placement.Placement, "map", three)
+            watch.away, watch.other_tokens = {"z2", "z3"}, tokens
+            found = [one.sentence for one in watch.look() if one.kind == "token_refused"]
+    assert found == sentences
+
+
 async def test_most_replicas_that_are_out_of_reach(caplog: pytest.LogCaptureFixture) -> None:
     async with watching(caplog) as (node, watch):
         queue = await node.create("q", partitions=2)
