@@ -18,6 +18,7 @@ from querator.model.commands import (
     Route,
 )
 from querator.model.errors import ErrorCode
+from querator.model.item_options import ItemSpecial
 from querator.model.limits import MOVE_BATCH_BYTES_MAX, MOVE_BATCH_ITEMS_MAX
 from querator.partition import queries
 from querator.partition.payloads import BlockDamaged
@@ -48,6 +49,19 @@ def kill(log: PartitionLog, items: int | list[bytes]) -> None:
     log.produce(items)
     grant = log.one(lease_of(10_000)).grants[0]
     log.one(Retry((LeaseItems(grant.lease),), dead=True, error="broken"))
+
+
+def kill_urgent(log: PartitionLog) -> None:
+    """Kills two items; the second has the lower priority."""
+    log.produce(2, specials=(ItemSpecial(0, priority=4), ItemSpecial(1, priority=-4)))
+    grant = log.one(lease_of(9)).grants[0]
+    log.one(Retry((LeaseItems(grant.lease),), dead=True))
+
+
+def leased_priorities(log: PartitionLog) -> list[tuple[int, int]]:
+    """The priority and the number of items of each segment, as they are leased."""
+    grant = log.one(lease_of(9)).grants[0]
+    return [(segment.priority, segment.count) for segment in grant.segments]
 
 
 def batch_of(log: PartitionLog, target: int | None = None):
@@ -261,6 +275,29 @@ def test_redrive_sends_letters_home_fresh():
     assert loaded is not None
     assert (loaded.items, loaded.overlays) == (b"item 1", ())
     work.one(Complete((LeaseItems(grant.lease),)))
+
+
+def test_redriven_letters_keep_their_priority():
+    work, dead = pair()
+    kill_urgent(work)
+    carry(work, dead)
+    assert dead.one(Redrive("work", (DeadTarget("work", 0, GROUP),))) == RedriveResult(2, 0)
+    assert carry(dead, work) == 2
+    work.produce(1)
+    assert leased_priorities(work) == [(-4, 1), (0, 1), (4, 1)]
+
+
+def test_moves_that_come_back_or_go_elsewhere_keep_their_priority():
+    work, _ = pair()
+    kill_urgent(work)
+    assert work.one(MoveElsewhere(DEAD, 0, DEAD + 1)) == Done(2)
+    other = PartitionLog(work.environment, group=DEAD + 1)
+    other.configure(queue="dead")
+    assert carry(work, other) == 2
+    assert leased_priorities(other) == [(-4, 1), (4, 1)]
+    kill_urgent(work)
+    assert work.one(MoveReturn(DEAD)) == Done(2)
+    assert leased_priorities(work) == [(-4, 1), (4, 1)]
 
 
 def test_leased_letters_are_not_redriven():

@@ -230,6 +230,16 @@ SCENARIOS = {
         release lake 1 -> 3
         lease 9 -> 2x2 4x2 1x2 3
     """,
+    "a released batch keeps what its items have gained": """
+        configure priority_aging_ms=1000
+        produce 1 priorities=2 -> 1
+        open lake -> 1
+        advance lake 1 0 3 -> 1: 1
+        wait 3000
+        produce 1 -> 2
+        release lake 1 -> 1
+        lease 9 -> 1x2 2
+    """,
 }
 
 
@@ -267,7 +277,7 @@ def test_a_repeated_lease_has_the_items_in_the_same_order():
     assert [one.priority for one in first.segments] == [one.priority for one in again.segments]
 
 
-def test_a_dead_letter_keeps_its_priority_and_returns_with_it():
+def test_a_dead_letter_keeps_its_priority():
     log = new_log(dead_targets=dead_to(9))
     log.produce(2, specials=special(4, -4))
     lease = log.one(lease_of(9)).grants[0].lease
@@ -332,6 +342,21 @@ def test_items_of_a_moved_key_keep_their_priority_while_they_are_held():
     }  # fmt: skip
     log.one(Unhold(2, b"\x01"))
     assert seqs(log.one(lease_of(9)).grants[0]) == [2, 1, 3, 4]
+
+
+def test_a_held_item_keeps_its_age_also_when_its_priority_changes():
+    log = new_log(partition=1, priority_aging_ms=1_000)
+    log.one(Route(1, 1, open=True))
+    log.one(Route(2, 2, open=True, before=1))
+    held = Produce(pack("<2I", 1, 1), specials=special(2, 9), slots=pack("<2H", 1, 1), routing=2)
+    log.one(held, b"ab")
+    log.now_ms += 3_000
+    log.produce(1, slots=pack("<H", 0xFFFF), routing=2)
+    assert log.one(Prioritize(((2, 1),), 1)).changed == 1
+    with log.environment.snapshot() as txn:
+        assert {one.state for one in segments_of(txn, GROUP, 1)} == {RowState.HELD}
+    log.one(Unhold(2, b"\x01"))
+    assert seqs(log.one(lease_of(9)).grants[0]) == [2, 1, 3]
 
 
 def test_the_age_goes_on_when_state_time_goes_back():

@@ -112,6 +112,17 @@ def test_times_and_keys_count_from_the_publication():
     assert stats(log).ready == 1
 
 
+def test_items_of_a_transaction_keep_their_priority(queue):
+    log = queue.logs[0]
+    log.produce(1)
+    queue.stage(0, ITEMS, specials=(ItemSpecial(0, priority=5), ItemSpecial(2, priority=-5)))
+    prepare(log, claim(ITEMS))
+    log.one(Publish(1))
+    grant = log.one(lease_of()).grants[0]
+    assert [segment.priority for segment in grant.segments] == [-5, 0, 0, 5]
+    assert seqs(grant) == [4, 1, 3, 2]
+
+
 def test_a_request_that_is_repeated_is_staged_once(queue):
     assert queue.stage(0, ITEMS, sequence=7) == StageResult()
     assert queue.stage(0, [b"more"], sequence=5) == StageResult()
