@@ -157,11 +157,10 @@ def _oldest_ready_ms(txn: ReadTransaction, group: int, state: PartitionState) ->
     """When the oldest of the items at the heads of the lanes was produced; 0: none is ready. Of
     many priorities, the first LANES_READ_MAX in the order of leasing are considered.
     """
-    oldest_ms = 0
-    for value in islice(lane_heads(txn, group, state), LANES_READ_MAX):
-        produced_ms = load_block(txn, group, int.from_bytes(value, "big")).produced_at_ms
-        oldest_ms = min(oldest_ms or produced_ms, produced_ms)
-    return oldest_ms
+    blocks = {
+        int.from_bytes(one, "big") for one in islice(lane_heads(txn, group, state), LANES_READ_MAX)
+    }
+    return min((load_block(txn, group, block).produced_at_ms for block in blocks), default=0)
 
 
 def held(txn: ReadTransaction, group: int) -> tuple[int, tuple[int, ...]]:

@@ -123,8 +123,8 @@ def ready_rows(
 def ready_rows_upto(
     txn: ReadTransaction, group: int, state: PartitionState, position: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """As `ready_rows`, up to a position in each lane. A lane that has only later rows costs a seek;
-    after LANES_PASSED_MAX of them the rows end.
+    """As `ready_rows`, up to a position in each lane. A lane that has later rows costs a seek, also
+    when it gave rows before these; after LANES_PASSED_MAX of them the rows end.
     """
     last = position.to_bytes(8, "big")
     passed = 0
