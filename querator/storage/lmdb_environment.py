@@ -147,7 +147,9 @@ class LmdbEnvironment:
         self._disk_checked_at = 0.0
         self._written_bytes = 0
         self._counting = threading.Lock()
-        """Held while `_written_bytes` changes: other threads read the free space, too."""
+        """Held while the figures of the free space change, and while they are read together: other
+        threads read them, too.
+        """
         self._checking = threading.Lock()
         """Held while one thread asks the disk."""
         self._reusable_bytes = 0
@@ -293,9 +295,10 @@ class LmdbEnvironment:
         Free pages of the file count only while the disk has the reserve free: a long value needs
         adjacent pages, so it may go to the end of the file although there are free pages.
         """
-        disk = self._disk_free_bytes - self._written_bytes
-        if disk >= self._reserve_bytes:
-            disk += self._reusable_bytes
+        with self._counting:
+            disk = self._disk_free_bytes - self._written_bytes
+            if disk >= self._reserve_bytes:
+                disk += self._reusable_bytes
         return max(0, min(self._quota_bytes - self._used_bytes, disk))
 
     def _check_disk(self) -> None:
