@@ -10,6 +10,7 @@ gRPC would wait for seconds, and continues to try meanwhile.
 """
 
 import asyncio
+import contextlib
 import os
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -51,6 +52,11 @@ LEARN_SECONDS = 30.0
 """How often the client asks for the list of nodes while it makes requests."""
 ASK_SECONDS = 1.0
 """Timeout of a request for the list of nodes."""
+ASK_END_SECONDS = 0.25
+"""How long `close` waits for the answer to such a request. gRPC completes a cancelled call later,
+on the loop of the call. By then the program may have closed that loop, and another loop of the
+process would log "Event loop is closed".
+"""
 
 
 _UNREACHED = (OutcomeUnknown, NotLeader, DeadlineExceeded)
@@ -106,6 +112,8 @@ class Nodes:
         await self._disconnect()
 
     async def _disconnect(self) -> None:
+        if self._learning is not None:
+            await asyncio.wait((self._learning,), timeout=ASK_END_SECONDS)
         if self._learning is not None:
             self._learning.cancel()
             await asyncio.gather(self._learning, return_exceptions=True)
@@ -395,7 +403,8 @@ class Nodes:
         )
 
     async def _learn(self, connection: Connection) -> None:
-        await self._ask(connection, "", "")
+        with contextlib.suppress(RequestError):  # The client is closed.
+            await self._ask(connection, "", "")
 
     def _has_learned(self, task: "asyncio.Task[None]") -> None:
         self._learning = None

@@ -74,6 +74,11 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
         self._changed = asyncio.Condition()
         self.address = ""
         self.routing: queue_service_pb2.GetRoutingResponse | None = None
+        self.routing_open = asyncio.Event()
+        """Set: calls for the routing are answered."""
+        self.routing_open.set()
+        self.routing_calls: list[str] = []
+        """What became of each: "answered", "cancelled"."""
         self.leader_address = ""
         """The leader's address in answers."""
         self.produce_streams = 0
@@ -115,6 +120,12 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
     async def GetRouting(self, request: Any, context: Any) -> Any:
         if self.routing is None:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not known here")
+        try:
+            await self.routing_open.wait()
+        except asyncio.CancelledError:
+            self.routing_calls.append("cancelled")
+            raise
+        self.routing_calls.append("answered")
         return self.routing
 
     def put(self, request: queue_service_pb2.ProduceRequest) -> Answer:

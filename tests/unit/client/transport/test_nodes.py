@@ -126,6 +126,33 @@ async def test_the_other_nodes_are_learned_from_the_first():
         assert len(b.requests) == 1
 
 
+async def test_close_waits_for_the_list_of_nodes():
+    # A cancelled call ends later than the loop that it belongs to, if `close` ends the loop.
+    async with cluster("a") as (a,):
+        a.routing_open.clear()
+        async with Client(a.address) as client:
+            await client.produce("q", b"x")
+            learning = client._nodes()._learning
+            assert learning is not None
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(client.close())
+                await asyncio.sleep(0)
+                a.routing_open.set()
+        assert a.routing_calls == ["answered"]
+        assert not learning.cancelled()
+
+
+async def test_close_waits_for_the_list_of_nodes_only_for_a_moment():
+    async with cluster("a") as (a,):
+        a.routing_open.clear()
+        async with Client(a.address) as client:
+            await client.produce("q", b"x")
+            learning = client._nodes()._learning
+            assert learning is not None
+        assert learning.cancelled()
+        await until(lambda: a.routing_calls == ["cancelled"])
+
+
 async def test_a_node_that_has_left_is_forgotten():
     async with cluster("a", "b") as (a, b):
         nodes = Nodes((a.address,), request_timeout=5, connect_timeout=5)
