@@ -90,7 +90,7 @@ class SimulatedClock:
 class StateTime:
     """State time of one group during one leadership (see the module's docstring)."""
 
-    __slots__ = ("_believed_ms", "_clock", "_in_step", "_now", "_read_s")
+    __slots__ = ("_believed_ms", "_clock", "_in_step", "_now", "read_s")
 
     def __init__(
         self, clock: Clock, *, last_ms: int, believed_ms: Callable[[int, int], int]
@@ -101,7 +101,8 @@ class StateTime:
         """
         self._clock = clock
         self._believed_ms = believed_ms
-        self._read_s = clock.monotonic_s()
+        self.read_s = clock.monotonic_s()
+        """When it was read last, by the monotonic clock."""
         self._now = float(last_ms)
         self._now = max(self._now, self._now + self._ahead_ms())
         self._in_step = True
@@ -110,9 +111,9 @@ class StateTime:
     def now_ms(self) -> int:
         """Milliseconds since the epoch; never less than before."""
         read_s = self._clock.monotonic_s()
-        passed = (read_s - self._read_s) * 1000
+        passed = (read_s - self.read_s) * 1000
         assert passed >= 0
-        self._read_s = read_s
+        self.read_s = read_s
         self._now += passed
         ahead = self._ahead_ms()
         most = passed * STEERING

@@ -73,9 +73,10 @@ class PeerLink(Peers, Protocol):
         """A descriptor that is readable when there is something to receive, or space to send."""
         ...
 
-    def receive(self) -> list[PeerEvent]:
+    def receive(self, *, readable: bool = True) -> list[PeerEvent]:
         """Returns the events since the last call; also connects, accepts and answers. Does not
-        wait.
+        wait. `readable`: whether the descriptor may be readable. If not, only what is due by the
+        clock is done.
         """
         ...
 

@@ -203,16 +203,19 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def wait(self, timeout_s: float | None) -> None:
+    def wait(self, timeout_s: float | None) -> bool:
         """Waits until a request is there, `wake` is called or the timeout (None: never) has
-        passed.
+        passed. Returns whether a descriptor may be readable.
         """
         if timeout_s is not None and timeout_s <= 0:
-            return
+            return True
+        readable = True
         self._asleep = True
         if not self._requests:
-            self._poll.poll(timeout_s)
+            ready = self._poll.poll(timeout_s)
+            readable = any(descriptor != self._wake_fd for descriptor, _ in ready)
         self._asleep = False
+        return readable
 
     def close(self) -> None:
         """To be called after the last `wait`. May be called again."""

@@ -110,17 +110,20 @@ class Member(Voter):
 
     def followers(self) -> tuple[ReplicaStatus, ...]:
         """What the leader knows of the other replicas; empty on other replicas."""
-        return tuple(
+        if not self.progress:
+            return ()
+        known = [
             ReplicaStatus(
                 id=replica.id,
                 node=replica.node,
                 voter=replica.voter,
-                state=progress.state.value,
+                state=progress.state,
                 match=progress.match,
             )
-            for replica in (self._journal.replicas if self.progress else ())
+            for replica in self._journal.replicas
             if (progress := self.progress.get(replica.id)) is not None
-        )
+        ]
+        return tuple(known)
 
     @property
     def certain_index(self) -> int:

@@ -40,7 +40,7 @@ paragraph).
 
 import math
 from collections import deque
-from enum import Enum
+from enum import StrEnum
 from functools import partial
 from typing import Final
 
@@ -61,7 +61,7 @@ _PROBE_BYTES: Final = 16 * 1024
 """Most bytes of entries in a probe that may be refused."""
 
 
-class ReplicationState(Enum):
+class ReplicationState(StrEnum):
     PROBE = "probe"
     REPLICATE = "replicate"
     SNAPSHOT = "snapshot"

@@ -80,6 +80,8 @@ class Voter(PySyncObjEngine):
         self._loop_watch = loop_watch
         self._outbox = outbox
         self._voters: frozenset[int] = frozenset()
+        self.is_only_voter = False
+        """Whether it is the only voter, by its present configuration."""
         self._nodes: dict[int, NodeKey] = {}
         self.other_voters: tuple[NodeKey, ...] = ()
         """Nodes of the other voters."""
@@ -138,11 +140,6 @@ class Voter(PySyncObjEngine):
         return self.id in self._voters
 
     @property
-    def is_only_voter(self) -> bool:
-        """Whether it is the only voter."""
-        return len(self._voters) == 1 and self.id in self._voters
-
-    @property
     def leader(self) -> int | None:
         """Replica id of the leader as far as this member knows."""
         node = self._SyncObj__raftLeader
@@ -166,6 +163,7 @@ class Voter(PySyncObjEngine):
         replicas = self._journal.replicas
         self._nodes = {replica.id: replica.node for replica in replicas}
         self._voters = configuration.voters(replicas)
+        self.is_only_voter = self._voters == {self.id}
         others = {Node(id_) for id_ in self._voters if id_ != self.id}
         self._SyncObj__otherNodes = others
         self.other_voters = tuple(self._nodes[id_] for id_ in sorted(self._voters - {self.id}))

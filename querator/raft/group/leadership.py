@@ -120,10 +120,9 @@ class LeaderTerm:
             return False
         return self._skew.agrees(self._member.other_voters)
 
-    def _look_in_s(self, now_ms: int) -> float | None:
-        """When to check the clock again: at once when it was set since the last check."""
-        is_behind = self._is_behind(self._clock.wall_ms() - now_ms)
-        return 0.0 if is_behind != bool(self.behind_ms) else None
+    def _was_set(self, now_ms: int) -> bool:
+        """Whether the clock was set since the last check."""
+        return self._is_behind(self._clock.wall_ms() - now_ms) != bool(self.behind_ms)
 
     def right_ms(self) -> int:
         """The wall clock, to which state time may be set. Raises QueratorError."""
@@ -167,19 +166,20 @@ class LeaderTerm:
         In the first `LEASE_GRACE_MS` only commands that need not wait count: leases could not be
         extended while there was no leader.
         """
-        waits_s = []
+        wait_s = None
         if self.due_ms is not None:
-            waits_s.append(max(self._grace_s(), self._time.wait_s(self.due_ms)))
+            wait_s = max(self._grace_s(), self._time.wait_s(self.due_ms))
         if self.prompt_ms is not None:
-            waits_s.append(self._time.wait_s(self.prompt_ms))
-        return max(0.0, min(waits_s)) if waits_s else None
+            prompt_s = self._time.wait_s(self.prompt_ms)
+            wait_s = prompt_s if wait_s is None else min(wait_s, prompt_s)
+        return wait_s
 
     @property
     def in_grace(self) -> bool:
         return self._grace_s() > 0
 
     def _grace_s(self) -> float:
-        return self._since_s + LEASE_GRACE_MS / 1000 - self._clock.monotonic_s()
+        return self._since_s + LEASE_GRACE_MS / 1000 - self._time.read_s
 
     def refused(self) -> None:
         """The due commands were not accepted; they are due again after a while."""
@@ -189,15 +189,19 @@ class LeaderTerm:
 
     def wake_s(self) -> float | None:
         """When there is something to do if nothing happens, by the monotonic clock."""
-        waits_s = [self._look_in_s(self.now_ms())]
-        instants = [until_s for until_s, _ in self._changes.values()]
-        if self._transfer is None:
-            waits_s += [self.due_in_s(), self._note_in_s()]
-        else:
+        was_set = self._was_set(self.now_ms())
+        now_s = self._time.read_s
+        instants = [until_s for until_s, _ in self._changes.values()] if self._changes else []
+        if was_set:
+            instants.append(now_s)
+        if self._transfer is not None:
             # Nothing is proposed during a transfer, even if it is due.
             instants.append(self._transfer_until_s)
-        now_s = self._clock.monotonic_s()
-        instants += [now_s + wait_s for wait_s in waits_s if wait_s is not None]
+            return min(instants)
+        if (wait_s := self.due_in_s()) is not None:
+            instants.append(now_s + wait_s)
+        if (wait_s := self._note_in_s()) is not None:
+            instants.append(now_s + wait_s)
         return min(instants, default=None)
 
     # --- reads -------------------------------------------------------------------

@@ -158,8 +158,11 @@ class SnapshotSenders:
         """Begins needed snapshots, sends what there is space for, and ends snapshots that are
         over.
         """
+        waiting = self._waiting()
+        if not (waiting or self._senders):
+            return
         now_s = self._clock.monotonic_s()
-        for id_ in self._waiting():
+        for id_ in waiting:
             if now_s < self._next_s.get(id_, 0.0):
                 continue
             if id_ not in self._senders and not self._begin(id_, now_s):

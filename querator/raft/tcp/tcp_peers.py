@@ -210,15 +210,15 @@ class TcpPeers:
             return None
         return max(0.0, self._due_s - self._clock.monotonic_s())
 
-    def receive(self) -> list[PeerEvent]:
+    def receive(self, *, readable: bool = True) -> list[PeerEvent]:
         """Does everything that is possible without waiting: accepts, dials, shakes hands, reads and
-        sends. Events of one node are in the order in which they happened.
+        sends. Events of one node are in the order in which they happened. See `PeerLink`.
         """
         now_s = self._clock.monotonic_s()
         if self.starts.version != self._starts_judged:
             self._judge_again(now_s)
         accepts = False
-        for descriptor, mask in self._poll.poll(0):
+        for descriptor, mask in self._poll.poll(0) if readable else ():
             if descriptor == self._bell:
                 os.eventfd_read(self._bell)
                 self._take_over(now_s)

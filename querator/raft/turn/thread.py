@@ -8,6 +8,7 @@ the real form, and the simulator has another one, whose turns take virtual time.
 import asyncio
 import random
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -95,6 +96,9 @@ class RaftThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._deliver: Deliver | None = None
         self._failed: Failed | None = None
+        self._outcomes: deque[Outcome] = deque()
+        self._told = False
+        """Whether the loop is going to take the outcomes."""
         self._idle_at_s: float | None = None
         """The last instant at which nothing was due."""
 
@@ -106,6 +110,18 @@ class RaftThread:
         self._deliver, self._failed = deliver, failed
         self._clock.on_step(self._inbox.wake, self._is_idle)
         self._thread.start()
+
+    def _take_outcomes(self) -> None:
+        assert self._loop is not None
+        assert self._deliver is not None
+        # Before the outcomes are taken: a later one needs another call.
+        self._told = False
+        try:
+            while self._outcomes:
+                self._deliver(self._outcomes.popleft())
+        finally:
+            if self._outcomes:
+                self._loop.call_soon(self._take_outcomes)
 
     async def ended(self) -> None:
         assert self._loop is not None
@@ -129,6 +145,7 @@ class RaftThread:
     def _turn_until_stopped(self) -> None:
         turns, inbox, peers = self.turns, self._inbox, self._peers
         stop_s: float | None = None
+        readable = True
         while True:
             self.liveness.begin_turn()
             if peers is not None:
@@ -137,7 +154,10 @@ class RaftThread:
             if requests and isinstance(requests[-1], Stop):
                 stop_s = self._clock.monotonic_s() + STOP_WAIT_MS_MAX / 1000
                 requests.pop()
-            outcome = turns.turn(requests, () if peers is None else peers.receive())
+            # Each system call that is avoided avoids a wait for the interpreter.
+            events = () if peers is None else peers.receive(readable=readable)
+            outcome = turns.turn(requests, events)
+            readable = True
             if outcome:
                 self._hand_over(outcome)
             if stop_s is not None and (turns.all_answered or self._clock.monotonic_s() > stop_s):
@@ -148,7 +168,7 @@ class RaftThread:
                 if wait_s is None or wait_s > 0:
                     self._idle_at_s = now_s
                 self.liveness.begin_wait(wait_s)
-                inbox.wait(wait_s)
+                readable = inbox.wait(wait_s)
 
     def _is_idle(self) -> bool:
         """Whether nothing is due now, for another thread. Once the thread has ended, nothing is."""
@@ -162,8 +182,11 @@ class RaftThread:
 
     def _hand_over(self, outcome: Outcome) -> None:
         assert self._loop is not None
-        assert self._deliver is not None
-        self._loop.call_soon_threadsafe(self._deliver, outcome)
+        self._outcomes.append(outcome)
+        if not self._told:
+            # Once for all outcomes that the loop has not taken yet.
+            self._told = True
+            self._loop.call_soon_threadsafe(self._take_outcomes)
 
     def _wait_s(self, stop_s: float | None) -> float | None:
         waits = [self.turns.wait_s()]

@@ -1,4 +1,4 @@
-"""The end of the raft thread: a transaction that it keeps open must not outlive it."""
+"""The raft thread: it delivers outcomes in order, and no transaction outlives it."""
 
 import asyncio
 import random
@@ -16,6 +16,7 @@ from querator.raft.turn import thread as thread_module
 from querator.raft.turn.thread import RaftThread
 from querator.storage.environment import Environment
 from querator.storage.lmdb_environment import LmdbEnvironment
+from querator.storage.memory_environment import MemoryEnvironment
 
 CLOSED_WITHIN_S = 30
 
@@ -69,3 +70,26 @@ def test_the_environment_can_be_closed_after_a_turn_that_kept_its_transaction(
     ended.set()
     closing.join(CLOSED_WITHIN_S)
     assert not closing.is_alive(), "the environment waits for a transaction of the ended thread"
+
+
+async def test_outcomes_arrive_in_order_and_one_that_fails_holds_no_other_back():
+    raft = raft_thread(MemoryEnvironment())
+    loop, arrived = asyncio.get_running_loop(), list[int]()
+    failed: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: failed.append(context))
+
+    def deliver(outcome: Outcome) -> None:
+        number = int(outcome.events[0])  # type: ignore[call-overload]
+        if number == 1:
+            raise RuntimeError("outcome 1")
+        arrived.append(number)
+
+    raft.start(deliver, lambda error: pytest.fail(repr(error)))
+    for number in range(4):
+        outcome = Outcome()
+        outcome.events.append(number)  # type: ignore[arg-type]
+        raft._hand_over(outcome)
+    raft.put(Stop())
+    await raft.ended()
+    assert arrived == [0, 2, 3]
+    assert [str(context["exception"]) for context in failed] == ["outcome 1"]
