@@ -1,6 +1,7 @@
 """Links between nodes: their calls, which nodes may open them, and their ends."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import grpc
@@ -11,7 +12,7 @@ from querator.model.errors import ErrorCode
 from querator.model.ids import GroupId
 from querator.model.limits import MIB
 from querator.model.placement_map import PlacedNode, PlacementMap
-from querator.server.link import node_frames
+from querator.server.link import node_frames, node_link
 from querator.server.link.forwarding import Forwarding
 from querator.service.routing.forwarder import StatsQuery
 from querator.storage.memory_environment import MemoryEnvironment
@@ -138,6 +139,50 @@ async def test_many_produces_share_frames_and_keep_their_order():
         await asyncio.gather(*tasks)
         reply = await cluster.lease("a", 200)
         assert payloads(*reply.batches) == [b"%d" % number for number in range(200)]
+
+
+async def test_a_busy_link_sends_few_frames(monkeypatch: pytest.MonkeyPatch):
+    async with linked_cluster("a", "b") as cluster:
+        await cluster.until_open()
+        exchange: Any = cluster.members["a"].exchange
+        held: list[tuple[Any, asyncio.Future[Any]]] = []
+
+        def hold(*asked: Any) -> "asyncio.Future[Any]":
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            held.append((asked, future))
+            return future
+
+        def arrived(count: int) -> bool:
+            return len(held) == count
+
+        def answer(future: "asyncio.Future[Any]", done: "asyncio.Future[Any]") -> None:
+            future.set_result(done.result())
+
+        propose, exchange.propose = exchange.propose, hold
+        sent: list[int] = []
+        encode = node_frames.encode_asks
+
+        def encoded(asks: Any) -> bytes:
+            sent.append(len(asks))
+            return encode(asks)
+
+        monkeypatch.setattr(node_frames, "encode_asks", encoded)
+        monkeypatch.setattr(node_link, "GATHER_S", 1.0)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(1, node_link.GATHER_FROM + 1):
+                tasks.create_task(cluster.produce("b", b"x", timeout_ms=LONG_MS))
+                await cluster.until(partial(arrived, number))
+            assert sent == [1] * node_link.GATHER_FROM
+            for _ in range(20):
+                tasks.create_task(cluster.produce("b", b"x", timeout_ms=LONG_MS))
+                # Long enough for a frame of its own.
+                await asyncio.sleep(0.01)
+            await cluster.until(partial(arrived, node_link.GATHER_FROM + 20))
+            for asked, future in held:
+                propose(*asked).add_done_callback(partial(answer, future))
+        assert len(sent) <= node_link.GATHER_FROM + 5
+        assert sum(sent) == node_link.GATHER_FROM + 20
+        assert cluster.base.counts().produced == node_link.GATHER_FROM + 20
 
 
 async def test_refusals_travel_whole():
