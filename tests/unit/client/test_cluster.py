@@ -168,7 +168,7 @@ async def test_a_refusal_of_the_request_is_the_answer(
 async def test_all_nodes_are_away(pair: tuple[StatusNode, StatusNode]) -> None:
     a, b = pair
     addresses = f"{a.address},{b.address}"
-    async with ClusterAdmin(addresses, request_timeout=0.3, connect_timeout=0.3) as admin:
+    async with ClusterAdmin(addresses, request_timeout=3, connect_timeout=3) as admin:
         await admin.picture()
         await a.stop()
         await b.stop()
