@@ -44,6 +44,7 @@ from querator.cli.shared.views import ProduceView
 from querator.cli.shared.wording import field_name, in_words
 from querator.client import Client, Item, Producer
 from querator.client.errors import RequestError
+from querator.client.options import ProducerOptions
 from querator.client.values import ProducedItem
 from querator.model.errors import ERRORS, ErrorCode
 
@@ -199,6 +200,11 @@ class _Tally:
     "after a failure, within the queue's dedup window (1h by default).",
 )
 @click.option(
+    "--dedup-content",
+    is_flag=True,
+    help="The dedup key of each item without one is a hash of its kind and payload.",
+)
+@click.option(
     "--ordered",
     is_flag=True,
     help="Keep the order: of the items of each key, and of all items without a key, which go to "
@@ -219,6 +225,7 @@ def produce(
     json_lines: bool,
     csv_file: str | None,
     dedup_prefix: str,
+    dedup_content: bool,
     ordered: bool,
     rate: float | None,
     target: CommandTarget,
@@ -255,9 +262,14 @@ def produce(
     if csv_file is None and columns != CsvColumns():
         raise click.UsageError("Column options need --csv FILE.")
     dedup_key = fields.pop("dedup_key")
-    if dedup_prefix and (columns.dedup_key or dedup_key):
-        other = "--dedup-column" if columns.dedup_key else "--dedup-key"
-        raise click.UsageError(f"--dedup-prefix and {other} both give the dedup keys: give one.")
+    _check_dedup(
+        {
+            "--dedup-prefix": bool(dedup_prefix),
+            "--dedup-content": dedup_content,
+            "--dedup-column": bool(columns.dedup_key) and not dedup_content,
+            "--dedup-key": bool(dedup_key),
+        }
+    )
     _check_single(payloads, files, str(dedup_key), json_lines)
     template = msgspec.structs.replace(_template(fields), dedup_key=str(dedup_key))
     source: _Source
@@ -277,7 +289,8 @@ def produce(
     async def main(client: Client) -> None:
         await client.get_queue(queue)
         try:
-            await _produce(client, queue, source, tally, ordered=ordered, rate=rate)
+            options = ProducerOptions(ordered=ordered, dedup_by_content=dedup_content)
+            await _produce(client, queue, source, tally, options=options, rate=rate)
         except OSError as error:
             raise Failure(f"{error.filename or 'The input'}: {error.strerror}.") from error
         except SourceError as error:
@@ -306,6 +319,13 @@ def _check_one_source(
         )
     if (csv_file is not None) + (json_lines or bool(files)) + bool(payloads) > 1:
         raise click.UsageError("Give only one of payloads, --file, --json-lines and --csv.")
+
+
+def _check_dedup(given: dict[str, bool]) -> None:
+    options = [option for option, is_given in given.items() if is_given]
+    if len(options) > 1:
+        both = " and ".join(options[:2])
+        raise click.UsageError(f"{both} both give the dedup keys: give one.")
 
 
 def _check_single(
@@ -408,13 +428,13 @@ async def _produce(
     source: _Source,
     tally: _Tally,
     *,
-    ordered: bool,
+    options: ProducerOptions,
     rate: float | None,
 ) -> None:
     """Fills `tally`. Raises the failure that ended the run, if there is one."""
     try:
         async with (
-            client.producer(queue, ordered=ordered) as producer,
+            client.producer(queue, **options) as producer,
             # It ends when an option fails, without the answers to the lines that are on their way.
             asyncio.timeout(None) as tally.work,
         ):

@@ -20,7 +20,7 @@ from querator.client.consuming.leases import LeasedItem
 from querator.client.consuming.single import Held, SingleHolder, extend, raise_lost, settle_held
 from querator.client.consuming.verbs import COMPLETE, retry_verb
 from querator.client.errors import OutcomeUnknown, ProducerExpired, RequestError
-from querator.client.items import AnyItem, encode_items
+from querator.client.items import AnyItem, encode_items, keyed_by_content
 from querator.client.names import ClientName
 from querator.client.options import QueueOptions, RetryBackoff
 from querator.client.producing import producer as producers
@@ -348,15 +348,17 @@ class Client:
     # Single calls.
 
     @typed
-    async def produce(self, queue: str, *items: AnyItem) -> ProducedItems:
+    async def produce(
+        self, queue: str, *items: AnyItem, dedup_by_content: bool = False
+    ) -> ProducedItems:
         """Stores items with one request; returns when all are durable. The items are stored once,
-        also when the request is repeated.
+        also when the request is repeated. `dedup_by_content` as in `producer`.
 
         Raises `OutcomeUnknown` when the items may be stored, TypeError for a value that is not an
         item. For many items use a producer.
         """
         nodes = self._nodes()
-        encoded = encode_items(items)
+        encoded = encode_items(map(keyed_by_content, items) if dedup_by_content else items)
         now = asyncio.get_running_loop().time()
         if self._identity is None or self._identity.is_too_old(now):
             self._identity, self._sequence = ProducerIdentity.new(now), 0
@@ -502,6 +504,7 @@ class Client:
         linger: timedelta | None = None,
         ordered: bool = True,
         max_in_flight: int = producers.IN_FLIGHT_DEFAULT,
+        dedup_by_content: bool = False,
     ) -> Producer:
         """A producer for many items, one by one or in bulk; used in an `async with` block.
 
@@ -509,7 +512,8 @@ class Client:
         partitions use `ordered=False`, or several producers. At most `max_in_flight` requests of at
         most `batch_items` and `batch_bytes` are unanswered at a time, which also bounds the memory.
         `linger`: how long a batch gathers while requests are unanswered; None: about as long as
-        answers take, 2 to 10 ms. Raises ValueError for an option out of range.
+        answers take, 2 to 10 ms. `dedup_by_content`: items without a `dedup_key` get one that is a
+        hash of their kind and payload. Raises ValueError for an option out of range.
         """
         return Producer(
             self._nodes(),
@@ -520,6 +524,7 @@ class Client:
             linger=linger,
             ordered=ordered,
             max_in_flight=max_in_flight,
+            dedup_by_content=dedup_by_content,
         )
 
     @typed

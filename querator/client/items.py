@@ -9,6 +9,7 @@ A bare payload costs a table look-up, because the bytes before it depend on its 
 protobuf library encodes all other items, 1-3 µs an item.
 """
 
+import hashlib
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -99,6 +100,20 @@ def cut(items: list[AnyItem], bytes_max: int) -> Iterable[Encoded]:
 def has_key(item: AnyItem) -> bool:
     """Whether a key determines the partition of the item."""
     return isinstance(item, values.Item) and bool(item.key or item.dedup_key)
+
+
+def keyed_by_content(item: AnyItem) -> values.Item:
+    """The item with a dedup key that is the same for all items of its kind with its payload:
+    `sha256:` and the SHA-256 of the kind (UTF-8), a zero byte and the payload, in hexadecimal. An
+    item with a dedup key is returned as it is. Raises TypeError.
+    """
+    item = values.Item(item) if isinstance(item, bytes | str) else item
+    if not _is_bare(item) and item.dedup_key:
+        return item
+    content = hashlib.sha256(item.kind.encode())
+    content.update(b"\0")
+    content.update(_payload(item))
+    return msgspec.structs.replace(item, dedup_key=f"sha256:{content.hexdigest()}")
 
 
 _NOTHING_MORE = msgspec.structs.astuple(values.Item())[1:]

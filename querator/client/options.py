@@ -36,6 +36,7 @@ class ProducerOptions(TypedDict, total=False):
     linger: timedelta | None
     ordered: bool
     max_in_flight: int
+    dedup_by_content: bool
 
 
 class ConsumerOptions(TypedDict, total=False):

@@ -321,6 +321,17 @@ async def test_a_load_can_be_repeated(cli: Cli) -> None:
     assert (await cli.counts("mail"))["ready"] == 500
 
 
+async def test_items_with_the_same_content_are_stored_once(cli: Cli) -> None:
+    await cli.ok("queue", "create", "mail", "--partitions", "4")
+    lines = b"".join(b"%d\n" % (n % 100) for n in range(500))
+    for options in ((), ("--ordered",)):
+        (told,) = await cli.lines("produce", "mail", "--dedup-content", *options, stdin=lines)
+        assert told["produced"] + told["duplicates"] == 500
+    assert (await cli.counts("mail"))["ready"] == 100
+    (told,) = await cli.lines("produce", "mail", "--dedup-content", "--kind", "k", stdin=lines)
+    assert (told["produced"], told["duplicates"]) == (100, 400)
+
+
 async def test_an_ordered_load_keeps_its_order(cli: Cli) -> None:
     await cli.ok("queue", "create", "mail", "--partitions", "4")
     lines = b"".join(b"%d\n" % n for n in range(1_000))

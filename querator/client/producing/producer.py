@@ -20,7 +20,7 @@ from typing import Self
 
 from querator.client.checks import check
 from querator.client.errors import RequestError
-from querator.client.items import AnyItem, cut, has_key
+from querator.client.items import AnyItem, cut, has_key, keyed_by_content
 from querator.client.producing.produce_stream import Lane
 from querator.client.producing.sinks import FutureSink, collect
 from querator.client.transport.nodes import Nodes
@@ -53,6 +53,7 @@ class Producer:
         linger: timedelta | None = None,
         ordered: bool = True,
         max_in_flight: int = IN_FLIGHT_DEFAULT,
+        dedup_by_content: bool = False,
     ) -> None:
         check("batch_items", batch_items, 1, limits.REQUEST_ITEMS_MAX)
         check("batch_bytes", batch_bytes, 1, BATCH_BYTES_MAX)
@@ -63,6 +64,7 @@ class Producer:
         self._batch_items = batch_items
         self._batch_bytes = batch_bytes
         self._ordered = ordered
+        self._by_content = dedup_by_content
         self._make_lane = partial(
             Lane,
             nodes,
@@ -100,6 +102,7 @@ class Producer:
         Raises `RequestError` when the item is refused, without effect on other items, and
         `OutcomeUnknown` when it may be stored.
         """
+        item = self._keyed_item(item)
         lane = self._lane_of(item)
         return await (lane.add(item) if lane.has_room else await lane.join(item))
 
@@ -109,6 +112,7 @@ class Producer:
         Waits while the window is full, which is the back-pressure. `flush` raises the first
         failure, whether or not the futures are awaited.
         """
+        item = self._keyed_item(item)
         lane = self._lane_of(item)
         future = lane.add(item) if lane.has_room else await lane.join(item)
         future.add_done_callback(self._note_failure)
@@ -127,7 +131,7 @@ class Producer:
         if isinstance(items, str | bytes | Item | Mapping):
             raise wrong_type("items", items, "a list or another iterable of items")
         sinks: list[tuple[int, FutureSink]] = []
-        source = iter(items)
+        source = map(self._keyed_item, items)
         loop = asyncio.get_running_loop()
         while chunk := list(islice(source, self._batch_items)):
             for lane, items_there in groupby(chunk, self._lane_of):
@@ -158,6 +162,9 @@ class Producer:
     @property
     def _lanes(self) -> tuple[Lane, ...]:
         return (self._lane,) if self._keyed is None else (self._lane, self._keyed)
+
+    def _keyed_item(self, item: AnyItem) -> AnyItem:
+        return keyed_by_content(item) if self._by_content else item
 
     def _lane_of(self, item: AnyItem) -> Lane:
         """The lane that sends the item."""

@@ -386,9 +386,11 @@ class SyncClient:
         """Calls about scheduled items. See `Client.schedules`."""
         return SyncScheduledItems(self._runner, self._client)
 
-    def produce(self, queue: str, *items: AnyItem) -> ProducedItems:
+    def produce(self, queue: str, *items: AnyItem, dedup_by_content: bool = False) -> ProducedItems:
         """Stores items with one request; returns when all are durable. See `Client.produce`."""
-        return self._runner.run(self._client.produce(queue, *items))
+        return self._runner.run(
+            self._client.produce(queue, *items, dedup_by_content=dedup_by_content)
+        )
 
     def lease(
         self,

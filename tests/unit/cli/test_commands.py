@@ -84,6 +84,14 @@ ARCHIVE = ["spark", "archive", "q", "/lake", "--reader-id", "lake"]
             "-prefix and --dedup-key",
         ),
         (
+            ["produce", "q", "x", "--dedup-content", "--dedup-key", "k"],
+            "--dedup-content and --dedup-key both give the dedup keys: give one.",
+        ),
+        (
+            ["produce", "q", "--dedup-content", "--dedup-prefix", "p"],
+            "--dedup-prefix and --dedup-content both give the dedup keys: give one.",
+        ),
+        (
             ["produce", "q", "--csv", "f", "--dedup-column", "id", "--dedup-prefix", "p"],
             "--dedup-prefix and --dedup-column both give the dedup keys: give one.",
         ),

@@ -1,14 +1,16 @@
 """Items of the client and their bytes on the wire."""
 
+import hashlib
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from querator.client import Item, ItemId, ProducedItems, admin
 from querator.client.errors import ErrorCode, InvalidArgument, LimitExceeded, QueratorError
-from querator.client.items import decode_item, duration, encode_items
+from querator.client.items import decode_item, duration, encode_items, keyed_by_content
 from querator.client.values import ProducedRun
 from querator.v1 import queue_service_pb2
 
@@ -29,6 +31,34 @@ _ITEMS = st.builds(
     lease_timeout=st.none() | st.timedeltas(timedelta(1), timedelta(100)),
     dedup_key=_TEXT,
 )
+
+
+def test_the_key_by_content_is_the_hash_of_kind_and_payload() -> None:
+    key = "sha256:" + hashlib.sha256(b"email\0hello").hexdigest()
+    email = keyed_by_content(Item("hello", kind="email", key="k", attributes={"trace": "1"}))
+    assert email.dedup_key == key
+    assert (email.payload, email.key, email.attributes) == ("hello", "k", {"trace": "1"})
+    others = [Item(b"hello", kind="email"), Item("hello", kind="email", priority=3)]
+    assert {keyed_by_content(item).dedup_key for item in others} == {key}
+
+
+@given(st.lists(_ITEMS, min_size=2, max_size=2))
+def test_only_kind_and_payload_count_as_content(items: list[Item]) -> None:
+    keys = [keyed_by_content(msgspec.structs.replace(item, dedup_key="")) for item in items]
+    same = len({(item.kind, as_bytes(item.payload)) for item in items}) == 1
+    assert (keys[0].dedup_key == keys[1].dedup_key) == same
+
+
+def as_bytes(payload: bytes | str) -> bytes:
+    return payload.encode() if isinstance(payload, str) else payload
+
+
+def test_bare_payloads_are_keyed_by_content_too() -> None:
+    keys = {keyed_by_content(item).dedup_key for item in (b"x", "x", Item("x"))}
+    assert len(keys) == 1
+    assert keyed_by_content(Item("x", dedup_key="own")).dedup_key == "own"
+    with pytest.raises(TypeError, match="must be an Item, bytes or str"):
+        keyed_by_content({"payload": "x"})  # type: ignore[arg-type]
 
 
 @given(st.lists(_ITEMS | st.binary(max_size=20_000) | _TEXT, max_size=5))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from querator.client import Client
+from querator.client import Client, Item
 from querator.client.errors import (
     ConnectionFailed,
     ErrorCode,
@@ -20,6 +20,7 @@ from querator.client.errors import (
     Unavailable,
     make_error,
 )
+from querator.client.items import keyed_by_content
 from querator.client.producing.produce_stream import Lane
 from querator.v1 import errors_pb2, queue_service_pb2
 from tests.unit.client.fake_node import FakeNode, refusal
@@ -48,6 +49,24 @@ async def test_bulk_submits_and_single_calls_of_one_task_stay_in_order():
     assert node.stored == [b"%d" % n for n in range(131)]
     assert [item.seq for item in stored] == list(range(2, 96))
     assert last.seq == 131
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_items_are_keyed_by_their_content(ordered: bool):
+    own = Item("one", dedup_key="own")
+    async with FakeNode.running() as node, Client(node.address) as client:
+        async with client.producer("q", ordered=ordered, dedup_by_content=True) as producer:
+            await producer.produce(b"one")
+            await producer.submit("two")
+            await producer.produce_many([b"one", Item("three", kind="k"), own])
+        await client.produce("q", b"one", own, dedup_by_content=True)
+        await client.produce("q", b"one")
+    sent = [item for request in node.requests for item in request.items]
+    expected = [
+        keyed_by_content(item).dedup_key
+        for item in (b"one", b"two", b"one", Item("three", kind="k"), own, b"one", own)
+    ]
+    assert [item.dedup_key for item in sent] == [*expected, ""]
 
 
 @pytest.mark.parametrize("stream", [True, False])
