@@ -7,7 +7,9 @@ has given them, and changes nothing.
 A ready item goes to the tail of its new priority, as if it had become ready now. So the work of a
 command grows only with the number of its items: at its old position an item could be among others
 of its block, and these would have to be cut apart. A held item keeps its position, because other
-partitions may wait for it.
+partitions may wait for it. Scheduled items are joined with those of their block that are due at the
+same instant and have the priority already. So they come due as few segments, however they were
+changed.
 """
 
 from querator.model.commands import ItemsChanged, Prioritize, Refusal
@@ -19,8 +21,8 @@ from querator.partition.rows import RowState, Segment
 from querator.partition.segments import (
     check,
     detach,
+    join_scheduled,
     place_held,
-    place_scheduled,
     restore,
     segments_with,
     tail_position,
@@ -68,6 +70,7 @@ def _change(
         name = state, segment.attempt, segment.releases, position, locator, age
         alike[name] = alike.get(name, 0) | part
     ready: list[tuple[int, int, int]] = []
+    scheduled: dict[int, dict[tuple[int, int, int, int], int]] = {}
     for (state, attempt, releases, position, locator, age), mask in sorted(alike.items()):
         if state is RowState.READY:
             ready.append((mask, attempt, releases))
@@ -77,10 +80,10 @@ def _change(
                 position=position, lane=locator, priority=priority, age=age,
             )  # fmt: skip
         else:
-            place_scheduled(
-                context, first_seq, mask, attempt=attempt, releases=releases,
-                due_ms=locator, lane=position, priority=priority,
-            )  # fmt: skip
+            same_time = scheduled.setdefault(locator, {})
+            same_time[attempt, releases, position, priority] = mask
+    for due_ms, same_time in scheduled.items():
+        join_scheduled(context, first_seq, due_ms, same_time)
     if ready:
         restore(
             context, first_seq, ready,

@@ -32,16 +32,15 @@ from querator.partition.segments import (
     block_of,
     check,
     detach,
+    join_scheduled,
     leave_block,
-    load_segment,
     place_held,
-    place_scheduled,
     restore,
     segments_with,
     tail_position,
 )
 from querator.partition.states import Event
-from querator.storage.tables import BLOCKS, EXPIRIES, SCHEDULED, SEGMENTS
+from querator.storage.tables import BLOCKS, EXPIRIES, SEGMENTS
 
 Parts = list[tuple[Segment, int]]
 """Stored segments, each with some of its items."""
@@ -146,7 +145,6 @@ def _cancel(context: ApplyContext, chosen: list[tuple[int, Parts]]) -> None:
 
 def _move(context: ApplyContext, chosen: list[tuple[int, Parts]], due_ms: int) -> None:
     check(RowState.SCHEDULED, Event.RESCHEDULE, RowState.SCHEDULED)
-    txn, group = context.txn, context.group
     for first_seq, parts in chosen:
         _expire_later(context, first_seq, _all(parts), due_ms)
         _detached(context, first_seq, parts)
@@ -154,19 +152,7 @@ def _move(context: ApplyContext, chosen: list[tuple[int, Parts]], due_ms: int) -
         for segment, part in parts:
             name = segment.attempt, segment.releases, segment.position, segment.priority
             alike[name] = alike.get(name, 0) | part
-        slots = [key[-1] for key, _ in SCHEDULED.rows(txn, group, due_ms, first_seq)]
-        for slot in slots:
-            there = load_segment(txn, group, first_seq, slot)
-            name = there.attempt, there.releases, there.position, there.priority
-            if name in alike:
-                alike[name] |= there.mask
-                detach(context, first_seq, there, there.mask)
-                SEGMENTS.delete(txn, group, first_seq, slot)
-        for (attempt, releases, lane, priority), mask in sorted(alike.items()):
-            place_scheduled(
-                context, first_seq, mask,
-                attempt=attempt, releases=releases, due_ms=due_ms, priority=priority, lane=lane,
-            )  # fmt: skip
+        join_scheduled(context, first_seq, due_ms, alike)
 
 
 def _run(context: ApplyContext, chosen: list[tuple[int, Parts]]) -> None:

@@ -390,6 +390,28 @@ def place_scheduled(
     context.state.schedule_head_ms = earlier(context.state.schedule_head_ms, due_ms)
 
 
+def join_scheduled(
+    context: ApplyContext, first_seq: int, due_ms: int, alike: dict[tuple[int, int, int, int], int]
+) -> None:
+    """Schedules sets of items of a block, each with its (attempt, releases, lane, priority). Joins
+    each with the segment of its kind that is due at the same instant.
+    """
+    txn, group = context.txn, context.group
+    slots = [key[-1] for key, _ in SCHEDULED.rows(txn, group, due_ms, first_seq)]
+    for slot in slots:
+        there = load_segment(txn, group, first_seq, slot)
+        name = there.attempt, there.releases, there.position, there.priority
+        if name in alike:
+            alike[name] |= there.mask
+            detach(context, first_seq, there, there.mask)
+            SEGMENTS.delete(txn, group, first_seq, slot)
+    for (attempt, releases, lane, priority), mask in sorted(alike.items()):
+        place_scheduled(
+            context, first_seq, mask,
+            attempt=attempt, releases=releases, due_ms=due_ms, priority=priority, lane=lane,
+        )  # fmt: skip
+
+
 def remove(context: ApplyContext, first_seq: int, block: Block, mask: int) -> None:
     """Removes detached items. With its last item, the block and its attachment are removed, too."""
     SEGMENTS.delete(context.txn, context.group, first_seq, masks.low(mask))

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from querator.model.commands import (
+    Activate,
     ItemsChanged,
     ItemSpecial,
     LeaseItems,
@@ -26,7 +27,7 @@ from querator.partition import queries, reader_queries, segments
 from querator.partition.needs import need
 from querator.partition.rows import RowState, Segment, decode_segment, encode_segment
 from querator.partition.segments import segments_of
-from querator.storage.tables import READY, SEGMENTS
+from querator.storage.tables import READY, SCHEDULED, SEGMENTS
 from tests.unit.partition.partition_log import GROUP, PartitionLog, dead_to, lease_of, seqs
 from tests.unit.partition.scenario_language import run
 
@@ -322,6 +323,28 @@ def test_every_item_of_many_blocks_writes_no_more_than_was_announced():
     log.checked = True
     assert log.one(Prioritize(((1, 1_000),), -7)).changed == 500
     log.one(lease_of(1_000))
+
+
+def test_scheduled_items_that_are_changed_one_by_one_are_joined():
+    """Those of one time. The other ones stay apart, and so do those with other attempts."""
+    log = new_log()
+    log.checked = False
+    due = [(log.now_ms + 1_000, log.now_ms + 2_000)[n >= 200] for n in range(BLOCK_ITEMS_MAX)]
+    specials = tuple(ItemSpecial(n, due_ms) for n, due_ms in enumerate(due))
+    log.produce(BLOCK_ITEMS_MAX, specials=specials)
+    for seq in range(BLOCK_ITEMS_MAX, 0, -1):
+        assert log.one(Prioritize(((seq, 1),), 5)) == ItemsChanged(1)
+    with log.environment.snapshot() as txn:
+        found = [
+            (one.locator, one.mask.bit_count(), one.priority) for one in segments_of(txn, GROUP, 1)
+        ]
+        indexed = len(list(SCHEDULED.rows(txn, GROUP)))
+    assert found == [(due[0], 200, 5), (due[-1], BLOCK_ITEMS_MAX - 200, 5)]
+    assert indexed == 2
+    log.checked = True
+    log.now_ms = due[-1]
+    log.one(Activate())
+    assert seqs(log.one(lease_of(1_000)).grants[0]) == list(range(1, BLOCK_ITEMS_MAX + 1))
 
 
 def test_items_of_a_moved_key_keep_their_priority_while_they_are_held():
