@@ -16,7 +16,7 @@ from querator.model.commands import Refusal
 from querator.model.limits import BATCH_READS_MAX, BROWSES_MAX, SCANS_CONNECTION_MAX
 from querator.model.reader_calls import BatchPage
 from querator.partition.browse import Span, browse
-from querator.partition.reader_queries import batch_part
+from querator.partition.reader_queries import Outlook, batch_part, outlook
 from querator.partition.schedule_queries import (
     DueCounts,
     DuePage,
@@ -26,6 +26,7 @@ from querator.partition.schedule_queries import (
 )
 from querator.service.admission import Slots
 from querator.service.routing.forwarder import (
+    AdvanceQuery,
     BatchQuery,
     BrowseQuery,
     DueCountsQuery,
@@ -50,7 +51,8 @@ def batch_slots() -> Slots:
 
 class Scans:
     """Makes pages of scans and of batches, each kind in a thread of its own, so that neither waits
-    for the other. Pages of schedules are scans. Used on the event loop.
+    for the other. Pages of schedules are scans, and outlooks of readers with a last position are
+    made where batches are. Used on the event loop.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -74,6 +76,16 @@ class Scans:
         if isinstance(page, Refusal):
             raise page.as_error()
         return page
+
+    async def outlook(self, query: AdvanceQuery) -> Outlook:
+        """Raises UNAVAILABLE when the scans are closed."""
+        if not query.command.upto_position:
+            # A few rows.
+            return self._outlook(query)
+        # A position may cost LANES_PASSED_MAX seeks.
+        if self._closed:
+            raise stopping_error()
+        return await asyncio.get_running_loop().run_in_executor(self._batches, self._outlook, query)
 
     async def due(self, query: DueQuery) -> DuePage | DueCounts | tuple[BrowsedItem, ...]:
         """Raises UNAVAILABLE when the scans are closed."""
@@ -126,6 +138,10 @@ class Scans:
                         interval_ms=query.interval_ms,
                         after=query.after,
                     )
+
+    def _outlook(self, query: AdvanceQuery) -> Outlook:
+        with self._environment.snapshot() as txn:
+            return outlook(txn, query.group, query.command)
 
     def _batch(self, query: BatchQuery) -> BatchPage | Refusal:
         with self._environment.snapshot() as txn:

@@ -207,17 +207,13 @@ class Queries:
 
     async def _outlook(self, query: AdvanceQuery) -> Outlook:
         await self._host.confirm_read(query.group)
-        found = self._outlook_now(query)
+        found = await self._scans.outlook(query)
         if query.wait_ms and found.result is not None and found.result.batch is None:
             until = asyncio.get_running_loop().time() + query.wait_ms / 1000
             await self._router.route(query.group).something_ready(until)
             await self._host.confirm_read(query.group)
-            found = self._outlook_now(query)
+            found = await self._scans.outlook(query)
         return found
-
-    def _outlook_now(self, query: AdvanceQuery) -> Outlook:
-        with self._environment.snapshot() as txn:
-            return reader_queries.outlook(txn, query.group, query.command)
 
     def _stream_leases(self, query: StreamLeasesQuery) -> LeasePage:
         with self._environment.snapshot() as txn:

@@ -1,6 +1,7 @@
 """Readers over the partitions of a queue, on any node."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from querator.model.reader_calls import (
 )
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import invariants
+from querator.partition.segments import ready_rows_upto
 from querator.service.queue_service import QueueService
 from querator.service.routing import directory
 from querator.v1 import items_pb2
@@ -154,6 +156,27 @@ async def test_a_bounded_call_does_not_wait():
         assert items(progress) == 1
         acks = (ReaderAck(0, 1, upto),)
         assert items(await lake.advance(node.queues, acks=acks, wait_ms=LONG_MS)) == 0
+
+
+async def test_a_bounded_call_seeks_in_another_thread(monkeypatch):
+    """It may look at a thousand lanes."""
+    seeking: set[int] = set()
+
+    def seen(*arguments: Any) -> Any:
+        seeking.add(threading.get_ident())
+        return ready_rows_upto(*arguments)
+
+    monkeypatch.setattr("querator.partition.reader_queries.ready_rows_upto", seen)
+    async with service_node() as node:
+        await node.create()
+        await node.produce(b"x")
+        opened = await node.queues.readers.open(OpenReaderCall("default", "q", "lake"))
+        lake = Driver()
+        lake.epoch = opened.epoch
+        acks = (ReaderAck(0, 0, opened.partitions[0].ready_upto),)
+        assert items(await lake.advance(node.queues, acks=acks)) == 1
+    assert seeking
+    assert threading.get_ident() not in seeking
 
 
 async def test_acknowledging_only():
