@@ -29,7 +29,9 @@ from querator.client.values import PartitionTime
 from querator.model.cluster import ClusterPlan
 
 PLACEMENT_RESTS_S = (1.0, 2.0, 0.0)
-"""Rests after each try to find a leader of the placement group: one may be being elected."""
+"""Rests after each try to find a leader of the placement group, and a node that has its newest map:
+a leader may be being elected.
+"""
 
 
 @click.group()
@@ -119,7 +121,8 @@ def plan(target: CommandTarget, as_json: bool) -> None:
     """Show which replicas move to other nodes, at present and later, and why.
 
     Replicas move by themselves, a few partitions at a time, when nodes join, are drained or
-    removed. The exit code is 4 while the placement group has no leader.
+    removed. The exit code is 4 while the placement group has no leader, or the map of the node that
+    answers is old.
 
     \b
     Example:
@@ -127,16 +130,23 @@ def plan(target: CommandTarget, as_json: bool) -> None:
     """
 
     async def ask(admin: ClusterAdmin) -> ClusterPlan:
-        # Without a leader the map does not change: it may be old, and nothing moves.
+        reason = ""
         for rest_s in PLACEMENT_RESTS_S:
-            partitions = cluster_view(await admin.picture()).partitions
-            if all(one.queue or one.leader for one in partitions):
-                return await admin.plan()
+            view = cluster_view(await admin.picture())
+            if all(one.queue or one.leader for one in view.partitions):
+                # Another node may answer, or one whose map is older than the map of the picture.
+                found = await admin.plan()
+                if found.epoch >= view.epoch:
+                    return found
+                reason = (
+                    f"the node that was asked has version {found.epoch} of the map, and another "
+                    f"node {view.epoch}"
+                )
+            else:
+                # The map does not change: it may be old, and nothing moves.
+                reason = "the placement group has no leader"
             await asyncio.sleep(rest_s)
-        raise Failure(
-            "Cannot tell: the placement group has no leader. See: querator cluster status",
-            ExitCode.UNAVAILABLE,
-        )
+        raise Failure(f"Cannot tell: {reason}. See: querator cluster status", ExitCode.UNAVAILABLE)
 
     planned = target.ask_cluster(ask)
     if as_json:

@@ -477,3 +477,34 @@ def test_there_is_no_plan_without_a_leader_of_the_placement_group(
         outcome = CliRunner().invoke(querator, ["cluster", "plan", "--address", nodes.address])
     assert outcome.exit_code == 4
     assert "Error: Cannot tell: the placement group has no leader." in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("epochs", "code", "words"),
+    [
+        ([8, 9], 0, "Everything is where it should be."),
+        ([8, 8, 8], 4, "the node that was asked has version 8 of the map, and another node 9"),
+    ],
+)
+def test_the_plan_of_a_node_with_an_older_map_than_the_picture_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, epochs: list[int], code: int, words: str
+) -> None:
+    monkeypatch.setattr(cluster, "PLACEMENT_RESTS_S", (0.0, 0.0, 0.0))
+    plans = iter(epochs)
+    with scripted_cluster() as nodes:
+        nodes.answers = {
+            "GetClusterStatus": cluster_service_pb2.GetClusterStatusResponse(
+                cluster_id="c",
+                epoch=9,
+                node="a",
+                nodes=[cluster_service_pb2.ClusterNode(name="a", state="active")],
+                groups=[cluster_service_pb2.ClusterGroup(group=0, leader="a", leads=True)],
+            ),
+            "GetClusterPlan": lambda _: cluster_service_pb2.GetClusterPlanResponse(
+                epoch=next(plans)
+            ),
+        }
+        outcome = CliRunner().invoke(querator, ["cluster", "plan", "--address", nodes.address])
+    assert outcome.exit_code == code
+    assert words in outcome.output
+    assert not list(plans)
