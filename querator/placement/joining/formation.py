@@ -18,7 +18,7 @@ continues with the other nodes, or not at all.
                       for which it waits
                       that its data is of the cluster                         joins
                       that its name is known with other data                  waits as replacement
-                      that its name was removed                               refuses: removed
+                      that its data or its name was removed                   refuses: removed
                       that its name is not known                              waits to be added
                       nothing, and it has waited as replacement before        waits as replacement
     not a member, of  all that found with it that they are empty, of no       founds
@@ -64,10 +64,13 @@ class Description(msgspec.Struct, frozen=True, array_like=True):
 
     def bars(self, node: PlacedNode) -> bool:
         """Whether the node was removed, or has the name of one that was and is not readmitted."""
-        return any(
-            one.key == node.key or (one.name == node.name and one.state is NodeState.REMOVED)
-            for one in self.removed
+        return self.has_removed(node) or any(
+            one.name == node.name and one.state is NodeState.REMOVED for one in self.removed
         )
+
+    def has_removed(self, node: PlacedNode) -> bool:
+        """Whether this copy of the node's data was removed."""
+        return any(one.key == node.key for one in self.removed)
 
     def find(self, name: str) -> PlacedNode | None:
         """The node of this name in its cluster."""
@@ -138,7 +141,7 @@ class Join(msgspec.Struct, frozen=True):
 
 class Refuse(msgspec.Struct, frozen=True):
     """Do not start. `reason` says what to do. `for_good`: this copy of the data can never start
-    again. `removed`: the node was removed from its cluster.
+    again. `removed`: this data was removed from its cluster with its node.
     """
 
     reason: str
@@ -225,8 +228,13 @@ def _start(own: Starter, heard: list[Description]) -> Decision:
 def _by_list(own: Starter, newest: Description) -> Decision:
     name, cluster = own.node.name, newest.cluster_id
     known = newest.find(name)
-    if known is None and newest.bars(own.node):
+    if known is None and newest.has_removed(own.node):
         return _was_removed(name, cluster)
+    if known is None and newest.bars(own.node):
+        return Refuse(
+            f"node {name} was removed from cluster {cluster}, and its name is barred: start under "
+            f"another name, or first: querator node readmit {name}"
+        )
     if known is None:
         names = ", ".join(node.name for node in newest.nodes)
         return Wait(f"cluster {cluster} ({names}) is about to accept node {name}")

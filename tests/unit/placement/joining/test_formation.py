@@ -169,11 +169,17 @@ def test_a_name_that_was_removed():
     decision = decide(starter("d"), said)
     refused(decision, "node d was removed from cluster x", "node readmit d")
     assert isinstance(decision, Refuse)
-    assert decision.removed
+    assert "empty directory" not in decision.reason
+    # Its directory is empty: it may start once the name is readmitted.
+    assert not decision.removed
     said = {"a": formed("a", removed=(node("d", "9", state=NodeState.FORGOTTEN),))}
     assert isinstance(decide(starter("d"), said), Wait)
     said = {"a": formed("a", removed=(node("d", state=NodeState.FORGOTTEN),))}
-    refused(decide(starter("d", cluster_id="x", member=True), said), "node d was removed")
+    for own in (starter("d", cluster_id="x", member=True), starter("d", cluster_id="x")):
+        decision = decide(own, said)
+        refused(decision, "node d was removed from cluster x", "start with an empty directory")
+        assert isinstance(decision, Refuse)
+        assert decision.removed
 
 
 def test_peers_of_several_clusters():
