@@ -48,13 +48,14 @@ class Waits:
         if NO_LEADER not in error.message:
             return
         now_s = self._now()
+        due = now_s - self._logged_s >= AGAIN_S
+        if due and (not self._told or self._are_over(now_s)):
+            # The requests of an earlier outage may have given up without any end.
+            self._causes.clear()
         if request is None:
             self._loose_s = now_s
         else:
             self._leaderless.add(request)
-        due = now_s - self._logged_s >= AGAIN_S
-        if due and not self._told:
-            self._causes.clear()
         cause = _cause(error.message)
         if cause not in self._causes:
             CONNECTION.warning("Waiting: %s", error.message)
@@ -65,6 +66,9 @@ class Waits:
         self._causes.add(cause)
         self._logged_s = now_s
         self._told = True
+
+    def _are_over(self, now_s: float) -> bool:
+        return not self._leaderless and now_s - self._loose_s >= QUIET_S
 
     def _number(self) -> str:
         waiting = len(self._leaderless)
@@ -85,7 +89,7 @@ class Waits:
         """The request has its answer."""
         self._leaderless.discard(request)
         self.ended(request)
-        if self._told and not self._leaderless and self._now() - self._loose_s >= QUIET_S:
+        if self._told and self._are_over(self._now()):
             self._told = False
             CONNECTION.warning("Requests are executed again")
 

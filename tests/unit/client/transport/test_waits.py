@@ -103,14 +103,42 @@ def test_a_leader_that_comes_and_goes_is_logged_once_in_half_a_minute(caplog, ti
     ]
 
 
+def test_an_outage_after_one_that_all_requests_gave_up_begins_again(caplog, time):
+    waits = Waits(time)
+    waits.refused("one", refusal(0))
+    waits.ended("one")
+    time.now_s += AGAIN_S
+    waits.refused("two", refusal(0))
+    waits.executed("two")
+    assert lines(caplog) == [
+        f"Waiting: {refusal(0).message}",
+        f"Waiting: {refusal(0).message}",
+        "Requests are executed again",
+    ]
+
+
+def test_an_outage_continues_when_one_request_gives_up_and_another_comes_soon(caplog, time):
+    waits = Waits(time)
+    waits.refused("one", refusal(0))
+    time.now_s += AGAIN_S
+    waits.ended("one")
+    time.now_s += QUIET_S / 2
+    waits.refused("two", refusal(0))
+    assert lines(caplog) == [
+        f"Waiting: {refusal(0).message}",
+        f"Still waiting, 1 request: {refusal(0).message}",
+    ]
+
+
 @pytest.mark.parametrize("waiting", [0, 1])
 def test_the_number_of_waiting_requests_is_said_if_there_are_any(caplog, time, waiting):
     waits = Waits(time)
-    for _ in range(2):
+    began_s = time.now_s
+    while time.now_s <= began_s + AGAIN_S:
         for _ in range(waiting):
             waits.refused("one", refusal(0))
         waits.noticed(refusal(0))
-        time.now_s += AGAIN_S
+        time.now_s += 0.5
     words = "Still waiting, 1 request: " if waiting else "Still waiting: "
     assert lines(caplog)[1].startswith(words)
 
