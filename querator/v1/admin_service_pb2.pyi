@@ -1623,7 +1623,9 @@ class PrioritizeItemsRequest(_message.Message):
     queue: _builtins.str
     """Name of the queue."""
     priority: _builtins.int
-    """The priority. An item that is ready goes to the tail of its new priority."""
+    """The priority. An item that is ready goes to the tail of its new priority, and loses what it has gained with
+    time. An item that is held keeps its place and what it has gained.
+    """
     @_builtins.property
     def item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids (`partition-seq`) of the items; from 1 to 1,000."""

@@ -180,7 +180,9 @@ class ReaderAck(_message.Message):
     ack_seq: _builtins.int
     """The last batch of the partition that is done with; 0: none is."""
     ready_upto: _builtins.int
-    """Only items that had a place in line up to this one are given out; 0: all."""
+    """Only items that had a place in line up to this one are given out; 0: all. If the partition has later items of
+    more than 1,000 priorities, the first 1,000 of these are looked at, and the next run reads the rest.
+    """
     def __init__(
         self,
         *,
