@@ -30,13 +30,18 @@ from querator.placement.map.commands import (
     CreateQueue,
     DeleteQueue,
     FormCluster,
-    HandOffNode,
     UpdateQueue,
 )
 from querator.placement.map.machine import PlacementEffects, PlacementMachine
 from querator.placement.map.map_follower import MapFollower
 from querator.placement.map_waiters import MapWaiters, not_closed, not_decided, not_followed
-from querator.placement.tasks.leader_tasks import Connected, HandoffOutcome, LeaderTasks, Newcomers
+from querator.placement.tasks.leader_tasks import (
+    ANNOUNCE_S,
+    Connected,
+    HandoffOutcome,
+    LeaderTasks,
+    Newcomers,
+)
 from querator.placement.tasks.partition_calls import here
 from querator.placement.tasks.reconcile import MachineFactory, Reconciler, ReconcileStep
 from querator.placement.tasks.repartitioning import Repartitioner
@@ -52,9 +57,6 @@ AGAIN_AFTER_S_MAX = 2.0
 """Pause after a failed attempt, doubled each time: a full disk or a stopped group lasts for a
 while.
 """
-
-TELL_S = 1.0
-"""Time to announce a handoff to the other nodes. The node hands off even if that fails."""
 
 SURPLUS_S = 1.0
 """Pause between two checks for replicas that have moved away."""
@@ -342,19 +344,12 @@ class Placement:
         until_s = asyncio.get_running_loop().time() + timeout_s
         if self._connected():
             try:
-                async with asyncio.timeout(TELL_S):
-                    await self._tell_handoff()
+                await self._leader_tasks.report_handoff()
             except TimeoutError:
-                _log.info("placement.handoff_not_reported", error=f"no answer in {TELL_S:.0f} s")
+                _log.info(
+                    "placement.handoff_not_reported", error=f"no answer in {ANNOUNCE_S:.0f} s"
+                )
         return await self._leader_tasks.hand_over(until_s - asyncio.get_running_loop().time())
-
-    async def _tell_handoff(self) -> None:
-        said = self._description
-        command = HandOffNode(said.name, said.incarnation, said.boots)
-        try:
-            await self._decided(command)
-        except QueratorError as error:
-            _log.info("placement.handoff_not_reported", error=str(error))
 
     async def change(self, command: Command) -> Any:
         """Proposes a command about nodes and returns its result. Raises QueratorError, also for a

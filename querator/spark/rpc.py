@@ -7,7 +7,6 @@ any node forwards calls. All calls here only read or are safe to repeat. They ar
 until they succeed, or until no answer has arrived for the time that the user allows.
 """
 
-import difflib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from querator.client.transport.backoff import Backoff
 from querator.client.transport.channel import CHANNEL_OPTIONS
 from querator.client.transport.probe import probe
 from querator.client.transport.rpc_errors import from_rpc
+from querator.model.similar_names import NAMES_MAX, similar_names
 from querator.spark.answers import MessageType, SplitMessage, parse
 from querator.spark.options import Target
 from querator.v1 import (
@@ -44,10 +44,7 @@ CALL_SECONDS: Final = 15.0
 ROUTING_SECONDS: Final = 2.0
 """Time limit of a request for the leader. If it fails, any node serves the call."""
 
-_NAMES_MAX: Final = 1_000
-"""Most names of a namespace among which similar ones are looked for."""
 _NAMES_SECONDS: Final = 5.0
-_SIMILAR_MAX: Final = 3
 _BROWSE: Final = "/querator.v1.QueueService/Browse"
 _READ_BATCH: Final = "/querator.v1.ReaderService/ReadBatch"
 
@@ -80,8 +77,7 @@ def did_you_mean(error: RequestError, target: Target, namespace: str, queue: str
     near: list[str] = []
     if isinstance(error, QueueNotFound):
         with suppress(RequestError, Unreachable):
-            names = cluster(target).queue_names(namespace)
-            near = difflib.get_close_matches(queue, names, n=_SIMILAR_MAX)
+            near = similar_names(queue, cluster(target).queue_names(namespace))
     return f"; did you mean {' or '.join(near)}?" if near else "."
 
 
@@ -114,7 +110,7 @@ class Cluster:
         """Names of queues of a namespace, up to a page of them. Raises RequestError,
         Unreachable.
         """
-        request = admin_service_pb2.ListQueuesRequest(namespace=namespace, page_size=_NAMES_MAX)
+        request = admin_service_pb2.ListQueuesRequest(namespace=namespace, page_size=NAMES_MAX)
 
         def ask(channel: grpc.Channel) -> admin_service_pb2.ListQueuesResponse:
             stub = admin_service_pb2_grpc.AdminServiceStub(channel)

@@ -1,15 +1,10 @@
 """Names of queues that are similar to a missing one."""
 
-import difflib
 from contextlib import suppress
-from typing import Final
 
 from querator.client import Client
 from querator.model.errors import QueratorError
-
-NAMES_MAX: Final = 1_000
-"""Most names of a namespace among which similar ones are looked for."""
-_SIMILAR_MAX: Final = 3
+from querator.model.similar_names import NAMES_MAX, similar_names
 
 
 async def similar_queues(client: Client, name: str) -> list[str]:
@@ -20,4 +15,4 @@ async def similar_queues(client: Client, name: str) -> list[str]:
             names.append(info.name)
             if len(names) == NAMES_MAX:
                 break
-    return difflib.get_close_matches(name, names, n=_SIMILAR_MAX)
+    return similar_names(name, names)

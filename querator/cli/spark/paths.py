@@ -9,7 +9,14 @@ from typing import Final
 import click
 
 from querator.cli.spark.run import settings_of
-from querator.spark.pipelines.formats import HEAD_BYTES, is_hidden, misfit, wrong_format
+from querator.cli.spark.words import as_typed, sentence
+from querator.spark.pipelines.formats import (
+    HEAD_BYTES,
+    is_hidden,
+    misfit,
+    no_stream_of,
+    wrong_format,
+)
 from querator.spark.pipelines.settings import QueuePlace, StreamSettings
 
 _PATTERN: Final = re.compile(r"[*?\[{]")
@@ -26,10 +33,7 @@ def check_several(path: str, master: str) -> None:
     """Raises UsageError if `path`, on this machine, is one file: Spark follows directories only."""
     place = _local(path, master)
     if place and os.path.isfile(place):
-        raise click.UsageError(
-            f"PATH: {place} is one file; with --checkpoint give a directory, or a pattern such as "
-            f"{os.path.join(os.path.dirname(place) or '.', '*')}. Or leave --checkpoint out."
-        )
+        raise click.UsageError(sentence(as_typed(no_stream_of(place))))
 
 
 def check_archive(path: str, master: str) -> None:

@@ -65,7 +65,9 @@ HANDING_MAX = 16
 """Leaderships that are transferred at once when the node is about to stop."""
 HANDING_PAUSE_S = 0.05
 ANNOUNCE_S = 1.0
-"""Limit of one attempt to tell the map that this node has handed off."""
+"""Limit of one attempt to tell the map that this node has handed off. The node hands off even if
+that fails.
+"""
 
 Newcomers = Callable[[], Iterable[PlacedNode]]
 """Nodes without a cluster that have asked this one since the last call."""
@@ -201,12 +203,18 @@ class LeaderTasks:
         known = self._placed().node(self._said().name)
         return not self._announcing and known is not None and known.takes_leaderships
 
-    async def _announce(self) -> None:
+    async def report_handoff(self) -> None:
+        """Tells the map that this node has handed off. A failure is logged. Raises TimeoutError
+        after ANNOUNCE_S without an answer.
+        """
         said = self._said()
+        async with asyncio.timeout(ANNOUNCE_S):
+            await self._proposed(HandOffNode(said.name, said.incarnation, said.boots))
+
+    async def _announce(self) -> None:
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ANNOUNCE_S):
-                    await self._proposed(HandOffNode(said.name, said.incarnation, said.boots))
+                await self.report_handoff()
         finally:
             self._announcing = False
 

@@ -59,8 +59,8 @@ def test_a_single_file_with_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(click.UsageError) as caught:
         check_several(str(tmp_path / "in.csv"), "local[*]")
     assert caught.value.message == (
-        f"PATH: {tmp_path}/in.csv is one file; with --checkpoint give a directory, or a pattern "
-        f"such as {tmp_path}/*. Or leave --checkpoint out."
+        f"Path is {tmp_path}/in.csv, one file: with a checkpoint it must be a directory, or a "
+        f"pattern such as {tmp_path}/*; or leave the checkpoint out."
     )
     check_several(str(tmp_path), "local[*]")
     check_several(f"{tmp_path}/*.csv", "local[*]")
