@@ -20,6 +20,7 @@ Encodings of these values are in `querator.wire` and next to the state machines.
     routing          the partition of an identified request
     schedule_calls   calls about scheduled items and their replies
     shares           a limit that several keys share fairly
+    similar_names    names that may have been meant by a missing one
     starts           chains of a node's starts, which expose old copies of data
     transactions     commands and results of transactional produce
     txn_calls        calls about transactions and their replies
