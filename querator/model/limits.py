@@ -239,6 +239,9 @@ LOG_TERMS_MAX = 1_024  # Elections in the window: their list is rewritten at eac
 PROPOSAL_OVERHEAD_BYTES = 256  # Counted per proposal, plus its attachment.
 TURN_ROWS_MAX = 50_000  # Written by one turn; groups that have not applied theirs wait.
 APPLY_ENTRIES_TURN_MAX = 256  # Per group: a long tail is applied over many turns.
+# Entries that a replica may still have to apply and yet serves soon when it leads: two turns. With
+# more it does not become a voter, and leads only if no other replica can.
+UNAPPLIED_ENTRIES_MAX = 2 * APPLY_ENTRIES_TURN_MAX
 TRUNCATE_ENTRIES_TURN_MAX = 64  # Per group: more than a turn appends, so that the window is kept.
 DELETE_ROWS_TURN_MAX = 2_000  # A group is deleted over many turns.
 

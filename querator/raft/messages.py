@@ -80,6 +80,8 @@ class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag="b", gc=Fals
     `conflict_term`, the term that the follower has at prev_index; or the end of its log
     (`conflict_term` 0: it has no entry at prev_index). A reply of a higher term carries only that
     term.
+
+    `applied` is the last entry that the follower had applied before it received the message.
     """
 
     term: int
@@ -88,6 +90,7 @@ class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag="b", gc=Fals
     success: bool
     index: int
     conflict_term: int = 0
+    applied: int = 0
 
 
 class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag="t", gc=False):

@@ -6,8 +6,8 @@ from querator.model.nodes import NodeKey, Replicas
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
-    """Another replica as its leader sees it. `match` is the part of the leader's log on its
-    disk.
+    """Another replica as its leader sees it. `match` is the part of the leader's log on its disk,
+    `applied` the part that it has applied, by its last message.
     """
 
     id: int
@@ -15,6 +15,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     voter: bool
     state: str
     match: int
+    applied: int
 
 
 class GroupStatus(msgspec.Struct, frozen=True):

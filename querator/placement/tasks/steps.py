@@ -27,15 +27,11 @@ from typing import Final
 
 import msgspec
 
+from querator.model.limits import UNAPPLIED_ENTRIES_MAX
 from querator.model.nodes import NodeKey, Replicas
 from querator.model.placement_map import PlacedGroup
 from querator.raft.configuration import AddLearner, Change, Promote, RemoveReplica
 from querator.raft.status import GroupStatus, ReplicaStatus
-
-CAUGHT_UP_ENTRIES = 1_000
-"""A follower that is behind by at most this number of entries takes over a leadership in a moment.
-"""
-
 
 SETTLED_S = 2.0
 """A new leadership stays for this time. The map of its node may be behind, and the preferred node
@@ -141,7 +137,7 @@ def may_take_over(status: GroupStatus, able: Collection[NodeKey]) -> list[Replic
         for follower in status.followers
         if follower.voter
         and follower.node in able
-        and status.log_last - follower.match <= CAUGHT_UP_ENTRIES
+        and status.log_last - follower.applied <= UNAPPLIED_ENTRIES_MAX
     ]
 
 

@@ -119,6 +119,7 @@ class Member(Voter):
                 voter=replica.voter,
                 state=progress.state,
                 match=progress.match,
+                applied=progress.applied,
             )
             for replica in self._journal.replicas
             if (progress := self.progress.get(replica.id)) is not None
@@ -378,10 +379,16 @@ class Member(Voter):
             and progress.match == self._journal.last_index
         )
 
+    def unapplied_by(self, replica: int) -> int:
+        """The committed entries that another replica has not applied, as far as this leader
+        knows.
+        """
+        return max(0, self.commit_index - self.progress[replica].applied)
+
     def transfer_target(self, *, able: bool = False) -> int | None:
         """The voter that is best suited to lead next. Criteria, in this order: committed entries, a
-        right clock, being heard, and the log. `able`: only a voter that is heard and has a right
-        clock, or None.
+        right clock, being heard, few entries to apply, and the log. `able`: only a voter that is
+        heard, has a right clock and could serve soon, or None.
         """
         heard_after_s = self._clock.monotonic_s() - self._getConf().leaderFallbackTimeout
         found = []
@@ -390,7 +397,8 @@ class Member(Voter):
             heard = progress.heard_s > heard_after_s
             complete = progress.match >= self.commit_index
             if not able or (right and heard and progress.heartbeat_suffices):
-                found.append((complete, right, heard, progress.match, -id_))
+                soon = progress.serves_soon
+                found.append((complete, right, heard, soon, progress.match, -id_))
         return -max(found)[-1] if found else None
 
     def hand_to(self, replica: int) -> None:
@@ -518,6 +526,7 @@ class Member(Voter):
             success=success,
             index=index,
             conflict_term=conflict_term,
+            applied=self._SyncObj__raftLastApplied,
         )
         self._reply(sender, node, message, reply)
 

@@ -26,6 +26,9 @@
                                                         that it has acknowledged; it must be
                                                         replaced
 
+While the follower has many acknowledged entries to apply, each heartbeat is a message. The reply
+says how far the follower has come.
+
 `match` is the index that the follower has acknowledged in this term: up to there its log is on its
 disk and equals the leader's. It never goes back. `next` is the entry to be sent next. It is
 optimistic in REPLICATE, and a success never moves it back. Replies carry the term and the number of
@@ -48,6 +51,7 @@ from querator.model.limits import (
     APPEND_BYTES_MAX,
     REPLICATION_MESSAGES_MAX,
     REPLICATION_WINDOW_BYTES,
+    UNAPPLIED_ENTRIES_MAX,
 )
 from querator.raft.log.journal import Journal, Snapshots
 from querator.raft.messages import Append, AppendReply, Beat, LogEntry
@@ -79,6 +83,7 @@ class FollowerProgress:
         "_probe_sequence",
         "_unread_s",
         "_waits",
+        "applied",
         "beat",
         "heard_s",
         "match",
@@ -93,6 +98,8 @@ class FollowerProgress:
     def __init__(self, *, last_index: int, now_s: float) -> None:
         self.state = ReplicationState.PROBE
         self.match = 0
+        self.applied = 0
+        """The last entry that it has applied, by its last reply."""
         self.next = last_index + 1
         self.sequence = 0
         """Number of the last message sent."""
@@ -302,6 +309,7 @@ class FollowerProgress:
             return False
         self.heard_s = now_s
         self.read_round = max(self.read_round, reply.read_round)
+        self.applied = max(self.applied, reply.applied)
         while self._flying and self._flying[0][0] <= reply.sequence:
             self._flying_bytes -= self._flying.popleft()[1]
             self._flying_since_s = now_s
@@ -390,8 +398,15 @@ class FollowerProgress:
 
     @property
     def heartbeat_suffices(self) -> bool:
-        """Whether a heartbeat is enough, because nothing must be sent again."""
-        return self.state is ReplicationState.REPLICATE
+        """Whether a heartbeat is enough, because nothing must be sent again, and no progress has to
+        be asked for.
+        """
+        return self.state is ReplicationState.REPLICATE and self.serves_soon
+
+    @property
+    def serves_soon(self) -> bool:
+        """Whether it has applied most of what it has acknowledged."""
+        return self.match - self.applied <= UNAPPLIED_ENTRIES_MAX
 
 
 def entries_bytes(entries: tuple[LogEntry, ...]) -> int:

@@ -8,8 +8,9 @@
                      while it leads or has lately heard a leader, unless the leader asked for it
     waits            when its wall clock is not believed (`raft.consensus.skew`): for some
                      elections, which the others may win, or, when there are no others, until the
-                     clock is believed; and while its node's event loop hangs
-                     (`raft.consensus.loop_watch`), for some elections as well
+                     clock is believed; and for some elections as well while its node's event
+                     loop hangs (`raft.consensus.loop_watch`), or while it has many committed
+                     entries to apply, because it would not serve before that
     follows          any replica that shows that it leads, in its own term or a later one
 
 A replica also answers candidates that its own configuration does not name, because that
@@ -22,6 +23,7 @@ from typing import Final
 
 from querator import telemetry
 from querator.model.ids import GroupId
+from querator.model.limits import UNAPPLIED_ENTRIES_MAX
 from querator.model.nodes import NodeKey
 from querator.raft import configuration
 from querator.raft.clock import Clock
@@ -41,9 +43,9 @@ _FIRST_ELECTION_S: Final = 0.05
 _LEADER_GONE_S: Final = 0.25
 """When the connection to the leader breaks, its followers stand within this."""
 _SKIPPED_ELECTIONS_MAX: Final = 10
-"""Elections in a row that a replica leaves to the others, on a node with a wrong clock or a hanging
-event loop. The others may lack entries that it has, and then none of them can lead: it stands, and
-hands over to a replica that it has brought up to date.
+"""Elections in a row that an unfit replica leaves to the others. They may lack entries that it has,
+and then none of them can lead: it stands, and hands over to a replica that it has brought up to
+date.
 """
 _AGAIN_S: Final = (0.15, 0.6)
 """A failed election is repeated after between these numbers of seconds."""
@@ -270,8 +272,11 @@ class Voter(PySyncObjEngine):
 
     @property
     def _unfit(self) -> bool:
-        """Whether its node leads only when no other node can."""
-        return self._skew.clock_is_wrong or self._loop_watch.hangs
+        """Whether it leads only when no other replica can."""
+        unapplied = self.commit_index - self._SyncObj__raftLastApplied
+        return (
+            self._skew.clock_is_wrong or self._loop_watch.hangs or unapplied > UNAPPLIED_ENTRIES_MAX
+        )
 
     def _clock_allows(self) -> bool:
         """Whether the wall clock allows it to stand. While too few other clocks have been heard,

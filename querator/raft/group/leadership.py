@@ -16,11 +16,11 @@ from querator import telemetry
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import (
-    APPLY_ENTRIES_TURN_MAX,
     LEASE_GRACE_MS,
     LONE_TIME_NOTED_MS,
     PROPOSAL_TIMEOUT_MS,
     STATE_TIME_JUMP_MS_MAX,
+    UNAPPLIED_ENTRIES_MAX,
 )
 from querator.model.nodes import node_name
 from querator.raft import configuration
@@ -242,6 +242,8 @@ class LeaderTerm:
     def transfer(self, request: Transfer, outcome: Outcome) -> None:
         """Accepts no calls until the replica on that node leads, or the time is over."""
         target = configuration.of_node(self._journal.replicas, request.to)
+        own = target is not None and target.id == self._member.id
+        unapplied = 0 if target is None or own else self._member.unapplied_by(target.id)
         error: QueratorError | None = None
         if target is None or not target.voter:
             message = f"{request.to} has no voting replica of group {self._group}"
@@ -254,7 +256,11 @@ class LeaderTerm:
         elif not self._skew.has_right_clock(target.node):
             message = f"the clock of {node_name(request.to)} is wrong"
             error = QueratorError(ErrorCode.UNAVAILABLE, message)
-        if error is not None or target is None or target.id == self._member.id:
+        elif unapplied > UNAPPLIED_ENTRIES_MAX:
+            name = node_name(request.to)
+            message = f"{name} has to apply {unapplied} entries of group {self._group} first"
+            error = QueratorError(ErrorCode.UNAVAILABLE, message)
+        if error is not None or own:
             self._end_transfer(request, error, outcome)
             return
         self._begin(request)
@@ -316,12 +322,9 @@ class LeaderTerm:
             return None
         match change:
             case configuration.Promote(id_):
-                progress = member.progress[id_]
-                missing = member.commit_index - progress.match
-                if (
-                    missing > APPLY_ENTRIES_TURN_MAX
-                    or progress.state is not ReplicationState.REPLICATE
-                ):
+                missing = member.unapplied_by(id_)
+                state = member.progress[id_].state
+                if missing > UNAPPLIED_ENTRIES_MAX or state is not ReplicationState.REPLICATE:
                     message = f"group {self._group}: replica {id_} is {missing} entries behind"
                     raise QueratorError(ErrorCode.UNAVAILABLE, message)
             case configuration.RemoveReplica(id_) if id_ == member.id:

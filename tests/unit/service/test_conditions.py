@@ -432,7 +432,9 @@ async def test_a_copy_that_is_behind(caplog: pytest.LogCaptureFixture) -> None:
         group = (await node.create()).groups[0]
 
         def copied(match: int, last: int, *, voter: bool = True) -> None:
-            follower = ReplicaStatus(2, OTHER, voter=voter, state="replicate", match=match)
+            follower = ReplicaStatus(
+                2, OTHER, voter=voter, state="replicate", match=match, applied=match
+            )
             watch.host.changed[group] = {"log_last": last, "followers": (follower,)}
 
         for match, last in ((90, 100), (100, 110), (110, 120)):

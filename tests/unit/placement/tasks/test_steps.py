@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from querator.model.errors import QueratorError
+from querator.model.limits import UNAPPLIED_ENTRIES_MAX
 from querator.model.nodes import NodeKey, Replica, Replicas, node_key
 from querator.model.placement_map import PlacedGroup
 from querator.placement.assign import replaced
@@ -33,12 +34,17 @@ THREE: Replicas = (Replica(1, A), Replica(2, B), Replica(3, C))
 TARGET: Replicas = (Replica(1, A), Replica(3, C), Replica(4, B2))
 
 
-def status(*, replicas: Replicas = THREE, log_last: int = 5_000, **matches: int) -> GroupStatus:
-    """Status of a group that is led on node a; `matches` are the followers' matches by name."""
+def status(
+    *, replicas: Replicas = THREE, log_last: int = 5_000, unapplied: int = 0, **matches: int
+) -> GroupStatus:
+    """Status of a group that is led on node a; `matches` are the followers' matches by name. Each
+    follower has yet to apply `unapplied` entries.
+    """
     followers = tuple(
-        ReplicaStatus(one.id, one.node, one.voter, "replicate", matches.get(one.node[0], log_last))
+        ReplicaStatus(one.id, one.node, one.voter, "replicate", match, match - unapplied)
         for one in replicas
         if one.node != A
+        for match in (matches.get(one.node[0], log_last),)
     )
     return GroupStatus(
         term=1,
@@ -203,7 +209,7 @@ def taken(current: Replicas, where: PlacedGroup, chance, refused: bool) -> Repli
 
 
 def test_who_could_take_over():
-    behind = status(b=3_999, c=4_000)
+    behind = status(b=4_999 - UNAPPLIED_ENTRIES_MAX, c=5_000 - UNAPPLIED_ENTRIES_MAX)
     assert [one.node for one in may_take_over(behind, {B, C})] == [C]
     assert may_take_over(behind, {B}) == []
     learning = status(replicas=(*THREE[:2], msgspec.structs.replace(THREE[2], voter=False)))
@@ -223,6 +229,8 @@ def test_leaderships_go_home_when_all_is_as_it_should_be():
     assert not moves(A, status(), B, C), "it is at home"
     assert not moves(None, status(), B, C)
     assert not moves(B, status(), B, C, led_s=SETTLED_S / 2), "it may have come from there just now"
+    assert not moves(B, status(unapplied=UNAPPLIED_ENTRIES_MAX + 1), B, C), "it could not serve"
+    assert moves(B, status(unapplied=UNAPPLIED_ENTRIES_MAX), B, C)
 
 
 def test_heirs():

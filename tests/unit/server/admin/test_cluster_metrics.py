@@ -42,7 +42,7 @@ def status(*followers: tuple[NodeKey, int], leader: NodeKey | None = ITSELF) -> 
         replicas=(),
         replicas_index=0,
         followers=tuple(
-            ReplicaStatus(number, node, voter=True, state="replicate", match=match)
+            ReplicaStatus(number, node, voter=True, state="replicate", match=match, applied=match)
             for number, (node, match) in enumerate(followers, 2)
         ),
     )
