@@ -84,6 +84,9 @@ OVERLOADED_RETRY_MS = 50
 # Lease commands in a row that a partition answers with nothing although it has something ready. It
 # is behind, or its counts are wrong. It is asked again after OVERLOADED_RETRY_MS.
 LEASES_EMPTY_MAX = 4
+# Lease requests to a partition whose outcome is unknown, and which a node repeats to release what
+# was granted; leases of older ones lapse.
+LOST_LEASE_REQUESTS_MAX = 1_000
 FORWARD_BYTES_MAX = REQUEST_BYTES_CAP  # Asked of another node by one lease command or caller.
 FORWARDS_BYTES_WAITING_MAX = 64 * MIB  # Sent to another node, unanswered; beyond: OVERLOADED.
 # One answer of a scan, plus what its last block has beyond that. The event loop and other threads

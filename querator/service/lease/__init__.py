@@ -7,6 +7,7 @@ are delivered. Settling leases is in `service.settle`.
     fair_queue       the wait queue: order and fairness of the waiters
     allocation       max-min fair shares of the ready items; pure arithmetic
     requests         lease requests to partitions for waiters, and their grants
+    lost_requests    releases leases of requests whose outcome is unknown
     supply           items of one partition that this node can lease
     replies          leased items, read from a snapshot for the reply
     subscriptions    lease streams: credit, prefetch, delivery, release

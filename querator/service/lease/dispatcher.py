@@ -46,6 +46,7 @@ from querator.model.ids import QueueId
 from querator.model.limits import LEASES_EMPTY_MAX, OVERLOADED_RETRY_MS, STRAGGLER_WAIT_MS
 from querator.model.queues import Queue
 from querator.service.lease.fair_queue import FairQueue
+from querator.service.lease.lost_requests import LostRequests
 from querator.service.lease.requests import (
     LeaseRequest,
     SentLease,
@@ -137,6 +138,7 @@ class LeaseDispatcher:
         self._empty: dict[PartitionSupply, int] = {}
         """Successive lease commands that granted nothing while the partition had items ready."""
         self._scheduled = False
+        self._lost = LostRequests(router)
         self._ended: QueratorError | None = None
         self._stopped = False
         self.follow(supplies)
@@ -228,6 +230,7 @@ class LeaseDispatcher:
 
     def on_supply(self, supply: PartitionSupply) -> None:
         """The partition has reported a change."""
+        self._lost.look(supply.route)
         if supply.dispatcher is not self:
             # The partition left the queue while it was asked.
             return
@@ -384,6 +387,8 @@ class LeaseDispatcher:
         if isinstance(outcome, QueratorError):
             for ask in sent.asks:
                 self._failed(ask.waiter, outcome)
+            if outcome.code is ErrorCode.OUTCOME_UNKNOWN:
+                self._lost.add(supply.route, sent.asks)
             if outcome.code in _PAUSING and supply.route.is_reachable:
                 self._pause(supply)
         else:

@@ -384,7 +384,7 @@ class Subscription:
 
     def _lease_failed(self, waiter: Waiter, error: QueratorError) -> None:
         if error.code is ErrorCode.OUTCOME_UNKNOWN:
-            # Grants lapse, or are released after this stream has broken. The stream asks again.
+            # The dispatcher gives back what was granted. The stream asks again.
             return
         if error.code is ErrorCode.STORAGE_FULL:
             # The stream asks again after the dispatcher's pause: it outlives a full disk.

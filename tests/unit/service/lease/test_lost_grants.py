@@ -112,6 +112,64 @@ async def test_a_stream_whose_lease_lapsed_on_its_way_delivers_the_item():
         await subscription.close(polite=True)
 
 
+async def hang_during_a_lease(cluster: ServiceCluster, leasing: "asyncio.Task[Any]") -> None:
+    """The leader's disk hangs while a lease is being written, and the lease is granted then."""
+    gate = closed(cluster)
+    await first_lease(cluster)
+    await gate.reached()
+    events = cluster.members["a"].events
+    cluster.hanging.add("a")
+    events.on_hang(True)
+    await rounds()
+    gate.open()
+    await cluster.base.until(lambda: cluster.base.counts().leased == 1)
+    assert cluster.leases() == 1
+    cluster.hanging.clear()
+    events.on_hang(False)
+
+
+async def test_a_stream_gets_what_a_hanging_leader_has_granted_to_it_late():
+    """Before, the items waited for the whole time of a lease that no consumer had."""
+    async with service_cluster("a", "b") as cluster:
+        subscription = await cluster.members["a"].subscribe(
+            SubscribeCall("default", "q", "c", 10, 3 * MIB, consumer_id="me", stream_number=1)
+        )
+        await cluster.produce("a", b"x")
+        delivery = start(subscription.next())
+        subscription.grant(100, 0)
+        await hang_during_a_lease(cluster, delivery)
+        async with asyncio.timeout(5):
+            [batch] = (await delivery).batches
+        assert (payloads(batch), batch.repeated, batch.attempt) == ([b"x"], False, 1)
+        counts = cluster.base.counts()
+        assert (counts.leased, counts.lapsed) == (1, 0)
+        await subscription.close(polite=True)
+
+
+async def test_a_lease_call_without_a_name_leaves_nothing_at_a_hanging_leader():
+    async with service_cluster("a", "b") as cluster:
+        await cluster.produce("a", b"x")
+        leasing = start(cluster.lease("a", 1, wait_ms=LONG_MS))
+        await hang_during_a_lease(cluster, leasing)
+        assert (await refusal(leasing)).code is ErrorCode.OUTCOME_UNKNOWN
+        async with asyncio.timeout(5):
+            await cluster.base.until(lambda: cluster.base.counts().leased == 0)
+        assert cluster.base.counts().ready == 1
+
+
+async def test_a_lease_call_with_a_name_finds_what_a_hanging_leader_has_granted():
+    async with service_cluster("a", "b") as cluster:
+        await cluster.produce("a", b"x")
+        named = {"request_id": "mine", "partition": 0, "wait_ms": LONG_MS}
+        leasing = start(cluster.lease("a", 1, **named))
+        await hang_during_a_lease(cluster, leasing)
+        assert (await refusal(leasing)).code is ErrorCode.OUTCOME_UNKNOWN
+        await rounds()
+        async with asyncio.timeout(5):
+            [batch] = (await cluster.lease("a", 1, **named)).batches
+        assert (payloads(batch), batch.repeated, batch.attempt) == ([b"x"], True, 1)
+
+
 async def test_a_client_hears_that_the_lease_it_has_named_is_over():
     clock = SimulatedClock()
     async with service_cluster("a", "b", clock=clock, lease_timeout_ms=1_000) as cluster:
