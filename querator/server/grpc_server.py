@@ -91,9 +91,11 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", limits.REQUEST_BYTES_CAP + 2 * limits.MIB),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_concurrent_streams", _CONNECTION_STREAMS_MAX),
-    # Detects a client that has vanished without closing its connection.
+    # Detects a client that has vanished without closing its connection. gRPC also pings to measure
+    # the link, and sends no keepalive while it waits for that answer: a minute, if not limited.
     ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", _KEEPALIVE_ANSWER_MS),
+    ("grpc.http2.ping_timeout_ms", _KEEPALIVE_ANSWER_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", _CLIENT_PING_MS_MIN),
 )
