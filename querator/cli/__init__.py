@@ -68,7 +68,7 @@ class LazyCommand(NamedTuple):
 
 _COMMANDS: Final = {
     "serve": LazyCommand("serve:serve", "Run a node until SIGTERM or Ctrl-C.", "server"),
-    "queue": LazyCommand("queues:queue", "Create, show, change and delete queues."),
+    "queue": LazyCommand("queues:queue", "Create, show, change, empty and delete queues."),
     "produce": LazyCommand("produce:produce", "Put items into a queue."),
     "lease": LazyCommand("leases:lease", "Lease items and show them."),
     "complete": LazyCommand("leases:complete", "End a lease: the work is done."),
@@ -78,7 +78,8 @@ _COMMANDS: Final = {
     "worker": LazyCommand("worker:worker", "Call a Python function with each item."),
     "peek": LazyCommand("dead:peek", "Show items without leasing them."),
     "prioritize": LazyCommand("dead:prioritize", "Give waiting items another priority."),
-    "dead": LazyCommand("dead:dead", "Show dead letters and send them back to their queue."),
+    "cancel": LazyCommand("dead:cancel", "Remove waiting items."),
+    "dead": LazyCommand("dead:dead", "Show dead letters, send them back, or drop them."),
     "schedule": LazyCommand("schedules:schedule", "Show, move, run and cancel scheduled items."),
     "txn": LazyCommand("transactions:txn", "Show staged batches of a queue, and drop them."),
     "reader": LazyCommand("readers:reader", "Show readers, and take items back from them."),
@@ -100,8 +101,10 @@ querator[server] use nothing of them, and they are a sixth of what `serve` would
 
 _OTHER_WORDS: Final = {
     "list": "List the queues with: querator queue list",
-    "purge": "Empty a queue with: querator consume QUEUE --complete --idle-exit 1s > /dev/null; "
-    "then cancel its scheduled items with: querator schedule cancel QUEUE --all --yes",
+    "purge": "Did you mean 'queue purge'?",
+    "clear": "Did you mean 'queue purge'?",
+    "drop": "Did you mean 'dead drop'?",
+    "redrive": "Did you mean 'dead redrive'?",
     "status": "Did you mean 'cluster status'?",
 }
 """What to use instead of commands that other systems have."""

@@ -1,11 +1,16 @@
-"""`querator peek`, `prioritize` and `dead`: items without leases, and dead letters."""
+"""`querator peek`, `prioritize`, `cancel` and `dead`: items without leases, and dead letters."""
 
-from typing import Final
+import functools
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import click
 
+from querator.cli.shared.confirmation import check_can_ask, confirm, yes_option
 from querator.cli.shared.connection import (
     CommandTarget,
+    decorated,
     output_option,
     server_options,
     stale_option,
@@ -13,12 +18,16 @@ from querator.cli.shared.connection import (
 from querator.cli.shared.failures import Failure
 from querator.cli.shared.listing import ItemListing, limit_option, note_more
 from querator.cli.shared.output import count, note, write_json
-from querator.cli.shared.parameters import ITEM_ID, PRIORITY
+from querator.cli.shared.parameters import ITEM_ID, PRIORITY, DurationType, format_duration
 from querator.cli.shared.tables import Column
 from querator.cli.shared.texts import instant_text
 from querator.cli.shared.views import preview
 from querator.client import Client, ItemId
-from querator.client.values import DeadReason, ItemState, PeekedItem, Prioritized
+from querator.client import clock as wall
+from querator.client.values import Cancelled, DeadReason, ItemState, PeekedItem, Prioritized
+from querator.model import limits
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 @click.command()
@@ -87,7 +96,7 @@ def _item_row(peeked: PeekedItem) -> tuple[object, ...]:
 
 @click.group()
 def dead() -> None:
-    """Show dead letters and send them back to their queue."""
+    """Show dead letters, send them back to their queue, or drop them."""
 
 
 @dead.command("list", short_help="Show dead letters.")
@@ -145,39 +154,175 @@ _NO_ERROR: Final = {
 """What a letter without a text of an error died of."""
 
 
+class _Letters(NamedTuple):
+    """Which dead letters a command is for: named ones, or those that options choose."""
+
+    items: tuple[ItemId, ...]
+    reasons: tuple[DeadReason, ...]
+    died_from: datetime | None
+    died_until: datetime | None
+    dry_run: bool
+
+
+def _letter_options(command: _Command) -> _Command:
+    """Adds ITEM, --reason, --older-than, --newer-than, --all and --dry-run, as one `letters`."""
+
+    @functools.wraps(command)
+    def wrapper(
+        *args: Any,
+        items: tuple[ItemId, ...],
+        reasons: tuple[str, ...],
+        older_than: timedelta | None,
+        newer_than: timedelta | None,
+        all_items: bool,
+        dry_run: bool,
+        **kwargs: Any,
+    ) -> Any:
+        filtered = bool(reasons) or older_than is not None or newer_than is not None
+        if bool(items) + filtered + all_items != 1:
+            raise click.UsageError(
+                "Name the items (see `querator dead list`), or choose them by --reason, "
+                "--older-than and --newer-than, or give --all."
+            )
+        if items and dry_run:
+            raise click.UsageError("--dry-run is for letters that options choose, not for ITEM.")
+        if older_than is not None and newer_than is not None and newer_than <= older_than:
+            raise click.UsageError(
+                f"--newer-than is {format_duration(newer_than)}; it must be longer than "
+                f"--older-than, which is {format_duration(older_than)}."
+            )
+        now = wall.now()
+        letters = _Letters(
+            items,
+            tuple(DeadReason[reason.upper()] for reason in reasons),
+            None if newer_than is None else now - newer_than,
+            None if older_than is None else now - older_than,
+            dry_run,
+        )
+        return command(*args, letters=letters, **kwargs)
+
+    more = (
+        click.argument("items", nargs=-1, type=ITEM_ID, metavar="[ITEM]..."),
+        click.option(
+            "--reason",
+            "reasons",
+            multiple=True,
+            type=click.Choice([reason.name.lower() for reason in DeadReason]),
+            help="Only dead letters with this reason; may be given several times.",
+        ),
+        click.option("--older-than", type=_AGE, help="Only letters that died longer ago."),
+        click.option("--newer-than", type=_AGE, help="Only letters that died within this time."),
+        click.option("--all", "all_items", is_flag=True, help="All dead letters of the queue."),
+        click.option("--dry-run", is_flag=True, help="Only show how many letters it would be."),
+    )
+    return cast(_Command, decorated(wrapper, more))
+
+
+_AGE: Final = DurationType(most_ms=limits.SCHEDULE_AHEAD_MS_MAX)
+
+
 @dead.command(short_help="Send dead letters back to their queue.")
 @click.argument("queue")
-@click.argument("items", nargs=-1, type=ITEM_ID, metavar="[ITEM]...")
-@click.option("--all", "all_items", is_flag=True, help="All dead letters of the queue.")
+@_letter_options
 @server_options
 @output_option
-def redrive(
-    queue: str, items: tuple[ItemId, ...], all_items: bool, target: CommandTarget, as_json: bool
-) -> None:
-    """Send dead letters of QUEUE back to it: each ITEM (an id from `dead list`), or --all.
+def redrive(queue: str, letters: _Letters, target: CommandTarget, as_json: bool) -> None:
+    """Send dead letters of QUEUE back to it: each ITEM (an id from `dead list`), or those that
+    options choose.
+
+    Letters that are leased or scheduled in the dead queue stay. To repeat the command is harmless.
 
     \b
     Examples:
       querator dead redrive mail 0-17
-      querator dead redrive mail --all
+      querator dead redrive mail --reason attempts --newer-than 12h
+      querator dead redrive mail --all --dry-run
     """
-    if all_items == bool(items):
-        raise click.UsageError("Name the items (see `querator dead list`), or give --all.")
 
     async def main(client: Client) -> int:
-        return await client.redrive(queue, items)
+        return await client.redrive(
+            queue,
+            letters.items,
+            reasons=letters.reasons,
+            died_from=letters.died_from,
+            died_until=letters.died_until,
+            dry_run=letters.dry_run,
+        )
 
     redriven = target.run(main)
-    wanted = len(set(items))
     if as_json:
-        write_json({"redriven": redriven})
-    elif redriven or not wanted:
+        write_json({"redriven": redriven, "dry_run": letters.dry_run})
+    elif letters.dry_run:
+        click.echo(f"{count(redriven, 'dead letter')} would go back to {queue}.")
+    elif redriven or not letters.items:
         click.echo(f"{count(redriven, 'dead letter')} on the way back to {queue}.")
-    if redriven < wanted:
-        which = f"{wanted - redriven:,} of {wanted:,} items are no dead letters"
-        if wanted == 1:
-            which = f"{items[0]} is no dead letter"
-        raise Failure(f"{which} of {queue}; list them with: querator dead list {queue}")
+    _check_found(queue, letters, redriven)
+
+
+@dead.command(short_help="Remove dead letters for ever.")
+@click.argument("queue")
+@_letter_options
+@yes_option
+@server_options
+@output_option
+def drop(queue: str, letters: _Letters, yes: bool, target: CommandTarget, as_json: bool) -> None:
+    """Remove dead letters of QUEUE for ever: each ITEM (an id from `dead list`), or those that
+    options choose.
+
+    For letters that options choose, the command asks for confirmation. Letters that are leased or
+    scheduled in the dead queue stay. Dropped letters are counted as cancelled items of the dead
+    queue. They cannot be restored.
+
+    \b
+    Examples:
+      querator dead drop mail 0-17
+      querator dead drop mail --older-than 30d --dry-run
+      querator dead drop mail --reason expired --yes
+    """
+
+    def dropped(*, dry_run: bool) -> int:
+        return target.run(lambda client: _drop(client, queue, letters, dry_run=dry_run))
+
+    if letters.items or letters.dry_run:
+        done = dropped(dry_run=letters.dry_run)
+    else:
+        check_can_ask(yes=yes)
+        done = 0 if yes else dropped(dry_run=True)
+        if done:
+            confirm(f"Drop {count(done, 'dead letter')} of {queue} for ever?", yes=yes)
+        if done or yes:
+            done = dropped(dry_run=False)
+    if as_json:
+        write_json({"dropped": done, "dry_run": letters.dry_run})
+    elif done or not letters.items:
+        would = "would be dropped" if letters.dry_run else "dropped"
+        click.echo(f"{count(done, 'dead letter')} of {queue} {would}.")
+    _check_found(queue, letters, done)
+
+
+async def _drop(client: Client, queue: str, letters: _Letters, *, dry_run: bool) -> int:
+    if letters.items:
+        return await client.drop_dead_letters(queue, letters.items)
+    chosen = bool(letters.reasons or letters.died_from or letters.died_until)
+    return await client.drop_dead_letters(
+        queue,
+        reasons=letters.reasons,
+        died_from=letters.died_from,
+        died_until=letters.died_until,
+        all_letters=not chosen,
+        dry_run=dry_run,
+    )
+
+
+def _check_found(queue: str, letters: _Letters, found: int) -> None:
+    """Raises Failure if some of the named items are no dead letters of the queue."""
+    wanted = len(set(letters.items))
+    if found >= wanted:
+        return
+    which = f"{wanted - found:,} of {wanted:,} items are no dead letters"
+    if wanted == 1:
+        which = f"{letters.items[0]} is no dead letter"
+    raise Failure(f"{which} of {queue}; list them with: querator dead list {queue}")
 
 
 @click.command()
@@ -217,6 +362,41 @@ def prioritize(
         click.echo(
             f"{count(done.changed, 'item')} changed to priority {priority}, within {within}."
         )
+    if done.not_waiting:
+        listed = ", ".join(map(str, done.not_waiting))
+        raise Failure(f"Not waiting, but leased or gone: {listed}")
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("items", nargs=-1, type=ITEM_ID, metavar="ITEM...", required=True)
+@server_options
+@output_option
+def cancel(queue: str, items: tuple[ItemId, ...], target: CommandTarget, as_json: bool) -> None:
+    """Remove items of QUEUE that wait: ready ones, scheduled ones, and ones that are held for their
+    key. Each ITEM is an id like 0-17 (see `querator peek`).
+
+    Leased items stay: their consumer decides what becomes of them. Removed items are counted as
+    cancelled. They are no dead letters, and cannot be restored. To repeat the command is harmless.
+
+    \b
+    Example:
+      querator cancel mail 0-17 0-18
+    """
+
+    async def main(client: Client) -> Cancelled:
+        return await client.cancel(queue, items)
+
+    done = target.run(main)
+    if as_json:
+        write_json(
+            {
+                "cancelled": done.cancelled,
+                "not_waiting": [str(one) for one in done.not_waiting],
+            }
+        )
+    elif done.cancelled or not done.not_waiting:
+        click.echo(f"{count(done.cancelled, 'item')} cancelled.")
     if done.not_waiting:
         listed = ", ".join(map(str, done.not_waiting))
         raise Failure(f"Not waiting, but leased or gone: {listed}")

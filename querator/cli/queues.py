@@ -1,9 +1,10 @@
-"""`querator queue`: create, list, info, update, delete, give-up."""
+"""`querator queue`: create, list, info, update, purge, delete, give-up."""
 
 from datetime import timedelta
 from typing import Any
 
 import click
+import msgspec
 
 from querator.cli.shared.confirmation import check_can_ask, confirm, yes_option
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
@@ -18,7 +19,7 @@ from querator.cli.shared.parameters import (
 from querator.cli.shared.tables import Column
 from querator.cli.shared.texts import instant_text
 from querator.cli.shared.views import queue_view
-from querator.client import Client, GivenUp, QueueInfo
+from querator.client import Client, GivenUp, Purged, QueueInfo
 from querator.client.values import BACKOFFS
 from querator.model import limits
 from querator.model.queues import REPLICAS_ALLOWED
@@ -26,7 +27,7 @@ from querator.model.queues import REPLICAS_ALLOWED
 
 @click.group()
 def queue() -> None:
-    """Create, show, change and delete queues."""
+    """Create, show, change, empty and delete queues."""
 
 
 _RETRY_DELAY = DurationType(most_ms=limits.RETRY_DELAY_MS_MAX)
@@ -306,6 +307,67 @@ def update(
         return await client.update_queue(name, expected_version=expected_version, **changes)
 
     _write_queue(target.run(main), as_json=as_json)
+
+
+@queue.command(short_help="Empty a queue.")
+@click.argument("name")
+@click.option("--keep-scheduled", is_flag=True, help="Leave scheduled items.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@yes_option
+@server_options
+@output_option
+def purge(
+    name: str,
+    keep_scheduled: bool,
+    dry_run: bool,
+    yes: bool,
+    target: CommandTarget,
+    as_json: bool,
+) -> None:
+    """Remove the items of the queue NAME that wait: ready, held and scheduled ones. The queue and
+    its settings stay.
+
+    The command asks for confirmation. Items that are produced later stay. So do leased items, items
+    in batches of readers, and items on their way to another queue: the command shows how many. To
+    remove the leased ones, stop the consumers, wait for the lease timeout, and purge again.
+
+    Removed items are counted as cancelled. They are no dead letters, and cannot be restored. To
+    empty only the dead letters of one queue, use `querator dead drop QUEUE --all`.
+
+    \b
+    Examples:
+      querator queue purge mail --dry-run
+      querator queue purge mail --keep-scheduled --yes
+    """
+
+    def purged(*, dry_run: bool) -> Purged:
+        return target.run(
+            lambda client: client.purge(name, keep_scheduled=keep_scheduled, dry_run=dry_run)
+        )
+
+    if not dry_run:
+        check_can_ask(yes=yes)
+    done = purged(dry_run=not yes or dry_run)
+    if not yes and not dry_run and done.removed:
+        confirm(f"Remove {count(done.removed, 'item')} of {name} for ever?", yes=yes)
+        done = purged(dry_run=False)
+    if as_json:
+        write_json({**msgspec.structs.asdict(done), "dry_run": dry_run})
+        return
+    would = "would be removed from" if dry_run else "removed from"
+    click.echo(f"{count(done.removed, 'item')} {would} {name}.")
+    stays = [
+        f"{number:,} {what}"
+        for number, what in (
+            (done.leased, "leased"),
+            (done.reserved, "in batches of readers"),
+            (done.moving, "on the way to another queue"),
+            (done.scheduled, "scheduled"),
+        )
+        if number
+    ]
+    if stays:
+        note(f"Not touched: {', '.join(stays)}.")
 
 
 @queue.command()

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     )
     from querator.client.sync.schedules import SyncScheduledItems
     from querator.client.values import (
+        Cancelled,
         DamagedBlock,
         DeadLetter,
         DeadReason,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         Prioritized,
         ProducedItem,
         ProducedItems,
+        Purged,
         QueueInfo,
         QueueStats,
         SettleOutcome,
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from querator.wire.tls import Tls, TlsError
 
 __all__ = [
+    "Cancelled",
     "Client",
     "Consumer",
     "DamagedBlock",
@@ -96,6 +99,7 @@ __all__ = [
     "ProducedItem",
     "ProducedItems",
     "Producer",
+    "Purged",
     "QueueInfo",
     "QueueStats",
     "Reject",

@@ -1,24 +1,28 @@
 """Calls about queues: create, list, update, delete, inspect and repair."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any
+from datetime import datetime
+from typing import Any, TypedDict
 
 from querator.client.checks import check_priority
 from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueExists, QueueNotFound
-from querator.client.items import duration, id_texts
+from querator.client.items import duration, id_texts, timestamp
 from querator.client.pages import item_pages
 from querator.client.results import queue_info, queue_stats
 from querator.client.transport.nodes import Nodes
 from querator.client.typed import check_unsigned
 from querator.client.values import (
     BACKOFFS,
+    Cancelled,
     DamagedBlock,
+    DeadReason,
     GivenUp,
     ItemId,
     ItemState,
     PartitionTime,
     PeekedItem,
     Prioritized,
+    Purged,
     QueueInfo,
     QueueStats,
 )
@@ -68,6 +72,40 @@ def _backoff(name: str) -> pb.RetryBackoff.ValueType:
     if name not in BACKOFFS:
         raise ValueError(f"retry_backoff is {name!r}; it must be one of {', '.join(BACKOFFS)}")
     return pb.RetryBackoff.Value(f"RETRY_BACKOFF_{name.upper()}")
+
+
+class RedriveOptions(TypedDict, total=False):
+    """Options of `Client.redrive`."""
+
+    reasons: Iterable[DeadReason]
+    died_from: datetime | None
+    died_until: datetime | None
+    dry_run: bool
+
+
+class DropOptions(TypedDict, total=False):
+    """Options of `Client.drop_dead_letters`."""
+
+    reasons: Iterable[DeadReason]
+    died_from: datetime | None
+    died_until: datetime | None
+    all_letters: bool
+    dry_run: bool
+
+
+def letter_filter(
+    reasons: Iterable[DeadReason], died_from: datetime | None, died_until: datetime | None
+) -> pb.DeadLetterFilter | None:
+    """The filter as a message; None: nothing is given."""
+    chosen = [items_pb2.DeadReason.ValueType(DeadReason(reason)) for reason in reasons]
+    if not chosen and died_from is None and died_until is None:
+        return None
+    message = pb.DeadLetterFilter(reasons=chosen)
+    if died_from is not None:
+        message.died_from.CopyFrom(timestamp(died_from, name="died_from"))
+    if died_until is not None:
+        message.died_until.CopyFrom(timestamp(died_until, name="died_until"))
+    return message
 
 
 class Admin:
@@ -164,14 +202,81 @@ class Admin:
         ):
             yield item
 
-    async def redrive(self, name: str, item_ids: Iterable[ItemId | str]) -> int:
+    async def redrive(
+        self,
+        name: str,
+        item_ids: Iterable[ItemId | str],
+        chosen: pb.DeadLetterFilter | None,
+        *,
+        dry_run: bool,
+    ) -> int:
         request = pb.RedriveDeadLettersRequest(
-            namespace=self._namespace, queue=name, item_ids=id_texts(item_ids)
+            namespace=self._namespace,
+            queue=name,
+            item_ids=id_texts(item_ids),
+            filter=chosen,
+            dry_run=dry_run,
         )
         response = await self._nodes.call(
             lambda node, left: node.admin.RedriveDeadLetters(request, timeout=left)
         )
         return int(response.redriven)
+
+    async def drop(
+        self,
+        name: str,
+        item_ids: Iterable[ItemId | str],
+        chosen: pb.DeadLetterFilter | None,
+        *,
+        dry_run: bool,
+    ) -> int:
+        request = pb.DropDeadLettersRequest(
+            namespace=self._namespace,
+            queue=name,
+            item_ids=id_texts(item_ids),
+            filter=chosen,
+            dry_run=dry_run,
+        )
+        if not request.item_ids and chosen is None:
+            return 0
+        response = await self._nodes.call(
+            lambda node, left: node.admin.DropDeadLetters(request, timeout=left)
+        )
+        return int(response.dropped)
+
+    async def cancel(self, name: str, item_ids: Iterable[ItemId | str]) -> Cancelled:
+        request = pb.CancelItemsRequest(
+            namespace=self._namespace, queue=name, item_ids=id_texts(item_ids)
+        )
+        if not request.item_ids:
+            return Cancelled(0)
+        response = await self._nodes.call(
+            lambda node, left: node.admin.CancelItems(request, timeout=left)
+        )
+        return Cancelled(
+            response.cancelled, tuple(ItemId.parse(text) for text in response.not_waiting)
+        )
+
+    async def purge(self, name: str, *, keep_scheduled: bool, dry_run: bool) -> Purged:
+        request = pb.PurgeQueueRequest(
+            namespace=self._namespace, queue=name, keep_scheduled=keep_scheduled, dry_run=dry_run
+        )
+        removed = 0
+        while True:
+            response = await self._nodes.call(
+                lambda node, left: node.admin.PurgeQueue(request, timeout=left),
+                changes=not dry_run,
+            )
+            removed += response.removed
+            if not response.next_page_token:
+                return Purged(
+                    removed=removed,
+                    leased=response.leased,
+                    reserved=response.reserved,
+                    moving=response.moving,
+                    scheduled=response.scheduled,
+                )
+            request.page_token = response.next_page_token
 
     async def prioritize(
         self, name: str, item_ids: Iterable[ItemId | str], priority: int

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import NoReturn, Self, Unpack
 
-from querator.client.admin import Admin
+from querator.client.admin import Admin, letter_filter
 from querator.client.consuming.consumer import (
     CONCURRENCY_DEFAULT,
     PREFETCH_BYTES_DEFAULT,
@@ -20,7 +20,7 @@ from querator.client.consuming.leases import LeasedItem
 from querator.client.consuming.single import Held, SingleHolder, extend, raise_lost, settle_held
 from querator.client.consuming.verbs import COMPLETE, retry_verb
 from querator.client.errors import OutcomeUnknown, ProducerExpired, RequestError
-from querator.client.items import AnyItem, encode_items, keyed_by_content
+from querator.client.items import AnyItem, encode_items, id_texts, keyed_by_content
 from querator.client.names import ClientName
 from querator.client.options import QueueOptions, RetryBackoff
 from querator.client.producing import producer as producers
@@ -33,6 +33,8 @@ from querator.client.transactions import Aborted, StagedBatches, Transactions
 from querator.client.transport.nodes import ATTEMPT_SECONDS, Nodes
 from querator.client.typed import check_like, typed
 from querator.client.values import (
+    Cancelled,
+    DeadReason,
     ExtendOutcome,
     GivenUp,
     ItemId,
@@ -41,6 +43,7 @@ from querator.client.values import (
     PeekedItem,
     Prioritized,
     ProducedItems,
+    Purged,
     QueueInfo,
     QueueStats,
     SettleOutcome,
@@ -49,6 +52,7 @@ from querator.client.values import (
 from querator.model import limits
 from querator.model.ids import DEFAULT_NAMESPACE
 from querator.v1 import queue_service_pb2
+from querator.v1.admin_service_pb2 import DeadLetterFilter
 from querator.wire.tls import Tls
 
 REQUEST_TIMEOUT_DEFAULT = timedelta(seconds=30)
@@ -286,11 +290,82 @@ class Client:
         return self._admin().dead_letters(name, limit=limit)
 
     @typed
-    async def redrive(self, name: str, item_ids: Iterable[ItemId | str] = ()) -> int:
+    async def redrive(
+        self,
+        name: str,
+        item_ids: Iterable[ItemId | str] = (),
+        *,
+        reasons: Iterable[DeadReason] = (),
+        died_from: datetime | None = None,
+        died_until: datetime | None = None,
+        dry_run: bool = False,
+    ) -> int:
         """Moves dead letters back to the queue `name` in which they died: those with `item_ids`
-        (ids in the dead queue), or all. Returns how many are being moved.
+        (ids in the dead queue; at most 1,000), or those with one of `reasons` that died from
+        `died_from` on and before `died_until`; without a choice all. Returns how many are being
+        moved; with `dry_run`, how many would be. Letters that are leased or scheduled stay. Raises
+        ValueError for ids with a filter or `dry_run`.
         """
-        return await self._admin().redrive(name, item_ids)
+        ids, chosen = id_texts(item_ids), letter_filter(reasons, died_from, died_until)
+        if ids and chosen is not None:
+            raise ValueError("choose the letters by item_ids or by a filter, not by both")
+        if ids and dry_run:
+            raise ValueError("dry_run counts what a filter chooses; it is not for item_ids")
+        return await self._admin().redrive(name, ids, chosen, dry_run=dry_run)
+
+    @typed
+    async def drop_dead_letters(
+        self,
+        name: str,
+        item_ids: Iterable[ItemId | str] | None = None,
+        *,
+        reasons: Iterable[DeadReason] = (),
+        died_from: datetime | None = None,
+        died_until: datetime | None = None,
+        all_letters: bool = False,
+        dry_run: bool = False,
+    ) -> int:
+        """Removes dead letters of the queue `name` for ever, chosen as by `redrive`; all with
+        `all_letters`. Returns how many were removed; with `dry_run`, how many would be. Letters
+        that are leased or scheduled stay. Raises ValueError for none or several choices.
+
+        Removed letters are counted (`PartitionStats.cancelled` of the dead queue).
+        """
+        chosen = letter_filter(reasons, died_from, died_until)
+        if (item_ids is not None) + (chosen is not None) + all_letters != 1:
+            raise ValueError(
+                "choose the letters by one of: item_ids; reasons, died_from and died_until; "
+                "all_letters=True"
+            )
+        if item_ids is not None and dry_run:
+            raise ValueError("dry_run counts what a filter chooses; it is not for item_ids")
+        if all_letters:
+            chosen = DeadLetterFilter()
+        return await self._admin().drop(name, item_ids or (), chosen, dry_run=dry_run)
+
+    @typed
+    async def cancel(self, name: str, item_ids: Iterable[ItemId | str]) -> Cancelled:
+        """Removes items of the queue `name` that are ready, held or scheduled: at most 1,000. They
+        are counted (`PartitionStats.cancelled`), are no dead letters, and cannot be restored. Once
+        the call has returned, no consumer gets them. Leased items stay: their consumer decides.
+
+        `produce` returns the ids. References of items are not searched for: keep the ids.
+        """
+        return await self._admin().cancel(name, item_ids)
+
+    @typed
+    async def purge(
+        self, name: str, *, keep_scheduled: bool = False, dry_run: bool = False
+    ) -> Purged:
+        """Removes the items of the queue `name` that wait and were there when the call began:
+        ready, held and scheduled ones. `keep_scheduled`: the latter stay. `dry_run`: only counts
+        them. The settings of the queue stay, and so do leased items, items in batches of readers,
+        and items on their way to another queue.
+
+        A long purge takes several requests. After an error, call again: later items stay only if
+        they are produced after that call.
+        """
+        return await self._admin().purge(name, keep_scheduled=keep_scheduled, dry_run=dry_run)
 
     @typed
     async def prioritize(

@@ -1,7 +1,7 @@
 """Keyword options that calls of `SyncClient` pass on to the async client, as types.
 
-They are those of `Client.create_queue`, `Client.producer`, `Client.consumer` and
-`Client.schedules`, whose docstrings say what each means. A test compares them.
+They are those of the methods of the same names of `Client` and `Client.schedules`, whose docstrings
+say what each means. A test compares them.
 """
 
 from datetime import datetime, timedelta

@@ -336,7 +336,8 @@ class PartitionStats(msgspec.Struct, frozen=True):
     partition): sequence of the oldest stored item, 0 if there is none; `head_seq` (of one
     partition): the last assigned sequence. `damaged`: items that are not delivered, because their
     payload is damaged on the leader's node; the other counts include them. `dropped` includes the
-    `given_up` items. `cancelled`: scheduled items that were cancelled.
+    `given_up` items. `cancelled`: items that operators removed: cancelled,
+    purged, or dropped as dead letters.
     """
 
     partition: int
@@ -395,6 +396,32 @@ class Prioritized(msgspec.Struct, frozen=True):
 
     changed: int
     not_waiting: tuple[ItemId, ...] = ()
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    """Result of a cancel. `cancelled`: number of items that the call has removed. `not_waiting`:
+    the ids that name no item that is ready, held or scheduled. If an answer was lost and the client
+    has repeated the call, items that the first attempt removed do not count, and are `not_waiting`.
+    """
+
+    cancelled: int
+    not_waiting: tuple[ItemId, ...] = ()
+
+
+class Purged(msgspec.Struct, frozen=True):
+    """Result of a purge. `removed`: number of items that the call has removed, or would remove. If
+    an answer was lost and a step was repeated, items that the first attempt removed do not count.
+
+    The other numbers are of items that stay: `leased` ones, those in batches of readers
+    (`reserved`), those on their way to another queue (`moving`), and `scheduled` ones, which are
+    counted only if they stay.
+    """
+
+    removed: int
+    leased: int = 0
+    reserved: int = 0
+    moving: int = 0
+    scheduled: int = 0
 
 
 class PeekedItem(msgspec.Struct, frozen=True):

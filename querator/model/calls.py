@@ -326,6 +326,48 @@ class PrioritizeReply(msgspec.Struct, frozen=True):
     not_waiting: tuple[str, ...] = ()
 
 
+class CancelCall(msgspec.Struct, frozen=True):
+    """Removes the items of `item_ids` that are ready, held or scheduled."""
+
+    namespace: str
+    queue: str
+    item_ids: tuple[str, ...]
+    timeout_ms: int = 0
+
+
+class CancelReply(msgspec.Struct, frozen=True):
+    """The number of removed items, and the ids that name no waiting item."""
+
+    cancelled: int
+    not_waiting: tuple[str, ...] = ()
+
+
+class PurgeCall(msgspec.Struct, frozen=True):
+    """Removes the waiting items of a queue, or only counts them. `page_token` is that of the reply
+    which this call continues.
+    """
+
+    namespace: str
+    queue: str
+    keep_scheduled: bool = False
+    dry_run: bool = False
+    page_token: str = ""
+    timeout_ms: int = 0
+
+
+class PurgeReply(msgspec.Struct, frozen=True):
+    """The number of removed items, where to continue (empty: all is done), and the numbers of items
+    that stay, as they were when the call began. `scheduled` is 0 unless these stay.
+    """
+
+    removed: int
+    next_page_token: str = ""
+    leased: int = 0
+    reserved: int = 0
+    moving: int = 0
+    scheduled: int = 0
+
+
 class ItemRun(msgspec.Struct, frozen=True):
     """Items of one block, in ascending order of sequence, with their partition's data about each.
 

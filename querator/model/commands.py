@@ -208,9 +208,29 @@ class MoveReturn(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=11)
     target_group: int
 
 
+class LetterFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Chooses dead letters: those with one of `reasons` (DeadCause; empty: any) that died from
+    `died_from_ms` up to before `died_until_ms` (0: no end).
+    """
+
+    reasons: tuple[int, ...] = ()
+    died_from_ms: int = 0
+    died_until_ms: int = 0
+
+    def chooses(self, letter: MovedItem) -> bool:
+        if self.reasons and letter.reason not in self.reasons:
+            return False
+        if letter.died_at_ms < self.died_from_ms:
+            return False
+        return not self.died_until_ms or letter.died_at_ms < self.died_until_ms
+
+
+ALL_LETTERS = LetterFilter()
+
+
 class Redrive(msgspec.Struct, frozen=True, array_like=True, tag=12):
     """Sends dead letters of this (dead) partition back to their queue: those of `seqs`, or all of
-    `origin_queue`.
+    `origin_queue` that `chosen` chooses.
 
     `homes` are the partitions of the origin queue; an item goes to its original partition if that
     exists. `after_seq` bounds the scan when `seqs` is empty; the result says where to continue.
@@ -220,6 +240,7 @@ class Redrive(msgspec.Struct, frozen=True, array_like=True, tag=12):
     homes: tuple[DeadTarget, ...]
     seqs: tuple[int, ...] = ()
     after_seq: int = 0
+    chosen: LetterFilter = ALL_LETTERS
 
 
 class Route(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=13):
@@ -371,6 +392,31 @@ class Prioritize(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=24)
     priority: int
 
 
+class Purge(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=25):
+    """Removes the items of the blocks that begin from `from_seq` on which are ready or held, or
+    `scheduled` if that is given, up to the item `upto_seq` (bounded per command).
+    """
+
+    from_seq: int
+    upto_seq: int
+    scheduled: bool
+
+
+class Cancel(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=26):
+    """Removes items of `ranges`, at most CANCEL_ITEMS_MAX, that are ready, held or scheduled."""
+
+    ranges: Ranges
+
+
+class DropLetters(msgspec.Struct, frozen=True, array_like=True, tag=27):
+    """Removes dead letters of this (dead) partition. The fields are those of `Redrive`."""
+
+    origin_queue: str
+    seqs: tuple[int, ...] = ()
+    after_seq: int = 0
+    chosen: LetterFilter = ALL_LETTERS
+
+
 Command = (
     Produce
     | Lease
@@ -393,6 +439,9 @@ Command = (
     | ForgetGroups
     | Reschedule
     | Prioritize
+    | Purge
+    | Cancel
+    | DropLetters
     | ReaderCommand
     | TxnCommand
 )
@@ -498,9 +547,18 @@ class RedriveResult(msgspec.Struct, frozen=True, gc=False):
     next_seq: int
 
 
+class ItemsRemoved(msgspec.Struct, frozen=True, gc=False):
+    """The result of Purge and DropLetters. `next_seq`: where the next command continues; 0: at no
+    place, all is done.
+    """
+
+    removed: int
+    next_seq: int
+
+
 class ItemsChanged(msgspec.Struct, frozen=True, gc=False):
-    """The result of Reschedule and Prioritize: the number of items that it has changed, and the
-    named items that are in no state in which it changes them. Items that already were as the
+    """The result of Reschedule, Prioritize and Cancel: the number of items that it has changed, and
+    the named items that are in no state in which it changes them. Items that already were as the
     command wants them are neither.
     """
 
@@ -530,6 +588,7 @@ Result = (
     | SettleResult
     | ExtendResult
     | RedriveResult
+    | ItemsRemoved
     | ItemsChanged
     | ReaderResult
     | StageResult

@@ -33,7 +33,8 @@ elsewhere.
     reader_queries        reads of readers and named batches
     readers               readers and named batches: open, advance, release
     redate                RepairTime: state time goes back, and rows are redated
-    redrive               Redrive: dead letters back to their queue
+    redrive               Redrive, DropLetters: dead letters back to their queue, or gone
+    removals              Purge and Cancel: waiting items are removed
     request_places        which items of a keyed request are stored where
     reschedule            Reschedule: scheduled items are moved, run or cancelled
     rows                  layouts of the rows, and the state row

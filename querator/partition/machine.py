@@ -17,10 +17,12 @@ import msgspec
 from querator.model.commands import (
     Activate,
     Adopt,
+    Cancel,
     Command,
     Complete,
     Configure,
     Done,
+    DropLetters,
     Expire,
     Extend,
     ExtendResult,
@@ -34,6 +36,7 @@ from querator.model.commands import (
     Prioritize,
     Produce,
     ProduceResult,
+    Purge,
     Redrive,
     Refusal,
     RepairTime,
@@ -73,7 +76,8 @@ from querator.partition.prioritize import prioritize
 from querator.partition.produce import produce
 from querator.partition.readers import advance_reader, open_reader, release_reader
 from querator.partition.redate import repair_time
-from querator.partition.redrive import redrive
+from querator.partition.redrive import drop_letters, redrive
+from querator.partition.removals import cancel, purge
 from querator.partition.reschedule import reschedule
 from querator.partition.rows import (
     PartitionState,
@@ -252,6 +256,8 @@ def _one(context: ApplyContext, command: Command) -> Result:
             return activate(context)
         case MoveDone() | MoveReturn() | MoveElsewhere() | ForgetGroups():
             return _of_moves(context, command)
+        case Purge() | Cancel() | DropLetters():
+            return _removing(context, command)
         case Redrive() | GiveUp() | Reschedule() | Prioritize():
             return _of_operator(context, command)
         case _:
@@ -270,6 +276,16 @@ def _of_operator(
             return reschedule(context, command)
         case Prioritize():
             return prioritize(context, command)
+
+
+def _removing(context: ApplyContext, command: Purge | Cancel | DropLetters) -> Result:
+    match command:
+        case Purge():
+            return purge(context, command)
+        case Cancel():
+            return cancel(context, command)
+        case DropLetters():
+            return drop_letters(context, command)
 
 
 def _of_moves(

@@ -7,8 +7,8 @@
              without end: Lease, Retry, Redrive, Reschedule,
              Prioritize, opening readers, reserving for them, Begin
              and Prepare
-    FREES    all others: Complete, Reject, Cancel, Extend, Expire,    last
-             the end of moves, batches and transactions, and
+    FREES    all others: Complete, Reject, Cancel, Purge, Extend,     last
+             DropLetters, Expire, the end of moves, batches and transactions, and
              settings
 
 The bounds count the bytes of the rows that are put, as `storage.added_bytes` counts them. They do
@@ -22,9 +22,11 @@ from typing import Final
 
 from querator.model.commands import (
     Activate,
+    Cancel,
     Command,
     Complete,
     Configure,
+    DropLetters,
     Expire,
     Extend,
     ForgetGroups,
@@ -37,6 +39,7 @@ from querator.model.commands import (
     MoveReturn,
     Prioritize,
     Produce,
+    Purge,
     Redrive,
     Reschedule,
     Retry,
@@ -46,6 +49,7 @@ from querator.model.commands import (
 from querator.model.entries import Need, Tier
 from querator.model.limits import (
     APPLY_SEGMENTS_MAX,
+    CANCEL_ITEMS_MAX,
     ERRORS_KEPT_MAX,
     KIB,
     PRIORITIZE_ITEMS_MAX,
@@ -83,7 +87,7 @@ _SMALL_BYTES: Final = 64 * KIB
 _LEASING: Final = (Redrive, OpenReader, Begin, Prepare)
 _SWEEPING: Final = (
     Activate, MoveDone, MoveReturn, MoveElsewhere, Redrive, Unhold, ForgetGroups, GiveUp, Discard,
-    DropStages,
+    DropStages, Purge, DropLetters,
 )  # fmt: skip
 
 
@@ -111,6 +115,9 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
             return Need(tier, _of_reschedule(command))
         case Prioritize():
             return Need(Tier.LEASES, _of_prioritize(command))
+        case Cancel():
+            items = min(CANCEL_ITEMS_MAX, sum(count for _, count in command.ranges))
+            return Need(Tier.FREES, _SMALL_BYTES + items * _SEGMENT_BYTES)
         case AdvanceReader():
             tier = Tier.LEASES if command.max_items else Tier.FREES
             return Need(tier, 2 * _SEGMENTS_BYTES)

@@ -17,7 +17,7 @@ from querator.model.calls import (
     LoadedItems,
     PartitionCounts,
 )
-from querator.model.commands import PartitionEffects
+from querator.model.commands import LetterFilter, PartitionEffects
 from querator.model.ids import parse_stream_request_id
 from querator.partition import masks, rows
 from querator.partition.held_keys import waited_for
@@ -271,6 +271,29 @@ def dead_letters(
     if len(page) < len(found):
         return ItemPage(page, page[-1].seq)
     return ItemPage(page, at if more else 0)
+
+
+def count_letters(
+    txn: ReadTransaction, group: int, origin_queue: str, chosen: LetterFilter, *, after_seq: int
+) -> tuple[int, int]:
+    """The number of letters that a redrive of all chosen ones would redrive, and the sequence after
+    which to continue; 0: at the end.
+    """
+    txn = generations.view(txn, group)
+    found = scanned = 0
+    at = after_seq
+    _, stop = OVERLAYS.bounds(group)
+    for key, row in txn.scan(OVERLAYS.key(group, after_seq + 1), stop):
+        if scanned >= SCAN_ROWS_MAX:
+            return found, at
+        scanned += 1
+        at = int.from_bytes(key[-8:], "big")
+        letter = decode_overlay(row).letter
+        if letter is None or letter.origin_queue != origin_queue or not chosen.chooses(letter):
+            continue
+        place = find_item(txn, group, at)
+        found += place is not None and place[1].state == RowState.READY
+    return found, 0
 
 
 def stream_leases(

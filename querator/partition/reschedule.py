@@ -27,13 +27,13 @@ from querator.partition.dead import kill
 from querator.partition.held_keys import is_waiting
 from querator.partition.named_items import items_by_block, too_many_items
 from querator.partition.produce import expire_at, shorter
+from querator.partition.removals import remove_parts
 from querator.partition.rows import Block, DeadCause, OwnTimes, RowState, Segment, encode
 from querator.partition.segments import (
     block_of,
     check,
     detach,
     join_scheduled,
-    leave_block,
     place_held,
     restore,
     segments_with,
@@ -135,12 +135,8 @@ def _all(parts: Parts) -> int:
 
 
 def _cancel(context: ApplyContext, chosen: list[tuple[int, Parts]]) -> None:
-    check(RowState.SCHEDULED, Event.CANCEL, None)
     for first_seq, parts in chosen:
-        mask = _all(parts)
-        _detached(context, first_seq, parts)
-        leave_block(context, first_seq, block_of(context, first_seq), mask)
-        context.state.cancelled += mask.bit_count()
+        remove_parts(context, first_seq, parts)
 
 
 def _move(context: ApplyContext, chosen: list[tuple[int, Parts]], due_ms: int) -> None:

@@ -12,6 +12,7 @@ background reads, which have threads of their own. No state here has to survive 
     settle            complete, retry and extend: split by partition, merged
     schedules         scheduled items: lists and counts by due time, changes
     item_changes      changes of items that an operator names
+    purging           purge of a queue, in steps
     item_ids          ids of items in calls, by partition
     moves             dead letters and redrives on their way between partitions
     departed          partitions forget groups that have left the map

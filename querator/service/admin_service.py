@@ -24,7 +24,17 @@ from querator.model.calls import (
     QueueCounts,
     QueuePage,
 )
-from querator.model.commands import DeadTarget, Done, GiveUp, Redrive, RedriveResult, RepairTime
+from querator.model.commands import (
+    ALL_LETTERS,
+    DeadTarget,
+    Done,
+    DropLetters,
+    GiveUp,
+    LetterFilter,
+    Redrive,
+    RedriveResult,
+    RepairTime,
+)
 from querator.model.errors import ErrorCode, QueratorError, invalid
 from querator.model.ids import DEFAULT_NAMESPACE, GroupId, check_name
 from querator.model.limits import (
@@ -39,10 +49,11 @@ from querator.partition.queries import ItemPage, reply_bytes
 from querator.partition.rows import RowState
 from querator.service.item_changes import ItemChanges
 from querator.service.item_ids import by_partition, check_partitions
+from querator.service.purging import Purging
 from querator.service.reading import paging
 from querator.service.reading.queries import Queries
 from querator.service.routing.directory import QueueDirectory
-from querator.service.routing.forwarder import LettersQuery, PeekQuery
+from querator.service.routing.forwarder import LetterCountsQuery, LettersQuery, PeekQuery
 from querator.service.routing.router import Router, deadline_after
 from querator.service.schedules import Schedules
 from querator.service.stopped import check_running
@@ -102,6 +113,8 @@ class AdminService:
             changes=self.changes, directory=directory, reads=reads, clock=clock
         )
         """Scheduled items: lists, counts and changes."""
+        self.purging = Purging(changes=self.changes, reads=reads)
+        """Removes the waiting items of a queue."""
 
     # --- queues ------------------------------------------------------------------------------
 
@@ -470,16 +483,70 @@ class AdminService:
     # --- redrive -----------------------------------------------------------------------------
 
     async def redrive_dead_letters(
-        self, namespace: str, name: str, item_ids: Sequence[str], *, timeout_ms: int = 0
+        self,
+        namespace: str,
+        name: str,
+        item_ids: Sequence[str],
+        chosen: LetterFilter = ALL_LETTERS,
+        *,
+        dry_run: bool = False,
+        timeout_ms: int = 0,
     ) -> int:
         """Sends dead letters of the queue home: the named ones (as items of the dead queue), or
-        all.
+        those that `chosen` chooses. With `dry_run` it only counts the latter.
 
         Returns the number of letters on their way. Letters that are leased or scheduled stay; ids
         that name no letter of the queue are ignored. After an error, call again: no letter is sent
         twice.
         """
         deadline = deadline_after(timeout_ms)
+        queue, dead = await self._queue_of_letters(namespace, name, item_ids, deadline)
+        homes = tuple(
+            DeadTarget(name, partition, group)
+            for partition, group in enumerate(queue.groups[: queue.producing_partitions])
+        )
+
+        async def step(group: GroupId, seqs: tuple[int, ...], after_seq: int) -> tuple[int, int]:
+            if dry_run:
+                query = LetterCountsQuery(group, name, chosen, after_seq)
+                return await self._reads.letters(query, deadline=deadline)
+            command = Redrive(name, homes, seqs, after_seq, chosen)
+            result = await self._router.call(self._router.route(group), command, deadline=deadline)
+            assert isinstance(result, RedriveResult)
+            return result.redriven, result.next_seq
+
+        return await self._each_letter(dead, item_ids, step, deadline)
+
+    async def drop_dead_letters(
+        self,
+        namespace: str,
+        name: str,
+        item_ids: Sequence[str],
+        chosen: LetterFilter = ALL_LETTERS,
+        *,
+        dry_run: bool = False,
+        timeout_ms: int = 0,
+    ) -> int:
+        """Removes dead letters of the queue, chosen as by `redrive_dead_letters`. Returns their
+        number.
+        """
+        deadline = deadline_after(timeout_ms)
+        _, dead = await self._queue_of_letters(namespace, name, item_ids, deadline)
+
+        async def step(group: GroupId, seqs: tuple[int, ...], after_seq: int) -> tuple[int, int]:
+            if dry_run:
+                query = LetterCountsQuery(group, name, chosen, after_seq)
+                return await self._reads.letters(query, deadline=deadline)
+            command = DropLetters(name, seqs, after_seq, chosen)
+            result = await self.changes.remove(group, command, deadline)
+            return result.removed, result.next_seq
+
+        return await self._each_letter(dead, item_ids, step, deadline)
+
+    async def _queue_of_letters(
+        self, namespace: str, name: str, item_ids: Sequence[str], deadline: float | None
+    ) -> tuple[Queue, Queue]:
+        """The queue in which the items died, and its dead queue."""
         queue = await self._directory.whole(await self._live(namespace, name), deadline=deadline)
         if not queue.settings.dead_queue:
             raise invalid(
@@ -495,11 +562,18 @@ class AdminService:
                 "the queue in which the items died",
                 value=name,
             )
-        dead = await self._live(namespace, queue.settings.dead_queue)
-        homes = tuple(
-            DeadTarget(name, partition, group)
-            for partition, group in enumerate(queue.groups[: queue.producing_partitions])
-        )
+        return queue, await self._live(namespace, queue.settings.dead_queue)
+
+    async def _each_letter(
+        self,
+        dead: Queue,
+        item_ids: Sequence[str],
+        step: Callable[[GroupId, tuple[int, ...], int], Awaitable[tuple[int, int]]],
+        deadline: float | None,
+    ) -> int:
+        """Makes the steps of each partition of the dead queue: with the named items, or with all.
+        A step returns a number of letters, and the sequence after which the next one continues.
+        """
         if not item_ids:
             each: list[tuple[GroupId, tuple[int, ...]]] = [(group, ()) for group in dead.groups]
         else:
@@ -509,32 +583,15 @@ class AdminService:
             each = [
                 (dead.groups[partition], tuple(seqs)) for partition, seqs in sorted(named.items())
             ]
-        redriven = 0
+        letters = 0
         for group, seqs in each:
-            try:
-                redriven += await self._redrive(group, name, homes, seqs, deadline)
-            except QueratorError as error:
-                if not self._directory.has_left(dead, group, error):
-                    raise
-        return redriven
-
-    async def _redrive(
-        self,
-        group: GroupId,
-        name: str,
-        homes: tuple[DeadTarget, ...],
-        seqs: tuple[int, ...],
-        deadline: float | None,
-    ) -> int:
-        redriven = after_seq = 0
-        while True:
-            command = Redrive(name, homes, seqs, after_seq)
-            result = await self._router.call(self._router.route(group), command, deadline=deadline)
-            assert isinstance(result, RedriveResult)
-            redriven += result.redriven
-            after_seq = result.next_seq
-            if not after_seq:
-                return redriven
+            after_seq, more = 0, True
+            while more:
+                asked = step(group, seqs, after_seq)
+                found, after_seq = await self.changes.asked(dead, group, (0, 0), asked)
+                letters += found
+                more = after_seq > 0
+        return letters
 
 
 def _left_ms(deadline: float | None) -> int:

@@ -3,8 +3,17 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from querator.model.calls import PrioritizeCall, PrioritizeReply
-from querator.model.commands import ItemsChanged, Prioritize, Ranges, Reschedule
+from querator.model.calls import CancelCall, CancelReply, PrioritizeCall, PrioritizeReply
+from querator.model.commands import (
+    Cancel,
+    DropLetters,
+    ItemsChanged,
+    ItemsRemoved,
+    Prioritize,
+    Purge,
+    Ranges,
+    Reschedule,
+)
 from querator.model.errors import QueratorError, invalid
 from querator.model.ids import GroupId, PartitionNumber, Seq, check_name, format_item_id
 from querator.model.limits import PRIORITY_MAX, PRIORITY_MIN
@@ -17,7 +26,7 @@ from querator.service.routing.router import Router, deadline_after
 from querator.service.validate import check_between
 
 T = TypeVar("T")
-Change = Reschedule | Prioritize
+Change = Reschedule | Prioritize | Cancel
 
 
 class ItemChanges:
@@ -39,6 +48,15 @@ class ItemChanges:
             queue, call.item_ids, named, lambda ranges: Prioritize(ranges, call.priority), deadline
         )
         return PrioritizeReply(changed, missing)
+
+    async def cancel(self, call: CancelCall) -> CancelReply:
+        """Removes the items that wait. After an error some may be removed; call again."""
+        deadline = deadline_after(call.timeout_ms)
+        if not call.item_ids:
+            raise invalid("item_ids", "must not be empty")
+        named = by_partition(call.item_ids)
+        queue = await self.whole_queue(call.namespace, call.queue, deadline)
+        return CancelReply(*await self.change_named(queue, call.item_ids, named, Cancel, deadline))
 
     async def change_named(
         self,
@@ -75,6 +93,13 @@ class ItemChanges:
     ) -> ItemsChanged:
         result = await self._router.call(self._router.route(group), command, deadline=deadline)
         assert isinstance(result, ItemsChanged)
+        return result
+
+    async def remove(
+        self, group: GroupId, command: Purge | DropLetters, deadline: float | None
+    ) -> ItemsRemoved:
+        result = await self._router.call(self._router.route(group), command, deadline=deadline)
+        assert isinstance(result, ItemsRemoved)
         return result
 
     async def whole_queue(self, namespace: str, name: str, deadline: float | None) -> Queue:

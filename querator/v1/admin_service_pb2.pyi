@@ -683,7 +683,7 @@ class PartitionStats(_message.Message):
     the dropped.
     """
     cancelled: _builtins.int
-    """Scheduled items that were ever cancelled."""
+    """Items that operators have ever cancelled, purged, or dropped as dead letters."""
     @_builtins.property
     def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
         """When the oldest ready item was produced; unset when none is ready. Of more than 256 priorities with ready
@@ -1016,8 +1016,90 @@ class ListDeadLettersResponse(_message.Message):
 Global___ListDeadLettersResponse: _TypeAlias = ListDeadLettersResponse  # noqa: Y015
 
 @_typing.final
-class RedriveDeadLettersRequest(_message.Message):
-    """RedriveDeadLettersRequest names dead letters to move back."""
+class PurgeQueueRequest(_message.Message):
+    """PurgeQueueRequest names a queue to empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    KEEP_SCHEDULED_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Name."""
+    keep_scheduled: _builtins.bool
+    """Whether scheduled items stay."""
+    dry_run: _builtins.bool
+    """Only count the items that would be removed."""
+    page_token: _builtins.str
+    """Where to continue, from the last answer; empty for the first call. The other fields must be the same."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        keep_scheduled: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "keep_scheduled", b"keep_scheduled", "namespace", b"namespace", "page_token", b"page_token", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeQueueRequest: _TypeAlias = PurgeQueueRequest  # noqa: Y015
+
+@_typing.final
+class PurgeQueueResponse(_message.Message):
+    """PurgeQueueResponse is sent when a number of steps is done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REMOVED_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    LEASED_FIELD_NUMBER: _builtins.int
+    RESERVED_FIELD_NUMBER: _builtins.int
+    MOVING_FIELD_NUMBER: _builtins.int
+    SCHEDULED_FIELD_NUMBER: _builtins.int
+    removed: _builtins.int
+    """Number of items that this call has removed, or would remove. When the answer of a partition was lost, the step
+    was repeated, and what the first attempt removed is not counted.
+    """
+    next_page_token: _builtins.str
+    """Empty when all is done; otherwise the next call continues from here."""
+    leased: _builtins.int
+    """Number of leased items when this call began. These, and those of the next fields, stay."""
+    reserved: _builtins.int
+    """Number of items in batches of readers."""
+    moving: _builtins.int
+    """Number of items on their way to another queue."""
+    scheduled: _builtins.int
+    """Number of scheduled items, if they stay."""
+    def __init__(
+        self,
+        *,
+        removed: _builtins.int = ...,
+        next_page_token: _builtins.str = ...,
+        leased: _builtins.int = ...,
+        reserved: _builtins.int = ...,
+        moving: _builtins.int = ...,
+        scheduled: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leased", b"leased", "moving", b"moving", "next_page_token", b"next_page_token", "removed", b"removed", "reserved", b"reserved", "scheduled", b"scheduled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeQueueResponse: _TypeAlias = PurgeQueueResponse  # noqa: Y015
+
+@_typing.final
+class CancelItemsRequest(_message.Message):
+    """CancelItemsRequest names items to remove."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1027,10 +1109,10 @@ class RedriveDeadLettersRequest(_message.Message):
     namespace: _builtins.str
     """Namespace; empty means `default`."""
     queue: _builtins.str
-    """Name of the queue in which the items died."""
+    """Name of the queue."""
     @_builtins.property
     def item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ids (`partition-seq` in the dead queue) of the dead letters; at most 1,000; empty means all."""
+        """Ids (`partition-seq`) of the items; from 1 to 1,000."""
 
     def __init__(
         self,
@@ -1045,6 +1127,184 @@ class RedriveDeadLettersRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+Global___CancelItemsRequest: _TypeAlias = CancelItemsRequest  # noqa: Y015
+
+@_typing.final
+class CancelItemsResponse(_message.Message):
+    """CancelItemsResponse is sent when it is done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    NOT_WAITING_FIELD_NUMBER: _builtins.int
+    cancelled: _builtins.int
+    """Number of items that this call has removed. When the answer of a partition was lost, the change was repeated,
+    and what the first attempt removed is not counted.
+    """
+    @_builtins.property
+    def not_waiting(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the request that name no item that waits: it is leased, dying, in a reader's batch, gone, or never was.
+        When an answer was lost, also items that the first attempt has removed.
+        """
+
+    def __init__(
+        self,
+        *,
+        cancelled: _builtins.int = ...,
+        not_waiting: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "not_waiting", b"not_waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelItemsResponse: _TypeAlias = CancelItemsResponse  # noqa: Y015
+
+@_typing.final
+class DeadLetterFilter(_message.Message):
+    """DeadLetterFilter chooses dead letters of a queue. An empty filter chooses all of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASONS_FIELD_NUMBER: _builtins.int
+    DIED_FROM_FIELD_NUMBER: _builtins.int
+    DIED_UNTIL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_items_pb2.DeadReason.ValueType]:
+        """Only letters with one of these reasons; empty: of any."""
+
+    @_builtins.property
+    def died_from(self) -> _timestamp_pb2.Timestamp:
+        """Only letters that died then or later; unset: from the first."""
+
+    @_builtins.property
+    def died_until(self) -> _timestamp_pb2.Timestamp:
+        """Only letters that died before; unset: no end."""
+
+    def __init__(
+        self,
+        *,
+        reasons: _abc.Iterable[_items_pb2.DeadReason.ValueType] | None = ...,
+        died_from: _timestamp_pb2.Timestamp | None = ...,
+        died_until: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["died_from", b"died_from", "died_until", b"died_until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["died_from", b"died_from", "died_until", b"died_until", "reasons", b"reasons"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeadLetterFilter: _TypeAlias = DeadLetterFilter  # noqa: Y015
+
+@_typing.final
+class DropDeadLettersRequest(_message.Message):
+    """DropDeadLettersRequest names dead letters to remove."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    ITEM_IDS_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue in which the items died."""
+    dry_run: _builtins.bool
+    """Only count the letters that the filter chooses; not with ids."""
+    @_builtins.property
+    def item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids (`partition-seq` in the dead queue) of the dead letters; at most 1,000. Either ids or a filter is required."""
+
+    @_builtins.property
+    def filter(self) -> Global___DeadLetterFilter:
+        """Which letters, where there are no ids."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        item_ids: _abc.Iterable[_builtins.str] | None = ...,
+        filter: Global___DeadLetterFilter | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "filter", b"filter", "item_ids", b"item_ids", "namespace", b"namespace", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DropDeadLettersRequest: _TypeAlias = DropDeadLettersRequest  # noqa: Y015
+
+@_typing.final
+class DropDeadLettersResponse(_message.Message):
+    """DropDeadLettersResponse is sent when it is done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DROPPED_FIELD_NUMBER: _builtins.int
+    dropped: _builtins.int
+    """Number of letters that were removed, or would be. When the answer of a partition was lost, the step was
+    repeated, and what the first attempt removed is not counted.
+    """
+    def __init__(
+        self,
+        *,
+        dropped: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DropDeadLettersResponse: _TypeAlias = DropDeadLettersResponse  # noqa: Y015
+
+@_typing.final
+class RedriveDeadLettersRequest(_message.Message):
+    """RedriveDeadLettersRequest names dead letters to move back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    ITEM_IDS_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue in which the items died."""
+    dry_run: _builtins.bool
+    """Only count the letters; not with ids."""
+    @_builtins.property
+    def item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids (`partition-seq` in the dead queue) of the dead letters; at most 1,000; empty means those that the filter
+        chooses.
+        """
+
+    @_builtins.property
+    def filter(self) -> Global___DeadLetterFilter:
+        """Which letters, where there are no ids; unset means all."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        item_ids: _abc.Iterable[_builtins.str] | None = ...,
+        filter: Global___DeadLetterFilter | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "filter", b"filter", "item_ids", b"item_ids", "namespace", b"namespace", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
 Global___RedriveDeadLettersRequest: _TypeAlias = RedriveDeadLettersRequest  # noqa: Y015
 
 @_typing.final
@@ -1055,7 +1315,7 @@ class RedriveDeadLettersResponse(_message.Message):
 
     REDRIVEN_FIELD_NUMBER: _builtins.int
     redriven: _builtins.int
-    """Number of items on their way."""
+    """Number of items on their way, or of those that would be redriven."""
     def __init__(
         self,
         *,

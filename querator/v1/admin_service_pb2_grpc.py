@@ -75,6 +75,21 @@ class AdminServiceStub:
                 request_serializer=querator_dot_v1_dot_admin__service__pb2.ListDeadLettersRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_admin__service__pb2.ListDeadLettersResponse.FromString,
                 _registered_method=True)
+        self.PurgeQueue = channel.unary_unary(
+                '/querator.v1.AdminService/PurgeQueue',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.PurgeQueueRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.PurgeQueueResponse.FromString,
+                _registered_method=True)
+        self.CancelItems = channel.unary_unary(
+                '/querator.v1.AdminService/CancelItems',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.CancelItemsRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.CancelItemsResponse.FromString,
+                _registered_method=True)
+        self.DropDeadLetters = channel.unary_unary(
+                '/querator.v1.AdminService/DropDeadLetters',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.DropDeadLettersRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.DropDeadLettersResponse.FromString,
+                _registered_method=True)
         self.RedriveDeadLetters = channel.unary_unary(
                 '/querator.v1.AdminService/RedriveDeadLetters',
                 request_serializer=querator_dot_v1_dot_admin__service__pb2.RedriveDeadLettersRequest.SerializeToString,
@@ -168,6 +183,29 @@ class AdminServiceServicer:
 
     def ListDeadLetters(self, request, context):
         """Returns the dead letters of a queue (the items in its dead queue that came from it).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PurgeQueue(self, request, context):
+        """Removes the items of a queue that wait (ready, held and scheduled ones) and were there when the call began.
+        Leased items, items in a reader's batch and items on their way to another queue stay. Does a bounded number
+        of steps: while next_page_token is set, the next call continues. May be repeated: later items stay.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelItems(self, request, context):
+        """Removes items that are ready, held or scheduled. May be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropDeadLetters(self, request, context):
+        """Removes dead letters of a queue for ever. Those that are leased or scheduled stay. May be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -270,6 +308,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListDeadLetters,
                     request_deserializer=querator_dot_v1_dot_admin__service__pb2.ListDeadLettersRequest.FromString,
                     response_serializer=querator_dot_v1_dot_admin__service__pb2.ListDeadLettersResponse.SerializeToString,
+            ),
+            'PurgeQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.PurgeQueue,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.PurgeQueueRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.PurgeQueueResponse.SerializeToString,
+            ),
+            'CancelItems': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelItems,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.CancelItemsRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.CancelItemsResponse.SerializeToString,
+            ),
+            'DropDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropDeadLetters,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.DropDeadLettersRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.DropDeadLettersResponse.SerializeToString,
             ),
             'RedriveDeadLetters': grpc.unary_unary_rpc_method_handler(
                     servicer.RedriveDeadLetters,
@@ -524,6 +577,87 @@ class AdminService:
             '/querator.v1.AdminService/ListDeadLetters',
             querator_dot_v1_dot_admin__service__pb2.ListDeadLettersRequest.SerializeToString,
             querator_dot_v1_dot_admin__service__pb2.ListDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PurgeQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/PurgeQueue',
+            querator_dot_v1_dot_admin__service__pb2.PurgeQueueRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.PurgeQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelItems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/CancelItems',
+            querator_dot_v1_dot_admin__service__pb2.CancelItemsRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.CancelItemsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/DropDeadLetters',
+            querator_dot_v1_dot_admin__service__pb2.DropDeadLettersRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.DropDeadLettersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,15 @@ class AdminServiceStub:
     """Returns items without leasing them, by partition and sequence."""
     ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListDeadLettersRequest, _admin_service_pb2.ListDeadLettersResponse]
     """Returns the dead letters of a queue (the items in its dead queue that came from it)."""
+    PurgeQueue: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.PurgeQueueRequest, _admin_service_pb2.PurgeQueueResponse]
+    """Removes the items of a queue that wait (ready, held and scheduled ones) and were there when the call began.
+    Leased items, items in a reader's batch and items on their way to another queue stay. Does a bounded number
+    of steps: while next_page_token is set, the next call continues. May be repeated: later items stay.
+    """
+    CancelItems: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.CancelItemsRequest, _admin_service_pb2.CancelItemsResponse]
+    """Removes items that are ready, held or scheduled. May be repeated."""
+    DropDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.DropDeadLettersRequest, _admin_service_pb2.DropDeadLettersResponse]
+    """Removes dead letters of a queue for ever. Those that are leased or scheduled stay. May be repeated."""
     RedriveDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.RedriveDeadLettersRequest, _admin_service_pb2.RedriveDeadLettersResponse]
     """Moves dead letters back to the queue they came from, each exactly once."""
     RepairTime: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.RepairTimeRequest, _admin_service_pb2.RepairTimeResponse]
@@ -99,6 +108,15 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Returns items without leasing them, by partition and sequence."""
     ListDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListDeadLettersRequest, _admin_service_pb2.ListDeadLettersResponse]  # type: ignore[assignment]
     """Returns the dead letters of a queue (the items in its dead queue that came from it)."""
+    PurgeQueue: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.PurgeQueueRequest, _admin_service_pb2.PurgeQueueResponse]  # type: ignore[assignment]
+    """Removes the items of a queue that wait (ready, held and scheduled ones) and were there when the call began.
+    Leased items, items in a reader's batch and items on their way to another queue stay. Does a bounded number
+    of steps: while next_page_token is set, the next call continues. May be repeated: later items stay.
+    """
+    CancelItems: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CancelItemsRequest, _admin_service_pb2.CancelItemsResponse]  # type: ignore[assignment]
+    """Removes items that are ready, held or scheduled. May be repeated."""
+    DropDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.DropDeadLettersRequest, _admin_service_pb2.DropDeadLettersResponse]  # type: ignore[assignment]
+    """Removes dead letters of a queue for ever. Those that are leased or scheduled stay. May be repeated."""
     RedriveDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RedriveDeadLettersRequest, _admin_service_pb2.RedriveDeadLettersResponse]  # type: ignore[assignment]
     """Moves dead letters back to the queue they came from, each exactly once."""
     RepairTime: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RepairTimeRequest, _admin_service_pb2.RepairTimeResponse]  # type: ignore[assignment]
@@ -192,6 +210,33 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.ListDeadLettersResponse, _abc.Awaitable[_admin_service_pb2.ListDeadLettersResponse]]:
         """Returns the dead letters of a queue (the items in its dead queue that came from it)."""
+
+    @_abc_1.abstractmethod
+    def PurgeQueue(
+        self,
+        request: _admin_service_pb2.PurgeQueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.PurgeQueueResponse, _abc.Awaitable[_admin_service_pb2.PurgeQueueResponse]]:
+        """Removes the items of a queue that wait (ready, held and scheduled ones) and were there when the call began.
+        Leased items, items in a reader's batch and items on their way to another queue stay. Does a bounded number
+        of steps: while next_page_token is set, the next call continues. May be repeated: later items stay.
+        """
+
+    @_abc_1.abstractmethod
+    def CancelItems(
+        self,
+        request: _admin_service_pb2.CancelItemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.CancelItemsResponse, _abc.Awaitable[_admin_service_pb2.CancelItemsResponse]]:
+        """Removes items that are ready, held or scheduled. May be repeated."""
+
+    @_abc_1.abstractmethod
+    def DropDeadLetters(
+        self,
+        request: _admin_service_pb2.DropDeadLettersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.DropDeadLettersResponse, _abc.Awaitable[_admin_service_pb2.DropDeadLettersResponse]]:
+        """Removes dead letters of a queue for ever. Those that are leased or scheduled stay. May be repeated."""
 
     @_abc_1.abstractmethod
     def RedriveDeadLetters(

@@ -9,7 +9,8 @@ checks that need the state of a queue do not belong here.
     fields           the protobuf wire format: varints, tags, bounds of fields
     field_checks     limits that an operator may raise, checks of single fields
     produce          produce requests and answers; items stay the received bytes
-    item_changes     requests and answers of AdminService that change items by their ids
+    item_changes     requests and answers of AdminService that change or remove items
+    dead_letters     requests and answers of AdminService that redrive and drop dead letters
     lease            lease requests and answers; items are the stored bytes
     settle           complete, retry and extend: requests and answers
     frames           frames of the produce stream and the lease stream

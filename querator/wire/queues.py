@@ -15,7 +15,7 @@ from querator.model.calls import (
     QueueCounts,
     QueuePage,
 )
-from querator.model.errors import invalid, over_limit
+from querator.model.errors import invalid
 from querator.model.ids import check_name
 from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings, RetryBackoff
 from querator.v1 import admin_service_pb2, items_pb2
@@ -79,13 +79,6 @@ class PageCall(msgspec.Struct, frozen=True):
     stale: bool = False
 
 
-class RedriveCall(msgspec.Struct, frozen=True):
-    """A redrive of dead letters. `item_ids` empty: all."""
-
-    queue: QueueName
-    item_ids: tuple[str, ...]
-
-
 _Named = (
     admin_service_pb2.CreateQueueRequest
     | admin_service_pb2.GetQueueRequest
@@ -94,7 +87,6 @@ _Named = (
     | admin_service_pb2.GetQueueStatsRequest
     | admin_service_pb2.PeekItemsRequest
     | admin_service_pb2.ListDeadLettersRequest
-    | admin_service_pb2.RedriveDeadLettersRequest
     | admin_service_pb2.RepairTimeRequest
     | admin_service_pb2.GiveUpDamagedItemsRequest
 )
@@ -171,17 +163,6 @@ def parse_peek_items(data: bytes) -> PageCall:
 def parse_list_dead_letters(data: bytes) -> PageCall:
     message = field_checks.parse_message(admin_service_pb2.ListDeadLettersRequest, data)
     return _page_call(message, _queue_name(message), stale=message.stale)
-
-
-def parse_redrive(data: bytes) -> RedriveCall:
-    message = field_checks.parse_message(admin_service_pb2.RedriveDeadLettersRequest, data)
-    item_ids = tuple(message.item_ids)
-    if len(item_ids) > limits.REQUEST_ITEMS_MAX:
-        most = limits.REQUEST_ITEMS_MAX
-        raise over_limit("item_ids", value=len(item_ids), limit=most, unit="items")
-    for position, item_id in enumerate(item_ids):
-        ids.parse_item_id(item_id, field=f"item_ids[{position}]")
-    return RedriveCall(queue=_queue_name(message), item_ids=item_ids)
 
 
 def _queue_name(message: _Named) -> QueueName:
@@ -436,10 +417,6 @@ def encode_dead_letters(page: PeekedPage) -> bytes:
     return admin_service_pb2.ListDeadLettersResponse(
         items=peeked(page), next_page_token=page.next_page_token
     ).SerializeToString()
-
-
-def encode_redriven(count: int) -> bytes:
-    return admin_service_pb2.RedriveDeadLettersResponse(redriven=count).SerializeToString()
 
 
 def peeked(page: PeekedPage) -> list[admin_service_pb2.PeekedItem]:

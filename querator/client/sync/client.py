@@ -15,6 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import NoReturn, Self, TypeVar, Unpack
 
+from querator.client.admin import DropOptions, RedriveOptions
 from querator.client.client import (
     CONNECT_TIMEOUT_DEFAULT,
     NOT_PICKLED,
@@ -32,7 +33,11 @@ from querator.client.consuming.policy import (
 )
 from querator.client.consuming.stop_signals import STOP_SIGNALS, stopping_at
 from querator.client.items import AnyItem
-from querator.client.options import ConsumerOptions, ProducerOptions, QueueOptions
+from querator.client.options import (
+    ConsumerOptions,
+    ProducerOptions,
+    QueueOptions,
+)
 from querator.client.producing.producer import Producer
 from querator.client.sync.handler_threads import HandlerThreads
 from querator.client.sync.leases import Runner, SyncLeasedBatch, SyncLeasedItem
@@ -41,6 +46,7 @@ from querator.client.sync.schedules import SyncScheduledItems
 from querator.client.transactions import Aborted, StagedBatches
 from querator.client.typed import wrong_type
 from querator.client.values import (
+    Cancelled,
     ExtendOutcome,
     GivenUp,
     ItemId,
@@ -51,6 +57,7 @@ from querator.client.values import (
     Prioritized,
     ProducedItem,
     ProducedItems,
+    Purged,
     QueueInfo,
     QueueStats,
     SettleOutcome,
@@ -365,9 +372,33 @@ class SyncClient:
         """Drops the items that are damaged on all replicas. See `Client.give_up_damaged`."""
         return self._runner.run(self._client.give_up_damaged(name, dry_run=dry_run))
 
-    def redrive(self, name: str, item_ids: Iterable[ItemId | str] = ()) -> int:
+    def redrive(
+        self,
+        name: str,
+        item_ids: Iterable[ItemId | str] = (),
+        **options: Unpack[RedriveOptions],
+    ) -> int:
         """Moves dead letters back to the queue `name`; returns how many. See `Client.redrive`."""
-        return self._runner.run(self._client.redrive(name, item_ids))
+        return self._runner.run(self._client.redrive(name, item_ids, **options))
+
+    def drop_dead_letters(
+        self,
+        name: str,
+        item_ids: Iterable[ItemId | str] | None = None,
+        **options: Unpack[DropOptions],
+    ) -> int:
+        """Removes dead letters of the queue `name`. See `Client.drop_dead_letters`."""
+        return self._runner.run(self._client.drop_dead_letters(name, item_ids, **options))
+
+    def cancel(self, name: str, item_ids: Iterable[ItemId | str]) -> Cancelled:
+        """Removes waiting items of the queue `name`. See `Client.cancel`."""
+        return self._runner.run(self._client.cancel(name, item_ids))
+
+    def purge(self, name: str, *, keep_scheduled: bool = False, dry_run: bool = False) -> Purged:
+        """Removes the waiting items of the queue `name`. See `Client.purge`."""
+        return self._runner.run(
+            self._client.purge(name, keep_scheduled=keep_scheduled, dry_run=dry_run)
+        )
 
     def prioritize(self, name: str, item_ids: Iterable[ItemId | str], priority: int) -> Prioritized:
         """Gives another priority to waiting items of the queue `name`. See `Client.prioritize`."""

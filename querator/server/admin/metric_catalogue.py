@@ -230,7 +230,11 @@ ITEM_COUNTS: Final[dict[str, MetricSpec]] = {
             "given_up",
             "Items given up because their payload was damaged and on no replica whole.",
         ),
-        ("cancelled", "cancelled", "Scheduled items that operators have cancelled."),
+        (
+            "cancelled",
+            "cancelled",
+            "Items that operators have cancelled, purged, or dropped as dead letters.",
+        ),
         ("duplicates", "duplicate", "Items of repeated produces, which were not stored again."),
         ("moved_in", "moved_in", "Items that came from another queue."),
         ("moved_out", "moved_out", "Items that went to another queue."),

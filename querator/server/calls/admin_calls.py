@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from querator.server.calls.grpc_calls import Context, Unary, answer_within_ms
 from querator.service.admin_service import AdminService
-from querator.wire import item_changes, queues, schedules
+from querator.wire import dead_letters, item_changes, queues, schedules
 
 
 class AdminCalls:
@@ -30,6 +30,9 @@ class AdminCalls:
             "CountScheduledItems": self.count_scheduled_items,
             "RescheduleItems": self.reschedule_items,
             "PrioritizeItems": self.prioritize_items,
+            "CancelItems": self.cancel_items,
+            "PurgeQueue": self.purge_queue,
+            "DropDeadLetters": self.drop_dead_letters,
         }
 
     async def create_queue(self, data: bytes, context: Context) -> bytes:
@@ -109,14 +112,28 @@ class AdminCalls:
         return queues.encode_dead_letters(page)
 
     async def redrive_dead_letters(self, data: bytes, context: Context) -> bytes:
-        asked = queues.parse_redrive(data)
+        asked = dead_letters.parse_redrive(data)
         count = await self._service.redrive_dead_letters(
-            asked.queue.namespace,
-            asked.queue.name,
+            asked.namespace,
+            asked.queue,
             asked.item_ids,
+            asked.chosen,
+            dry_run=asked.dry_run,
             timeout_ms=answer_within_ms(context),
         )
-        return queues.encode_redriven(count)
+        return dead_letters.encode_redriven(count)
+
+    async def drop_dead_letters(self, data: bytes, context: Context) -> bytes:
+        asked = dead_letters.parse_drop(data)
+        count = await self._service.drop_dead_letters(
+            asked.namespace,
+            asked.queue,
+            asked.item_ids,
+            asked.chosen,
+            dry_run=asked.dry_run,
+            timeout_ms=answer_within_ms(context),
+        )
+        return dead_letters.encode_dropped(count)
 
     async def repair_time(self, data: bytes, context: Context) -> bytes:
         queue, dry_run = queues.parse_repair_time(data)
@@ -154,3 +171,11 @@ class AdminCalls:
     async def prioritize_items(self, data: bytes, context: Context) -> bytes:
         call = item_changes.parse_prioritize(data, timeout_ms=answer_within_ms(context))
         return item_changes.encode_prioritized(await self._service.changes.prioritize(call))
+
+    async def cancel_items(self, data: bytes, context: Context) -> bytes:
+        call = item_changes.parse_cancel(data, timeout_ms=answer_within_ms(context))
+        return item_changes.encode_cancelled(await self._service.changes.cancel(call))
+
+    async def purge_queue(self, data: bytes, context: Context) -> bytes:
+        call = item_changes.parse_purge(data, timeout_ms=answer_within_ms(context))
+        return item_changes.encode_purged(await self._service.purging.purge(call))

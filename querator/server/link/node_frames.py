@@ -17,6 +17,7 @@ from querator.model.commands import (
     Done,
     ExtendResult,
     ItemsChanged,
+    ItemsRemoved,
     LeasedSegment,
     LeaseGrant,
     Moved,
@@ -52,6 +53,7 @@ from querator.service.routing.forwarder import (
     DueItemsQuery,
     DueKeysQuery,
     EpochQuery,
+    LetterCountsQuery,
     LettersQuery,
     Payload,
     PayloadQuery,
@@ -63,7 +65,7 @@ from querator.service.routing.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 10
+LINK_VERSION = 11
 """Version of the frames in this module. Two nodes talk only if they have the same version."""
 
 
@@ -257,6 +259,7 @@ _RESULTS: tuple[type, ...] = (
     TxnResult,
     Moved,
     ItemsChanged,
+    ItemsRemoved,
 )
 _LEASE = len(_RESULTS)
 
@@ -274,6 +277,7 @@ _kind_of = {kind: number for number, kind in enumerate(_RESULTS)}
 _REPLIES: dict[type, Any] = {
     StatsQuery: msgspec.msgpack.Decoder(PartitionCounts).decode,
     PeekQuery: msgspec.msgpack.Decoder(ItemPage).decode,
+    LetterCountsQuery: msgspec.msgpack.Decoder(tuple[int, int]).decode,
     LettersQuery: msgspec.msgpack.Decoder(ItemPage).decode,
     DueKeysQuery: msgspec.msgpack.Decoder(DuePage).decode,
     DueItemsQuery: msgspec.msgpack.Decoder(tuple[BrowsedItem, ...]).decode,

@@ -34,6 +34,7 @@ from querator.service.routing.forwarder import (
     DamageQuery,
     DueQuery,
     EpochQuery,
+    LetterCountsQuery,
     LettersQuery,
     PeekQuery,
     ReadersQuery,
@@ -53,7 +54,7 @@ T = TypeVar("T")
 NOT_OPEN = "replica"
 """Error field of a node that cannot open its replica: another node may lead the group."""
 
-PartitionQuery = StatsQuery | PeekQuery | LettersQuery | ReadersQuery
+PartitionQuery = StatsQuery | PeekQuery | LettersQuery | LetterCountsQuery | ReadersQuery
 _ANSWERED = (
     EpochQuery,
     BatchQuery,
@@ -67,6 +68,7 @@ _ANSWERED = (
     StatsQuery,
     PeekQuery,
     LettersQuery,
+    LetterCountsQuery,
     ReadersQuery,
     *get_args(DueQuery),
 )
@@ -127,6 +129,13 @@ class Queries:
         assert isinstance(page, ItemPage)
         return page
 
+    async def letters(
+        self, query: LetterCountsQuery, *, deadline: float | None = None
+    ) -> tuple[int, int]:
+        """Raises QueratorError."""
+        [(found, next_seq)] = await self._all([query], deadline)
+        return found, next_seq
+
     async def due(self, query: DueQuery, *, deadline: float | None = None) -> Any:
         """The answer to a query about scheduled items. Raises QueratorError."""
         return await self._one(query, deadline)
@@ -182,7 +191,7 @@ class Queries:
             return await self._damage.unmended(query.group)
         if isinstance(query, AdvanceQuery):
             return await self._outlook(query)
-        assert isinstance(query, StatsQuery | PeekQuery | LettersQuery | ReadersQuery | DueQuery)
+        assert isinstance(query, PartitionQuery | DueQuery)
         if not query.stale:
             await self._host.confirm_read(query.group)
         elif self._host.status(query.group) is None:
@@ -227,7 +236,7 @@ class Queries:
                 limit=query.limit,
             )
 
-    def _read(self, query: PartitionQuery) -> PartitionCounts | ItemPage | tuple[ReaderState, ...]:
+    def _read(self, query: PartitionQuery) -> Any:
         group = query.group
         with self._environment.snapshot() as txn:
             match query:
@@ -248,6 +257,10 @@ class Queries:
                         after_seq=query.after_seq,
                         limit=query.limit,
                         bytes_max=query.bytes_max,
+                    )
+                case LetterCountsQuery():
+                    return queries.count_letters(
+                        txn, group, query.origin_queue, query.chosen, after_seq=query.after_seq
                     )
                 case LettersQuery():
                     return queries.dead_letters(

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from querator.model.calls import LoadedItems
-from querator.model.commands import LeaseResult
+from querator.model.commands import LeaseResult, LetterFilter
 from querator.model.ids import GroupId, QueueId
 from querator.model.readers import AdvanceReader
 from querator.partition.dedup_export import ClosureQuery, FactsQuery
@@ -56,6 +56,18 @@ class LettersQuery(msgspec.Struct, frozen=True, array_like=True, tag="l"):
     after_seq: int
     limit: int
     bytes_max: int
+    stale: bool = False
+
+
+class LetterCountsQuery(msgspec.Struct, frozen=True, array_like=True, tag="L"):
+    """(letters, next sequence): a page of the count of the letters that a redrive of all chosen
+    ones would redrive. `stale` as in `StatsQuery`.
+    """
+
+    group: GroupId
+    origin_queue: str
+    chosen: LetterFilter
+    after_seq: int
     stale: bool = False
 
 
@@ -181,6 +193,7 @@ Query = (
     StatsQuery
     | PeekQuery
     | LettersQuery
+    | LetterCountsQuery
     | DueQuery
     | BrowseQuery
     | StreamLeasesQuery

@@ -9,6 +9,7 @@ from querator.model.commands import (
     Done,
     ExtendResult,
     ItemsChanged,
+    ItemsRemoved,
     Lease,
     LeaseResult,
     Moved,
@@ -37,6 +38,7 @@ Accepted = (
     | SettleResult
     | ExtendResult
     | RedriveResult
+    | ItemsRemoved
     | ItemsChanged
     | ReaderResult
     | StageResult

@@ -233,10 +233,7 @@ def test_a_path_that_is_not_there_is_named_before_spark_starts(command: str) -> 
         (["produce", "q", "--delya", "1s"], "No such option '--delya'. (Did you mean"),
         (["xyzzy"], "No such command 'xyzzy'."),
         (["list"], "No such command 'list'. List the queues with: querator queue list"),
-        (
-            ["purge", "mail"],
-            "No such command 'purge'. Empty a queue with: querator consume QUEUE --complete",
-        ),
+        (["purge", "mail"], "No such command 'purge'. Did you mean 'queue purge'?"),
     ],
 )
 def test_a_mistyped_name_gets_a_suggestion(arguments: list[str], words: str) -> None:

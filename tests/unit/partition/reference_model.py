@@ -164,6 +164,27 @@ class ReferenceModel:
                 self.make_ready(item)
         return len(changed), missing
 
+    def cancel(self, seqs: list[int]) -> tuple[int, set[int]]:
+        """The number of removed items, and the named ones that do not wait."""
+        waiting = {
+            seq
+            for seq in seqs
+            if seq in self.items and self.items[seq].state in ("ready", "scheduled")
+        }
+        self.forget(waiting)
+        return len(waiting), set(seqs) - waiting
+
+    def purge(self, upto: int, *, scheduled: bool) -> int:
+        states = ("ready", "scheduled") if scheduled else ("ready",)
+        found = {i.seq for i in self.items.values() if i.seq <= upto and i.state in states}
+        self.forget(found)
+        return len(found)
+
+    def forget(self, seqs: set[int]) -> None:
+        for seq in seqs:
+            del self.items[seq]
+        self.add("cancelled", len(seqs))
+
     def prioritize(self, seqs: list[int], priority: int) -> tuple[int, set[int]]:
         """The number of changed items, and the named ones that do not wait."""
         found = [

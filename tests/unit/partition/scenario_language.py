@@ -18,6 +18,8 @@
     run 1 -> 1                           scheduled items are ready at once
     cancel 1 -> 1                        scheduled items are dropped and counted
     prioritize 1-2 to=-5 -> 2            as `move`; items that are ready, held or scheduled
+    remove 1-2 -> 1 missing 2            items that are ready, held or scheduled are removed
+    purge 5 [here] -> 3                  those up to a sequence; here: scheduled ones stay
     due -> 5000: 1-2                     ms from now, and the items that are due then
     wait 30000                           time passes, and what is due is done
     stats ready leased -> 3 0
@@ -30,15 +32,18 @@ from struct import pack
 from typing import Any
 
 from querator.model.commands import (
+    Cancel,
     Complete,
     Extend,
     ItemsChanged,
     ItemSpecial,
+    ItemsRemoved,
     Lease,
     LeaseItems,
     Prioritize,
     Produce,
     ProduceResult,
+    Purge,
     Refusal,
     Reschedule,
     Retry,
@@ -298,7 +303,15 @@ class _Player:
     def _prioritize(self, plain: list[str], options: dict[str, str]) -> str:
         return self._changed(Prioritize(_parse_ranges(plain), int(options["to"])))
 
-    def _changed(self, command: Reschedule | Prioritize) -> str:
+    def _remove(self, plain: list[str], options: dict[str, str]) -> str:
+        return self._changed(Cancel(_parse_ranges(plain)))
+
+    def _purge(self, plain: list[str], options: dict[str, str]) -> str:
+        result = self.log.one(Purge(0, int(plain[0]), scheduled="here" not in plain))
+        assert isinstance(result, ItemsRemoved)
+        return str(result.removed)
+
+    def _changed(self, command: Reschedule | Prioritize | Cancel) -> str:
         result = self.log.one(command)
         if isinstance(result, Refusal):
             return _refused(result)

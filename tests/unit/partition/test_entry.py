@@ -8,9 +8,11 @@ import pytest
 from querator.model.commands import (
     Activate,
     Adopt,
+    Cancel,
     Complete,
     Configure,
     DeadTarget,
+    DropLetters,
     Expire,
     Extend,
     Facts,
@@ -22,6 +24,7 @@ from querator.model.commands import (
     Lease,
     LeaseCaller,
     LeaseItems,
+    LetterFilter,
     Move,
     MovedItem,
     MoveDone,
@@ -31,6 +34,7 @@ from querator.model.commands import (
     Prioritize,
     Produce,
     ProducerFact,
+    Purge,
     Redrive,
     RepairTime,
     Reschedule,
@@ -103,6 +107,9 @@ COMMANDS = {
     "give up": Proposal(GiveUp((1, 300))),
     "reschedule": Proposal(Reschedule(((5, 2), (9, 1)), START_MS + 5000, True, 1000, START_MS)),
     "prioritize": Proposal(Prioritize(((5, 2), (9, 1)), -3)),
+    "purge": Proposal(Purge(257, 4_000, scheduled=True)),
+    "cancel": Proposal(Cancel(((5, 2), (9, 1)))),
+    "drop letters": Proposal(DropLetters("work", (5, 6), 4, LetterFilter((1, 3), 1000, 2000))),
     "activate": Proposal(Activate()),
     "configure": Proposal(
         Configure(
@@ -120,7 +127,7 @@ COMMANDS = {
     "move": Proposal(Move(7, 1, pack_struct("<I", 2), (LETTER,)), b"ab"),
     "move done": Proposal(MoveDone(9, 17)),
     "move return": Proposal(MoveReturn(9)),
-    "redrive": Proposal(Redrive("work", (HOME,), (5, 6), 4)),
+    "redrive": Proposal(Redrive("work", (HOME,), (5, 6), 4, LetterFilter((2,), 1000, 2000))),
     "route": Proposal(Route(2, 12, open=True, before=4)),
     "adopt": Proposal(
         Adopt(
@@ -274,6 +281,10 @@ OLD = {
         ),
         "0193cf0000018bcfe568009091970491920390cf0000018bcfe58b28c3a4736c6f77c2c3",
     ),
+    "redrive of all letters": (
+        Proposal(Redrive("work", (HOME,), (5, 6), 4)),
+        "0193cf0000018bcfe568009091950ca4776f726b9193a4686f6d65030c92050604",
+    ),
     "move without a priority": (
         Proposal(
             Move(7, 1, pack_struct("<I", 2), (msgspec.structs.replace(LETTER, priority=0),)), b"ab"
@@ -316,7 +327,12 @@ GOLDEN = {
     ),
     "move done": "0193cf0000018bcfe568009091930a0911",
     "move return": "0193cf0000018bcfe568009091920b09",
-    "redrive": "0193cf0000018bcfe568009091950ca4776f726b9193a4686f6d65030c92050604",
+    "purge": "0193cf0000018bcfe5680090919419cd0101cd0fa0c3",
+    "cancel": "0193cf0000018bcfe568009091921a92920502920901",
+    "drop letters": "0193cf0000018bcfe568009091951ba4776f726b9205060493920103cd03e8cd07d0",
+    "redrive": (
+        "0193cf0000018bcfe568009091960ca4776f726b9193a4686f6d65030c92050604939102cd03e8cd07d0"
+    ),
     "route": "0193cf0000018bcfe568009091950d020cc304",
     "adopt": (
         "0193cf0000018bcfe568009091920e949195c410000102030405060708090a0b0c0d0e0f0702cd03"
@@ -368,7 +384,7 @@ def test_bytes_of_earlier_releases(name):
 
 def test_every_command_has_golden_bytes():
     numbers = {type(proposal.command).__struct_config__.tag for proposal in COMMANDS.values()}
-    assert numbers == {*range(1, 25), *range(30, 39)}
+    assert numbers == {*range(1, 28), *range(30, 39)}
 
 
 def test_an_unknown_version_is_not_guessed():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from querator.model.commands import (
+    Cancel,
     Complete,
     Configure,
     Extend,
@@ -21,6 +22,7 @@ from querator.model.commands import (
     Move,
     MoveDone,
     Prioritize,
+    Purge,
     Refusal,
     Reschedule,
     Retry,
@@ -434,6 +436,20 @@ class Comparison(RuleBasedStateMachine):
         result = self.log.one(Prioritize(ranges, priority))
         expected = self.model.prioritize(sorted(names), priority)
         assert (result.changed, spread(result.missing)) == expected
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        known = [1, self.model.next_seq + 3, *self.model.items]
+        names = data.draw(st.sets(st.sampled_from(known), min_size=1, max_size=3))
+        result = self.log.one(Cancel(masks.merge_ranges((seq, 1) for seq in names)))
+        assert (result.changed, spread(result.missing)) == self.model.cancel(sorted(names))
+
+    @rule(back=st.integers(0, 9), scheduled=st.booleans())
+    def purge(self, back: int, scheduled: bool) -> None:
+        upto = max(0, self.model.next_seq - 1 - back)
+        result = self.log.one(Purge(0, upto, scheduled))
+        assert result.next_seq == 0
+        assert result.removed == self.model.purge(upto, scheduled=scheduled)
 
     @rule(items=st.integers(1, 5))
     def drain_dead(self, items: int) -> None:

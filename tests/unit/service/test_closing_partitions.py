@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from querator.model.calls import PeekedPage
+from querator.model.calls import CancelCall, CancelReply, PeekedPage, PurgeCall, PurgeReply
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.queues import Queue, QueueSettings
@@ -70,6 +70,22 @@ async def items_peeked(admin: AdminService) -> int:
 
 async def letters_sent_home(admin: AdminService) -> int:
     return await admin.redrive_dead_letters("default", "source", ())
+
+
+async def letters_dropped(admin: AdminService) -> int:
+    return await admin.drop_dead_letters("default", "source", ())
+
+
+async def letters_counted(admin: AdminService) -> int:
+    return await admin.drop_dead_letters("default", "source", (), dry_run=True)
+
+
+async def purged(admin: AdminService) -> PurgeReply:
+    return await admin.purging.purge(PurgeCall("default", "q"))
+
+
+async def cancelled_by_id(admin: AdminService) -> CancelReply:
+    return await admin.changes.cancel(CancelCall("default", "q", ("0-7", "1-7")))
 
 
 async def items_scheduled(admin: AdminService) -> PeekedPage:
@@ -152,6 +168,10 @@ Asks = Callable[[AdminService], Awaitable[object]]
         (scheduled_counts, ScheduledCounts((), 0, 0, 0)),
         (rescheduled, RescheduleReply(0)),
         (rescheduled_by_id, RescheduleReply(0, ("0-7", "1-7"))),
+        (purged, PurgeReply(0)),
+        (cancelled_by_id, CancelReply(0, ("0-7", "1-7"))),
+        (letters_dropped, 0),
+        (letters_counted, 0),
     ],
     ids=[
         "give up",
@@ -163,6 +183,10 @@ Asks = Callable[[AdminService], Awaitable[object]]
         "counts by time",
         "reschedule",
         "reschedule by id",
+        "purge",
+        "cancel by id",
+        "drop",
+        "letters counted",
     ],
 )
 async def test_who_asks_all_partitions_is_not_refused_for_one_that_has_gone(

@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from querator.model import limits
 from querator.model.errors import ErrorCode, QueratorError
 from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
-from querator.wire import frames, lease, produce, queues, settle
+from querator.wire import dead_letters, frames, item_changes, lease, produce, queues, settle
 from querator.wire.field_checks import RequestLimits
 from querator.wire.fields import prefix
 from tests.unit.wire import valid_requests as make
@@ -93,7 +93,22 @@ def listing(**fields: Any) -> object:
 
 def redrive(count: int) -> object:
     message = admin_service_pb2.RedriveDeadLettersRequest(queue="orders", item_ids=["0-1"] * count)
-    return queues.parse_redrive(message.SerializeToString())
+    return dead_letters.parse_redrive(message.SerializeToString())
+
+
+def cancel(count: int) -> object:
+    message = admin_service_pb2.CancelItemsRequest(queue="orders", item_ids=["0-1"] * count)
+    return item_changes.parse_cancel(message.SerializeToString())
+
+
+def purge_on(count: int) -> object:
+    message = admin_service_pb2.PurgeQueueRequest(queue="orders", page_token="t" * count)
+    return item_changes.parse_purge(message.SerializeToString())
+
+
+def drop(count: int) -> object:
+    message = admin_service_pb2.DropDeadLettersRequest(queue="orders", item_ids=["0-1"] * count)
+    return dead_letters.parse_drop(message.SerializeToString())
 
 
 Send = Callable[[int], object]
@@ -212,6 +227,9 @@ TABLE: list[tuple[str, str, int, int, str, Send]] = [
     ("page_token", "page_token", 1_024, 1_025, "characters",
         lambda n: listing(page_token="t" * n)),
     ("item_ids", "item_ids", 1_000, 1_001, "items", redrive),
+    ("item_ids to cancel", "item_ids", 1_000, 1_001, "items", cancel),
+    ("item_ids to drop", "item_ids", 1_000, 1_001, "items", drop),
+    ("page_token of a purge", "page_token", 32_768, 32_769, "characters", purge_on),
 ]  # fmt: skip
 
 
@@ -346,7 +364,7 @@ REFUSED: list[tuple[str, str, Callable[[], object]]] = [
     ("state", "state", lambda: queues.parse_peek_items(
         admin_service_pb2.PeekItemsRequest(
             queue="q", state=items_pb2.ItemState.ValueType(9)).SerializeToString())),
-    ("item id", "item_ids[0]", lambda: queues.parse_redrive(
+    ("item id", "item_ids[0]", lambda: dead_letters.parse_redrive(
         admin_service_pb2.RedriveDeadLettersRequest(
             queue="q", item_ids=["01-1"]).SerializeToString())),
     ("no mask", "update_mask", lambda: queues.parse_update_queue(
@@ -384,7 +402,11 @@ def test_malformed_field_is_refused_by_name(field: str, send: Callable[[], objec
         queues.parse_update_queue,
         queues.parse_peek_items,
         queues.parse_list_dead_letters,
-        queues.parse_redrive,
+        dead_letters.parse_redrive,
+        dead_letters.parse_drop,
+        item_changes.parse_cancel,
+        item_changes.parse_purge,
+        item_changes.parse_prioritize,
     ],
 )
 @pytest.mark.parametrize(

@@ -163,10 +163,6 @@ def test_names_and_pages() -> None:
         QueueName("n", "orders"), 5, "t", 2
     )
     assert queues.parse_list_dead_letters(named) == PageCall(ORDERS, 100, "")
-    redrive = admin_service_pb2.RedriveDeadLettersRequest(queue="orders", item_ids=["0-1", "1-7"])
-    assert queues.parse_redrive(redrive.SerializeToString()) == queues.RedriveCall(
-        ORDERS, ("0-1", "1-7")
-    )
 
 
 @given(settings)
@@ -286,5 +282,3 @@ def test_peeked_items_arrive() -> None:
 
 def test_small_answers() -> None:
     assert queues.encode_deleted_queue() == b""
-    redriven = admin_service_pb2.RedriveDeadLettersResponse.FromString(queues.encode_redriven(12))
-    assert redriven.redriven == 12

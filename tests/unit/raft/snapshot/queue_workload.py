@@ -6,10 +6,12 @@ import random
 from typing import Any
 
 from querator.model.commands import (
+    Cancel,
     Complete,
     ItemSpecial,
     LeaseGrant,
     LeaseItems,
+    Purge,
     Reschedule,
     Retry,
 )
@@ -62,6 +64,13 @@ class QueueWorkload:
             )
         )
 
+    def _purge(self) -> None:
+        """Removes the oldest waiting items, or some."""
+        upto = self._chance.randrange(1, 200)
+        whole = self._chance.random() < 0.5
+        removal = Purge(0, upto, scheduled=True) if whole else Cancel(((upto, 9),))
+        self.entries.append(Proposal(removal))
+
     def _append(self, replica: SnapshotReplica, kind: int) -> None:
         due = replica.machine.due_commands(self.entries.now_ms)
         if due:
@@ -73,6 +82,8 @@ class QueueWorkload:
                 else ()
             )
             self.produce(self._chance.randrange(1, 300), specials=later)
+        elif kind == 4 and self._chance.random() < 0.5:
+            self._purge()
         elif kind == 4:
             self._reschedule(replica)
         elif kind < 7 or not self._grants:
