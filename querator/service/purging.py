@@ -42,6 +42,8 @@ class Purging:
     def __init__(self, *, changes: ItemChanges, reads: Queries) -> None:
         self._changes = changes
         self._reads = reads
+        self.commands_max = PURGE_COMMANDS_MAX
+        """Commands of one call at most. Tests set it."""
 
     async def purge(self, call: PurgeCall) -> PurgeReply:
         """Removes items until all is done or the call has made its steps. After an error some may
@@ -97,8 +99,9 @@ class Purging:
 
         removed = commands = 0
         rest = [one for one in rest if one.partition < len(queue.groups)]
-        while rest and commands < PURGE_COMMANDS_MAX:
-            now, later = rest[:STEPS_MAX], rest[STEPS_MAX:]
+        while rest and commands < self.commands_max:
+            steps = min(STEPS_MAX, self.commands_max - commands)
+            now, later = rest[:steps], rest[steps:]
             results = await all_results([step(one) for one in now])
             commands += len(now)
             removed += sum(result.removed for result in results)

@@ -23,6 +23,7 @@ QUIET = replace(
     offset_ms=0, drift_ppm=0, log_bytes_kept=1 << 26, loss=0.0, winding=False, dead_room=0,
     wayward=False, passing=False, patient=False, stuck=False, lapsing=False, readers=False,
     retiring=False, removing=False, schedules=False, ranked=False,
+    sweeping=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
 OLD_COPIES = replace(QUIET, faults=("old copy",), fault_every_us=700 * MS, faulty_us=10 * SECOND)
@@ -33,6 +34,7 @@ REMOVALS = replace(
 DEATHS = replace(QUIET, winding=True, faulty_us=6 * SECOND, programs=2)
 SCHEDULES = replace(QUIET, schedules=True, faulty_us=6 * SECOND)
 RANKED = replace(QUIET, ranked=True, faulty_us=6 * SECOND)
+SWEPT = replace(QUIET, sweeping=True, faulty_us=6 * SECOND)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,9 @@ RANKED = replace(QUIET, ranked=True, faulty_us=6 * SECOND)
         (mutants.forgets_priorities_of_retries, RANKED),
         (mutants.keeps_priorities_of_ready_items, RANKED),
         (mutants.forgets_priorities_of_dead_letters, RANKED),
+        (mutants.keeps_what_is_purged, SWEPT),
+        (mutants.purges_without_an_end, SWEPT),
+        (mutants.chooses_any_dead_letter, SWEPT),
         (mutants.lets_old_copies_in, OLD_COPIES),
         (mutants.lets_old_copies_in, TWINS),
         (mutants.never_gives_up_targets, REMOVALS),
@@ -67,7 +72,7 @@ def test_a_broken_service_is_found(mutant: Callable[[], Any], profile: WholeProf
 
 
 @pytest.mark.parametrize(
-    "profile", [QUIET, CRASHES, DEATHS, SCHEDULES, RANKED, OLD_COPIES, TWINS, REMOVALS]
+    "profile", [QUIET, CRASHES, DEATHS, SCHEDULES, RANKED, SWEPT, OLD_COPIES, TWINS, REMOVALS]
 )
 def test_a_sound_service_is_not(profile: WholeProfile):
     for seed in range(1, 3):

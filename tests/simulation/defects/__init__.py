@@ -70,6 +70,18 @@ MUTANTS = (
         mutant="forgets_priorities_of_dead_letters",
     ),
     Defect(
+        "what is purged stays", "removals", "whole", needs="sweeping",
+        mutant="keeps_what_is_purged",
+    ),
+    Defect(
+        "a purge has no end", "removals", "whole", needs="sweeping",
+        mutant="purges_without_an_end",
+    ),
+    Defect(
+        "a filter chooses all letters", "removals", "whole", needs="sweeping",
+        mutant="chooses_any_dead_letter",
+    ),
+    Defect(
         "a target that died is waited for", "removal", "whole", needs="removing",
         mutant="never_gives_up_targets",
     ),

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from querator.model.commands import LeaseGrant, LeaseResult
-from querator.partition import lease, prioritize, redrive, reschedule, settle
+from querator.model.commands import LeaseGrant, LeaseResult, LetterFilter
+from querator.partition import lease, machine, prioritize, redrive, removals, reschedule, settle
 from querator.partition.dead import send
 from querator.partition.outbox import outbox_batch
 from querator.partition.rows import RowState
@@ -183,6 +183,30 @@ def forgets_priorities_of_dead_letters() -> Any:
         send(*args, **(more | {"priority": 0}))
 
     return replaced(redrive, "send", forget)
+
+
+def keeps_what_is_purged() -> Any:
+    """Purges and cancels are answered, and their items stay."""
+
+    def keep(context: Any, first_seq: int, parts: Any) -> int:
+        return sum(part.bit_count() for _, part in parts)
+
+    return replaced(removals, "remove_parts", keep)
+
+
+def purges_without_an_end() -> Any:
+    """A step of a purge also removes items that came after its first call."""
+
+    def purge(context: Any, command: Any) -> Any:
+        last = context.state.next_seq - 1
+        return removals.purge(context, msgspec.structs.replace(command, upto_seq=last))
+
+    return replaced(machine, "purge", purge)
+
+
+def chooses_any_dead_letter() -> Any:
+    """A filter of dead letters chooses all of them."""
+    return replaced(LetterFilter, "chooses", lambda self, letter: True)
 
 
 def lets_old_copies_in() -> Any:

@@ -26,6 +26,8 @@ queue changes.
 """
 RANKED = 0.12
 """Share of seeds that have a queue with priorities."""
+SWEPT = 0.12
+"""Share of seeds that have a queue which is purged."""
 LOST = 0.15
 """Share of seeds in which a machine loses its disk."""
 SPOIL_DATA = frozenset(("old copy", "twins", "damage", "lost disk"))
@@ -81,6 +83,9 @@ class WholeProfile:
 
     ranked: bool = False
     """Whether there is one more queue, whose items have priorities, and an operator of these."""
+
+    sweeping: bool = False
+    """Whether there is one more queue, which an operator purges."""
 
     retiring: bool = False
     """Whether there is one node more than replicas, and nodes are drained and taken back."""
@@ -188,6 +193,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         readers=random.Random(f"readers {seed}").random() < 0.25,
         schedules=random.Random(f"schedules {seed}").random() < 0.25,
         ranked=random.Random(f"ranked {seed}").random() < RANKED,
+        sweeping=random.Random(f"sweeping {seed}").random() < SWEPT,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
         clocks_mended=retiring,

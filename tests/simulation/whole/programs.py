@@ -43,6 +43,7 @@ from tests.simulation.whole.stub import Ask, Shores, Stub
 
 if TYPE_CHECKING:
     from tests.simulation.whole.replacing import Replacing
+    from tests.simulation.whole.sweeping import Sweeps
 
 Held = dict[int, str]
 """Items of one lease: sequence to reference."""
@@ -67,6 +68,7 @@ class Ground(Shores, Protocol):
     ledger: Ledger
     plans: Plans
     ranks: Ranks
+    sweeps: "Sweeps"
     winding: frozenset[str]
     """Queues without a history."""
     replacing: "Replacing"

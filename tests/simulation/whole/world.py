@@ -44,7 +44,7 @@ from tests.simulation.network import Network
 from tests.simulation.node import SimulatedNode
 from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
-from tests.simulation.whole import lapsing, ranking, reading, scheduling, stuck
+from tests.simulation.whole import lapsing, ranking, reading, scheduling, stuck, sweeping
 from tests.simulation.whole.copies import Copies
 from tests.simulation.whole.draining import Draining, Probing
 from tests.simulation.whole.faults import TwoNetworks, WholeFaults
@@ -93,14 +93,45 @@ QUIET_COMMITS_MAX = 4
 """Commits of each group: a leadership may still go home, and old rows are deleted."""
 SEARCH_STEPS = 30_000
 PARTITIONS = {stuck.QUEUE: stuck.PARTITIONS, lapsing.QUEUE: 1, ranking.DEAD: 1}
-ATTEMPTS = {"w": 3, ranking.QUEUE: ranking.MAX_ATTEMPTS}
+ATTEMPTS = {"w": 3, ranking.QUEUE: ranking.MAX_ATTEMPTS, sweeping.QUEUE: 0}
 """Of queues with a dead queue."""
+WITHOUT_USUAL_PROGRAMS = frozenset(
+    (
+        "w.dead", reading.QUEUE, scheduling.QUEUE, ranking.QUEUE, ranking.DEAD, sweeping.QUEUE,
+        sweeping.DEAD,
+    )
+)  # fmt: skip
 LEASE_TIMEOUT_MS = 4_000
 OPERATORS_SLOWER = 4
 WATCHED_FAULTS = frozenset(("hung disk", "hung loop", "slow disk", "pause"))
 EXPECTED_LOGS = ("damage.found", "damage.unsendable", "clock.rejected")
 """Log events about disks that change what was written, and about clocks that jump."""
 _PEEK_BYTES = 1 << 40
+
+
+WITHOUT_HISTORY = frozenset(
+    (
+        "w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE, scheduling.QUEUE,
+        ranking.QUEUE, ranking.DEAD, sweeping.QUEUE, sweeping.DEAD,
+    )
+)  # fmt: skip
+
+
+def _names_of_queues(profile: WholeProfile) -> list[str]:
+    """The queues of the clients, each after its dead queue."""
+    names = [f"q{number}" for number in range(profile.queues)]
+    if profile.winding:
+        names = ["w.dead", "w"]
+    if profile.readers:
+        names.append(reading.QUEUE)
+    if profile.schedules:
+        names.append(scheduling.QUEUE)
+    if profile.ranked:
+        names += [ranking.DEAD, ranking.QUEUE]
+    if profile.sweeping:
+        # Other programs take the last queue.
+        names[:0] = [sweeping.DEAD, sweeping.QUEUE]
+    return names
 
 
 class WholeWorld:
@@ -158,26 +189,14 @@ class WholeWorld:
         self.faults.copies = self.copies
         self.replacing = Replacing(self)
         self.programs: list[Program] = []
-        self.queue_names = [f"q{number}" for number in range(self.profile.queues)]
-        if self.profile.winding:
-            self.queue_names = ["w.dead", "w"]
-        if self.profile.readers:
-            self.queue_names.append(reading.QUEUE)
-        if self.profile.schedules:
-            self.queue_names.append(scheduling.QUEUE)
-        if self.profile.ranked:
-            self.queue_names += [ranking.DEAD, ranking.QUEUE]
-        self.winding = frozenset(
-            (
-                "w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE, scheduling.QUEUE,
-                ranking.QUEUE, ranking.DEAD,
-            )
-        )  # fmt: skip
+        self.queue_names = _names_of_queues(self.profile)
+        self.winding = WITHOUT_HISTORY
         self.stuck: frozenset[GroupId] = frozenset()
         # Only in seeds that have something to find.
         self.scrub_bytes_per_s = 10_000_000 if "damage" in self.profile.faults else 0
         self.ledger = Ledger()
         self.plans = Plans()
+        self.sweeps = sweeping.Sweeps(self.ledger)
         self._paces: deque[tuple[int, int]] = deque()
         """Instants of the last second, each with the number of commits until then."""
         self.undecided = 0
@@ -454,7 +473,7 @@ class WholeWorld:
             kind = Removing if profile.removing else Retiring
             self._add(kind, "retiring", "", slower=OPERATORS_SLOWER)
         for queue in self.queue_names:
-            if queue in ("w.dead", reading.QUEUE, scheduling.QUEUE, ranking.QUEUE, ranking.DEAD):
+            if queue in WITHOUT_USUAL_PROGRAMS:
                 continue
             for number in range(profile.programs):
                 self._add(
@@ -475,6 +494,8 @@ class WholeWorld:
             self._add_schedules()
         if self.profile.ranked:
             self._add_ranked()
+        if self.profile.sweeping:
+            self._add_swept()
 
     def _add_readers(self) -> None:
         queue = reading.QUEUE
@@ -507,6 +528,19 @@ class WholeWorld:
         self._add(ranking.Prioritizing, f"{queue}.prioritizing", queue, slower=2, resized=resized)
         self._add(Redriving, f"{queue}.redriving", queue, slower=OPERATORS_SLOWER)
         if resized:
+            self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
+
+    def _add_swept(self) -> None:
+        queue = sweeping.QUEUE
+        self._add(
+            sweeping.Placing, f"{queue}.p", queue,
+            item_bytes=self.profile.item_bytes, delays=True, identified=True, keys=5,
+        )  # fmt: skip
+        self._add(sweeping.Sweeping, f"{queue}.sweeping", queue, slower=2)
+        self.sweeps.consumed = sweeping.has_consumer(self.seed)
+        if self.sweeps.consumed:
+            self._add(Consuming, f"{queue}.c", queue)
+        if sweeping.changes_partitions(self.seed):
             self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
 
     def _readers_finish(self) -> bool:
@@ -604,7 +638,7 @@ class WholeWorld:
         """A consumer that waits at a node gets an item that is produced through another node."""
         for queue in self.queue_names:
             for node in self.whole_nodes():
-                if queue in ("w.dead", ranking.QUEUE, ranking.DEAD):
+                if queue in ("w.dead", ranking.QUEUE, ranking.DEAD, sweeping.DEAD):
                     continue
                 name = f"probe {queue} {node.name}"
                 chance = random.Random(f"{self.seed} {name}")

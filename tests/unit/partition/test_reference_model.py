@@ -13,12 +13,15 @@ from querator.model.commands import (
     Cancel,
     Complete,
     Configure,
+    DropLetters,
     Extend,
     GiveUp,
     ItemSpecial,
+    ItemsRemoved,
     Lease,
     LeaseGrant,
     LeaseItems,
+    LetterFilter,
     Move,
     MoveDone,
     Prioritize,
@@ -128,6 +131,7 @@ class Comparison(RuleBasedStateMachine):
         self.arrived: list[int] = []
         self.ever_arrived: set[int] = set()
         self.letter_priority: dict[int, int] = {}
+        self.letters: dict[int, tuple[int, int]] = {}
         self.configure(max_attempts, expire, dead, retry, aging)
 
     @rule(
@@ -365,6 +369,7 @@ class Comparison(RuleBasedStateMachine):
             for item in batch.items
         ) == sorted(self.model.outbox)
         self.letter_priority |= {item.origin_seq: item.priority for item in batch.items}
+        self.letters |= {item.origin_seq: (item.reason, item.died_at_ms) for item in batch.items}
         result = self.dead_log.one(
             Move(GROUP, batch.first_move, batch.lengths, batch.items), batch.attachment
         )
@@ -450,6 +455,30 @@ class Comparison(RuleBasedStateMachine):
         result = self.log.one(Purge(0, upto, scheduled))
         assert result.next_seq == 0
         assert result.removed == self.model.purge(upto, scheduled=scheduled)
+
+    @rule(
+        reasons=st.sets(st.integers(1, 3)),
+        ago=st.sampled_from([(None, 0), (None, 2000), (5000, 0), (5000, 1000)]),
+        queue=st.sampled_from(["work", "work", "other"]),
+    )
+    def drop_letters(self, reasons: set[int], ago: tuple[int | None, int], queue: str) -> None:
+        """All letters in the dead queue are ready."""
+        since = 0 if ago[0] is None else self.log.now_ms - ago[0]
+        until = self.log.now_ms - ago[1] if ago[1] else 0
+        chosen = LetterFilter(tuple(sorted(reasons)), since, until)
+        gone = {
+            seq
+            for seq in self.arrived
+            if queue == "work"
+            and (not reasons or self.letters[seq][0] in reasons)
+            and since <= self.letters[seq][1]
+            and (not until or self.letters[seq][1] < until)
+        }
+        with self.dead_log.environment.snapshot() as txn:
+            counted = queries.count_letters(txn, DEAD_GROUP, queue, chosen, after_seq=0)
+        assert counted == (len(gone), 0)
+        assert self.dead_log.one(DropLetters(queue, (), 0, chosen)) == ItemsRemoved(len(gone), 0)
+        self.arrived = [seq for seq in self.arrived if seq not in gone]
 
     @rule(items=st.integers(1, 5))
     def drain_dead(self, items: int) -> None:

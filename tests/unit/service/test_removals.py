@@ -10,7 +10,6 @@ from querator.model.errors import ErrorCode
 from querator.model.ids import PLACEMENT_GROUP
 from querator.model.queues import QueueSettings
 from querator.raft.clock import SimulatedClock
-from querator.service import purging
 from tests.unit.service.service_cluster import service_cluster
 from tests.unit.service.service_node import (
     ServiceNode,
@@ -69,11 +68,10 @@ async def test_scheduled_items_stay_if_the_call_says_so():
         assert (await node.total()).scheduled == 4
 
 
-async def test_a_long_purge_continues_by_its_token(monkeypatch: pytest.MonkeyPatch):
+async def test_a_long_purge_continues_by_its_token():
     """Items that are produced between its calls stay, in all partitions."""
-    monkeypatch.setattr(purging, "PURGE_COMMANDS_MAX", 1)
-    monkeypatch.setattr(purging, "STEPS_MAX", 1)
     async with service_node() as node:
+        node.admin.purging.commands_max = 1
         await node.create(partitions=4)
         await fill(node, 40)
         removed, token, calls = 0, "", 0
@@ -87,10 +85,9 @@ async def test_a_long_purge_continues_by_its_token(monkeypatch: pytest.MonkeyPat
         assert (await node.total()).ready == 16
 
 
-async def test_a_token_is_good_for_its_own_purge_only(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(purging, "PURGE_COMMANDS_MAX", 1)
-    monkeypatch.setattr(purging, "STEPS_MAX", 1)
+async def test_a_token_is_good_for_its_own_purge_only():
     async with service_node() as node:
+        node.admin.purging.commands_max = 1
         await node.create(partitions=2)
         await node.create("r", partitions=2)
         await fill(node, 8)
@@ -105,12 +102,9 @@ async def test_a_token_is_good_for_its_own_purge_only(monkeypatch: pytest.Monkey
         assert (await node.total()).ready == 4
 
 
-async def test_an_old_token_removes_nothing_of_partitions_that_were_made_again(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(purging, "PURGE_COMMANDS_MAX", 1)
-    monkeypatch.setattr(purging, "STEPS_MAX", 1)
+async def test_an_old_token_removes_nothing_of_partitions_that_were_made_again():
     async with service_node() as node:
+        node.admin.purging.commands_max = 1
         await node.create(partitions=3)
         await fill(node, 12)
         token = (await node.admin.purging.purge(call())).next_page_token
