@@ -3,19 +3,19 @@
 A node is *not live* if only a restart helps: the raft thread hangs, or the node has failed and has
 not ended. A node that waits for others, recovers, or has lost its majority is live. A node is
 *ready* if clients should be sent to it. A partition that is stopped, or is being created, does not
-make the node unready.
+make the node unready. A node that starts is not ready while its replicas are built: a rolling
+restart that went on to the next node could take the majority from a partition.
 
 A node with full storage is ready, too. It serves leases and completes, by which it gets space
 again. In a cluster without space, all nodes would be unready, and no consumer could empty a queue.
 `notes` says that it is full.
 """
 
-from itertools import islice
 from typing import Final
 
-from querator.model.nodes import NodeKey, node_name
-from querator.model.placement_map import PlacedGroup
+from querator.model.nodes import node_name
 from querator.model.queues import QueueState
+from querator.raft.status import GroupStatus
 from querator.raft.turn.liveness import STALLED_S_MAX
 from querator.server.admin.admin_view import Observed, why_failed
 
@@ -30,7 +30,9 @@ class Health:
         self._observed = observed
         self._stalled_s_max = stalled_s_max
         self._opened = False
-        """Whether all partitions have been open at once; later ones do not make it unready."""
+        """Whether all partitions have been open and built at once; later ones do not make it
+        unready.
+        """
 
     def stalled_s(self) -> float:
         """As `Liveness.stalled_s`; 0 while there is no raft thread."""
@@ -66,7 +68,7 @@ class Health:
             missing.append("the placement map is not known")
         elif observed.calls is None:
             missing.append("clients are not served yet")
-        missing += self._closed_partitions()
+        missing += self._incomplete_partitions()
         missing += self._wrong_token()
         if self._is_cut_off():
             missing.append("no group of this node knows a leader")
@@ -89,25 +91,35 @@ class Health:
         present = () if conditions is None else conditions.present
         return [one.sentence for one in present if one.kind == "storage_full"]
 
-    def _closed_partitions(self) -> list[str]:
+    def _incomplete_partitions(self) -> list[str]:
+        """Partitions of this node that are not open, or whose replica here does not vote yet, until
+        there were none at once since the start.
+        """
         observed = self._observed
         if self._opened or observed.placement is None or observed.host is None:
             return []
         placed, host = observed.placement.map, observed.host
-        closed = (
-            f"{queue.name}/{partition}"
-            for queue in placed
-            if queue.state is QueueState.ACTIVE
-            for partition, group in enumerate(queue.groups)
-            if host.status(group) is None and _is_on(host.node, placed.placed(group))
-        )
-        named = list(islice(closed, _NAMED_MAX))
-        if not named:
+        closed: list[str] = []
+        building: list[str] = []
+        for queue in placed:
+            if queue.state is not QueueState.ACTIVE:
+                continue
+            for partition, group in enumerate(queue.groups):
+                where = placed.placed(group)
+                planned = None if where is None else where.replica_on(host.node)
+                if planned is None:
+                    continue
+                status = host.status(group)
+                if status is None:
+                    closed.append(f"{queue.name}/{partition}")
+                elif planned.voter and not _votes(status):
+                    building.append(f"{queue.name}/{partition}")
+        if not closed and not building:
             self._opened = observed.calls is not None
-            return []
-        more = sum(1 for _ in closed)
-        also = f" and {more} more" if more else ""
-        return [f"partitions are not open: {', '.join(named)}{also}"]
+        return [
+            *_listed("partitions are not open", closed),
+            *_listed("replicas are being built", building),
+        ]
 
     def _is_cut_off(self) -> bool:
         host = self._observed.host
@@ -117,5 +129,14 @@ class Health:
         return all(status is None or status.leader is None for status in statuses)
 
 
-def _is_on(node: NodeKey, group: PlacedGroup | None) -> bool:
-    return group is not None and group.replica_on(node) is not None
+def _votes(status: GroupStatus) -> bool:
+    """Whether this node's replica votes, by the last configuration in its log."""
+    return any(one.id == status.replica and one.voter for one in status.replicas)
+
+
+def _listed(what: str, partitions: list[str]) -> list[str]:
+    if not partitions:
+        return []
+    more = len(partitions) - _NAMED_MAX
+    also = f" and {more} more" if more > 0 else ""
+    return [f"{what}: {', '.join(partitions[:_NAMED_MAX])}{also}"]

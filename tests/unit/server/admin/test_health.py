@@ -83,18 +83,24 @@ class Host:
 
     def __init__(self, clock: SimulatedClock, leaders: Mapping[int, NodeKey | None]) -> None:
         self.liveness = Liveness(clock)
+        self.building: set[int] = set()
+        """Groups in which the replica of this node does not vote yet."""
         self._leaders = leaders
 
     def groups(self) -> tuple[GroupId, ...]:
         return tuple(map(GroupId, self._leaders))
 
     def status(self, group: GroupId) -> "Status | None":
-        return Status(self._leaders[group]) if group in self._leaders else None
+        if group not in self._leaders:
+            return None
+        return Status(self._leaders[group], Replica(1, self.node, group not in self.building))
 
 
 class Status:
-    def __init__(self, leader: NodeKey | None) -> None:
+    def __init__(self, leader: NodeKey | None, own: Replica) -> None:
         self.leader = leader
+        self.replica = own.id
+        self.replicas = (own, Replica(2, NodeKey("n2/i2")))
 
 
 def alone(host: Host) -> Observed:
@@ -176,6 +182,36 @@ def test_partitions_of_this_node_open_before_it_is_ready() -> None:
     # A partition that is created or lost later does not make the node unready.
     del leaders[5]
     assert health.missing() == []
+
+
+def test_replicas_are_built_before_a_node_that_starts_is_ready() -> None:
+    """A node that replaces another one: a majority may not last without it."""
+    leader = NodeKey("n2/i2")
+    host = Host(SimulatedClock(), dict.fromkeys(range(9), leader))
+    seen = alone(host)
+    health = Health(seen)
+    seen.placement = cast(Any, Placement(placed(queue(1, *range(1, 9)), node="n1/i1")))
+    host.building = set(range(2, 9))
+    assert health.missing() == ["replicas are being built: q1/1, q1/2, q1/3, q1/4, q1/5 and 2 more"]
+    host.building = {8}
+    assert health.missing() == ["replicas are being built: q1/7"]
+    host.building = set()
+    assert health.missing() == []
+    # A replica that moves here later does not make the node unready.
+    host.building = {3}
+    assert health.missing() == []
+
+
+def test_a_replica_that_is_not_to_vote_is_no_reason() -> None:
+    leader = NodeKey("n2/i2")
+    host = Host(SimulatedClock(), {0: leader, 1: leader})
+    host.building = {1}
+    seen = alone(host)
+    replicas = (Replica(1, host.node, False), Replica(2, leader))
+    where = PlacedGroup(replicas, replicas, next_replica=3, preferred=2)
+    learning = PlacementMap(1, ["default"], (queue(1, 1),), groups={GroupId(1): where})
+    seen.placement = cast(Any, Placement(learning))
+    assert Health(seen).missing() == []
 
 
 def test_partitions_of_other_nodes_are_no_reason() -> None:
