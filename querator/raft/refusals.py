@@ -4,7 +4,7 @@ A peer that has shown that it speaks the protocol receives the reason, so that i
 """
 
 import enum
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Final, NamedTuple
 
 from querator import telemetry
@@ -112,9 +112,15 @@ class RefusalLog:
     def __init__(self) -> None:
         self._lines: OrderedDict[tuple[str, Code, str], tuple[float, int]] = OrderedDict()
         """Time of the last line, and the number of refusals since then."""
+        self.counts: Counter[str] = Counter()
+        """Refusals by this node since its start, by code, without the QUIET ones. The raft thread
+        counts; other threads copy.
+        """
 
     def refused(self, refused: PeerRefused, *, address: str, name: str, now_s: float) -> None:
         """`name` of the node, if it is proven or dialed; else empty."""
+        if not refused.by_peer and refused.code not in QUIET:
+            self.counts[refused.code.value] += 1
         key = (address.rpartition(":")[0], refused.code, name)
         last_s, repeated = self._lines.get(key, (-_PERIOD_S, 0))
         if now_s - last_s < _PERIOD_S:

@@ -164,6 +164,10 @@ class TcpPeers:
         """The nodes that had another cluster token lately."""
         return self._tokens.lately(self._clock.monotonic_s())
 
+    def refused(self) -> dict[str, int]:
+        """How many peers this node has refused since its start, by the code of the reason."""
+        return dict(self._refusals.counts)
+
     def _wake(self) -> None:
         with self._lock:
             if not self._closed:

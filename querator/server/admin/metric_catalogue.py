@@ -145,6 +145,12 @@ CONNECTIONS_ENDED = _counter(
     f"Connections that the node ended because such messages took more than "
     f"{limits.INCOMPLETE_BYTES_MAX // limits.MIB} MiB.",
 )
+PEERS_REFUSED = _counter(
+    "refused_connections",
+    "Connections at the port for nodes that this node refused, by the code of peers.refused in its "
+    "log. Those of a forming cluster do not count.",
+    ("code",),
+)
 WAITING = _gauge(
     "waiting_calls",
     "Calls accepted and not answered. Beyond a limit of each kind calls are refused with "

@@ -57,6 +57,7 @@ class Look(msgspec.Struct, frozen=True):
     streams: Mapping[str, int]
     incomplete_bytes: int
     connections_ended: int
+    peers_refused: Mapping[str, int]
     waiting: Mapping[str, int]
     waiting_produce_bytes: int
     placed: PlacementMap
@@ -96,6 +97,7 @@ def look(observed: Observed, health: Health) -> Look:
         streams={} if calls is None else calls.open_streams(),
         incomplete_bytes=0 if observed.incoming is None else observed.incoming.incomplete_bytes,
         connections_ended=0 if observed.incoming is None else observed.incoming.ended,
+        peers_refused={} if observed.peers is None else observed.peers.refused(),
         waiting=dict(
             zip(("produce", "settle", "lease"), (each.calls for each in admissions), strict=False)
         ),
@@ -240,6 +242,7 @@ def _calls(seen: Look) -> Iterator[Metric]:
     yield family(catalogue.STREAMS, (((method,), n) for method, n in seen.streams.items()))
     yield family(catalogue.INCOMPLETE, [((), seen.incomplete_bytes)])
     yield family(catalogue.CONNECTIONS_ENDED, [((), seen.connections_ended)])
+    yield family(catalogue.PEERS_REFUSED, (((code,), n) for code, n in seen.peers_refused.items()))
     yield family(catalogue.WAITING, (((kind,), n) for kind, n in seen.waiting.items()))
     yield family(catalogue.WAITING_BYTES, [((), seen.waiting_produce_bytes)])
 

@@ -222,6 +222,8 @@ def test_which_nodes_have_another_token_is_known_for_a_while():
         drive(a, b, until=lambda: bool(a.peers.other_tokens().names))
         assert a.peers.other_tokens() == OtherTokens(frozenset({"b"}))
         assert b.peers.other_tokens() == OtherTokens(unnamed=True)
+        assert sum(a.peers.refused().values()) + sum(b.peers.refused().values()) > 0
+        assert set(a.peers.refused()) | set(b.peers.refused()) == {"token"}
         clock.advance(int(TOKEN_S * 1000) + 1)
         assert a.peers.other_tokens() == b.peers.other_tokens() == OtherTokens()
 

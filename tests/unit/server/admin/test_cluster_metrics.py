@@ -88,6 +88,9 @@ class Peers:
     def connected(self) -> dict[NodeKey, Any]:
         return dict.fromkeys(self._connected)
 
+    def refused(self) -> dict[str, int]:
+        return {"version": 3, "certificate": 1}
+
 
 def seen(statuses: dict[int, GroupStatus], *, connected: tuple[NodeKey, ...]) -> Observed:
     nodes = [
@@ -115,6 +118,12 @@ async def test_the_other_nodes_by_connection() -> None:
     said = await scrape(seen({0: status()}, connected=(N2, N3, NodeKey("stranger/i"))))
     assert said.value("querator_cluster_nodes", state="connected") == 2
     assert said.value("querator_cluster_nodes", state="unreachable") == 0
+
+
+async def test_the_peers_that_were_refused() -> None:
+    said = await scrape(seen({0: status()}, connected=()))
+    assert said.value("querator_refused_connections_total", code="version") == 3
+    assert said.value("querator_refused_connections_total", code="certificate") == 1
 
 
 async def test_a_follower_lacks_what_it_lacks_in_its_worst_group() -> None:
