@@ -357,36 +357,58 @@ def _choice_options(command: _Command) -> _Command:
 @click.option(
     "--to",
     type=MOMENT,
-    required=True,
     metavar="WHEN",
     help="The new due time, at most 10 years ahead: 2026-01-31T08:00:00Z, or +1h.",
+)
+@click.option(
+    "--by",
+    type=DurationType(least_ms=1, most_ms=limits.SCHEDULE_AHEAD_MS_MAX),
+    help="Each item is due this much later than it was.",
 )
 @_choice_options
 @server_options
 @output_option
-def move(queue: str, to: datetime, choice: _Choice, target: CommandTarget, as_json: bool) -> None:
+def move(
+    queue: str,
+    to: datetime | None,
+    by: timedelta | None,
+    choice: _Choice,
+    target: CommandTarget,
+    as_json: bool,
+) -> None:
     """Make scheduled items of QUEUE due at another time: each ITEM (an id from `schedule list`), or
     those that options choose.
 
     For items that options choose, the command asks for confirmation. Their expiry moves with their
-    due time. Items whose new due time has passed are ready at once.
+    due time. Items whose new due time has passed are ready at once. To repeat a command with --to
+    is harmless. To repeat one with --by moves the items again.
 
     \b
     Examples:
       querator schedule move mail 0-17 --to +1h
       querator schedule move mail --kind reminder --to 2026-02-01T08:00:00Z
+      querator schedule move mail --until +1h --by 30m
     """
+    if (to is None) == (by is None):
+        raise click.UsageError("Give the new due time by --to, or how much later it is by --by.")
 
     async def change(
         schedules: ScheduledItems, items: tuple[ItemId, ...] | None, options: ChangeOptions
     ) -> Rescheduled:
-        return await schedules.move(queue, items, to=to, **options)
+        return await schedules.move(queue, items, to=to, by=by, **options)
 
-    when = instant_text(to.astimezone(UTC))
-    passed = ", which has passed: ready at once" if to <= wall.now() else ""
-    words = _Words(
-        "Move {} of {} to " + when + passed, f"would be moved{passed}", f"moved to {when}{passed}"
-    )
+    if to is None:
+        assert by is not None
+        later = format_duration(by)
+        words = _Words("Move {} of {} by " + later, "would be moved", f"moved by {later}")
+    else:
+        when = instant_text(to.astimezone(UTC))
+        passed = ", which has passed: ready at once" if to <= wall.now() else ""
+        words = _Words(
+            "Move {} of {} to " + when + passed,
+            f"would be moved{passed}",
+            f"moved to {when}{passed}",
+        )
     _change(target, queue, choice, change, words=words, as_json=as_json)
 
 

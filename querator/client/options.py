@@ -72,7 +72,7 @@ class CountOptions(TypedDict, total=False):
 
 
 class ChangeOptions(TypedDict, total=False):
-    """Options of `ScheduledItems.move`, `run_now` and `cancel`, without `to`."""
+    """Options of `ScheduledItems.move`, `run_now` and `cancel`, without `to` and `by`."""
 
     due_from: datetime | None
     due_until: datetime | None

@@ -138,7 +138,8 @@ class ScheduledItems:
         queue: str,
         item_ids: Iterable[ItemId | str] | None = None,
         *,
-        to: datetime,
+        to: datetime | None = None,
+        by: timedelta | None = None,
         due_from: datetime | None = None,
         due_until: datetime | None = None,
         kind: str = "",
@@ -148,12 +149,55 @@ class ScheduledItems:
         """Makes scheduled items due at the instant `to`: at most 10 years ahead. If it has passed,
         or is less than 100 ms ahead, they are ready at once. An item's expiry moves with its due
         time.
+
+        `by` instead of `to`: each item is due that much later than it was, or earlier if `by` is
+        negative. The call lists the items first, and names an instant for each due time. So a lost
+        answer does no harm. But a call that ended with an error may have moved some of the items,
+        and to call again moves them once more. Raises ValueError for none or both of `to` and `by`.
         """
+        if (to is None) == (by is None):
+            raise ValueError("name the new due time by one of: to; by")
         request = self._request(
             queue, item_ids, due_from, due_until, kind, all_items=all_items, dry_run=dry_run
         )
-        request.due_at.CopyFrom(timestamp(to, name="to"))
+        if by is not None and not dry_run:
+            chosen = self.list(queue, due_from=due_from, due_until=due_until, kind=kind)
+            return await self._move_by(request, by, chosen)
+        if to is None:
+            request.run_now = True
+        else:
+            request.due_at.CopyFrom(timestamp(to, name="to"))
         return await self._reschedule(request)
+
+    async def _move_by(
+        self,
+        request: pb.RescheduleItemsRequest,
+        by: timedelta,
+        chosen: AsyncIterator[PeekedItem],
+    ) -> Rescheduled:
+        """Moves the chosen items, or those of them that the request names. All are listed before
+        any is moved, so that no item is moved into the rest of the list.
+        """
+        named = dict.fromkeys(request.item_ids)
+        by_due: dict[datetime, list[str]] = {}
+        async for item in chosen:
+            if item.due_at is not None and (not named or str(item.id) in named):
+                by_due.setdefault(item.due_at, []).append(str(item.id))
+        changed = 0
+        missing = named.keys() - {item_id for ids in by_due.values() for item_id in ids}
+        for due_at, ids in by_due.items():
+            for first in range(0, len(ids), limits.REQUEST_ITEMS_MAX):
+                part = pb.RescheduleItemsRequest(
+                    namespace=request.namespace,
+                    queue=request.queue,
+                    item_ids=ids[first : first + limits.REQUEST_ITEMS_MAX],
+                )
+                part.due_at.CopyFrom(timestamp(due_at + by, name="by"))
+                done = await self._reschedule(part)
+                changed += done.changed
+                missing |= named.keys() & {str(one) for one in done.not_scheduled}
+        listed = tuple(ItemId.parse(item_id) for item_id in named if item_id in missing)
+        return Rescheduled(changed, listed)
 
     @typed
     async def run_now(

@@ -119,6 +119,27 @@ async def test_changes_survive_a_kill_of_a_single_node(tmp_path: Path):
         assert await node.terminate() == 0
 
 
+async def test_items_are_moved_by_a_time(tmp_path: Path):
+    start = later()
+    async with server(tmp_path / "data") as node, Client(node.address) as client:
+        await client.create_queue("q", partitions=2)
+        await schedule(client, "q", start)
+        half = start + ITEMS // 2 * MINUTE
+        done = await client.schedules.move("q", by=DAY, due_until=half)
+        assert (done.changed, done.not_scheduled) == (ITEMS // 2, ())
+        found = await listed(client)
+        assert list(found) == names([*range(ITEMS // 2, ITEMS), *range(ITEMS // 2)])
+        back = await client.schedules.move("q", [found["0"], ItemId(0, 999)], by=-DAY)
+        assert (back.changed, back.not_scheduled) == (1, (ItemId(0, 999),))
+        assert next(iter(await listed(client))) == "0"
+        dry = await client.schedules.move("q", by=MINUTE, all_items=True, dry_run=True)
+        assert dry.changed == ITEMS
+        with pytest.raises(ValueError, match="by one of: to; by"):
+            await client.schedules.move("q", all_items=True)
+        with pytest.raises(ValueError, match="by one of: to; by"):
+            await client.schedules.move("q", all_items=True, to=start, by=DAY)
+
+
 async def test_the_command_line_against_a_node(tmp_path: Path):
     start = later()
     async with server(tmp_path / "data") as node:

@@ -1,7 +1,7 @@
 """Scheduled items, for programs without an event loop."""
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar, Unpack
 
 from querator.client.client import Client
@@ -34,11 +34,14 @@ class SyncScheduledItems:
         queue: str,
         item_ids: Iterable[ItemId | str] | None = None,
         *,
-        to: datetime,
+        to: datetime | None = None,
+        by: timedelta | None = None,
         **options: Unpack[ChangeOptions],
     ) -> Rescheduled:
-        """Makes scheduled items due at the instant `to`. See `ScheduledItems.move`."""
-        return self._run(lambda schedules: schedules.move(queue, item_ids, to=to, **options))
+        """Makes scheduled items due at the instant `to`, or later `by` a time. See
+        `ScheduledItems.move`.
+        """
+        return self._run(lambda schedules: schedules.move(queue, item_ids, to=to, by=by, **options))
 
     def run_now(
         self,

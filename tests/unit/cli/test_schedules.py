@@ -360,6 +360,35 @@ def test_a_filter_asks_before_the_change(
     assert changes.dry_runs[2:] == [True]
 
 
+def test_items_are_moved_by_a_time(
+    cluster: ScriptedCluster, at_a_terminal: Callable[[], None]
+) -> None:
+    """Each due time becomes a call with its own instant."""
+    at_a_terminal()
+    changes = Changes(cluster, 3)
+    items = []
+    for seq, hours in ((1, 1), (2, 1), (3, 2)):
+        item = pb.PeekedItem(partition=0, seq=seq, state=items_pb2.ITEM_STATE_SCHEDULED)
+        item.due_at.FromDatetime(NOW + hours * HOUR)
+        items.append(item)
+    cluster.answers["ListScheduledItems"] = pb.ListScheduledItemsResponse(items=items)
+    shown = invoke(cluster, "move", "mail", "--until", "+3h", "--by", "30m", input="y\n")
+    assert "Move 3 items of mail by 30m?" in shown.stderr
+    assert (shown.stdout, shown.exit_code) == ("3 items moved by 30m.\n", 0)
+    asked, *moved = changes.requests
+    assert asked.dry_run
+    assert [(list(one.item_ids), one.due_at.ToDatetime(UTC)) for one in moved] == [
+        (["0-1", "0-2"], NOW + 1.5 * HOUR),
+        (["0-3"], NOW + 2.5 * HOUR),
+    ]
+    changes.requests.clear()
+    named = invoke(cluster, "move", "mail", "0-2", "0-9", "--by", "1h")
+    assert (named.stdout, named.exit_code) == ("1 item moved by 1h.\n", 1)
+    assert "Not scheduled, but ready, leased or gone: 0-9" in named.stderr
+    [request] = changes.requests
+    assert (list(request.item_ids), request.due_at.ToDatetime(UTC)) == (["0-2"], NOW + 2 * HOUR)
+
+
 def test_a_filter_that_chooses_nothing_asks_nothing(
     cluster: ScriptedCluster, at_a_terminal: Callable[[], None]
 ) -> None:
@@ -411,7 +440,12 @@ def test_one_way_to_choose_items_is_needed(choice: list[str], cluster: ScriptedC
     [
         (["cancel", "mail", "0-17", "--dry-run"], "--dry-run is for items that options choose"),
         (["cancel", "mail", "seventeen"], "'seventeen' is not an item id"),
-        (["move", "mail", "0-17"], "Missing option '--to'"),
+        (
+            ["move", "mail", "0-17"],
+            "Give the new due time by --to, or how much",
+        ),
+        (["move", "mail", "0-17", "--to", "+1h", "--by", "1h"], "Give the new due time by --to"),
+        (["move", "mail", "0-17", "--by", "0s"], "0s"),
     ],
 )
 def test_a_wrong_command_line(arguments: list[str], words: str, cluster: ScriptedCluster) -> None:
