@@ -13,8 +13,9 @@ from querator import SyncClient
 from querator.client import Item
 from querator.client.errors import NotFound
 from querator.spark.options import OptionError, browse_options
-from querator.spark.pipelines.counting import KINDS_SHOWN, find_problems, stats
+from querator.spark.pipelines.counting import DUE_EDGES_S, KINDS_SHOWN, find_problems, stats
 from querator.spark.pipelines.counting_page import stats_page
+from querator.spark.pipelines.scans import StateHistogram
 from querator.spark.pipelines.settings import QueuePlace, StatsSettings
 from querator.spark.report.page import render
 from querator.spark.rpc import cluster
@@ -72,10 +73,12 @@ def test_all_that_is_there_is_counted_by_state_kind_and_partition(spark, node, t
     assert scan.attempts.items["leased"][1] == held
     assert scan.sizes is not None
     assert scan.sizes.items["scheduled"][1] == 30
+    assert scan.dues == StateHistogram(DUE_EDGES_S, {"scheduled": (0, 0, 30, 0, 0, 0, 0, 0)})
     assert 0 <= scan.states["ready"].age_s_p50 <= scan.states["ready"].age_s_max < 600
 
     died = stats(spark, StatsSettings(QueuePlace(node.endpoint, "counted-dead"), sizes=False))
-    assert (died.problems, died.dead_letters, died.sizes) == ((), {"attempts": 1}, None)
+    assert (died.problems, died.dead_letters) == ((), {"attempts": 1})
+    assert (died.sizes, died.dues) == (None, None)
     assert dead["queue"] == died.queue
     assert msgspec.json.decode(msgspec.json.encode(died), type=type(died)) == died
 
@@ -85,7 +88,8 @@ def test_all_that_is_there_is_counted_by_state_kind_and_partition(spark, node, t
     assert "<script" not in html
     assert html.count("<section>") == 2
     pictures = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', html)
-    assert len(pictures) == 5 + 4
+    assert len(pictures) == 6 + 4
+    assert "Due times of scheduled items" in html
     texts = set()
     for picture in pictures:
         texts |= set(ElementTree.fromstring(base64.b64decode(picture)).itertext())
@@ -105,6 +109,12 @@ def test_sums_that_do_not_balance_are_named(spark, node):
     assert find_problems(more, told)[:2] == [
         "unbalanced: 3 rows were scanned, but the sum over states is 2",
         "unbalanced: 3 rows were scanned, but the sum over kinds is 0",
+    ]
+    late = msgspec.structs.replace(
+        scan, dues=msgspec.structs.replace(scan.ages, items={"scheduled": (1,)})
+    )
+    assert find_problems(late, told) == [
+        "unbalanced: 0 scheduled rows were scanned, but the sum over due times is 1"
     ]
     less = msgspec.structs.replace(scan, states_of_partitions={0: {"ready": 1, "leased": 1}})
     assert find_problems(less, told) == [

@@ -6,7 +6,7 @@ number of rows. They must also agree with the queue's own counts, if those were 
 after the scan.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ any number.
 """
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 AGE_EDGES_S: Final = (1, 10, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY)
+DUE_EDGES_S: Final = (_MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY, 30 * _DAY)
 ATTEMPT_EDGES: Final = (1, 2, 3, 4, 5, 10, 100)
 SIZE_EDGES_BYTES: Final = (1, 128, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 _EVER: Final = (
@@ -55,6 +56,7 @@ _SETS: Final = (
     ("state", "age_place"),
     ("state", "attempts_place"),
     ("state", "bytes_place"),
+    ("state", "due_place"),
 )
 """The groupings by which items are counted."""
 
@@ -107,7 +109,8 @@ def find_problems(scan: QueueScan, told: GetQueueStatsResponse) -> list[str]:
     for what, spread in spreads.items():
         if spread is not None:
             sums[what] = sum(map(sum, spread.items.values()))
-    problems = [
+    problems = list(_wrong_dues(scan))
+    problems += [
         f"{scan.queue}: {scan.rows:,} rows were scanned, but the sum over {what} is {items:,}"
         for what, items in sums.items()
         if items != scan.rows
@@ -125,9 +128,20 @@ def find_problems(scan: QueueScan, told: GetQueueStatsResponse) -> list[str]:
     return problems
 
 
+def _wrong_dues(scan: QueueScan) -> Iterator[str]:
+    dues = 0 if scan.dues is None else sum(map(sum, scan.dues.items.values()))
+    scheduled = scan.states["scheduled"].items if "scheduled" in scan.states else 0
+    if dues != scheduled:
+        yield (
+            f"{scan.queue}: {scheduled:,} scheduled rows were scanned, but the sum over due times "
+            f"is {dues:,}"
+        )
+
+
 def _columns(rows: DataFrame, at: datetime, *, sizes: bool) -> DataFrame:
     """Only the columns that are counted."""
     age = F.lit(at).cast("double") - F.col("timestamp").cast("double")
+    due = F.col("due_at").cast("double") - F.lit(at).cast("double")
     return rows.select(
         "partition",
         "state",
@@ -136,6 +150,7 @@ def _columns(rows: DataFrame, at: datetime, *, sizes: bool) -> DataFrame:
         "attempts",
         (F.length("value") if sizes else F.lit(None).cast("int")).alias("bytes"),
         F.col("dead_letter.reason").alias("reason"),
+        F.when(F.col("state") == "scheduled", F.greatest(due, F.lit(0.0))).alias("due_s"),
     )
 
 
@@ -172,6 +187,7 @@ def _measure(frame: DataFrame, queue: str, at: datetime, *, sizes: bool) -> Queu
         told={},
         stood_still=False,
         problems=(),
+        dues=_spread(sets, "due_place", DUE_EDGES_S) if "scheduled" in states else None,
     )
 
 
@@ -181,6 +197,7 @@ def _grouped(frame: DataFrame) -> dict[tuple[str, ...], list[Row]]:
         frame.withColumn("age_place", _place("age_s", AGE_EDGES_S))
         .withColumn("attempts_place", _place("attempts", ATTEMPT_EDGES))
         .withColumn("bytes_place", _place("bytes", SIZE_EDGES_BYTES))
+        .withColumn("due_place", _place("due_s", DUE_EDGES_S))
     )
     columns = sorted({column for each in _SETS for column in each})
     found = placed.groupingSets(_SETS, *columns).agg(
@@ -227,6 +244,9 @@ def _spread(
 ) -> StateHistogram:
     items: dict[str, list[int]] = {}
     for row in sets["state", place]:
+        if row[place] is None:
+            # Only scheduled items are due.
+            continue
         items.setdefault(row["state"], [0] * (len(edges) + 1))[row[place]] = row["items"]
     return StateHistogram(
         tuple(edges), {state: tuple(items[state]) for state in STATES if state in items}

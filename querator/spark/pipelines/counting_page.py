@@ -71,6 +71,12 @@ def _parts(scan: QueueScan) -> Iterable[Picture | PageTable]:
         "Columns: number of items by age.",
     )
     yield states
+    if scan.dues is not None:
+        yield Picture(
+            "Due times of scheduled items",
+            _spread(scan.dues, _spans(scan.dues.edges, duration), x="time until the item is due"),
+            "Columns: number of scheduled items by the time until they are due.",
+        )
     yield _picture_of_kinds(scan)
     yield kinds
     if scan.sizes is not None:

@@ -60,3 +60,5 @@ class QueueScan(msgspec.Struct, frozen=True):
     told: dict[str, int]
     stood_still: bool
     problems: tuple[str, ...]
+    dues: StateHistogram | None = None
+    """Seconds until scheduled items are due; None: none is scheduled."""
