@@ -45,6 +45,7 @@ class _Tally:
     completed: int = 0
     retried: int = 0
     rejected: int = 0
+    died: int = 0
     released: int = 0
     lost: int = 0
 
@@ -52,6 +53,8 @@ class _Tally:
         words = (
             f"{self.completed:,} completed, {self.retried:,} retried, {self.rejected:,} rejected"
         )
+        if self.died:
+            words += f", {self.died:,} out of attempts: dead letters"
         if self.released:
             words += f", {self.released:,} given back"
         if self.lost:
@@ -303,7 +306,7 @@ async def _run_until_signal(
             raise
         finally:
             tally.running -= 1
-        await _settle(item, ended, rules, tally)
+        await _settle(item, ended, rules, tally, consumer)
 
     signals: asyncio.Queue[int] = asyncio.Queue()
 
@@ -415,7 +418,9 @@ async def _stop(
     running.cancel()
 
 
-async def _settle(item: LeasedItem, ended: Ended, rules: _Rules, tally: _Tally) -> None:
+async def _settle(
+    item: LeasedItem, ended: Ended, rules: _Rules, tally: _Tally, consumer: Consumer
+) -> None:
     try:
         if ended.exit_code == 0:
             await item.complete()
@@ -425,7 +430,11 @@ async def _settle(item: LeasedItem, ended: Ended, rules: _Rules, tally: _Tally) 
             tally.rejected += 1
         else:
             await item.retry(delay=rules.delays.of(item.attempt) or None, error=ended.error)
-            tally.retried += 1
+            most = await consumer.max_attempts()
+            if 0 < most <= item.attempt:
+                tally.died += 1
+            else:
+                tally.retried += 1
     except LeaseLost:
         tally.lost += 1
         note(f"Item {item.id}: its lease was lost; another consumer may have the item.")

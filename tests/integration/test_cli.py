@@ -340,6 +340,14 @@ async def test_an_ordered_load_keeps_its_order(cli: Cli) -> None:
     assert [int(one["item"]["payload"]) for one in leased] == list(range(1_000))
 
 
+async def test_items_out_of_attempts_are_no_retried_ones(cli: Cli) -> None:
+    await cli.ok("queue", "create", "work", "--max-attempts", "1")
+    await cli.ok("produce", "work", "a", "b")
+    code, _, err = await cli.raw("consume", "work", "--exec", "exit 1", "--limit", "2")
+    assert code == 0, err
+    assert "0 completed, 0 retried, 0 rejected, 2 out of attempts: dead letters." in err
+
+
 async def test_a_command_for_each_item(cli: Cli) -> None:
     await cli.ok("queue", "create", "dead")
     await cli.ok("queue", "create", "work", "--dead-queue", "dead")
