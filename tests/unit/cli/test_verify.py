@@ -15,8 +15,11 @@ from querator.model.ids import PLACEMENT_GROUP
 from querator.model.queues import QueueSettings
 from querator.placement.map.commands import CreateQueue
 from querator.storage.lmdb_environment import open_lmdb
+from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import PLACEMENT
+from tests.unit.partition.partition_log import PartitionLog
 from tests.unit.placement.conftest import Group
+from tests.unit.service.storage_damage import damage
 
 
 def test_a_queue_with_a_group_that_was_never_given_out():
@@ -35,6 +38,20 @@ def test_a_queue_with_a_group_that_was_never_given_out():
     [(kind, action)] = actions_for(problems, "node-1").items()
     assert kind is Kind.PLACEMENT
     assert "querator node replace node-1" in action
+
+
+def test_a_damaged_payload_is_one_problem_and_no_reason_to_rebuild_the_node():
+    environment = MemoryEnvironment()
+    log = PartitionLog(environment, group=1)
+    log.configure()
+    log.produce(3)
+    damage(environment, 1)
+    with environment.snapshot() as snapshot:
+        scan = _Scan(snapshot)
+        scan.check(1)
+    found = [one for one in scan.problems if one.kind is not Kind.LEFTOVER]
+    assert [one.kind for one in found if "checksum" in one.sentence] == [Kind.PAYLOAD]
+    assert not [one for one in found if one.kind is Kind.STATE]
 
 
 def test_every_kind_of_problem_has_an_action():
