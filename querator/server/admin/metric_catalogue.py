@@ -147,8 +147,8 @@ CONNECTIONS_ENDED = _counter(
 )
 PEERS_REFUSED = _counter(
     "refused_connections",
-    "Connections at the port for nodes that this node refused, by the code of peers.refused in its "
-    "log. Those of a forming cluster do not count.",
+    "Connections refused at the port for nodes, by the code of peers.refused. Those of a forming "
+    "cluster do not count.",
     ("code",),
 )
 WAITING = _gauge(
