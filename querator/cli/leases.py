@@ -9,6 +9,7 @@ from querator.cli.shared.connection import CommandTarget, output_option, server_
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import count, note, write_json, write_table
 from querator.cli.shared.parameters import (
+    ATTRIBUTE,
     DELAY,
     INSTANT,
     ITEM_ID,
@@ -22,6 +23,7 @@ from querator.cli.shared.tables import Column
 from querator.cli.shared.texts import instant_text
 from querator.cli.shared.views import ExtendView, SettleView, leased_view, milliseconds, preview
 from querator.client import Client, ItemId, LeasedItem
+from querator.client.checks import check_attributes
 from querator.client.values import ExtendOutcome, LeaseRef, SettleOutcome
 from querator.model import limits
 from querator.model.ids import parse_lease_id
@@ -159,6 +161,14 @@ def complete(
     help="Give the items back to their place; the attempt does not count.",
 )
 @click.option("--priority", type=PRIORITY, metavar="N", help="Another priority for the items.")
+@click.option(
+    "--attribute",
+    "attributes",
+    type=ATTRIBUTE,
+    multiple=True,
+    help="An attribute for the items, in place of all that they have; may be repeated.",
+)
+@click.option("--no-attributes", is_flag=True, help="Remove all attributes of the items.")
 @server_options
 @output_option
 def retry(
@@ -171,6 +181,8 @@ def retry(
     dead: bool,
     release: bool,
     priority: int | None,
+    attributes: tuple[tuple[str, str], ...],
+    no_attributes: bool,
     target: CommandTarget,
     as_json: bool,
 ) -> None:
@@ -183,9 +195,16 @@ def retry(
     Examples:
       querator retry mail 1.0.2a --delay 5m --error 'mailbox busy'
       querator retry mail 1.0.2a 0-17 --dead --error 'no such mailbox'
+      querator retry mail 1.0.2a --attribute relay=backup
     """
     if (delay is not None) + (retry_at is not None) + dead + release > 1:
         raise click.UsageError("Give one of --delay, --at, --dead and --release.")
+    if attributes and no_attributes:
+        raise click.UsageError("Give --attribute or --no-attributes.")
+    try:
+        check_attributes("--attribute", dict(attributes))
+    except ValueError as wrong:
+        raise click.UsageError(f"{wrong}.") from None
     lease_ref = LeaseRef(lease_id, items)
 
     async def main(client: Client) -> Sequence[SettleOutcome]:
@@ -198,6 +217,7 @@ def retry(
             error=error,
             count_attempt=not release,
             priority=priority,
+            attributes=dict(attributes) if attributes or no_attributes else None,
             check=False,
         )
 

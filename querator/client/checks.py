@@ -1,5 +1,6 @@
 """Range checks of options, made when the program passes them."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -22,6 +23,28 @@ def check(name: str, value: int, least: int, most: int) -> None:
 def check_priority(name: str, value: int) -> None:
     """Raises an error that names the option, unless `value` is a signed number of 32 bits."""
     check(name, value, limits.PRIORITY_MIN, limits.PRIORITY_MAX)
+
+
+def check_attributes(name: str, attributes: Mapping[str, str]) -> None:
+    """Raises an error that names the option: TypeError unless it has texts by name, ValueError for
+    more attributes or bytes than an item may have.
+    """
+    if not isinstance(attributes, Mapping):
+        raise TypeError(f"{name} is {attributes!r}; it must be a dict of texts, for example {{}}")
+    size = 0
+    for key, value in attributes.items():
+        for text in (key, value):
+            if not isinstance(text, str):
+                raise TypeError(f"{name} has {key!r}: {value!r}; names and values must be texts")
+            try:
+                size += len(text.encode())
+            except UnicodeEncodeError:
+                raise ValueError(f"{name} has text that is not UTF-8: {text!r}") from None
+    most, bytes_most = limits.ATTRIBUTES_MAX, limits.ATTRIBUTES_BYTES_MAX
+    if len(attributes) > most:
+        raise ValueError(f"{name} has {len(attributes)} attributes; at most {most}")
+    if size > bytes_most:
+        raise ValueError(f"{name} has {size} bytes of names and values; at most {bytes_most}")
 
 
 def check_delay(name: str, delay: timedelta) -> None:

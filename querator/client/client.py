@@ -4,7 +4,7 @@ Longer than 500 lines: each call is a short method that hands on, below the prom
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import NoReturn, Self, Unpack
@@ -517,13 +517,15 @@ class Client:
         error: str = "",
         count_attempt: bool = True,
         priority: int | None = None,
+        attributes: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> list[SettleOutcome]:
         """Gives leased items back: ready at once, after `delay`, at `retry_at`, or as dead letters.
 
         `count_attempt=False` without a time is a release: the items go back to their places, as if
-        they had not been leased. `priority` None: they keep their priorities. Arguments, outcomes
-        and errors are otherwise as in `complete`.
+        they had not been leased. `priority` None: they keep their priorities. `attributes` take the
+        place of all attributes that the items have; None: they keep them. Arguments, outcomes and
+        errors are otherwise as in `complete`.
         """
         verb = retry_verb(
             delay=delay,
@@ -532,6 +534,7 @@ class Client:
             dead=dead,
             count_attempt=count_attempt,
             priority=priority,
+            attributes=attributes,
         )
         outcomes = await settle_held(self._nodes(), self.namespace, queue, verb, held)
         if check:

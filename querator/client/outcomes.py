@@ -1,8 +1,9 @@
 """What a handler may raise to decide the outcome of its item."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from querator.client.checks import check_delay, check_instant, check_priority
+from querator.client.checks import check_attributes, check_delay, check_instant, check_priority
 
 
 class Retry(Exception):
@@ -12,8 +13,9 @@ class Retry(Exception):
 
     `delay` or `at` (aware) says when; without both, the delay grows with the attempts as after any
     other exception. `reason` stays with the item. With `count_attempt=False` this attempt does not
-    count towards the queue's `max_attempts`. `priority` None: the item keeps its priority. The log
-    has one line, without a traceback.
+    count towards the queue's `max_attempts`. `priority` None: the item keeps its priority.
+    `attributes` take the place of all attributes of the item; None: it keeps them. The log has one
+    line, without a traceback.
     """
 
     # Of subclasses whose constructor does not call this one.
@@ -22,6 +24,7 @@ class Retry(Exception):
     at: datetime | None = None
     count_attempt = True
     priority: int | None = None
+    attributes: Mapping[str, str] | None = None
 
     def __init__(
         self,
@@ -31,10 +34,11 @@ class Retry(Exception):
         at: datetime | None = None,
         count_attempt: bool = True,
         priority: int | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> None:
-        """Raises TypeError for a `reason`, `delay` or `priority` of another type; ValueError for a
-        negative `delay`, a naive `at`, one of them further ahead than 10 years, for both, and for a
-        `priority` outside of 32 bits.
+        """Raises TypeError for an argument of another type; ValueError for a negative `delay`, a
+        naive `at`, one of them further ahead than 10 years, for both, for a `priority` outside of
+        32 bits, and for more than 64 attributes or 8 KiB of them.
         """
         if not isinstance(reason, str):
             raise TypeError(f"reason is {reason!r}; it must be a text: Retry('busy', delay=…)")
@@ -46,12 +50,15 @@ class Retry(Exception):
             check_instant("at", at)
         if priority is not None:
             check_priority("priority", priority)
+        if attributes is not None:
+            check_attributes("attributes", attributes)
         super().__init__(reason)
         self.reason = reason
         self.delay = delay
         self.at = at
         self.count_attempt = count_attempt
         self.priority = priority
+        self.attributes = attributes
 
 
 class Reject(Exception):

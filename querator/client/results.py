@@ -152,4 +152,7 @@ def peeked_item(peeked: admin_service_pb2.PeekedItem) -> PeekedItem:
         priority=peeked.priority,
         client_id=peeked.client_id,
         deadline=instant(peeked.deadline) if peeked.HasField("deadline") else None,
+        attributes=dict(
+            peeked.attributes.values if peeked.HasField("attributes") else peeked.item.attributes
+        ),
     )

@@ -427,9 +427,9 @@ class Purged(msgspec.Struct, frozen=True):
 class PeekedItem(msgspec.Struct, frozen=True):
     """An item with its state in the queue. `due_at`: when a scheduled item becomes ready.
     `lease_id`: empty when the item is not leased. `errors`: the error texts of its last retries,
-    newest last. `item`: the item as it was produced. `priority`: the priority now. `client_id`
-    and `deadline`: the owner of the lease, and when the lease ends unless it is extended; empty and
-    None when the item is not leased.
+    newest last. `item`: the item as it was produced. `priority` and `attributes`: those now.
+    `client_id` and `deadline`: the owner of the lease, and when the lease ends unless it is
+    extended; empty and None when the item is not leased.
     """
 
     id: ItemId
@@ -444,3 +444,4 @@ class PeekedItem(msgspec.Struct, frozen=True):
     priority: int = 0
     client_id: str = ""
     deadline: datetime | None = None
+    attributes: Mapping[str, str] = {}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from querator.model.commands import ItemSpecial, Ranges
+from querator.model.commands import Attributes, ItemSpecial, Ranges
 from querator.model.errors import ErrorCode
 from querator.model.queues import Queue
 
@@ -86,11 +86,14 @@ class DeadOrigin(msgspec.Struct, frozen=True):
 
 
 class LaterAttributes(msgspec.Struct, frozen=True):
-    """Attributes that the item at `index` of its batch got after it was produced."""
+    """What the item at `index` of its batch got after it was produced. `attributes` replace those
+    of the item; None: no retry has changed them.
+    """
 
     index: int
     dead_letter: DeadOrigin | None
     errors: tuple[str, ...]
+    attributes: Attributes | None = None
 
 
 class LoadedItems(msgspec.Struct, frozen=True):
@@ -152,6 +155,7 @@ class RetryCall(msgspec.Struct, frozen=True):
     count_attempt: bool = True
     all_or_nothing: bool = False
     priority: int | None = None
+    attributes: Attributes | None = None
     timeout_ms: int = 0
 
 
@@ -292,7 +296,7 @@ class BlockDamage(msgspec.Struct, frozen=True):
 class BrowsedItem(msgspec.Struct, frozen=True):
     """An item with its partition's data about it. `state` is an `ItemState` of the protocol; `item`
     its tagged, length-prefixed wire bytes; `lease` 0: not leased. `client_id` and `deadline_ms` are
-    the owner and the end of the lease.
+    the owner and the end of the lease. `attributes` as in `LaterAttributes`.
     """
 
     seq: int
@@ -307,6 +311,7 @@ class BrowsedItem(msgspec.Struct, frozen=True):
     priority: int = 0
     client_id: str = ""
     deadline_ms: int = 0
+    attributes: Attributes | None = None
 
 
 class PrioritizeCall(msgspec.Struct, frozen=True):

@@ -24,6 +24,9 @@ NO_SLOT = 0xFFFF
 Ranges = tuple[tuple[int, int], ...]
 """Runs of sequences: (first_seq, count), ascending, not overlapping."""
 
+Attributes = tuple[tuple[str, str], ...]
+"""The attributes of an item: names with their values, in ascending order of the names."""
+
 
 class Produce(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
     """Adds items. Their wire bytes travel beside the command, as the proposal's attachment.
@@ -81,7 +84,8 @@ class Retry(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
     """Gives items back: at the tail at once, at `retry_at_ms`, or as dead letters (`dead`).
 
     `count_attempt=False` without `retry_at_ms` is a release: the items return to their place, and
-    their attempt is given back. `priority` None: each item keeps its own.
+    their attempt is given back. `priority` None: each item keeps its own. `attributes` replace
+    those of each item; None: the items keep them.
     """
 
     leases: tuple[LeaseItems, ...]
@@ -91,6 +95,7 @@ class Retry(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
     count_attempt: bool = True
     all_or_nothing: bool = False
     priority: int | None = None
+    attributes: Attributes | None = None
 
 
 class Extend(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=5):
@@ -161,6 +166,7 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
     attachment, in order.
 
     A dead letter carries its origin. A redriven item returns with `reason` 0 and a fresh start.
+    `attributes` are those that a retry has given to the item; None: none has.
     """
 
     origin_queue: str
@@ -176,6 +182,7 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
     expire_timeout_ms: int = 0
     lease_timeout_ms: int = 0
     priority: int = 0
+    attributes: Attributes | None = None
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):

@@ -44,6 +44,8 @@ CONSUMER_ID_CHARS_MAX = 64  # It is part of the request ids of its streams' leas
 PRODUCER_ID_BYTES = 16  # A UUIDv7.
 ATTRIBUTES_MAX = 64
 ATTRIBUTES_BYTES_MAX = 8 * KIB  # Names and values together.
+# Items of one retry that changes attributes: each gets a row of its own. As many as a lease has.
+RETRY_ATTRIBUTES_ITEMS_MAX = 1_000
 ERROR_CHARS_MAX = 1_000  # A consumer's text on a retry.
 ERRORS_KEPT_MAX = 5
 DESCRIPTION_CHARS_MAX = 1_000
@@ -285,6 +287,7 @@ assert PAYLOAD_BYTES_MAX <= PAYLOAD_BYTES_CAP < REQUEST_BYTES_CAP
 assert PAYLOAD_BYTES_MAX < REPLY_BYTES_DEFAULT < 4 * MIB
 assert PAYLOAD_BYTES_MAX < REQUEST_BYTES_MAX <= REQUEST_BYTES_CAP
 assert REQUEST_ITEMS_MAX <= REQUEST_ITEMS_CAP
+assert REQUEST_ITEMS_MAX <= RETRY_ATTRIBUTES_ITEMS_MAX, "a retry of one lease is never too large"
 assert SCHEDULE_NOW_MS < LEASE_TIMEOUT_MS_MIN < LEASE_TIMEOUT_MS_MAX
 assert CLOCK_SKEW_MS_MAX < LEASE_TIMEOUT_MS_MIN <= LEASE_GRACE_MS
 assert CLOCK_SKEW_MS_MAX < STATE_TIME_JUMP_MS_MAX < LEASE_TIMEOUT_MS_DEFAULT

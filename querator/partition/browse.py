@@ -15,7 +15,7 @@ from querator.model.calls import ItemRun
 from querator.model.limits import BROWSE_BYTES, BROWSE_ITEMS_MAX
 from querator.partition import masks
 from querator.partition.payloads import read_payload
-from querator.partition.queries import SCAN_ROWS_MAX, block_at, cut, overlays_of
+from querator.partition.queries import SCAN_ROWS_MAX, block_at, cut, overlays_of, run_bytes
 from querator.partition.rows import (
     Block,
     PartitionState,
@@ -87,7 +87,7 @@ def browse(
         run = _run(txn, group, first_seq, parts, span, overlaid=state.overlays > 0)
         if run is not None:
             runs.append(run)
-            size += len(run.items)
+            size += run_bytes(run)
             items += len(run.seqs)
     return Scanned(tuple(runs), max(upto_seq + 1, span.from_seq), upto_seq)
 

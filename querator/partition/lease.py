@@ -4,7 +4,8 @@ Items of a lower rank come first, and of one rank those that became ready first 
 Callers of one command share the available items as evenly as their wishes allow. Each takes a
 contiguous share in this order. Items that a caller cannot take because of its
 `max_bytes` stay ready. If the first item of its share alone is larger than `max_bytes`, the caller
-is refused (ITEM_TOO_LARGE) and the item keeps its place.
+is refused (ITEM_TOO_LARGE) and the item keeps its place. The rows of errors and attributes that
+items got later count as well, except that of the first item: it may always be leased.
 
 A lease lasts as long as its caller says. Without a timeout from the caller, each item is leased for
 its own lease timeout, or for the queue's. A lease has one deadline, so items of one timeout are
@@ -57,7 +58,14 @@ from querator.partition.segments import (
     ready_rows,
     without,
 )
-from querator.storage.tables import CLIENT_LEASES, DEADLINES, ENDED, LEASE_REQUESTS, LEASES
+from querator.storage.tables import (
+    CLIENT_LEASES,
+    DEADLINES,
+    ENDED,
+    LEASE_REQUESTS,
+    LEASES,
+    OVERLAYS,
+)
 
 NOTHING = LeaseGrant(0, 0, ())
 
@@ -238,6 +246,16 @@ def _grant_one(
                 break
             size = block.size(mask)
             share = mask.bit_count()
+        if context.state.overlays:
+            whole = mask
+            mask, later_bytes = _with_later(
+                context, first_seq, block, mask, bytes_max=bytes_max, at_least_one=not taken
+            )
+            if not mask:
+                break
+            if mask != whole:
+                size, share = block.size(mask), mask.bit_count()
+            bytes_max -= later_bytes
         count = mask.bit_count()
         share -= count
         bytes_max -= size
@@ -252,6 +270,39 @@ def _grant_one(
     if not taken:
         return _too_large(caller, bytes_max, candidates)
     return _record(context, caller, taken)
+
+
+def _with_later(
+    context: ApplyContext,
+    first_seq: int,
+    block: Block,
+    mask: int,
+    *,
+    bytes_max: int,
+    at_least_one: bool,
+) -> tuple[int, int]:
+    """The longest prefix of the set whose items have at most `bytes_max` bytes with the rows of
+    what they got later; and the bytes of these rows.
+    """
+    start = OVERLAYS.key(context.group, first_seq + masks.low(mask))
+    stop = OVERLAYS.key(context.group, first_seq + mask.bit_length())
+    later: dict[int, int] = {}
+    for key, row in context.txn.scan(start, stop):
+        ordinal = int.from_bytes(key[-8:], "big") - first_seq
+        if mask >> ordinal & 1:
+            later[ordinal] = len(row)
+    whole = sum(later.values())
+    if not whole or block.size(mask) + whole <= bytes_max:
+        return mask, whole
+    chosen = later_bytes = 0
+    for ordinal in masks.ordinals(mask):
+        bit, row_bytes = 1 << ordinal, later.get(ordinal, 0)
+        bytes_max -= block.size(bit) + row_bytes
+        if bytes_max < 0 and (chosen or not at_least_one):
+            break
+        chosen |= bit
+        later_bytes += row_bytes
+    return chosen, later_bytes
 
 
 def _too_large(

@@ -11,7 +11,7 @@ permanently refuses new moves, and reports the last move that it has. So the mov
 go to another partition of its queue (MoveElsewhere) and do not arrive twice.
 
 A dead letter arrives with an overlay that names its origin. A redriven item arrives like a fresh
-one.
+one. Attributes that a retry has given to an item arrive with it.
 """
 
 from collections.abc import Sequence
@@ -155,14 +155,18 @@ def _take_block(
 ) -> None:
     queue_timeout_ms = context.queue.expire_timeout_ms
     own: list[OwnTimes] = []
-    letters: list[tuple[int, MovedItem]] = []
+    overlays: list[tuple[int, Overlay]] = []
     priorities: dict[int, int] = {}
     for ordinal in masks.ordinals(alive):
         item = items[ordinal]
         priorities[item.priority] = priorities.get(item.priority, 0) | 1 << ordinal
         if item.reason != DeadCause.NONE:
-            letters.append((ordinal, item))
-        elif item.expire_timeout_ms > 0 or item.lease_timeout_ms > 0:
+            letter = msgspec.structs.replace(item, attributes=None)
+            overlays.append((ordinal, Overlay(letter=letter, attributes=item.attributes)))
+            continue
+        if item.attributes is not None:
+            overlays.append((ordinal, Overlay(attributes=item.attributes)))
+        if item.expire_timeout_ms > 0 or item.lease_timeout_ms > 0:
             expire_ms = max(item.expire_timeout_ms, 0)
             lease_ms = min(max(item.lease_timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
             at_ms = expire_at(context.now_ms, shorter(expire_ms, queue_timeout_ms))
@@ -177,11 +181,9 @@ def _take_block(
         expire_at_ms=expires_ms,
         own=own,
     )
-    for ordinal, item in letters:
-        OVERLAYS.put(
-            context.txn, context.group, first_seq + ordinal, value=encode(Overlay(letter=item))
-        )
-    context.state.overlays += len(letters)
+    for ordinal, overlay in overlays:
+        OVERLAYS.put(context.txn, context.group, first_seq + ordinal, value=encode(overlay))
+    context.state.overlays += len(overlays)
     check(None, Event.MOVE_IN, RowState.READY)
     position, age = tail_position(context), context.age
     for priority, mask in sorted(priorities.items()):

@@ -49,6 +49,7 @@ from querator.model.commands import (
 from querator.model.entries import Need, Tier
 from querator.model.limits import (
     APPLY_SEGMENTS_MAX,
+    ATTRIBUTES_BYTES_MAX,
     CANCEL_ITEMS_MAX,
     ERRORS_KEPT_MAX,
     KIB,
@@ -78,8 +79,10 @@ _BLOCK_BYTES: Final = 8 * KIB
 _EXPIRIES_BYTES: Final = 16 * KIB
 """Bytes of the row of a block whose items all have times of their own."""
 _STAGE_BYTES: Final = 6 * ROW_BYTES
-_ERROR_BYTES: Final = (ERRORS_KEPT_MAX + 2) * 4 * KIB
-"""Bytes of the errors of one item, each of the maximum length, and of its dead letter."""
+_LATER_BYTES: Final = (ERRORS_KEPT_MAX + 2) * 4 * KIB + 2 * ATTRIBUTES_BYTES_MAX
+"""Bytes of the errors of one item, each of the maximum length, of its dead letter, and of its
+attributes.
+"""
 _UNTANGLED_MAX: Final = 128
 """Number of pieces into which a segment may be cut when it returns to its place between others."""
 _SMALL_BYTES: Final = 64 * KIB
@@ -151,7 +154,8 @@ def _of_settle(
         if retry is not None:
             bits = sum(int.from_bytes(mask, "little").bit_count() for mask in held)
             bytes_ += min(bits, len(held) * _UNTANGLED_MAX) * 4 * ROW_BYTES
-            bytes_ += bits * _ERROR_BYTES if retry.error else 0
+            noted = retry.error or retry.attributes is not None
+            bytes_ += bits * _LATER_BYTES if noted else 0
     return bytes_
 
 

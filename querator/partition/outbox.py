@@ -9,7 +9,7 @@ from struct import pack
 
 import msgspec
 
-from querator.model.commands import MovedItem
+from querator.model.commands import Attributes, MovedItem
 from querator.model.limits import MOVE_BATCH_BYTES_MAX, MOVE_BATCH_ITEMS_MAX
 from querator.partition import masks
 from querator.partition.payloads import BlockDamaged, read_payload
@@ -106,7 +106,7 @@ def outbox_batch(
                 )
             )
             pieces.append(data)
-            size += len(data)
+            size += len(data) + texts_bytes(overlay.errors, overlay.attributes)
         else:
             if len(items) < items_max:
                 continue
@@ -143,6 +143,7 @@ def _moved_item(
             expire_timeout_ms=letter.expire_timeout_ms,
             lease_timeout_ms=letter.lease_timeout_ms,
             priority=row.priority,
+            attributes=overlay.attributes,
         )
     own = block.own_times(ordinal)
     return MovedItem(
@@ -158,9 +159,16 @@ def _moved_item(
         expire_timeout_ms=own.expire_timeout_ms,
         lease_timeout_ms=own.lease_timeout_ms,
         priority=row.priority,
+        attributes=overlay.attributes,
     )
 
 
 def load_overlay(txn: ReadTransaction, group: int, seq: int) -> Overlay:
     row = OVERLAYS.get(txn, group, seq)
     return Overlay() if row is None else decode_overlay(row)
+
+
+def texts_bytes(errors: tuple[str, ...], attributes: Attributes | None) -> int:
+    """Bytes of the texts that an item got after it was produced."""
+    size = sum(len(text.encode()) for text in errors)
+    return size + sum(len(name.encode()) + len(value.encode()) for name, value in attributes or ())

@@ -13,16 +13,23 @@ import msgspec
 from querator.model.calls import (
     BrowsedItem,
     DeadOrigin,
+    ItemRun,
     LaterAttributes,
     LoadedItems,
     PartitionCounts,
 )
-from querator.model.commands import LetterFilter, PartitionEffects
+from querator.model.commands import Attributes, LetterFilter, PartitionEffects
 from querator.model.ids import parse_stream_request_id
 from querator.partition import masks, rows
 from querator.partition.held_keys import waited_for
 from querator.partition.lease import client_hash
-from querator.partition.outbox import OutboxBatch, load_overlay, outbox_batch, outbox_targets
+from querator.partition.outbox import (
+    OutboxBatch,
+    load_overlay,
+    outbox_batch,
+    outbox_targets,
+    texts_bytes,
+)
 from querator.partition.payloads import ReadPart, find_block, read_payload
 from querator.partition.readers import oldest_batch_at
 from querator.partition.rows import (
@@ -380,6 +387,7 @@ def collect(
             priority=segment.priority,
             client_id=leases[segment.locator].client_id if leased else "",
             deadline_ms=leases[segment.locator].deadline_ms if leased else 0,
+            attributes=overlay.attributes,
         )
         size += reply_bytes(listed)
         if page and size > bytes_max:
@@ -395,10 +403,24 @@ def _lease_row(txn: ReadTransaction, group: int, lease: int) -> rows.LeaseRow:
 
 
 def reply_bytes(item: BrowsedItem) -> int:
-    """Bytes of an item and of the errors of its consumers, which are most of it in a reply."""
-    letter = item.dead_letter
-    errors = item.errors if letter is None else (*item.errors, *letter.errors)
-    return len(item.item) + sum(len(text.encode()) for text in errors)
+    """Bytes of an item, and of its errors and attributes, which are most of it in a reply."""
+    return len(item.item) + later_bytes(item.errors, item.dead_letter, item.attributes)
+
+
+def later_bytes(
+    errors: tuple[str, ...], letter: DeadOrigin | None, attributes: Attributes | None
+) -> int:
+    """Bytes of the texts that an item got after it was produced."""
+    if letter is not None:
+        errors = (*errors, *letter.errors)
+    return texts_bytes(errors, attributes)
+
+
+def run_bytes(run: ItemRun) -> int:
+    """Bytes of items, and of the texts that they got after they were produced."""
+    return len(run.items) + sum(
+        later_bytes(later.errors, later.dead_letter, later.attributes) for later in run.overlays
+    )
 
 
 def cut(block: Block, stored: bytes, mask: int) -> bytes:
@@ -439,5 +461,6 @@ def overlays_of(
         if mask >> ordinal & 1:
             overlay = decode_overlay(row)
             index = (mask & masks.full(ordinal)).bit_count()
-            found.append(LaterAttributes(index, _dead_letter(overlay), overlay.errors))
+            letter = _dead_letter(overlay)
+            found.append(LaterAttributes(index, letter, overlay.errors, overlay.attributes))
     return tuple(found)

@@ -13,6 +13,7 @@ from querator.model.reader_calls import ReaderState
 from querator.model.readers import AdvanceReader, ReaderResult
 from querator.partition import masks
 from querator.partition.browse import run_of
+from querator.partition.queries import run_bytes
 from querator.partition.readers import (
     answer_of,
     batch_of,
@@ -159,7 +160,7 @@ def batch_part(
         parts = [(segment, wanted)]
         run = run_of(txn, group, reserved.first_seq, block, parts, overlaid=overlaid)
         runs.append(run)
-        size += len(run.items)
+        size += run_bytes(run)
         items += len(run.seqs)
     return BatchItems(tuple(runs), from_index + items, upto_index)
 

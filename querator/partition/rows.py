@@ -14,6 +14,7 @@ from struct import Struct, unpack
 import msgspec
 
 from querator.model.commands import (
+    Attributes,
     KeyedPlace,
     MovedItem,
     PartitionEffects,
@@ -48,7 +49,7 @@ class DeadCause(IntEnum):
 class SettleKind(IntEnum):
     """How a command settles leased items. A retry with `retry_at`, a retry with an uncounted
     attempt, and a retry with a priority are verbs of their own: a repeat of one verb is no repeat
-    of another.
+    of another. So is each of them with attributes: `ATTRIBUTED` is added to its number.
     """
 
     COMPLETE = 1
@@ -62,6 +63,11 @@ class SettleKind(IntEnum):
     RELEASE_PRIORITIZED = 9
     RELEASE_LATER_PRIORITIZED = 10
     REJECT_PRIORITIZED = 11
+
+
+ATTRIBUTED = 16
+"""Added to a `SettleKind`: the retry has changed the attributes of the items."""
+assert max(SettleKind) < ATTRIBUTED
 
 
 class Redating(msgspec.Struct, frozen=True, array_like=True):
@@ -453,12 +459,14 @@ def numbers_to_bytes(leases: Iterable[int]) -> bytes:
 
 
 class Overlay(msgspec.Struct, frozen=True, array_like=True):
-    """History of one item: the error messages of consumers (newest last), and its origin if it is a
-    dead letter.
+    """History of one item: the error messages of consumers (newest last), its origin if it is a
+    dead letter, and the attributes that a retry has given to it (None: none has). `letter` has no
+    attributes: those of the item are here.
     """
 
     errors: tuple[str, ...] = ()
     letter: MovedItem | None = None
+    attributes: Attributes | None = None
 
 
 class ProducerRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

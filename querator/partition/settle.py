@@ -8,9 +8,10 @@ lost item means that nothing is carried out. For each item named under a lease:
     else (another verb, lapsed, never held)         lost
 
 The same holds after the lease has ended, as long as it is remembered (`ended_leases`). Complete is
-one verb, and a retry is one of ten (`rows.SettleKind`): a reject after a release is lost, and so is
-a release with a priority after one without, as nodes make them. The instants of two retries with
-`retry_at` are not compared, nor are two priorities, so the second one may count as a repeat.
+one verb, and a retry is one of twenty (`rows.SettleKind`, `rows.ATTRIBUTED`): a reject after a
+release is lost, and so is a release with a priority or with attributes after one without, as nodes
+make them. The instants of two retries with `retry_at` are not compared, nor are two priorities or
+the attributes, so the second one may count as a repeat.
 
 A command without ranges ("all that the lease still holds") names the items that no other verb has
 settled. A repeat gets the first answer, and lapsed items are lost, not silently skipped. When
@@ -25,15 +26,18 @@ from querator.model.commands import (
     Complete,
     LeaseItems,
     Ranges,
+    Refusal,
     Retry,
     SettledLease,
     SettleResult,
 )
+from querator.model.errors import ErrorCode
 from querator.model.limits import (
     BLOCK_ITEMS_MAX,
     ERROR_CHARS_MAX,
     ERRORS_KEPT_MAX,
     RELEASES_MAX,
+    RETRY_ATTRIBUTES_ITEMS_MAX,
     SCHEDULE_AHEAD_MS_MAX,
     SCHEDULE_NOW_MS,
 )
@@ -49,6 +53,7 @@ from querator.partition.dead import (
 )
 from querator.partition.ended_leases import end_lease
 from querator.partition.rows import (
+    ATTRIBUTED,
     Block,
     DeadCause,
     LeasedItems,
@@ -106,14 +111,16 @@ def complete(context: ApplyContext, command: Complete) -> SettleResult:
     return result
 
 
-def verb_of(command: Retry) -> SettleKind:
+def verb_of(command: Retry) -> int:
     if command.dead:
         verb = SettleKind.REJECT
     elif command.count_attempt:
         verb = SettleKind.RETRY_LATER if command.retry_at_ms else SettleKind.RETRY
     else:
         verb = SettleKind.RELEASE_LATER if command.retry_at_ms else SettleKind.RELEASE
-    return verb if command.priority is None else _PRIORITIZED[verb]
+    if command.priority is not None:
+        verb = _PRIORITIZED[verb]
+    return verb if command.attributes is None else verb + ATTRIBUTED
 
 
 _PRIORITIZED = {
@@ -125,17 +132,20 @@ _PRIORITIZED = {
 }
 
 
-def retry(context: ApplyContext, command: Retry) -> SettleResult:
+def retry(context: ApplyContext, command: Retry) -> SettleResult | Refusal:
     verb = verb_of(command)
     result, pieces, leases = _judge(context, command.leases, command.all_or_nothing, verb)
+    refusal = _too_many_attributes(command, pieces)
+    if refusal is not None:
+        return refusal
     due_ms = min(command.retry_at_ms, context.now_ms + SCHEDULE_AHEAD_MS_MAX)
     if due_ms - context.now_ms < SCHEDULE_NOW_MS:
         due_ms = 0
     for piece in pieces:
         items, segment = _take(context, leases[piece.lease], piece)
         block = block_of(context, items.first_seq)
-        if command.error:
-            _add_error(context, items.first_seq, piece.mask, command.error)
+        if command.error or command.attributes is not None:
+            _note(context, items.first_seq, piece.mask, command)
         _give_back(
             context=context,
             command=command,
@@ -210,7 +220,7 @@ def _give_back(
 
 
 def _judge(
-    context: ApplyContext, named: tuple[LeaseItems, ...], all_or_nothing: bool, verb: SettleKind
+    context: ApplyContext, named: tuple[LeaseItems, ...], all_or_nothing: bool, verb: int
 ) -> tuple[SettleResult, list[_Piece], dict[int, _Held]]:
     leases: dict[int, _Held] = {}
     outcomes: list[SettledLease] = []
@@ -247,9 +257,7 @@ def _load(context: ApplyContext, lease: int) -> _Held | None:
     return None if row is None else _Held(decode_lease(row), live=False)
 
 
-def _judge_one(
-    named: LeaseItems, held: _Held, pieces: list[_Piece], verb: SettleKind
-) -> SettledLease:
+def _judge_one(named: LeaseItems, held: _Held, pieces: list[_Piece], verb: int) -> SettledLease:
     """Marks the settled items in the row in memory, and appends them to `pieces`."""
     done_ranges: list[tuple[int, int]] = []
     repeated_ranges: list[tuple[int, int]] = []
@@ -329,7 +337,7 @@ def _take(context: ApplyContext, held: _Held, piece: _Piece) -> tuple[LeasedItem
     return items, segment
 
 
-def _write(context: ApplyContext, leases: dict[int, _Held], verb: SettleKind) -> None:
+def _write(context: ApplyContext, leases: dict[int, _Held], verb: int) -> None:
     for lease, held in leases.items():
         if not held.changed:
             continue
@@ -340,12 +348,33 @@ def _write(context: ApplyContext, leases: dict[int, _Held], verb: SettleKind) ->
             end_lease(context, lease, held.row)
 
 
-def _add_error(context: ApplyContext, first_seq: int, mask: int, error: str) -> None:
+def _too_many_attributes(command: Retry, pieces: list[_Piece]) -> Refusal | None:
+    """The refusal of a retry that would write too many attributes. A repeat writes none."""
+    if command.attributes is None:
+        return None
+    count, most = sum(piece.mask.bit_count() for piece in pieces), RETRY_ATTRIBUTES_ITEMS_MAX
+    if count <= most:
+        return None
+    return Refusal(
+        ErrorCode.LIMIT_EXCEEDED,
+        f"the retry changes the attributes of {count} items of a partition; the most is {most}",
+        field="leases",
+        limit=f"{most} items",
+        value=f"{count} items",
+    )
+
+
+def _note(context: ApplyContext, first_seq: int, mask: int, command: Retry) -> None:
+    """Keeps the error and the attributes of a retry with the items."""
     txn, group = context.txn, context.group
     for ordinal in masks.ordinals(mask):
         seq = first_seq + ordinal
         row = OVERLAYS.get(txn, group, seq)
         overlay = Overlay() if row is None else decode_overlay(row)
         context.state.overlays += row is None
-        errors = (*overlay.errors, error[:ERROR_CHARS_MAX])[-ERRORS_KEPT_MAX:]
-        OVERLAYS.put(txn, group, seq, value=encode(Overlay(errors, overlay.letter)))
+        errors, attributes = overlay.errors, overlay.attributes
+        if command.error:
+            errors = (*errors, command.error[:ERROR_CHARS_MAX])[-ERRORS_KEPT_MAX:]
+        if command.attributes is not None:
+            attributes = command.attributes
+        OVERLAYS.put(txn, group, seq, value=encode(Overlay(errors, overlay.letter, attributes)))

@@ -78,6 +78,7 @@ def command_of(call: CompleteCall | RetryCall) -> Settle:
         count_attempt=call.count_attempt,
         all_or_nothing=call.all_or_nothing,
         priority=call.priority,
+        attributes=call.attributes,
     )
 
 

@@ -810,6 +810,7 @@ class PeekedItem(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     DEADLINE_FIELD_NUMBER: _builtins.int
+    ATTRIBUTES_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     seq: _builtins.int
@@ -848,6 +849,10 @@ class PeekedItem(_message.Message):
     def deadline(self) -> _timestamp_pb2.Timestamp:
         """When its lease ends unless it is extended, if it is leased."""
 
+    @_builtins.property
+    def attributes(self) -> _items_pb2.Attributes:
+        """Its attributes, when a retry has changed them: all of them, in place of the item's own."""
+
     def __init__(
         self,
         *,
@@ -864,10 +869,11 @@ class PeekedItem(_message.Message):
         priority: _builtins.int = ...,
         client_id: _builtins.str = ...,
         deadline: _timestamp_pb2.Timestamp | None = ...,
+        attributes: _items_pb2.Attributes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["dead_letter", b"dead_letter", "deadline", b"deadline", "due_at", b"due_at", "item", b"item", "produced_at", b"produced_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "dead_letter", b"dead_letter", "deadline", b"deadline", "due_at", b"due_at", "item", b"item", "produced_at", b"produced_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "client_id", b"client_id", "dead_letter", b"dead_letter", "deadline", b"deadline", "due_at", b"due_at", "errors", b"errors", "item", b"item", "lease_id", b"lease_id", "partition", b"partition", "priority", b"priority", "produced_at", b"produced_at", "seq", b"seq", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "attributes", b"attributes", "client_id", b"client_id", "dead_letter", b"dead_letter", "deadline", b"deadline", "due_at", b"due_at", "errors", b"errors", "item", b"item", "lease_id", b"lease_id", "partition", b"partition", "priority", b"priority", "produced_at", b"produced_at", "seq", b"seq", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -194,6 +194,50 @@ class Item(_message.Message):
 Global___Item: _TypeAlias = Item  # noqa: Y015
 
 @_typing.final
+class Attributes(_message.Message):
+    """Attributes are all attributes of an item."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ValuesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    VALUES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def values(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """By name; at most 64, together at most 8 KiB."""
+
+    def __init__(
+        self,
+        *,
+        values: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Attributes: _TypeAlias = Attributes  # noqa: Y015
+
+@_typing.final
 class SeqRange(_message.Message):
     """SeqRange is a run of consecutive item sequences of one partition."""
 
@@ -284,6 +328,7 @@ class Overlay(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     DEAD_LETTER_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
+    ATTRIBUTES_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Position of the item in its batch (index into `items`)."""
     @_builtins.property
@@ -294,16 +339,21 @@ class Overlay(_message.Message):
     def errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The consumers' words, from its last retries; newest last; at most 5."""
 
+    @_builtins.property
+    def attributes(self) -> Global___Attributes:
+        """Its attributes, when a retry has changed them: all of them, in place of the item's own."""
+
     def __init__(
         self,
         *,
         index: _builtins.int = ...,
         dead_letter: Global___DeadLetter | None = ...,
         errors: _abc.Iterable[_builtins.str] | None = ...,
+        attributes: Global___Attributes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["dead_letter", b"dead_letter"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "dead_letter", b"dead_letter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_letter", b"dead_letter", "errors", b"errors", "index", b"index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "dead_letter", b"dead_letter", "errors", b"errors", "index", b"index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -608,7 +658,7 @@ class ItemColumns(_message.Message):
 
     @_builtins.property
     def attributes(self) -> Global___AttributeColumns:
-        """As of Item, by name."""
+        """The attributes now, by name: those of a retry, else those of the item."""
 
     @_builtins.property
     def errors(self) -> Global___ErrorColumns:

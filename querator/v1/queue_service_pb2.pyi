@@ -619,6 +619,7 @@ class RetryRequest(_message.Message):
     COUNT_ATTEMPT_FIELD_NUMBER: _builtins.int
     ALL_OR_NOTHING_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    ATTRIBUTES_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -643,6 +644,12 @@ class RetryRequest(_message.Message):
     def retry_at(self) -> _timestamp_pb2.Timestamp:
         """Not leased again before this instant; unset means ready at once, at the tail."""
 
+    @_builtins.property
+    def attributes(self) -> _items_pb2.Attributes:
+        """Attributes for the items, in place of all that each has; unset means that each keeps its own. With these,
+        at most 1,000 items of a partition; that many are under one lease.
+        """
+
     def __init__(
         self,
         *,
@@ -655,10 +662,11 @@ class RetryRequest(_message.Message):
         count_attempt: _builtins.bool | None = ...,
         all_or_nothing: _builtins.bool = ...,
         priority: _builtins.int | None = ...,
+        attributes: _items_pb2.Attributes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt", "_priority", b"_priority", "count_attempt", b"count_attempt", "priority", b"priority", "retry_at", b"retry_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt", "_priority", b"_priority", "attributes", b"attributes", "count_attempt", b"count_attempt", "priority", b"priority", "retry_at", b"retry_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt", "_priority", b"_priority", "all_or_nothing", b"all_or_nothing", "count_attempt", b"count_attempt", "dead", b"dead", "error", b"error", "leases", b"leases", "namespace", b"namespace", "priority", b"priority", "queue", b"queue", "retry_at", b"retry_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt", "_priority", b"_priority", "all_or_nothing", b"all_or_nothing", "attributes", b"attributes", "count_attempt", b"count_attempt", "dead", b"dead", "error", b"error", "leases", b"leases", "namespace", b"namespace", "priority", b"priority", "queue", b"queue", "retry_at", b"retry_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__count_attempt: _TypeAlias = _typing.Literal["count_attempt"]  # noqa: Y015
     _WhichOneofArgType__count_attempt: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt"]  # noqa: Y015

@@ -207,7 +207,7 @@ def _head(partition: int, given: _Given, known: _Known) -> bytes:
         due_at=_numbers("q", known.due_at),
         priority=_numbers("i", known.priority),
         enqueue_at=_numbers("q", given.enqueue_at.of(rows)),
-        attributes=_attributes(given.attributes.of(rows)),
+        attributes=_attributes(_now(given.attributes.of(rows), known.overlays)),
         errors=_errors(known.overlays),
     )
     for name, column in given.texts.items():
@@ -229,6 +229,21 @@ def _value(payloads: Sequence[bytes]) -> list[bytes]:
 
 def _us(instant: Timestamp) -> int:
     return instant.seconds * _US_PER_SECOND + instant.nanos // _NANOS_PER_US
+
+
+def _now(
+    given: Sequence[Sequence[tuple[str, str]]], overlays: Sequence[LaterAttributes | None]
+) -> Sequence[Sequence[tuple[str, str]]]:
+    """The attributes of items, with those that retries have changed."""
+    changed = {
+        row: overlay.attributes
+        for row, overlay in enumerate(overlays)
+        if overlay is not None and overlay.attributes is not None
+    }
+    if not changed:
+        return given
+    given = given or [()] * len(overlays)
+    return [changed.get(row, pairs) for row, pairs in enumerate(given)]
 
 
 def _attributes(by_item: Sequence[Sequence[tuple[str, str]]]) -> items_pb2.AttributeColumns | None:

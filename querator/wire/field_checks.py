@@ -5,6 +5,7 @@ the limit and the value. Durations are rounded up to ms, so that a given timeout
 instants are rounded down.
 """
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
@@ -84,6 +85,15 @@ def check_bytes(text: str, bytes_max: int, *, field: str) -> bytes:
     if len(data) > bytes_max:
         raise over_limit(field, value=len(data), limit=bytes_max, unit="bytes")
     return data
+
+
+def check_attributes(attributes: Mapping[str, str], *, field: str) -> None:
+    most = limits.ATTRIBUTES_MAX
+    if len(attributes) > most:
+        raise over_limit(field, value=len(attributes), limit=most, unit="attributes")
+    total = sum(len(name.encode()) + len(value.encode()) for name, value in attributes.items())
+    if total > limits.ATTRIBUTES_BYTES_MAX:
+        raise over_limit(field, value=total, limit=limits.ATTRIBUTES_BYTES_MAX, unit="bytes")
 
 
 def check_client_id(text: str, *, field: str = "client_id") -> str:

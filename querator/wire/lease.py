@@ -157,6 +157,8 @@ def _add_overlay(message: items_pb2.LeasedBatch, overlay: LaterAttributes) -> No
     added = message.overlays.add(index=overlay.index, errors=overlay.errors)
     if overlay.dead_letter is not None:
         added.dead_letter.CopyFrom(dead_letter_message(overlay.dead_letter))
+    if overlay.attributes is not None:
+        added.attributes.CopyFrom(items_pb2.Attributes(values=dict(overlay.attributes)))
 
 
 def dead_letter_message(letter: DeadOrigin) -> items_pb2.DeadLetter:

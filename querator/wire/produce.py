@@ -391,7 +391,7 @@ def _check_item(
     field_checks.check_chars(item.kind, limits.KIND_CHARS_MAX, field=path + "kind")
     field_checks.check_chars(item.encoding, limits.ENCODING_CHARS_MAX, field=path + "encoding")
     field_checks.check_chars(item.reference, limits.REFERENCE_CHARS_MAX, field=path + "reference")
-    _check_attributes(item, path + "attributes")
+    field_checks.check_attributes(item.attributes, field=path + "attributes")
     field_checks.check_bytes(item.group, limits.GROUP_BYTES_MAX, field=path + "group")
     field_checks.check_bytes(item.key, limits.KEY_BYTES_MAX, field=path + "key")
     dedup_key = field_checks.check_bytes(
@@ -423,14 +423,3 @@ def _check_item(
         dedup_key=dedup_key,
         priority=item.priority,
     )
-
-
-def _check_attributes(item: items_pb2.Item, field: str) -> None:
-    attributes = item.attributes
-    if len(attributes) > limits.ATTRIBUTES_MAX:
-        raise over_limit(
-            field, value=len(attributes), limit=limits.ATTRIBUTES_MAX, unit="attributes"
-        )
-    total = sum(len(name.encode()) + len(value.encode()) for name, value in attributes.items())
-    if total > limits.ATTRIBUTES_BYTES_MAX:
-        raise over_limit(field, value=total, limit=limits.ATTRIBUTES_BYTES_MAX, unit="bytes")

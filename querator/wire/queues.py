@@ -445,6 +445,8 @@ def _peeked_message(group: int, partition: int, item: BrowsedItem) -> admin_serv
         message.deadline.CopyFrom(field_checks.timestamp(item.deadline_ms))
     if item.dead_letter is not None:
         message.dead_letter.CopyFrom(lease.dead_letter_message(item.dead_letter))
+    if item.attributes is not None:
+        message.attributes.CopyFrom(items_pb2.Attributes(values=dict(item.attributes)))
     return message
 
 

@@ -12,7 +12,7 @@ from querator.model.calls import (
     RetryCall,
     SettleReply,
 )
-from querator.model.commands import Ranges
+from querator.model.commands import Attributes, Ranges
 from querator.model.errors import ErrorCode, invalid, over_limit
 from querator.model.ids import check_name
 from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
@@ -71,7 +71,16 @@ def check_retry(
         count_attempt=message.count_attempt if message.HasField("count_attempt") else True,
         all_or_nothing=message.all_or_nothing,
         priority=message.priority if message.HasField("priority") else None,
+        attributes=_attributes(message),
     )
+
+
+def _attributes(message: queue_service_pb2.RetryRequest) -> Attributes | None:
+    if not message.HasField("attributes"):
+        return None
+    values = message.attributes.values
+    field_checks.check_attributes(values, field="attributes")
+    return tuple(sorted(values.items()))
 
 
 def check_extend(

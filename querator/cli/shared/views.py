@@ -173,14 +173,15 @@ def payload_texts(payload: bytes | str) -> tuple[str | None, str | None]:
 
 
 class PeekedView(msgspec.Struct, frozen=True):
-    """`priority` is the one now, that of `item` the one with which it was produced. `client_id` and
-    `deadline` are the owner and the end of the lease.
+    """`priority` and `attributes` are those now, those of `item` the ones with which it was
+    produced. `client_id` and `deadline` are the owner and the end of the lease.
     """
 
     id: str
     state: str
     attempt: int
     priority: int
+    attributes: dict[str, str]
     produced_at: datetime
     due_at: datetime | None
     lease_id: str | None
@@ -197,6 +198,7 @@ def peeked_view(peeked: PeekedItem) -> PeekedView:
         state=peeked.state.name.lower(),
         attempt=peeked.attempt,
         priority=peeked.priority,
+        attributes=dict(peeked.attributes),
         produced_at=peeked.produced_at,
         due_at=peeked.due_at,
         lease_id=peeked.lease_id or None,
@@ -218,14 +220,15 @@ def preview(payload: bytes | str, *, characters_max: int = 60) -> str:
 
 
 class LeasedView(msgspec.Struct, frozen=True):
-    """`lease_remaining_ms` counts from the server's answer. `priority` is the one now, that of
-    `item` the one with which it was produced.
+    """`lease_remaining_ms` counts from the server's answer. `priority` and `attributes` are those
+    now, those of `item` the ones with which it was produced.
     """
 
     id: str
     lease_id: str
     attempt: int
     priority: int
+    attributes: dict[str, str]
     deadline: datetime
     lease_remaining_ms: int | None
     produced_at: datetime
@@ -240,6 +243,7 @@ def leased_view(leased: LeasedItem) -> LeasedView:
         lease_id=leased.lease_id,
         attempt=leased.attempt,
         priority=leased.priority,
+        attributes=dict(leased.attributes),
         deadline=leased.deadline,
         lease_remaining_ms=milliseconds(leased.remaining),
         produced_at=leased.produced_at,

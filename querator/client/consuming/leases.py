@@ -170,11 +170,14 @@ class LeasedBatch:
         error: str = "",
         count_attempt: bool = True,
         priority: int | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> "asyncio.Future[None]":
         """Gives back all items that are not settled, to be leased again after `delay`, at
-        `retry_at`, or at once; `priority` None: with the priority that they have. Raises ValueError
-        for `delay` with `retry_at`, a negative `delay`, a `retry_at` without a time zone, times
-        more than 10 years ahead, and a priority outside of 32 bits.
+        `retry_at`, or at once; `priority` None: with the priority that they have. `attributes` take
+        the place of all attributes that the items have; None: they keep them. Raises ValueError for
+        `delay` with `retry_at`, a negative `delay`, a `retry_at` without a time zone, times more
+        than 10 years ahead, a priority outside of 32 bits, more than 64 attributes, and attributes
+        of more than 8 KiB.
         """
         verb = retry_verb(
             delay=delay,
@@ -182,6 +185,7 @@ class LeasedBatch:
             error=error,
             count_attempt=count_attempt,
             priority=priority,
+            attributes=attributes,
         )
         return self.settle(verb, self.left)
 
@@ -309,6 +313,10 @@ class LeasedItem:
 
     @property
     def attributes(self) -> Mapping[str, str]:
+        """The attributes now; `item.attributes` are those with which the item was produced."""
+        overlay = self._batch.overlay(self._index)
+        if overlay is not None and overlay.HasField("attributes"):
+            return dict(overlay.attributes.values)
         return dict(self._message.attributes)
 
     @property
@@ -409,10 +417,12 @@ class LeasedItem:
         error: str = "",
         count_attempt: bool = True,
         priority: int | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> "asyncio.Future[None]":
         """Gives the item back, to be leased again after `delay`, at `retry_at`, or at once. `error`
-        stays with the item. `priority` None: it keeps its priority. Raises ValueError as
-        `LeasedBatch.retry`.
+        stays with the item. `priority` None: it keeps its priority. `attributes` take the place of
+        all that the item has: `{**item.attributes, "page": "7"}` keeps the others. Raises
+        ValueError as `LeasedBatch.retry`.
         """
         verb = retry_verb(
             delay=delay,
@@ -420,6 +430,7 @@ class LeasedItem:
             error=error,
             count_attempt=count_attempt,
             priority=priority,
+            attributes=attributes,
         )
         return self._batch.settle(verb, 1 << self._index)
 

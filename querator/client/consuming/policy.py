@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple
 
@@ -47,6 +47,7 @@ class Disposition(NamedTuple):
     at: datetime | None = None
     count_attempt: bool = True
     priority: int | None = None
+    attributes: Mapping[str, str] | None = None
     deliberate: bool = False
 
     def settle(self, item: LeasedItem) -> "asyncio.Future[None]":
@@ -59,6 +60,7 @@ class Disposition(NamedTuple):
             error=self.reason,
             count_attempt=self.count_attempt,
             priority=self.priority,
+            attributes=self.attributes,
         )
 
     def dies(self, attempt: int, max_attempts: int) -> bool:
@@ -146,6 +148,7 @@ class FailurePolicy:
                 at=error.at,
                 count_attempt=error.count_attempt,
                 priority=error.priority,
+                attributes=error.attributes,
                 deliberate=True,
             )
         reason = reason_of(error)

@@ -9,12 +9,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from querator.client.consuming.leases import LeasedBatch
-from querator.client.consuming.verbs import Verb
+from querator.client.consuming.verbs import Verb, requests
 from querator.client.errors import ErrorCode, RequestError, copy_error, make_error
 from querator.client.items import timestamp
 from querator.client.results import lease_lost, seqs_of
 from querator.client.transport.rpc_errors import code_of
-from querator.model import limits
 from querator.v1 import queue_service_pb2
 
 LINGER_SECONDS = 0.002
@@ -85,6 +84,7 @@ class SettleFrame:
             error=verb.error,
             count_attempt=verb.count_attempt,
             priority=verb.priority,
+            attributes=verb.attributes_message,
         )
 
     def resolve(self, outcomes: Sequence[queue_service_pb2.LeaseOutcome]) -> RequestError | None:
@@ -160,9 +160,12 @@ class Settler:
             self._timer = None
         gathered, self._gathered = self._gathered, {}
         for verb, by_batch in gathered.items():
-            parts = list(by_batch.values())
-            for start in range(0, len(parts), limits.REQUEST_LEASES_MAX):
-                self._send(SettleFrame(verb, parts[start : start + limits.REQUEST_LEASES_MAX]))
+            for parts in requests(verb, list(by_batch.values()), _items_of):
+                self._send(SettleFrame(verb, list(parts)))
+
+
+def _items_of(part: _Part) -> int:
+    return part.mask.bit_count()
 
 
 def is_unsettled(outcome: queue_service_pb2.LeaseOutcome) -> bool:

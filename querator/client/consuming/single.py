@@ -18,7 +18,7 @@ from querator.client.consuming.settling import (
     is_unsettled,
     unsettled_error,
 )
-from querator.client.consuming.verbs import Verb
+from querator.client.consuming.verbs import Verb, requests
 from querator.client.errors import ErrorCode, LeaseEnded, RequestError, make_error
 from querator.client.items import duration, timestamp
 from querator.client.results import extend_outcome, lease_lost, settle_outcome
@@ -238,6 +238,7 @@ async def _settle_once(
         error=verb.error,
         count_attempt=verb.count_attempt,
         priority=verb.priority,
+        attributes=verb.attributes_message,
     )
     retried = await nodes.call(
         lambda node, left: node.queues.Retry(retry, timeout=left), patience=ATTEMPT_SECONDS
@@ -251,8 +252,7 @@ async def settle_held(
     """Returns one outcome for each of `held`. Lost items do not raise; the outcomes have them."""
     named = list(held)
     outcomes: list[queue_service_pb2.LeaseOutcome] = []
-    for start in range(0, len(named), limits.REQUEST_LEASES_MAX):
-        part = named[start : start + limits.REQUEST_LEASES_MAX]
+    for part in requests(verb, named, _items_of):
         leases = [_lease_items(thing) for thing in part]
         try:
             outcomes += await settle(nodes, namespace, queue, verb, leases)
@@ -268,6 +268,12 @@ async def settle_held(
             elif isinstance(thing, LeasedBatch):
                 thing.settled_elsewhere(thing.left)
     return [settle_outcome(outcome) for outcome in outcomes]
+
+
+def _items_of(held: Held) -> int:
+    """The number of items, or the most that it may be."""
+    ranges = _lease_items(held).ranges
+    return sum(run.count for run in ranges) if ranges else limits.REQUEST_ITEMS_MAX
 
 
 def _outcome_of(

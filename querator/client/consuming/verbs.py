@@ -1,17 +1,21 @@
 """How items of a lease are settled: completed, retried, rejected or released."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from querator.client import clock
-from querator.client.checks import check_delay, check_instant, check_priority
+from querator.client.checks import check_attributes, check_delay, check_instant, check_priority
 from querator.client.typed import typed
 from querator.model import limits
+from querator.v1 import items_pb2
+
+T = TypeVar("T")
 
 
 class Verb(NamedTuple):
     """How a lease is ended. `retry_at` None: at once. A release has `count_attempt` False.
-    `priority` None: the items keep theirs.
+    `priority` and `attributes` None: the items keep theirs.
     """
 
     completes: bool
@@ -20,6 +24,13 @@ class Verb(NamedTuple):
     error: str = ""
     count_attempt: bool = True
     priority: int | None = None
+    attributes: tuple[tuple[str, str], ...] | None = None
+
+    @property
+    def attributes_message(self) -> items_pb2.Attributes | None:
+        if self.attributes is None:
+            return None
+        return items_pb2.Attributes(values=dict(self.attributes))
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -36,13 +47,17 @@ def retry_verb(
     dead: bool = False,
     count_attempt: bool = True,
     priority: int | None = None,
+    attributes: Mapping[str, str] | None = None,
 ) -> Verb:
     """Makes the verb of a retry. `error` is cut to the length that the server keeps. Raises
     ValueError for both `delay` and `retry_at`, for a negative `delay`, for a naive `retry_at`, for
-    times that a queue does not keep, and for a priority outside its range.
+    times that a queue does not keep, for a priority outside its range, and for too many or too long
+    attributes.
     """
     if priority is not None:
         check_priority("priority", priority)
+    if attributes is not None:
+        check_attributes("attributes", attributes)
     if delay is not None:
         if retry_at is not None:
             raise ValueError("give either delay or retry_at")
@@ -64,4 +79,23 @@ def retry_verb(
         error=text,
         count_attempt=count_attempt,
         priority=priority,
+        attributes=None if attributes is None else tuple(sorted(attributes.items())),
     )
+
+
+def requests(
+    verb: Verb, leases: Sequence[T], items_of: Callable[[T], int]
+) -> Iterator[Sequence[T]]:
+    """Cuts what is settled together into requests that the server accepts. A retry that changes
+    attributes has a limit of items as well, which one lease never exceeds.
+    """
+    start = items = 0
+    for place, lease in enumerate(leases):
+        count = 0 if verb.attributes is None else items_of(lease)
+        full = place - start == limits.REQUEST_LEASES_MAX
+        if full or (start < place and items + count > limits.RETRY_ATTRIBUTES_ITEMS_MAX):
+            yield leases[start:place]
+            start, items = place, 0
+        items += count
+    if leases:
+        yield leases[start:]

@@ -8,7 +8,7 @@ the async client. All objects may be used from several threads.
 import asyncio
 import inspect
 import signal
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from functools import partial
@@ -462,6 +462,7 @@ class SyncClient:
         error: str = "",
         count_attempt: bool = True,
         priority: int | None = None,
+        attributes: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> list[SettleOutcome]:
         """Gives leased items back: ready at once, after `delay`, at `retry_at`, or as dead letters.
@@ -477,6 +478,7 @@ class SyncClient:
                 error=error,
                 count_attempt=count_attempt,
                 priority=priority,
+                attributes=attributes,
                 check=check,
             )
         )

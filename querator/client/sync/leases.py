@@ -147,6 +147,7 @@ class SyncLeasedItem:
         error: str = "",
         count_attempt: bool = True,
         priority: int | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> None:
         """Gives the item back, to be leased again after `delay`, at `retry_at`, or at once. See
         `LeasedItem.retry`.
@@ -159,6 +160,7 @@ class SyncLeasedItem:
                     error=error,
                     count_attempt=count_attempt,
                     priority=priority,
+                    attributes=attributes,
                 )
             )
         )
@@ -227,6 +229,7 @@ class SyncLeasedBatch:
         error: str = "",
         count_attempt: bool = True,
         priority: int | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> None:
         """Gives back all items that are not settled, to be leased again after `delay`, at
         `retry_at`, or at once. See `LeasedBatch.retry`.
@@ -239,6 +242,7 @@ class SyncLeasedBatch:
                     error=error,
                     count_attempt=count_attempt,
                     priority=priority,
+                    attributes=attributes,
                 )
             )
         )

@@ -26,6 +26,19 @@ def test_they_carry_what_they_ask_for():
         ({"delay": -MINUTE}, ValueError, "must not be negative"),
         ({"at": datetime(2030, 1, 1)}, ValueError, "time zone"),  # noqa: DTZ001 - that is the point
         ({"at": datetime(2030, 1, 1, tzinfo=UTC), "delay": MINUTE}, ValueError, "either"),
+        ({"attributes": "page"}, TypeError, "attributes is 'page'; it must be a dict of texts"),
+        ({"attributes": {"page": 7}}, TypeError, "attributes has 'page': 7; names and values must"),
+        (
+            {"attributes": {str(n): "" for n in range(65)}},
+            ValueError,
+            "attributes has 65 attributes; at most 64",
+        ),
+        (
+            {"attributes": {"é": "x" * 8191}},
+            ValueError,
+            "attributes has 8193 bytes of names and values; at most 8192",
+        ),
+        ({"attributes": {"page": "\ud800"}}, ValueError, "attributes has text that is not UTF-8"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], kind: type, words: str):

@@ -3,6 +3,7 @@ for the machine. The model shares no code with the machine, and has no blocks, s
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 NEVER = 0
 VOID = 4
@@ -23,6 +24,18 @@ class Item:
     errors: tuple[str, ...] = ()
     priority: int = 0
     age: int = 0
+    attributes: tuple[tuple[str, str], ...] | None = None
+
+
+class Leaving(NamedTuple):
+    """An item on its way to the dead queue."""
+
+    seq: int
+    reason: int
+    attempts: int
+    errors: tuple[str, ...]
+    priority: int
+    attributes: tuple[tuple[str, str], ...] | None
 
 
 @dataclass
@@ -61,7 +74,7 @@ class ReferenceModel:
     leases: dict[int, Lease] = field(default_factory=dict)
     requests: dict[tuple[str, str], int] = field(default_factory=dict)
     answers: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    outbox: list[tuple[int, int, int, tuple[str, ...], int]] = field(default_factory=list)
+    outbox: list[Leaving] = field(default_factory=list)
     readers: dict[str, Reader] = field(default_factory=dict)
     ended_epoch: int = 0
     count: dict[str, int] = field(default_factory=dict)
@@ -106,7 +119,9 @@ class ReferenceModel:
         self.add("expired", reason == 2)
         if self.dead:
             item.state, item.lease = "moving", 0
-            self.outbox.append((item.seq, reason, item.attempt, item.errors, item.priority))
+            self.outbox.append(
+                Leaving(item.seq, reason, item.attempt, item.errors, item.priority, item.attributes)
+            )
         else:
             self.add("dropped")
             del self.items[item.seq]
@@ -121,9 +136,9 @@ class ReferenceModel:
         for item in waiting:
             self.drop(item.seq)
         count = len(waiting)
-        for place, (seq, reason, attempts, errors, priority) in enumerate(self.outbox):
-            if seq in seqs and reason != VOID:
-                self.outbox[place] = (seq, VOID, attempts, errors, priority)
+        for place, leaving in enumerate(self.outbox):
+            if leaving.seq in seqs and leaving.reason != VOID:
+                self.outbox[place] = leaving._replace(reason=VOID)
                 count += 1
         return count
 
@@ -369,6 +384,7 @@ class ReferenceModel:
         error: str,
         counted: bool,
         priority: int | None,
+        attributes: tuple[tuple[str, str], ...] | None,
     ) -> None:
         later = self.now + delay if delay >= 100 else 0
         self.add("retried" if dead or counted or delay else "released", len(done))
@@ -376,6 +392,7 @@ class ReferenceModel:
             moves = priority is not None and priority != item.priority
             item.lease = 0
             item.priority = item.priority if priority is None else priority
+            item.attributes = item.attributes if attributes is None else attributes
             if error:
                 item.errors = (*item.errors, error)[-5:]
             if dead:

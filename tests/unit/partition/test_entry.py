@@ -76,6 +76,7 @@ LETTER = MovedItem(
     expire_timeout_ms=3000,
     lease_timeout_ms=4000,
     priority=-3,
+    attributes=(("page", "7"),),
 )
 COMMANDS = {
     "produce": produce([b"a", b"bcd"]),
@@ -99,6 +100,7 @@ COMMANDS = {
             count_attempt=False,
             all_or_nothing=True,
             priority=-3,
+            attributes=(("page", "7"),),
         )
     ),
     "extend": Proposal(Extend((3, 4), "c", 60_000)),
@@ -287,10 +289,38 @@ OLD = {
     ),
     "move without a priority": (
         Proposal(
-            Move(7, 1, pack_struct("<I", 2), (msgspec.structs.replace(LETTER, priority=0),)), b"ab"
+            Move(
+                7,
+                1,
+                pack_struct("<I", 2),
+                (msgspec.structs.replace(LETTER, priority=0, attributes=None),),
+            ),
+            b"ab",
         ),
         "0193cf0000018bcfe5680091019195090701c40402000000919ba4776f726b01072a030192a4736c"
         "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0",
+    ),
+    "retry without attributes": (
+        Proposal(
+            Retry(
+                leases=(LeaseItems(3),),
+                retry_at_ms=START_MS + 9000,
+                dead=True,
+                error="slow",
+                count_attempt=False,
+                all_or_nothing=True,
+                priority=-3,
+            )
+        ),
+        "0193cf0000018bcfe568009091980491920390cf0000018bcfe58b28c3a4736c6f77c2c3fd",
+    ),
+    "move without attributes": (
+        Proposal(
+            Move(7, 1, pack_struct("<I", 2), (msgspec.structs.replace(LETTER, attributes=None),)),
+            b"ab",
+        ),
+        "0193cf0000018bcfe5680091019195090701c40402000000919ca4776f726b01072a030192a4736c"
+        "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd",
     ),
     "route": (Proposal(Route(2, 12, open=True)), "0193cf0000018bcfe568009091940d020cc3"),
     "release reader": (
@@ -307,7 +337,10 @@ GOLDEN = {
     ),
     "lease": "0193cf0000018bcfe56800909193029195a163a17264ce002dc6c0cd753090",
     "complete": "0193cf0000018bcfe568009091930392920392920a05921401920490c3",
-    "retry": "0193cf0000018bcfe568009091980491920390cf0000018bcfe58b28c3a4736c6f77c2c3fd",
+    "retry": (
+        "0193cf0000018bcfe568009091990491920390cf0000018bcfe58b28c3a4736c6f77c2c3fd9192a4"
+        "70616765a137"
+    ),
     "extend": "0193cf0000018bcfe5680090919405920304a163cdea60",
     "expire": "0193cf0000018bcfe5680090919206c3",
     "give up": "0193cf0000018bcfe56800909192129201cd012c",
@@ -322,8 +355,8 @@ GOLDEN = {
         "ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd1388"
     ),
     "move": (
-        "0193cf0000018bcfe5680091019195090701c40402000000919ca4776f726b01072a030192a4736c"
-        "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd"
+        "0193cf0000018bcfe5680091019195090701c40402000000919da4776f726b01072a030192a4736c"
+        "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a137"
     ),
     "move done": "0193cf0000018bcfe568009091930a0911",
     "move return": "0193cf0000018bcfe568009091920b09",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from querator.model.commands import (
+    Attributes,
     Cancel,
     Complete,
     Configure,
@@ -80,14 +81,22 @@ def leased(grant: LeaseGrant) -> list[tuple[int, int]]:
     ]
 
 
-def verb_of(completes: bool, delay: int, dead: bool, counted: bool, priority: int | None) -> str:
+def verb_of(
+    completes: bool,
+    delay: int,
+    dead: bool,
+    counted: bool,
+    priority: int | None,
+    attributes: Attributes | None,
+) -> str:
     """The verb that a request must have to count as a repeat."""
     if completes:
         return "completed"
     verb = "rejected"
     if not dead:
         verb = ("retried" if counted else "released") + (" for later" if delay else "")
-    return verb if priority is None else f"{verb} with a priority"
+    verb = verb if priority is None else f"{verb} with a priority"
+    return verb if attributes is None else f"{verb} and attributes"
 
 
 policies = st.builds(
@@ -132,6 +141,7 @@ class Comparison(RuleBasedStateMachine):
         self.ever_arrived: set[int] = set()
         self.letter_priority: dict[int, int] = {}
         self.letters: dict[int, tuple[int, int]] = {}
+        self.letter_attributes: dict[int, Attributes | None] = {}
         self.configure(max_attempts, expire, dead, retry, aging)
 
     @rule(
@@ -215,6 +225,7 @@ class Comparison(RuleBasedStateMachine):
         error=st.sampled_from(["", "", "slow"]),
         counted=st.booleans(),
         priority=st.none() | priorities,
+        attributes=st.sampled_from([None, None, None, (), (("page", "7"),), (("page", "8"),)]),
     )
     def settle(
         self,
@@ -226,13 +237,14 @@ class Comparison(RuleBasedStateMachine):
         error: str,
         counted: bool,
         priority: int | None,
+        attributes: Attributes | None,
     ) -> None:
         lease = data.draw(st.integers(1, self.next_lease))
         known = list(self.model.leases[lease].items) if lease in self.model.leases else [1]
         names = data.draw(st.sets(st.sampled_from([*known, self.model.next_seq + 3])))
         ranges = masks.merge_ranges((seq, 1) for seq in names)
         named = (LeaseItems(lease, ranges),)
-        verb = verb_of(completes, delay, dead, counted, priority)
+        verb = verb_of(completes, delay, dead, counted, priority, attributes)
         if completes:
             result = self.log.one(Complete(named, all_or_nothing))
         else:
@@ -246,6 +258,7 @@ class Comparison(RuleBasedStateMachine):
                     count_attempt=counted,
                     all_or_nothing=all_or_nothing,
                     priority=priority,
+                    attributes=attributes,
                 )
             )
         *_, lost, _ = self.model.settle(lease, sorted(names), verb, do=False)
@@ -261,7 +274,13 @@ class Comparison(RuleBasedStateMachine):
             self.model.complete(items)
         else:
             self.model.retry(
-                items, delay, dead=dead, error=error, counted=counted, priority=priority
+                items,
+                delay,
+                dead=dead,
+                error=error,
+                counted=counted,
+                priority=priority,
+                attributes=attributes,
             )
 
     @rule(name=st.sampled_from(["lake", "pond"]))
@@ -367,7 +386,11 @@ class Comparison(RuleBasedStateMachine):
         assert sorted(
             (item.origin_seq, item.reason, item.attempts, item.errors, item.priority)
             for item in batch.items
-        ) == sorted(self.model.outbox)
+        ) == sorted(leaving[:5] for leaving in self.model.outbox)
+        assert {item.origin_seq: item.attributes for item in batch.items} == {
+            leaving.seq: leaving.attributes for leaving in self.model.outbox
+        }
+        self.letter_attributes |= {item.origin_seq: item.attributes for item in batch.items}
         self.letter_priority |= {item.origin_seq: item.priority for item in batch.items}
         self.letters |= {item.origin_seq: (item.reason, item.died_at_ms) for item in batch.items}
         result = self.dead_log.one(
@@ -513,15 +536,18 @@ class Comparison(RuleBasedStateMachine):
         }
         assert [
             (item.seq, RowState(item.state).name.lower(), item.attempt, item.due_at_ms,
-             item.lease, item.errors, item.priority)
+             item.lease, item.errors, item.priority, item.attributes)
             for item in page.items
         ] == [
             (item.seq, item.state, item.attempt, item.due if item.state == "scheduled" else 0,
-             item.lease, item.errors, item.priority)
+             item.lease, item.errors, item.priority, item.attributes)
             for item in sorted(model.items.values(), key=lambda item: item.seq)
         ]  # fmt: skip
         arrived = [item.dead_letter.origin_seq for item in letters.items if item.dead_letter]
         assert arrived == self.arrived
+        assert [item.attributes for item in letters.items] == [
+            self.letter_attributes[seq] for seq in self.arrived
+        ]
 
 
 Comparison.TestCase.settings = hypothesis_settings(

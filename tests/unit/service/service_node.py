@@ -138,6 +138,14 @@ class ServiceNode:
     async def lease(self, max_items: int = 100, **more: Any) -> LeaseReply:
         return await self.queues.lease(lease_call(max_items, **more))
 
+    async def lease_all(self) -> AsyncIterator[LeasedRun]:
+        """Leases all items that are ready, by several calls, before the first batch is returned."""
+        batches: list[LeasedRun] = []
+        while more := (await self.lease(1_000)).batches:
+            batches += more
+        for batch in batches:
+            yield batch
+
     async def complete(
         self, *leases: LeasedRanges | LeasedRun, queue: str = "q", **more: Any
     ) -> Any:

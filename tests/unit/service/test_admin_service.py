@@ -126,7 +126,10 @@ async def test_pages_fit_into_a_message_although_items_have_errors():
         await node.create(dead_queue="gone")
         await node.produce(*[b"x"] * 300)
         for last in (False,) * 4 + (True,):
-            for batch in (await node.lease(1_000)).batches:
+            # A reply has as many items as fit into a message with their errors.
+            batches = [one async for one in node.lease_all()]
+            assert sum(batch.loaded.count for batch in batches) == 300
+            for batch in batches:
                 await node.retry(batch, error="\N{SNOWMAN}" * 1_000, dead=last)
             if not last:
                 page = await node.admin.peek_items("default", "q", 0, 1_000, "")

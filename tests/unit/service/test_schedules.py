@@ -170,11 +170,11 @@ async def test_a_page_fits_into_a_message():
         await spread(node.queues.produce, [MINUTE_MS + n for n in range(8)], size=800 * KIB)
         await node.queues.produce(produce_of([0] * 400, key=b"key 1"))
         for _ in range(5):
-            for batch in (await node.lease(1_000)).batches:
+            async for batch in node.lease_all():
                 await node.retry(batch, error="\N{SNOWMAN}" * 1_000, retry_at_ms=START_MS + 9_000)
             found, _ = await list_all(node.admin.schedules, 1_000, until_ms=START_MS + MINUTE_MS)
             assert (await node.admin.schedules.reschedule(change(item_ids=ids(found)))).changed
-        for batch in (await node.lease(1_000)).batches:
+        async for batch in node.lease_all():
             await node.retry(batch, retry_at_ms=START_MS + 9_000)
         token, items, sizes = "", 0, []
         while True:

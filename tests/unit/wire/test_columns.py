@@ -70,13 +70,16 @@ def runs(draw: st.DrawFn) -> ItemRun:
         due_at_ms=[draw(instants) for _ in rows] if scheduled else (),
         produced_at_ms=draw(instants),
         overlays=tuple(
-            LaterAttributes(index, draw(st.none() | letters), draw(errors))
+            LaterAttributes(index, draw(st.none() | letters), draw(errors), draw(changed))
             for index in sorted(draw(st.sets(st.sampled_from(rows))))
         ),
         items=items_pb2.LeasedBatch(items=there).SerializeToString(),
         lengths=lengths_of(there),
         priorities=[draw(st.integers(-(2**31), 2**31 - 1)) for _ in rows] if prioritized else (),
     )
+
+
+changed = st.sampled_from([None, None, (), (("page", "7"),), (("a", ""), ("b", "x"))])
 
 
 def numbers(code: str, packed: bytes, rows: int) -> tuple[int, ...]:
@@ -164,7 +167,9 @@ def expected(run: ItemRun) -> list[dict[str, object]]:
                 "priority": run.priorities[index] if run.priorities else 0,
                 "enqueue_at": item.enqueue_at.ToMicroseconds(),
                 "value": item.payload,
-                "attributes": dict(item.attributes),
+                "attributes": dict(
+                    item.attributes if overlay.attributes is None else overlay.attributes
+                ),
                 "errors": list(overlay.errors),
                 "letter_errors": list(letter.errors),
                 "reason": letter.reason,

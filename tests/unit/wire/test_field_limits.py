@@ -56,6 +56,10 @@ def retry_with(**fields: Any) -> object:
     return settle.parse_retry(make.retry(**fields).SerializeToString(), now_ms=make.NOW_MS)
 
 
+def attributes(values: dict[str, str]) -> items_pb2.Attributes:
+    return items_pb2.Attributes(values=values)
+
+
 def complete_with(**fields: Any) -> object:
     return settle.parse_complete(make.complete(**fields).SerializeToString())
 
@@ -174,6 +178,10 @@ TABLE: list[tuple[str, str, int, int, str, Send]] = [
     ("ranges to complete", "leases", 10_000, 10_001, "ranges",
         lambda n: complete_with(leases=[make.lease_items(*[(1, 1)] * n)])),
     ("error", "error", 1_000, 1_001, "characters", lambda n: retry_with(error="e" * n)),
+    ("attributes of a retry", "attributes", 64, 65, "attributes",
+        lambda n: retry_with(attributes=attributes({str(place): "" for place in range(n)}))),
+    ("bytes of them", "attributes", 8_192, 8_193, "bytes",
+        lambda n: retry_with(attributes=attributes({"é": "x" * (n - 2)}))),
     ("retry_at", "retry_at", AHEAD_MS, AHEAD_MS + 1, "ms ahead",
         lambda n: retry_with(retry_at=make.instant(make.NOW_MS + n))),
     ("leases to extend", "lease_ids", 1_000, 1_001, "leases",

@@ -31,7 +31,16 @@ dead_letters = st.builds(
     produced_at_ms=instants,
     died_at_ms=instants,
 )
-overlays = st.builds(LaterAttributes, index=u16, dead_letter=st.none() | dead_letters, errors=texts)
+overlays = st.builds(
+    LaterAttributes,
+    index=u16,
+    dead_letter=st.none() | dead_letters,
+    errors=texts,
+    attributes=st.none()
+    | st.dictionaries(st.text(max_size=9), st.text(max_size=9), max_size=3).map(
+        lambda values: tuple(sorted(values.items()))
+    ),
+)
 
 
 @st.composite
@@ -76,6 +85,8 @@ def check_batch(message: items_pb2.LeasedBatch, batch: LeasedRun) -> None:
     assert message.items == stored.items
     for got, overlay in zip(message.overlays, loaded.overlays, strict=True):
         assert (got.index, tuple(got.errors)) == (overlay.index, overlay.errors)
+        assert got.HasField("attributes") == (overlay.attributes is not None)
+        assert dict(got.attributes.values) == dict(overlay.attributes or ())
         letter = overlay.dead_letter
         assert got.HasField("dead_letter") == (letter is not None)
         if letter is not None:

@@ -18,7 +18,7 @@ from querator.model.calls import (
 )
 from querator.model.commands import Ranges
 from querator.model.errors import ErrorCode
-from querator.v1 import errors_pb2, queue_service_pb2
+from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
 from querator.wire import frames, settle
 from tests.unit.wire import valid_requests as make
 
@@ -58,6 +58,15 @@ def test_complete() -> None:
         ),
         ({"count_attempt": True}, RetryCall("default", "orders", REF)),
         ({"count_attempt": False}, RetryCall("default", "orders", REF, count_attempt=False)),
+        ({"priority": 0}, RetryCall("default", "orders", REF, priority=0)),
+        (
+            {"attributes": items_pb2.Attributes(values={"b": "2", "a": "1"})},
+            RetryCall("default", "orders", REF, attributes=(("a", "1"), ("b", "2"))),
+        ),
+        (
+            {"attributes": items_pb2.Attributes()},
+            RetryCall("default", "orders", REF, attributes=()),
+        ),
     ],
 )
 def test_retry(fields: dict[str, Any], expected: RetryCall) -> None:

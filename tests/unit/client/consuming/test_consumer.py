@@ -35,6 +35,21 @@ async def test_items_come_in_order_and_are_completed():
     assert node.half_closed == 1
 
 
+async def test_retries_that_change_attributes_are_sent_in_bounded_frames():
+    """A partition changes the attributes of 1,000 items by one request."""
+    async with FakeNode.running() as node, Client(node.address) as client:
+        await node.make_ready(*(_batch(400 * n, 400) for n in range(4)))
+        async with client.consumer("q", prefetch_items=2_000) as consumer:
+            items = [await anext(consumer) for _ in range(1_600)]
+            changed = {"page": "7"}
+            await asyncio.gather(*(item.retry(attributes=changed) for item in items))
+    retries = [frame.retry for frame in node.settles if frame.HasField("retry")]
+    counts = [sum(run.count for one in retry.leases for run in one.ranges) for retry in retries]
+    assert sum(counts) == 1_600
+    assert max(counts) <= 1_000
+    assert all(dict(retry.attributes.values) == changed for retry in retries)
+
+
 async def test_what_is_held_never_exceeds_the_prefetch():
     async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready(*(_batch(n, 1) for n in range(50)))
