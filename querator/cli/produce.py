@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -17,6 +16,7 @@ import msgspec
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.feed import Feed
+from querator.cli.shared.item_template import item_retry_options, item_template
 from querator.cli.shared.output import count, note, write_json
 from querator.cli.shared.parameters import (
     ABOVE_ZERO,
@@ -184,6 +184,7 @@ class _Tally:
     help="The item expires if it is not leased in this time.",
 )
 @click.option("--lease-timeout", type=LEASE_TIMEOUT, help="How long a lease of the item lasts.")
+@item_retry_options
 @click.option(
     "--dedup-key",
     default="",
@@ -242,8 +243,9 @@ def produce(
 
     A line of --json-lines is an object. It has payload (a string, or any JSON value that is stored
     as it is) or payload_base64. Its other fields are optional: kind, encoding, reference,
-    attributes, priority, group, key, enqueue_at, delay, expire_timeout, lease_timeout, dedup_key.
-    Options of these names hold for items without such a field.
+    attributes, priority, group, key, enqueue_at, delay, expire_timeout, lease_timeout, dedup_key,
+    max_attempts, retry (an object of delay, delay_max, backoff, jitter). Options of these names
+    hold for items without such a field.
 
     A row of --csv becomes a JSON object, unless --payload-column names the payload.
 
@@ -271,7 +273,7 @@ def produce(
         }
     )
     _check_single(payloads, files, str(dedup_key), json_lines)
-    template = msgspec.structs.replace(_template(fields), dedup_key=str(dedup_key))
+    template = msgspec.structs.replace(item_template(fields), dedup_key=str(dedup_key))
     source: _Source
     if payloads:
         source = partial(read_arguments, payloads, template)
@@ -343,44 +345,6 @@ def _columns(fields: dict[str, object]) -> CsvColumns:
     names = ("payload", "kind", "key", "group", "reference")
     chosen = {name: str(fields.pop(f"{name}_column")) for name in names}
     return CsvColumns(**chosen, dedup_key=str(fields.pop("dedup_column")))
-
-
-def _template(fields: dict[str, object]) -> Item:
-    """The template of all items, without payload."""
-    attributes = fields.pop("attributes")
-    assert isinstance(attributes, tuple)
-    if fields["delay"] is not None and fields["enqueue_at"] is not None:
-        raise click.UsageError("Give --delay or --at, not both.")
-    for value in (*fields.values(), *(text for pair in attributes for text in pair)):
-        if isinstance(value, str):
-            _check_text(value)
-    checked = msgspec.convert(
-        {name: value for name, value in fields.items() if value is not None}, _TemplateFields
-    )
-    return Item(
-        attributes=dict(attributes),
-        **msgspec.structs.asdict(checked),
-    )
-
-
-class _TemplateFields(msgspec.Struct, frozen=True):
-    kind: str = ""
-    encoding: str = ""
-    reference: str = ""
-    key: str = ""
-    priority: int = 0
-    group: str = ""
-    delay: timedelta | None = None
-    enqueue_at: datetime | None = None
-    expire_timeout: timedelta | None = None
-    lease_timeout: timedelta | None = None
-
-
-def _check_text(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise click.UsageError(f"{text!r} is not UTF-8.") from None
 
 
 def _stdin() -> BinaryIO:

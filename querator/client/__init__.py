@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         Purged,
         QueueInfo,
         QueueStats,
+        RetryPolicy,
         SettleOutcome,
     )
     from querator.wire.tls import Tls, TlsError
@@ -105,6 +106,7 @@ __all__ = [
     "Reject",
     "Rescheduled",
     "Retry",
+    "RetryPolicy",
     "ScheduleDensity",
     "ScheduledBucket",
     "ScheduledItems",

@@ -6,13 +6,12 @@ from typing import Any, TypedDict
 
 from querator.client.checks import check_priority
 from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueExists, QueueNotFound
-from querator.client.items import duration, id_texts, timestamp
+from querator.client.items import backoff_number, duration, id_texts, timestamp
 from querator.client.pages import item_pages
 from querator.client.results import queue_info, queue_stats
 from querator.client.transport.nodes import Nodes
 from querator.client.typed import check_unsigned
 from querator.client.values import (
-    BACKOFFS,
     Cancelled,
     DamagedBlock,
     DeadReason,
@@ -58,7 +57,7 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
         if name in DURATIONS:
             getattr(message, name).CopyFrom(duration(value, name))
         elif name == "retry_backoff":
-            message.retry_backoff = _backoff(value)
+            message.retry_backoff = backoff_number("retry_backoff", value)
         else:
             try:
                 setattr(message, name, value)
@@ -66,12 +65,6 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
                 check_unsigned(name, value, 32)
                 raise
     return message
-
-
-def _backoff(name: str) -> pb.RetryBackoff.ValueType:
-    if name not in BACKOFFS:
-        raise ValueError(f"retry_backoff is {name!r}; it must be one of {', '.join(BACKOFFS)}")
-    return pb.RetryBackoff.Value(f"RETRY_BACKOFF_{name.upper()}")
 
 
 class RedriveOptions(TypedDict, total=False):

@@ -20,7 +20,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from querator.client import clock, values
-from querator.client.checks import AHEAD_MOST, check_priority, check_zone
+from querator.client.checks import AHEAD_MOST, check, check_priority, check_zone
 from querator.client.errors import ErrorCode, RequestError, make_error
 from querator.client.typed import check_fields, json_hint, wrong_type
 from querator.model import limits
@@ -171,6 +171,11 @@ def _message(item: values.Item) -> items_pb2.Item:
     if item.priority:
         check_priority("priority", item.priority)
         message.priority = item.priority
+    if item.max_attempts is not None:
+        check("max_attempts", item.max_attempts, 0, limits.ATTEMPTS_MAX)
+        message.max_attempts = item.max_attempts
+    if item.retry is not None:
+        _add_retry(message.retry, item.retry)
     _add_times(message, item)
     return message
 
@@ -205,6 +210,35 @@ def _add_times(message: items_pb2.Item, item: values.Item) -> None:
         message.expire_timeout.CopyFrom(duration(item.expire_timeout, "expire_timeout"))
     if item.lease_timeout is not None:
         message.lease_timeout.CopyFrom(duration(item.lease_timeout, "lease_timeout"))
+
+
+def _add_retry(message: items_pb2.RetryPolicy, policy: values.RetryPolicy) -> None:
+    check_fields(policy, "item.retry")
+    message.delay.CopyFrom(duration(policy.delay, "retry_delay"))
+    message.delay_max.CopyFrom(duration(policy.delay_max, "retry_delay_max"))
+    message.backoff = backoff_number("item.retry.backoff", policy.backoff)
+    message.jitter = policy.jitter
+
+
+def backoff_number(name: str, backoff: str) -> items_pb2.RetryBackoff.ValueType:
+    """Raises ValueError that names the argument."""
+    if backoff not in values.BACKOFFS:
+        words = ", ".join(values.BACKOFFS)
+        raise ValueError(f"{name} is {backoff!r}; it must be one of {words}")
+    return items_pb2.RetryBackoff.Value(f"RETRY_BACKOFF_{backoff.upper()}")
+
+
+def _retry_policy(message: items_pb2.RetryPolicy) -> values.RetryPolicy:
+    """The policy of an item as it was produced, with defaults for what is unset."""
+    policy = values.RetryPolicy(span(message.delay))
+    delay_max = span(message.delay_max) if message.HasField("delay_max") else policy.delay_max
+    number = message.backoff or items_pb2.RETRY_BACKOFF_EXPONENTIAL
+    return values.RetryPolicy(
+        policy.delay,
+        delay_max,
+        values.BACKOFFS[number - 1],
+        message.jitter if message.HasField("jitter") else True,
+    )
 
 
 def produce_frame(
@@ -246,6 +280,8 @@ def decode_item(message: items_pb2.Item) -> values.Item:
         ),
         lease_timeout=span(message.lease_timeout) if message.HasField("lease_timeout") else None,
         dedup_key=message.dedup_key,
+        max_attempts=message.max_attempts if message.HasField("max_attempts") else None,
+        retry=_retry_policy(message.retry) if message.HasField("retry") else None,
     )
 
 

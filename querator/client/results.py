@@ -77,10 +77,10 @@ def lease_lost(lease_id: str, items: tuple[ItemId, ...] = ()) -> LeaseLost:
 
 
 _BACKOFFS: Mapping[int, RetryBackoff] = {
-    admin_service_pb2.RETRY_BACKOFF_UNSPECIFIED: "exponential",
-    admin_service_pb2.RETRY_BACKOFF_FIXED: "fixed",
-    admin_service_pb2.RETRY_BACKOFF_LINEAR: "linear",
-    admin_service_pb2.RETRY_BACKOFF_EXPONENTIAL: "exponential",
+    items_pb2.RETRY_BACKOFF_UNSPECIFIED: "exponential",
+    items_pb2.RETRY_BACKOFF_FIXED: "fixed",
+    items_pb2.RETRY_BACKOFF_LINEAR: "linear",
+    items_pb2.RETRY_BACKOFF_EXPONENTIAL: "exponential",
 }
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from querator.client.options import RetryBackoff
 from querator.client.typed import wrong_type
+from querator.model import limits
 from querator.model.addresses import EXAMPLE, split_host_port
 from querator.model.errors import ErrorCode
 from querator.model.ids import PartitionNumber, Seq, format_item_id, parse_item_id
@@ -75,6 +76,22 @@ class DeadReason(IntEnum):
     REJECTED = 3
 
 
+BACKOFFS: tuple[RetryBackoff, ...] = get_args(RetryBackoff)
+
+
+class RetryPolicy(msgspec.Struct, frozen=True):
+    """How long an item waits after a failed attempt, which is a retry that says no time, or a
+    lapsed lease. `delay`: after the first one, 100 ms to 30 days, or 0. It grows with the attempts
+    by `backoff`, up to `delay_max`. `jitter`: each wait is a random part of it. The server checks
+    the limits.
+    """
+
+    delay: timedelta
+    delay_max: timedelta = timedelta(milliseconds=limits.RETRY_DELAY_MAX_MS_DEFAULT)
+    backoff: RetryBackoff = "exponential"
+    jitter: bool = True
+
+
 class Item(msgspec.Struct, frozen=True):
     """One unit of work. All fields are optional; a text payload is stored as UTF-8.
 
@@ -84,7 +101,8 @@ class Item(msgspec.Struct, frozen=True):
     same key go to one partition, in the order in which they are produced. `priority`: from -2^31 to
     2^31 - 1; within a partition the lowest is leased first. `dedup_key`: a second
     item with this key (and the same `key`, if it has one) within the queue's dedup window is not
-    stored. The server checks the limits.
+    stored. `max_attempts`: after this number of attempts the item dies, 0 to 65,535; 0: no limit;
+    None: the queue's. `retry`: in place of the queue's retry policy. The server checks the limits.
     """
 
     payload: bytes | str = b""
@@ -100,6 +118,8 @@ class Item(msgspec.Struct, frozen=True):
     expire_timeout: timedelta | None = None
     lease_timeout: timedelta | None = None
     dedup_key: str = ""
+    max_attempts: int | None = None
+    retry: RetryPolicy | None = None
 
 
 class ItemId(NamedTuple):
@@ -249,9 +269,6 @@ class ExtendOutcome(msgspec.Struct, frozen=True):
     lease_id: str
     deadline: datetime
     remaining: timedelta
-
-
-BACKOFFS: tuple[str, ...] = get_args(RetryBackoff)
 
 
 class QueueInfo(msgspec.Struct, frozen=True):

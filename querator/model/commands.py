@@ -14,7 +14,7 @@ import msgspec
 from querator.model.entries import TimeBack
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.item_options import ItemSpecial as ItemSpecial
-from querator.model.queues import RetryPolicy
+from querator.model.queues import RetryWaits
 from querator.model.readers import ReaderCommand, ReaderResult
 from querator.model.transactions import StageResult, TxnCommand, TxnResult
 
@@ -148,7 +148,7 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     items_max: int
     dead_targets: tuple[DeadTarget, ...] = ()
     first_seq: int = 0
-    retry: RetryPolicy = RetryPolicy()
+    retry: RetryWaits = RetryWaits()
     priority_aging_ms: int = 0
 
 
@@ -166,7 +166,8 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
     attachment, in order.
 
     A dead letter carries its origin. A redriven item returns with `reason` 0 and a fresh start.
-    `attributes` are those that a retry has given to the item; None: none has.
+    `attributes` are those that a retry has given to the item; None: none has. `max_attempts` and
+    `retry` are as in `ItemSpecial`, for the queue to which a dead letter may return.
     """
 
     origin_queue: str
@@ -183,6 +184,8 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
     lease_timeout_ms: int = 0
     priority: int = 0
     attributes: Attributes | None = None
+    max_attempts: int | None = None
+    retry: RetryWaits | None = None
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):

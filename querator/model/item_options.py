@@ -2,9 +2,13 @@
 
 import msgspec
 
+from querator.model.queues import RetryWaits
+
 
 class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The attributes of one item beyond a plain item. `ordinal` is its position in its command."""
+    """The attributes of one item beyond a plain item. `ordinal` is its position in its command.
+    `max_attempts` and `retry` None: those of the queue.
+    """
 
     ordinal: int
     enqueue_at_ms: int = 0
@@ -12,3 +16,5 @@ class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
     lease_timeout_ms: int = 0
     dedup_key: bytes = b""
     priority: int = 0
+    max_attempts: int | None = None
+    retry: RetryWaits | None = None

@@ -27,7 +27,7 @@ class RetryBackoff(IntEnum):
     EXPONENTIAL = 3
 
 
-class RetryPolicy(msgspec.Struct, frozen=True, array_like=True):
+class RetryWaits(msgspec.Struct, frozen=True, array_like=True):
     """How long an item waits after a failed attempt: a retry that says no time, or a lapsed lease.
     `delay_ms` 0: not at all. `delay_max_ms` counts if it is not shorter than `delay_ms`. `jitter`:
     each wait is a random part of the delay.
@@ -71,8 +71,8 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     priority_aging_ms: int = 0
 
     @property
-    def retry_policy(self) -> RetryPolicy:
-        return RetryPolicy(
+    def retry_policy(self) -> RetryWaits:
+        return RetryWaits(
             self.retry_delay_ms, self.retry_delay_max_ms, self.retry_backoff, self.retry_jitter
         )
 

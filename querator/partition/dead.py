@@ -101,28 +101,37 @@ def attempt_failed(
     mask: int,
     event: Event,
     *,
+    lease: int,
     attempt: int,
     releases: int,
-    due_ms: int,
+    due_ms: int | None,
     priority: int,
 ) -> None:
     """Gives back items of a lease whose attempt counts: dead when their attempts are used up, else
-    scheduled for `due_ms`, or at once to the tail (0).
+    scheduled for `due_ms`, or at once to the tail (0). None: their retry policy says when.
     """
-    if worn(context, attempt):
-        kill(
-            context, first_seq, block, mask, DeadCause.ATTEMPTS,
-            came_from=RowState.LEASED, attempt=attempt, priority=priority,
-        )  # fmt: skip
-    elif due_ms:
-        become_scheduled(
-            context, first_seq, block, mask,
-            attempt=attempt, releases=releases, due_ms=due_ms, priority=priority,
-        )  # fmt: skip
+    spent = worn(context, block, mask, attempt)
+    alive = mask & ~spent
+    if alive and due_ms is not None:
+        returning = {due_ms: alive}
     else:
-        become_ready(
-            context, first_seq, block, mask, event,
-            came_from=RowState.LEASED, attempt=attempt, releases=releases, priority=priority,
+        returning = _retry_due_ms(context, first_seq, block, alive, lease=lease, attempt=attempt)
+    # The living items first: a block without segments is removed.
+    for at_ms, items in sorted(returning.items()):
+        if at_ms:
+            become_scheduled(
+                context, first_seq, block, items,
+                attempt=attempt, releases=releases, due_ms=at_ms, priority=priority,
+            )  # fmt: skip
+        else:
+            become_ready(
+                context, first_seq, block, items, event,
+                came_from=RowState.LEASED, attempt=attempt, releases=releases, priority=priority,
+            )  # fmt: skip
+    if spent:
+        kill(
+            context, first_seq, block, spent, DeadCause.ATTEMPTS,
+            came_from=RowState.LEASED, attempt=attempt, priority=priority,
         )  # fmt: skip
 
 
@@ -155,25 +164,43 @@ def become_scheduled(
         )  # fmt: skip
 
 
-def retry_due_ms(context: ApplyContext, lease: int, first_seq: int, attempt: int) -> int:
-    """When items return whose attempt under this lease has failed, by the queue's retry policy; 0:
-    at once.
+def _retry_due_ms(
+    context: ApplyContext, first_seq: int, block: Block, mask: int, *, lease: int, attempt: int
+) -> dict[int, int]:
+    """When items return whose attempt under this lease has failed, by their retry policies: sets of
+    items by instant; 0: at once.
 
     The random part follows from the entry, whose time the leader has set: every replica decides the
-    same.
+    same. Items of one policy return together.
     """
-    policy = context.queue.retry
-    wait_ms = policy.longest_ms(attempt)
-    if policy.jitter and wait_ms:
-        which = f"{context.now_ms} {context.index} {lease} {first_seq}".encode()
-        drawn = int.from_bytes(hashlib.blake2b(which, digest_size=8).digest(), "big")
-        wait_ms = wait_ms * drawn >> 64
-    return context.now_ms + wait_ms if wait_ms >= SCHEDULE_NOW_MS else 0
+    found: dict[int, int] = {}
+    drawn = -1
+    queue = context.queue
+    pieces = [(0, queue.retry, mask)] if mask else []
+    if block.own:
+        pieces = block.by_retry(mask, 0, queue.retry)
+    for _, policy, items in pieces:
+        wait_ms = policy.longest_ms(attempt)
+        if policy.jitter and wait_ms:
+            if drawn < 0:
+                which = f"{context.now_ms} {context.index} {lease} {first_seq}".encode()
+                drawn = int.from_bytes(hashlib.blake2b(which, digest_size=8).digest(), "big")
+            wait_ms = wait_ms * drawn >> 64
+        at_ms = context.now_ms + wait_ms if wait_ms >= SCHEDULE_NOW_MS else 0
+        found[at_ms] = found.get(at_ms, 0) | items
+    return found
 
 
-def worn(context: ApplyContext, attempt: int) -> bool:
-    """Whether an item with this number of attempts may not be leased again."""
-    return 0 < context.queue.max_attempts <= attempt
+def worn(context: ApplyContext, block: Block, mask: int, attempt: int) -> int:
+    """Those of the items, all with this number of attempts, that may not be leased again."""
+    most = context.queue.max_attempts
+    if not block.own:
+        return mask if 0 < most <= attempt else 0
+    spent = 0
+    for own_most, _, items in block.by_retry(mask, most, context.queue.retry):
+        if 0 < own_most <= attempt:
+            spent |= items
+    return spent
 
 
 def kill(

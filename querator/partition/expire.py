@@ -11,7 +11,7 @@ from querator.model.commands import Done
 from querator.model.limits import APPLY_SEGMENTS_MAX, LEASE_OUTCOME_WINDOW_MS, MINUTE_MS
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext, earlier
-from querator.partition.dead import attempt_failed, kill, retry_due_ms
+from querator.partition.dead import attempt_failed, kill
 from querator.partition.dedup import forget_keys
 from querator.partition.ended_leases import end_lease, forget_ended
 from querator.partition.producers import forget_producers
@@ -128,9 +128,8 @@ def _lapse_lease(context: ApplyContext, lease: int) -> int:
         detach(context, items.first_seq, segment, mask)
         attempt_failed(
             context, items.first_seq, block_of(context, items.first_seq), mask, Event.LAPSE,
-            attempt=segment.attempt, releases=segment.releases,
-            due_ms=retry_due_ms(context, lease, items.first_seq, segment.attempt),
-            priority=segment.priority,
+            lease=lease, attempt=segment.attempt, releases=segment.releases,
+            due_ms=None, priority=segment.priority,
         )  # fmt: skip
     end_lease(context, lease, row)
     return max(work, 1)

@@ -212,7 +212,7 @@ def _candidates(context: ApplyContext, wanted: int, aside: frozenset[int]) -> li
         block = block_of(context, first_seq)
         segment = load_segment(txn, group, first_seq, key[-1])
         expired = block.expired(segment.mask, now_ms)
-        spent = segment.mask & ~expired if worn(context, segment.attempt) else 0
+        spent = worn(context, block, segment.mask & ~expired, segment.attempt)
         found.append((first_seq, block, segment, expired, spent))
         count += (segment.mask & ~expired & ~spent).bit_count()
     candidates: list[_Candidate] = []

@@ -166,11 +166,21 @@ def _take_block(
             continue
         if item.attributes is not None:
             overlays.append((ordinal, Overlay(attributes=item.attributes)))
-        if item.expire_timeout_ms > 0 or item.lease_timeout_ms > 0:
+        retries = item.max_attempts is not None or item.retry is not None
+        if item.expire_timeout_ms > 0 or item.lease_timeout_ms > 0 or retries:
             expire_ms = max(item.expire_timeout_ms, 0)
             lease_ms = min(max(item.lease_timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
             at_ms = expire_at(context.now_ms, shorter(expire_ms, queue_timeout_ms))
-            own.append(OwnTimes(ordinal, at_ms, expire_ms, lease_ms))
+            own.append(
+                OwnTimes(
+                    ordinal=ordinal,
+                    expire_at_ms=at_ms,
+                    expire_timeout_ms=expire_ms,
+                    lease_timeout_ms=lease_ms,
+                    max_attempts=item.max_attempts,
+                    retry=item.retry,
+                )
+            )
     expires_ms = expire_at(context.now_ms, queue_timeout_ms)
     add_block(
         context=context,

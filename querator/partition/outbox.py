@@ -144,6 +144,8 @@ def _moved_item(
             lease_timeout_ms=letter.lease_timeout_ms,
             priority=row.priority,
             attributes=overlay.attributes,
+            max_attempts=letter.max_attempts,
+            retry=letter.retry,
         )
     own = block.own_times(ordinal)
     return MovedItem(
@@ -160,6 +162,8 @@ def _moved_item(
         lease_timeout_ms=own.lease_timeout_ms,
         priority=row.priority,
         attributes=overlay.attributes,
+        max_attempts=own.max_attempts,
+        retry=own.retry,
     )
 
 

@@ -65,6 +65,8 @@ def produce(
                     special.expire_timeout_ms,
                     special.lease_timeout_ms,
                     priority=special.priority,
+                    max_attempts=special.max_attempts,
+                    retry=special.retry,
                 )
                 for special in command.specials
                 if alive >> special.ordinal & 1
@@ -224,9 +226,19 @@ def place_block(
         expire_ms = max(special.expire_timeout_ms, 0)
         lease_ms = min(max(special.lease_timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
         timeout_ms = shorter(expire_ms, queue_timeout_ms)
-        if expire_ms or lease_ms or (due_ms and timeout_ms):
+        retries = special.max_attempts is not None or special.retry is not None
+        if expire_ms or lease_ms or (due_ms and timeout_ms) or retries:
             expires = expire_at(max(now_ms, special.enqueue_at_ms if due_ms else 0), timeout_ms)
-            own.append(OwnTimes(ordinal, expires, expire_ms, lease_ms))
+            own.append(
+                OwnTimes(
+                    ordinal=ordinal,
+                    expire_at_ms=expires,
+                    expire_timeout_ms=expire_ms,
+                    lease_timeout_ms=lease_ms,
+                    max_attempts=special.max_attempts,
+                    retry=special.retry,
+                )
+            )
     expires_ms = expire_at(now_ms, queue_timeout_ms)
     add_block(
         context=context,

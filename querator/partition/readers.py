@@ -395,7 +395,7 @@ def _heads(context: ApplyContext, command: AdvanceReader) -> list[tuple[int, Seg
 def _judge(context: ApplyContext, first_seq: int, block: Block, segment: Segment) -> int:
     """Kills the dead items of a ready segment. Returns the remaining items."""
     expired = block.expired(segment.mask, context.now_ms)
-    spent = segment.mask & ~expired if worn(context, segment.attempt) else 0
+    spent = worn(context, block, segment.mask & ~expired, segment.attempt)
     for dead, reason in ((expired, DeadCause.EXPIRED), (spent, DeadCause.ATTEMPTS)):
         if dead:
             detach(context, first_seq, segment, dead)
@@ -429,17 +429,18 @@ def _release(context: ApplyContext, row: ReaderRow, *, dead: bool) -> None:
         assert (segment.state, segment.locator) == (RowState.RESERVED, row.number)
         detach(context, first_seq, segment, mask)
         attempt = segment.attempt + 1
-        if dead or worn(context, attempt):
-            kill(
-                context, first_seq, block, mask,
-                DeadCause.REJECTED if dead else DeadCause.ATTEMPTS,
-                came_from=RowState.RESERVED, attempt=attempt, priority=segment.priority,
-            )  # fmt: skip
-        else:
+        dying = mask if dead else worn(context, block, mask, attempt)
+        if mask & ~dying:
             become_ready(
-                context, first_seq, block, mask, Event.UNRESERVE,
+                context, first_seq, block, mask & ~dying, Event.UNRESERVE,
                 came_from=RowState.RESERVED, attempt=attempt, releases=segment.releases,
                 priority=segment.priority, age=segment.age, position=segment.position,
+            )  # fmt: skip
+        if dying:
+            kill(
+                context, first_seq, block, dying,
+                DeadCause.REJECTED if dead else DeadCause.ATTEMPTS,
+                came_from=RowState.RESERVED, attempt=attempt, priority=segment.priority,
             )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from querator.model.commands import (
     PartitionEffects,
     PartitionSettings,
 )
+from querator.model.queues import RetryWaits
 from querator.partition import masks
 
 
@@ -224,12 +225,16 @@ class SettingsRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OwnTimes(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Times of one item that differ from its block's. `expire_at_ms` 0 means never."""
+    """Times of one item that differ from its block's, and what it says about retries.
+    `expire_at_ms` 0 means never. `max_attempts` and `retry` None: those of the queue.
+    """
 
     ordinal: int
     expire_at_ms: int
     expire_timeout_ms: int
     lease_timeout_ms: int
+    max_attempts: int | None = None
+    retry: RetryWaits | None = None
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):
@@ -326,6 +331,25 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
             else:
                 found.append((timeout_ms, 1 << ordinal))
         return found
+
+    def by_retry(
+        self, mask: int, max_attempts: int, retry: RetryWaits
+    ) -> list[tuple[int, RetryWaits, int]]:
+        """A set cut into (most attempts, retry policy, items), by lowest ordinal. The arguments are
+        those of items that say nothing of their own.
+        """
+        found: dict[tuple[int, RetryWaits], int] = {}
+        for own in self.own:
+            bit = mask & 1 << own.ordinal
+            if bit and (own.max_attempts is not None or own.retry is not None):
+                most = max_attempts if own.max_attempts is None else own.max_attempts
+                name = most, own.retry or retry
+                found[name] = found.get(name, 0) | bit
+                mask &= ~bit
+        if mask:
+            found[max_attempts, retry] = found.get((max_attempts, retry), 0) | mask
+        pieces = [(most, policy, items) for (most, policy), items in found.items()]
+        return sorted(pieces, key=lambda piece: masks.low(piece[2]))
 
     def own_times(self, ordinal: int) -> OwnTimes:
         for own in self.own:

@@ -48,7 +48,6 @@ from querator.partition.dead import (
     become_ready,
     become_scheduled,
     kill,
-    retry_due_ms,
     worn,
 )
 from querator.partition.ended_leases import end_lease
@@ -188,7 +187,21 @@ def _give_back(
         releases += 1
         if releases >= RELEASES_MAX:
             # No consumer has failed at the item: its last attempt is for one that works on it.
-            releases, counted = 0, not worn(context, attempt)
+            spent = worn(context, block, mask, attempt)
+            if spent and spent != mask:
+                for part in (spent, mask & ~spent):
+                    _give_back(
+                        context=context,
+                        command=command,
+                        first_seq=first_seq,
+                        block=block,
+                        segment=segment,
+                        mask=part,
+                        due_ms=due_ms,
+                        lease=lease,
+                    )
+                return
+            releases, counted = 0, not spent
         if not counted:
             attempt -= 1
             # Items that asked for a later time, or get another priority, are last there.
@@ -199,11 +212,11 @@ def _give_back(
     else:
         context.state.released += count
     if counted:
-        if command.count_attempt and not command.retry_at_ms:
-            due_ms = retry_due_ms(context, lease, first_seq, attempt)
+        by_policy = command.count_attempt and not command.retry_at_ms
         attempt_failed(
             context, first_seq, block, mask, Event.RETRY,
-            attempt=attempt, releases=releases, due_ms=due_ms, priority=priority,
+            lease=lease, attempt=attempt, releases=releases,
+            due_ms=None if by_policy else due_ms, priority=priority,
         )  # fmt: skip
     elif due_ms:
         become_scheduled(

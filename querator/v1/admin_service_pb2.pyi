@@ -23,34 +23,6 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class _RetryBackoff:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _RetryBackoffEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RetryBackoff.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    RETRY_BACKOFF_UNSPECIFIED: _RetryBackoff.ValueType  # 0
-    """As EXPONENTIAL."""
-    RETRY_BACKOFF_FIXED: _RetryBackoff.ValueType  # 1
-    """The same after each attempt."""
-    RETRY_BACKOFF_LINEAR: _RetryBackoff.ValueType  # 2
-    """By retry_delay with each attempt."""
-    RETRY_BACKOFF_EXPONENTIAL: _RetryBackoff.ValueType  # 3
-    """Twice as long after each attempt."""
-
-class RetryBackoff(_RetryBackoff, metaclass=_RetryBackoffEnumTypeWrapper):
-    """RetryBackoff is how the wait after a failed attempt grows with the attempts."""
-
-RETRY_BACKOFF_UNSPECIFIED: RetryBackoff.ValueType  # 0
-"""As EXPONENTIAL."""
-RETRY_BACKOFF_FIXED: RetryBackoff.ValueType  # 1
-"""The same after each attempt."""
-RETRY_BACKOFF_LINEAR: RetryBackoff.ValueType  # 2
-"""By retry_delay with each attempt."""
-RETRY_BACKOFF_EXPONENTIAL: RetryBackoff.ValueType  # 3
-"""Twice as long after each attempt."""
-Global___RetryBackoff: _TypeAlias = RetryBackoff  # noqa: Y015
-
 class _QueueState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -117,7 +89,7 @@ class QueueSettings(_message.Message):
     """Replicas of each partition on different nodes: 1, 3 or 5; at most as many as there are nodes that
     take replicas. Unset or 0 means three, or as many as there are nodes while there are fewer.
     """
-    retry_backoff: Global___RetryBackoff.ValueType
+    retry_backoff: _items_pb2.RetryBackoff.ValueType
     """How the wait grows with the failed attempts; unset means exponentially."""
     retry_jitter: _builtins.bool
     """Whether each wait is a random part of the delay (full jitter), so that items that failed together
@@ -165,7 +137,7 @@ class QueueSettings(_message.Message):
         replicas: _builtins.int | None = ...,
         retry_delay: _duration_pb2.Duration | None = ...,
         retry_delay_max: _duration_pb2.Duration | None = ...,
-        retry_backoff: Global___RetryBackoff.ValueType = ...,
+        retry_backoff: _items_pb2.RetryBackoff.ValueType = ...,
         retry_jitter: _builtins.bool | None = ...,
         priority_aging: _duration_pb2.Duration | None = ...,
     ) -> None: ...

@@ -21,6 +21,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _RetryBackoff:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RetryBackoffEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RetryBackoff.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RETRY_BACKOFF_UNSPECIFIED: _RetryBackoff.ValueType  # 0
+    """As EXPONENTIAL."""
+    RETRY_BACKOFF_FIXED: _RetryBackoff.ValueType  # 1
+    """The same after each attempt."""
+    RETRY_BACKOFF_LINEAR: _RetryBackoff.ValueType  # 2
+    """By the delay with each attempt."""
+    RETRY_BACKOFF_EXPONENTIAL: _RetryBackoff.ValueType  # 3
+    """Twice as long after each attempt."""
+
+class RetryBackoff(_RetryBackoff, metaclass=_RetryBackoffEnumTypeWrapper):
+    """RetryBackoff is how the wait after a failed attempt grows with the attempts."""
+
+RETRY_BACKOFF_UNSPECIFIED: RetryBackoff.ValueType  # 0
+"""As EXPONENTIAL."""
+RETRY_BACKOFF_FIXED: RetryBackoff.ValueType  # 1
+"""The same after each attempt."""
+RETRY_BACKOFF_LINEAR: RetryBackoff.ValueType  # 2
+"""By the delay with each attempt."""
+RETRY_BACKOFF_EXPONENTIAL: RetryBackoff.ValueType  # 3
+"""Twice as long after each attempt."""
+Global___RetryBackoff: _TypeAlias = RetryBackoff  # noqa: Y015
+
 class _ItemState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -127,6 +155,8 @@ class Item(_message.Message):
     EXPIRE_TIMEOUT_FIELD_NUMBER: _builtins.int
     LEASE_TIMEOUT_FIELD_NUMBER: _builtins.int
     DEDUP_KEY_FIELD_NUMBER: _builtins.int
+    MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    RETRY_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """The work, opaque to Querator; at most 1 MiB by default; may be empty."""
     kind: _builtins.str
@@ -149,6 +179,10 @@ class Item(_message.Message):
     """A second item with this key within the queue's dedup_window is not stored; the reply names the first.
     At most 512 bytes. Looked for in the partition of `key`, where the item has one.
     """
+    max_attempts: _builtins.int
+    """How many times the item is leased at most, 0 to 65,535; 0 means no limit. Unset means the queue's. Has no
+    effect in a dead queue.
+    """
     @_builtins.property
     def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Free attributes, for example a trace context; at most 64, together at most 8 KiB."""
@@ -169,6 +203,10 @@ class Item(_message.Message):
         one call with different timeouts are under different leases.
         """
 
+    @_builtins.property
+    def retry(self) -> Global___RetryPolicy:
+        """How long the item waits after a failed attempt, in place of the queue's policy. Has no effect in a dead queue."""
+
     def __init__(
         self,
         *,
@@ -184,14 +222,60 @@ class Item(_message.Message):
         expire_timeout: _duration_pb2.Duration | None = ...,
         lease_timeout: _duration_pb2.Duration | None = ...,
         dedup_key: _builtins.str = ...,
+        max_attempts: _builtins.int | None = ...,
+        retry: Global___RetryPolicy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["enqueue_at", b"enqueue_at", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "enqueue_at", b"enqueue_at", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "retry", b"retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "dedup_key", b"dedup_key", "encoding", b"encoding", "enqueue_at", b"enqueue_at", "expire_timeout", b"expire_timeout", "group", b"group", "key", b"key", "kind", b"kind", "lease_timeout", b"lease_timeout", "payload", b"payload", "priority", b"priority", "reference", b"reference"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "attributes", b"attributes", "dedup_key", b"dedup_key", "encoding", b"encoding", "enqueue_at", b"enqueue_at", "expire_timeout", b"expire_timeout", "group", b"group", "key", b"key", "kind", b"kind", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "payload", b"payload", "priority", b"priority", "reference", b"reference", "retry", b"retry"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max_attempts: _TypeAlias = _typing.Literal["max_attempts"]  # noqa: Y015
+    _WhichOneofArgType__max_attempts: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_attempts) -> _WhichOneofReturnType__max_attempts | None: ...
 
 Global___Item: _TypeAlias = Item  # noqa: Y015
+
+@_typing.final
+class RetryPolicy(_message.Message):
+    """RetryPolicy says how long an item waits after a failed attempt, which is a retry without retry_at, or a lease
+    that lapsed. What is unset does not come from the queue.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELAY_FIELD_NUMBER: _builtins.int
+    DELAY_MAX_FIELD_NUMBER: _builtins.int
+    BACKOFF_FIELD_NUMBER: _builtins.int
+    JITTER_FIELD_NUMBER: _builtins.int
+    backoff: Global___RetryBackoff.ValueType
+    """How the wait grows with the failed attempts; unset means exponentially."""
+    jitter: _builtins.bool
+    """Whether each wait is a random part of the delay (full jitter); unset means that it is."""
+    @_builtins.property
+    def delay(self) -> _duration_pb2.Duration:
+        """The wait after the first failed attempt, 100 ms to 30 d; 0 means not at all. Must be set."""
+
+    @_builtins.property
+    def delay_max(self) -> _duration_pb2.Duration:
+        """The longest wait, 100 ms to 30 d; unset means 1 h. A longer delay counts instead."""
+
+    def __init__(
+        self,
+        *,
+        delay: _duration_pb2.Duration | None = ...,
+        delay_max: _duration_pb2.Duration | None = ...,
+        backoff: Global___RetryBackoff.ValueType = ...,
+        jitter: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_jitter", b"_jitter", "delay", b"delay", "delay_max", b"delay_max", "jitter", b"jitter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_jitter", b"_jitter", "backoff", b"backoff", "delay", b"delay", "delay_max", b"delay_max", "jitter", b"jitter"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__jitter: _TypeAlias = _typing.Literal["jitter"]  # noqa: Y015
+    _WhichOneofArgType__jitter: _TypeAlias = _typing.Literal["_jitter", b"_jitter"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__jitter) -> _WhichOneofReturnType__jitter | None: ...
+
+Global___RetryPolicy: _TypeAlias = RetryPolicy  # noqa: Y015
 
 @_typing.final
 class Attributes(_message.Message):

@@ -11,6 +11,7 @@ checks that need the state of a queue do not belong here.
     produce          produce requests and answers; items stay the received bytes
     item_changes     requests and answers of AdminService that change or remove items
     dead_letters     requests and answers of AdminService that redrive and drop dead letters
+    retry_policies   retry policies of items
     lease            lease requests and answers; items are the stored bytes
     settle           complete, retry and extend: requests and answers
     frames           frames of the produce stream and the lease stream

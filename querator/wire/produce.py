@@ -24,6 +24,7 @@ from querator.v1 import items_pb2, queue_service_pb2, transaction_service_pb2
 from querator.wire import field_checks
 from querator.wire.field_checks import DEFAULT_LIMITS, RequestLimits
 from querator.wire.fields import LEN, MalformedError, next_field, prefix, read_varint
+from querator.wire.retry_policies import check_retry_policy
 
 ITEMS_FIELD = 15
 _ITEM_TAG = ITEMS_FIELD << 3 | LEN
@@ -413,7 +414,17 @@ def _check_item(
         lease_timeout_ms = field_checks.lease_timeout_ms(
             item.lease_timeout, field=path + "lease_timeout"
         )
-    if not (enqueue_at_ms or expire_timeout_ms or lease_timeout_ms or dedup_key or item.priority):
+    max_attempts = None
+    if item.HasField("max_attempts"):
+        max_attempts = field_checks.check_range(
+            item.max_attempts, field=path + "max_attempts", least=0, most=limits.ATTEMPTS_MAX
+        )
+    retry = None
+    if item.HasField("retry"):
+        retry = check_retry_policy(item.retry, field=path + "retry")
+    timed = enqueue_at_ms or expire_timeout_ms or lease_timeout_ms
+    retries = max_attempts is not None or retry is not None
+    if not (timed or retries or dedup_key or item.priority):
         return None
     return ItemSpecial(
         ordinal=ordinal,
@@ -422,4 +433,6 @@ def _check_item(
         lease_timeout_ms=lease_timeout_ms,
         dedup_key=dedup_key,
         priority=item.priority,
+        max_attempts=max_attempts,
+        retry=retry,
     )

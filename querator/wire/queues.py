@@ -17,9 +17,10 @@ from querator.model.calls import (
 )
 from querator.model.errors import invalid
 from querator.model.ids import check_name
-from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings, RetryBackoff
+from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings
 from querator.v1 import admin_service_pb2, items_pb2
 from querator.wire import field_checks, lease
+from querator.wire.retry_policies import check_backoff
 
 # Names of fields in the protocol's QueueSettings and in the model's, where they differ.
 _MODEL_FIELDS = {
@@ -243,7 +244,7 @@ def check_settings(message: admin_service_pb2.QueueSettings, *, name: str) -> Qu
             least_ms=limits.SCHEDULE_NOW_MS,
             default_ms=limits.RETRY_DELAY_MAX_MS_DEFAULT,
         ),
-        retry_backoff=_retry_backoff(message.retry_backoff),
+        retry_backoff=check_backoff(message.retry_backoff, field="settings.retry_backoff"),
         retry_jitter=message.retry_jitter if message.HasField("retry_jitter") else True,
         priority_aging_ms=_priority_aging_ms(message),
     )
@@ -278,12 +279,6 @@ def _priority_aging_ms(message: admin_service_pb2.QueueSettings) -> int:
     )
 
 
-def _retry_backoff(value: int) -> RetryBackoff:
-    if value not in admin_service_pb2.RetryBackoff.values():
-        raise invalid("settings.retry_backoff", "is not a known backoff", value=value)
-    return RetryBackoff(value or RetryBackoff.EXPONENTIAL)
-
-
 def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings:
     return admin_service_pb2.QueueSettings(
         partitions=settings.partitions,
@@ -297,7 +292,7 @@ def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings
         replicas=settings.replicas,
         retry_delay=field_checks.duration(settings.retry_delay_ms),
         retry_delay_max=field_checks.duration(settings.retry_delay_max_ms),
-        retry_backoff=admin_service_pb2.RetryBackoff.ValueType(settings.retry_backoff),
+        retry_backoff=items_pb2.RetryBackoff.ValueType(settings.retry_backoff),
         retry_jitter=settings.retry_jitter,
         priority_aging=field_checks.duration(settings.priority_aging_ms),
     )

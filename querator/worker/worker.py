@@ -400,7 +400,8 @@ class Worker:
 
     async def _failed(self, item: LeasedItem, error: BaseException) -> ItemOutcome:
         chosen, error, settled = self._policy.settle(item, error)
-        effect = chosen.effect(item.attempt, self._max_attempts)
+        max_attempts = self._max_attempts if item.max_attempts is None else item.max_attempts
+        effect = chosen.effect(item.attempt, max_attempts)
         if chosen.deliberate:
             LOG.info("%s %s: %s", _name(item), effect, chosen.reason or "without a reason")
         else:
@@ -413,7 +414,7 @@ class Worker:
             )
         if chosen.rejects:
             return await _settled(item, settled, ItemOutcome.REJECTED)
-        dies = chosen.dies(item.attempt, self._max_attempts)
+        dies = chosen.dies(item.attempt, max_attempts)
         return await _settled(item, settled, ItemOutcome.DIED if dies else ItemOutcome.RETRIED)
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from querator import Client
-from querator.client import Item, LeasedItem, SyncClient
+from querator.client import Item, LeasedItem, RetryPolicy, SyncClient
 from tests.integration.process_cluster import process_cluster
 from tests.integration.processes import ServerProcess, run, server
 
@@ -92,6 +92,75 @@ async def test_attributes_go_with_dead_letters_and_return(tmp_path: Path):
         assert await client.redrive("q") == 1
         [back] = await client.lease("q", wait=WAIT)
         assert (back.attempt, back.attributes, back.dead_letter) == (1, {"page": "3"}, None)
+
+
+async def test_what_items_say_about_retries(tmp_path: Path):
+    hour = timedelta(hours=1)
+    async with server(tmp_path / "data") as node:
+        async with Client(node.address) as client:
+            await client.create_queue("gone", partitions=1)
+            await client.create_queue(
+                "q", partitions=1, max_attempts=9, retry_delay=hour, dead_queue="gone"
+            )
+            at_once = RetryPolicy(timedelta(0))
+            await client.produce(
+                "q", Item("once", max_attempts=1), Item("soon", max_attempts=3, retry=at_once), "a"
+            )
+            async with client.producer("q") as producer:
+                await producer.produce(Item("streamed", retry=at_once))
+        await node.kill()
+        await node.start()
+        await asyncio.to_thread(_fail_all, node.address)
+        async with Client(node.address) as client:
+            [letter] = await client.lease("gone", wait=WAIT)
+            assert (letter.text(), letter.max_attempts) == ("once", None)
+            assert letter.item.max_attempts == 1
+            again = await client.lease("q", max_items=9, wait=WAIT)
+            assert {(item.text(), item.attempt) for item in again} == {("soon", 2), ("streamed", 2)}
+            assert {item.text(): item.item.retry for item in again} == {
+                "soon": at_once, "streamed": at_once,
+            }  # fmt: skip
+            await client.retry("q", *again)
+            assert await client.redrive("q", [letter.id]) == 0
+            await letter.release()
+            assert await client.redrive("q", [letter.id]) == 1
+            async with client.consumer("q", idle_timeout=IDLE) as consumer:
+                async for item in consumer:
+                    item.retry(error="again")
+            attempts = {
+                one.item.payload: one.dead_letter.attempts
+                async for one in client.dead_letters("q")
+                if one.dead_letter
+            }
+            assert attempts == {b"once": 1, b"soon": 3, b"streamed": 9}
+        await ok(
+            node, "produce", "q", "by hand", "--max-attempts", "4", "--retry-delay", "5s",
+            "--retry-backoff", "linear", "--no-retry-jitter", "--priority", "-1",
+        )  # fmt: skip
+        [line] = (await ok(node, "lease", "q", "--output", "json")).splitlines()
+        item = msgspec.json.decode(line)["item"]
+        assert item["max_attempts"] == 4
+        assert item["retry"] == {
+            "delay_ms": 5_000, "delay_max_ms": 3_600_000, "backoff": "linear", "jitter": False,
+        }  # fmt: skip
+        for options, words in (
+            (["--retry-backoff", "fixed"], "--retry-backoff needs --retry-delay."),
+            (["--retry-delay", "50ms"], "--retry-delay is 50ms; it must be 0 or at least 100ms."),
+            (["--max-attempts", "70000"], "'70000' is not a whole number from 0 to 65535"),
+        ):
+            code, _, error = await run("produce", "q", "x", *options, "--address", node.address)
+            assert code == 2
+            assert words in error
+
+
+def _fail_all(address: str) -> None:
+    with SyncClient(address) as client:
+        items = client.lease("q", max_items=9, wait=WAIT)
+        assert {item.text(): item.max_attempts for item in items} == {
+            "once": 1, "soon": 3, "a": None, "streamed": None,
+        }  # fmt: skip
+        for item in items:
+            item.retry(error="no address")
 
 
 async def taken(client: Client, number: int) -> list[LeasedItem]:

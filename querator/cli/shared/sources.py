@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from querator.cli.shared.item_template import JsonRetry, retry_of
 from querator.cli.shared.parameters import (
     INSTANT_EXAMPLE,
     format_limit,
@@ -23,6 +24,7 @@ from querator.cli.shared.parameters import (
 )
 from querator.client.values import Item
 from querator.model.limits import (
+    ATTEMPTS_MAX,
     EXPIRE_TIMEOUT_MS_MAX,
     LEASE_TIMEOUT_MS_MAX,
     PAYLOAD_BYTES_CAP,
@@ -174,11 +176,26 @@ def _wanted(name: str, value: object) -> str:
         return "" if fits else "an object of texts"
     if name == "priority":
         return "" if type(value) is int else _A_PRIORITY
+    if name == "max_attempts":
+        return "" if type(value) is int else _ATTEMPTS
+    if name == "retry":
+        return _retry_wanted(value)
     if isinstance(value, str):
         return ""
     if name == "enqueue_at":
         return f"an instant, {INSTANT_EXAMPLE}"
     return "a text with a duration, for example 5m" if name in _DURATIONS else "a text"
+
+
+def _retry_wanted(value: object) -> str:
+    if not isinstance(value, dict):
+        return 'an object, for example {"delay": "1s"}'
+    if not isinstance(value.get("delay"), str):
+        return 'an object with a text for delay, for example {"delay": "1s"}'
+    texts = all(isinstance(value.get(name, ""), str) for name in ("delay_max", "backoff"))
+    if texts and isinstance(value.get("jitter", True), bool):
+        return ""
+    return "an object with texts for delay, delay_max and backoff, and true or false for jitter"
 
 
 def _shown(value: object) -> str:
@@ -249,6 +266,7 @@ class _RowItem:
         return InputLine(number, msgspec.structs.replace(self._template, **changes))
 
 
+_ATTEMPTS = f"a whole number from 0 to {ATTEMPTS_MAX}"
 _A_PRIORITY = f"a whole number from {PRIORITY_MIN} to {PRIORITY_MAX}"
 _DURATIONS = {
     "delay": SCHEDULE_AHEAD_MS_MAX,
@@ -276,10 +294,13 @@ class JsonItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     expire_timeout: str | None = None
     lease_timeout: str | None = None
     dedup_key: str | None = None
+    max_attempts: int | None = None
+    retry: JsonRetry | None = None
 
 
 _AS_GIVEN = (
     "kind", "encoding", "reference", "attributes", "priority", "group", "key", "dedup_key",
+    "max_attempts",
 )  # fmt: skip
 _decode_json_item = msgspec.json.Decoder(JsonItem).decode
 _decode_any = msgspec.json.Decoder().decode
@@ -293,6 +314,10 @@ def _json_item(line: JsonItem, template: Item) -> Item:
     changes["payload"] = _json_payload(line)
     if not PRIORITY_MIN <= changes.get("priority", 0) <= PRIORITY_MAX:
         raise ValueError(f"priority is {line.priority}; it must be {_A_PRIORITY}")
+    if not 0 <= changes.get("max_attempts", 0) <= ATTEMPTS_MAX:
+        raise ValueError(f"max_attempts is {line.max_attempts}; it must be {_ATTEMPTS}")
+    if line.retry is not None:
+        changes["retry"] = retry_of(line.retry)
     if line.enqueue_at is not None:
         try:
             instant = parse_instant(line.enqueue_at)

@@ -16,6 +16,7 @@ from querator.client.values import (
     PeekedItem,
     QueueInfo,
     QueueStats,
+    RetryPolicy,
 )
 
 
@@ -123,6 +124,18 @@ def dead_letter_view(letter: DeadLetter | None) -> DeadLetterView | None:
     )
 
 
+class RetryView(msgspec.Struct, frozen=True):
+    """The retry policy that an item has in place of the queue's."""
+
+    delay_ms: int
+    delay_max_ms: int
+    backoff: str
+    jitter: bool
+
+
+_MS = timedelta(milliseconds=1)
+
+
 class ItemView(msgspec.Struct, frozen=True):
     """An item as it was produced. The payload is in `payload` when it is UTF-8, else in
     `payload_base64`.
@@ -141,6 +154,8 @@ class ItemView(msgspec.Struct, frozen=True):
     expire_timeout_ms: int | None
     lease_timeout_ms: int | None
     dedup_key: str
+    max_attempts: int | None
+    retry: RetryView | None
 
 
 def item_view(item: Item) -> ItemView:
@@ -159,6 +174,17 @@ def item_view(item: Item) -> ItemView:
         expire_timeout_ms=milliseconds(item.expire_timeout),
         lease_timeout_ms=milliseconds(item.lease_timeout),
         dedup_key=item.dedup_key,
+        max_attempts=item.max_attempts,
+        retry=None if item.retry is None else _retry_view(item.retry),
+    )
+
+
+def _retry_view(policy: RetryPolicy) -> RetryView:
+    return RetryView(
+        delay_ms=policy.delay // _MS,
+        delay_max_ms=policy.delay_max // _MS,
+        backoff=policy.backoff,
+        jitter=policy.jitter,
     )
 
 

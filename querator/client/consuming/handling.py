@@ -129,7 +129,9 @@ class Handling:
         settled.add_done_callback(retrieve_exception)
         max_attempts = 0
         try:
-            if not chosen.rejects:
+            if item.max_attempts is not None:
+                max_attempts = item.max_attempts
+            elif not chosen.rejects:
                 max_attempts = await self._max_attempts()
         finally:
             # Also when the handler is cancelled meanwhile.

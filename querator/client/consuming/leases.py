@@ -325,6 +325,16 @@ class LeasedItem:
         return self._batch.priority
 
     @property
+    def max_attempts(self) -> int | None:
+        """How many attempts the item itself allows (0: no limit); None: those of its queue decide,
+        as they do for a dead letter.
+        """
+        message = self._message
+        if not message.HasField("max_attempts") or self.dead_letter is not None:
+            return None
+        return message.max_attempts
+
+    @property
     def group(self) -> str:
         return self._message.group
 

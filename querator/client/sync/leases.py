@@ -69,6 +69,11 @@ class SyncLeasedItem:
         return self.leased.priority
 
     @property
+    def max_attempts(self) -> int | None:
+        """How many attempts the item itself allows; see `LeasedItem.max_attempts`."""
+        return self.leased.max_attempts
+
+    @property
     def group(self) -> str:
         return self.leased.group
 

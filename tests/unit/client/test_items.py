@@ -2,18 +2,20 @@
 
 import hashlib
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querator.client import Item, ItemId, ProducedItems, admin
+from querator.client import Item, ItemId, ProducedItems, RetryPolicy, admin
 from querator.client.errors import ErrorCode, InvalidArgument, LimitExceeded, QueratorError
 from querator.client.items import decode_item, duration, encode_items, keyed_by_content
 from querator.client.values import ProducedRun
-from querator.v1 import queue_service_pb2
+from querator.v1 import items_pb2, queue_service_pb2
 
+SECOND = timedelta(seconds=1)
 _TEXT = st.text(max_size=20)
 _ITEMS = st.builds(
     Item,
@@ -30,6 +32,15 @@ _ITEMS = st.builds(
     expire_timeout=st.none() | st.timedeltas(timedelta(1), timedelta(100)),
     lease_timeout=st.none() | st.timedeltas(timedelta(1), timedelta(100)),
     dedup_key=_TEXT,
+    max_attempts=st.none() | st.integers(0, 65_535),
+    retry=st.none()
+    | st.builds(
+        RetryPolicy,
+        delay=st.timedeltas(timedelta(0), timedelta(30)),
+        delay_max=st.timedeltas(timedelta(0), timedelta(30)),
+        backoff=st.sampled_from(["fixed", "linear", "exponential"]),
+        jitter=st.booleans(),
+    ),
 )
 
 
@@ -101,6 +112,40 @@ def test_delay_counts_from_the_call():
 def test_what_is_not_an_item_is_refused_before_it_is_sent(item, error):
     with pytest.raises(error):
         encode_items([item])
+
+
+def wrong(value: object) -> Any:
+    """A value that a type checker would refuse."""
+    return value
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "words"),
+    [
+        ({"max_attempts": 65_536}, ValueError, "max_attempts is 65536; it must be from 0 to 65535"),
+        ({"max_attempts": "3"}, TypeError, "max_attempts is '3'; it must be a whole number"),
+        ({"retry": timedelta(1)}, TypeError, "item.retry is .*; it must be a RetryPolicy or None"),
+        (
+            {"retry": RetryPolicy(wrong(5))},
+            TypeError,
+            "item.retry.delay is 5; it must be a timedelta",
+        ),
+        (
+            {"retry": RetryPolicy(timedelta(1), backoff=wrong("cubic"))},
+            ValueError,
+            "item.retry.backoff is 'cubic'; it must be one of fixed, linear, exponential",
+        ),
+        ({"retry": RetryPolicy(-timedelta(1))}, InvalidArgument, "retry_delay is -1 day"),
+    ],
+)
+def test_what_an_item_says_about_retries_is_checked(fields, kind, words):
+    with pytest.raises(kind, match=words):
+        encode_items([Item(b"x", **fields)])
+
+
+def test_an_unset_backoff_is_exponential():
+    message = items_pb2.Item(retry=items_pb2.RetryPolicy(delay=duration(SECOND, "retry_delay")))
+    assert decode_item(message).retry == RetryPolicy(SECOND)
 
 
 def test_item_ids_have_a_text_form():

@@ -9,6 +9,28 @@ NEVER = 0
 VOID = 4
 
 
+class Waits(NamedTuple):
+    """A retry policy without jitter."""
+
+    delay: int
+    most: int
+    backoff: int
+
+
+NO_WAITS = Waits(0, 0, 1)
+
+
+class Plan(NamedTuple):
+    """What a producer says about an item. None: as its queue."""
+
+    delay: int
+    expire: int
+    lease: int
+    priority: int
+    max_attempts: int | None
+    waits: Waits | None
+
+
 @dataclass
 class Item:
     seq: int
@@ -25,6 +47,8 @@ class Item:
     priority: int = 0
     age: int = 0
     attributes: tuple[tuple[str, str], ...] | None = None
+    max_attempts: int | None = None
+    waits: Waits | None = None
 
 
 class Leaving(NamedTuple):
@@ -36,6 +60,8 @@ class Leaving(NamedTuple):
     errors: tuple[str, ...]
     priority: int
     attributes: tuple[tuple[str, str], ...] | None
+    max_attempts: int | None
+    waits: Waits | None
 
 
 @dataclass
@@ -63,9 +89,7 @@ class ReferenceModel:
     now: int
     max_attempts: int = 0
     expire_timeout: int = 0
-    retry_delay: int = 0
-    retry_most: int = 0
-    backoff: int = 1
+    waits: Waits = NO_WAITS
     aging: int = 0
     aged: int = 0
     aged_at: int = 0
@@ -105,14 +129,19 @@ class ReferenceModel:
         policy.
         """
         if later is None:
-            wait = self.retry_delay * (1, item.attempt, 2 ** (item.attempt - 1))[self.backoff - 1]
-            later = self.now + min(wait, self.retry_most) if wait else 0
-        if 0 < self.max_attempts <= item.attempt:
+            waits = item.waits or self.waits
+            wait = waits.delay * (1, item.attempt, 2 ** (item.attempt - 1))[waits.backoff - 1]
+            later = self.now + min(wait, waits.most) if wait else 0
+        if self.is_spent(item):
             self.die(item, 1)
         elif later and not 0 < item.expire_at <= self.now:
             item.state, item.due, item.lease = "scheduled", later, 0
         else:
             self.make_ready(item)
+
+    def is_spent(self, item: Item) -> bool:
+        most = self.max_attempts if item.max_attempts is None else item.max_attempts
+        return 0 < most <= item.attempt
 
     def die(self, item: Item, reason: int) -> None:
         self.add("dead")
@@ -120,7 +149,16 @@ class ReferenceModel:
         if self.dead:
             item.state, item.lease = "moving", 0
             self.outbox.append(
-                Leaving(item.seq, reason, item.attempt, item.errors, item.priority, item.attributes)
+                Leaving(
+                    item.seq,
+                    reason,
+                    item.attempt,
+                    item.errors,
+                    item.priority,
+                    item.attributes,
+                    item.max_attempts,
+                    item.waits,
+                )
             )
         else:
             self.add("dropped")
@@ -214,12 +252,8 @@ class ReferenceModel:
                 self.make_ready(item)
         return len(changed), set(seqs) - {item.seq for item in found}
 
-    def produce(
-        self, plans: list[tuple[int, int, int, int]], identity: tuple[int, int], ordered: bool
-    ) -> object:
-        """`plans` has (delay, expire timeout, lease timeout, priority) of each item. `identity` is
-        (producer, sequence); producer 0: none.
-        """
+    def produce(self, plans: list[Plan], identity: tuple[int, int], ordered: bool) -> object:
+        """`identity` is (producer, sequence); producer 0: none."""
         first, self.next_seq = self.next_seq, self.next_seq + len(plans)
         if identity[0]:
             if identity in self.answers:
@@ -229,10 +263,18 @@ class ReferenceModel:
             if ordered and identity[1] != highest + 1:
                 return "SEQUENCE_GAP" if identity[1] > highest else "PRODUCER_EXPIRED"
             self.answers[identity] = (first, len(plans))
-        for seq, (delay, expire, lease, priority) in enumerate(plans, first):
+        for seq, plan in enumerate(plans, first):
+            delay, expire, lease, priority, max_attempts, waits = plan
             delay = delay if delay >= 100 else 0
             timeouts = [t for t in (expire, self.expire_timeout) if t]
-            item = Item(seq, timeout=lease, expire=expire, priority=priority)
+            item = Item(
+                seq,
+                timeout=lease,
+                expire=expire,
+                priority=priority,
+                max_attempts=max_attempts,
+                waits=waits,
+            )
             if timeouts:
                 item.expire_at = -(-(self.now + delay + min(timeouts)) // 1000) * 1000
             self.items[seq] = item
@@ -251,7 +293,7 @@ class ReferenceModel:
                 break
             if item.expire_at and item.expire_at <= self.now:
                 self.die(item, 2)
-            elif self.max_attempts and item.attempt >= self.max_attempts:
+            elif self.is_spent(item):
                 self.die(item, 1)
             else:
                 found.append(item)
@@ -301,7 +343,7 @@ class ReferenceModel:
             item.attempt += 1
             if dead:
                 self.die(item, 3)
-            elif 0 < self.max_attempts <= item.attempt:
+            elif self.is_spent(item):
                 self.die(item, 1)
             else:
                 self.make_ready(item, item.place)

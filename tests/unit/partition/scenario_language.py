@@ -4,7 +4,9 @@
                                          retry=linear,1000,5000: retry policy without jitter
     produce 3 in=5000 -> 1-3             in, expire, timeout (ms) hold for all items; keys=a,b,a
                                          gives dedup keys, priorities=5,-1,0 priorities;
-                                         producer=p seq=1 [ordered]
+                                         attempts=2,-,0 most attempts, and
+                                         retries=fixed:500:500,- retry policies without jitter
+                                         (-: the queue's); producer=p seq=1 [ordered]
     lease 20 6 1 -> 1-16 | 17-22 | 23    a wish for each caller; client=, request=, bytes=, timeout=
     complete L1 2-3 all -> done 2 lost 3 leases are L1, L2, … in the order of their grants
     retry L1 1 in=5000 -> done 1         also: dead, free (not counted), error=text, priority=-5
@@ -49,7 +51,7 @@ from querator.model.commands import (
     Retry,
     SettledLease,
 )
-from querator.model.queues import RetryBackoff, RetryPolicy
+from querator.model.queues import RetryBackoff, RetryWaits
 from querator.model.readers import AdvanceReader, OpenReader, ReaderResult, ReleaseReader
 from querator.partition import masks, queries
 from querator.partition.readers import load_reader
@@ -93,6 +95,13 @@ def _parse_ranges(words: list[str]) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
+_OF_ALL = {"in", "expire", "timeout", "attempts", "retries"}
+
+
+def _policy(backoff: str, delay: str, most: str) -> RetryWaits:
+    return RetryWaits(int(delay), int(most), RetryBackoff[backoff.upper()], jitter=False)
+
+
 class _Player:
     def __init__(self) -> None:
         self.log = PartitionLog()
@@ -108,10 +117,7 @@ class _Player:
             if name == "dead":
                 values["dead_targets"] = () if value == "-" else dead_to(int(value))
             elif name == "retry":
-                backoff, delay, most = value.split(",")
-                values["retry"] = RetryPolicy(
-                    int(delay), int(most), RetryBackoff[backoff.upper()], jitter=False
-                )
+                values["retry"] = _policy(*value.split(","))
             elif name != "version":
                 values[name] = int(value)
         self.log.configure(int(options.get("version", self.log.index + 1)), **values)
@@ -121,6 +127,8 @@ class _Player:
         count = int(plain[0])
         keys = options["keys"].split(",") if "keys" in options else [""] * count
         priorities = [int(one) for one in options.get("priorities", "0" + ",0" * count).split(",")]
+        attempts = options.get("attempts", "-" + ",-" * count).split(",")
+        retries = options.get("retries", "-" + ",-" * count).split(",")
         now_ms = self.log.now_ms
         specials = tuple(
             ItemSpecial(
@@ -130,9 +138,11 @@ class _Player:
                 int(options.get("timeout", 0)),
                 keys[ordinal].encode(),
                 priorities[ordinal],
+                None if attempts[ordinal] == "-" else int(attempts[ordinal]),
+                None if retries[ordinal] == "-" else _policy(*retries[ordinal].split(":")),
             )
             for ordinal in range(count)
-            if keys[ordinal] or priorities[ordinal] or {"in", "expire", "timeout"} & options.keys()
+            if keys[ordinal] or priorities[ordinal] or options.keys() & _OF_ALL
         )
         items = [b"%d" % ordinal for ordinal in range(count)]
         producer_id = b""

@@ -44,7 +44,7 @@ from querator.model.commands import (
 )
 from querator.model.entries import Proposal
 from querator.model.limits import BLOCK_BYTES_MAX
-from querator.model.queues import RetryBackoff, RetryPolicy
+from querator.model.queues import RetryBackoff, RetryWaits
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.model.transactions import (
     AbortTxn,
@@ -63,6 +63,7 @@ from querator.partition.entry import UnknownEntryVersion, pack, unpack_entry
 from tests.unit.partition.partition_log import START_MS, produce, settings
 
 HOME = DeadTarget("home", 3, 12)
+SLOWLY = RetryWaits(2_000, 60_000, RetryBackoff.LINEAR, jitter=False)
 LETTER = MovedItem(
     origin_queue="work",
     origin_partition=1,
@@ -77,6 +78,8 @@ LETTER = MovedItem(
     lease_timeout_ms=4000,
     priority=-3,
     attributes=(("page", "7"),),
+    max_attempts=7,
+    retry=SLOWLY,
 )
 COMMANDS = {
     "produce": produce([b"a", b"bcd"]),
@@ -85,7 +88,7 @@ COMMANDS = {
         producer_id=bytes(range(16)),
         sequence=5,
         ordered=True,
-        specials=(ItemSpecial(1, START_MS + 5000, 60_000, 1000, b"key", -3),),
+        specials=(ItemSpecial(1, START_MS + 5000, 60_000, 1000, b"key", -3, 7, SLOWLY),),
         routing=2,
         slots=b"\xff\xff\x07\x01",
     ),
@@ -121,7 +124,7 @@ COMMANDS = {
                 items_max=1000,
                 dead_targets=(HOME,),
                 first_seq=300,
-                retry=RetryPolicy(2_000, 60_000, RetryBackoff.LINEAR, jitter=False),
+                retry=SLOWLY,
                 priority_aging_ms=5_000,
             ),
         )
@@ -250,7 +253,7 @@ OLD = {
                     items_max=1000,
                     dead_targets=(HOME,),
                     first_seq=300,
-                    retry=RetryPolicy(2_000, 60_000, RetryBackoff.LINEAR, jitter=False),
+                    retry=SLOWLY,
                 ),
             )
         ),
@@ -293,12 +296,29 @@ OLD = {
                 7,
                 1,
                 pack_struct("<I", 2),
-                (msgspec.structs.replace(LETTER, priority=0, attributes=None),),
+                (
+                    msgspec.structs.replace(
+                        LETTER, priority=0, attributes=None, max_attempts=None, retry=None
+                    ),
+                ),
             ),
             b"ab",
         ),
         "0193cf0000018bcfe5680091019195090701c40402000000919ba4776f726b01072a030192a4736c"
         "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0",
+    ),
+    "produce without retries": (
+        produce(
+            [b"a", b"bcd"],
+            producer_id=bytes(range(16)),
+            sequence=5,
+            ordered=True,
+            specials=(ItemSpecial(1, START_MS + 5000, 60_000, 1000, b"key", -3),),
+            routing=2,
+            slots=b"\xff\xff\x07\x01",
+        ),
+        "0193cf0000018bcfe568009102919801c4080100000003000000c410000102030405060708090a0b"
+        "0c0d0e0f05c3919601cf0000018bcfe57b88cdea60cd03e8c4036b6579fd02c404ffff0701",
     ),
     "retry without attributes": (
         Proposal(
@@ -316,7 +336,12 @@ OLD = {
     ),
     "move without attributes": (
         Proposal(
-            Move(7, 1, pack_struct("<I", 2), (msgspec.structs.replace(LETTER, attributes=None),)),
+            Move(
+                7,
+                1,
+                pack_struct("<I", 2),
+                (msgspec.structs.replace(LETTER, attributes=None, max_attempts=None, retry=None),),
+            ),
             b"ab",
         ),
         "0193cf0000018bcfe5680091019195090701c40402000000919ca4776f726b01072a030192a4736c"
@@ -333,7 +358,8 @@ GOLDEN = {
     "produce": "0193cf0000018bcfe568009102919801c4080100000003000000c40000c29000c400",
     "produce, everything": (
         "0193cf0000018bcfe568009102919801c4080100000003000000c410000102030405060708090a0b"
-        "0c0d0e0f05c3919601cf0000018bcfe57b88cdea60cd03e8c4036b6579fd02c404ffff0701"
+        "0c0d0e0f05c3919801cf0000018bcfe57b88cdea60cd03e8c4036b6579fd0794cd07d0cdea6002c2"
+        "02c404ffff0701"
     ),
     "lease": "0193cf0000018bcfe56800909193029195a163a17264ce002dc6c0cd753090",
     "complete": "0193cf0000018bcfe568009091930392920392920a05921401920490c3",
@@ -355,8 +381,9 @@ GOLDEN = {
         "ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd1388"
     ),
     "move": (
-        "0193cf0000018bcfe5680091019195090701c40402000000919da4776f726b01072a030192a4736c"
-        "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a137"
+        "0193cf0000018bcfe5680091019195090701c40402000000919fa4776f726b01072a030192a4736c"
+        "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cdea6002"
+        "c2"
     ),
     "move done": "0193cf0000018bcfe568009091930a0911",
     "move return": "0193cf0000018bcfe568009091920b09",
@@ -380,7 +407,7 @@ GOLDEN = {
     "release reader": "0193cf0000018bcfe5680090919516a46c616b652ac3c3",
     "stage": (
         "0193cf0000018bcfe568009101919b1ea571756572790703c410000102030405060708090a0b0c0d"
-        "0e0f02cedeadbeefc40402000000919600cf0000018bcfe57b880000c400fd04c4020701"
+        "0e0f02cedeadbeefc40402000000919800cf0000018bcfe57b880000c400fdc0c004c4020701"
     ),
     "prepare": (
         "0193cf0000018bcfe568009091951f09a5717565727907919403c410000102030405060708090a0b"

@@ -31,7 +31,7 @@ from querator.model.commands import (
     Reschedule,
     Retry,
 )
-from querator.model.queues import RetryBackoff, RetryPolicy
+from querator.model.queues import RetryBackoff, RetryWaits
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import masks, queries, reader_queries
 from querator.partition.rows import RowState, decode_block, decode_segment, decode_state
@@ -46,7 +46,7 @@ from tests.unit.partition.partition_log import (
     dead_to,
     settings,
 )
-from tests.unit.partition.reference_model import VOID, Reader, ReferenceModel
+from tests.unit.partition.reference_model import VOID, Plan, Reader, ReferenceModel, Waits
 
 DEAD_GROUP = 9
 LEASE_MS = 10_000
@@ -57,11 +57,16 @@ COUNTERS = (
 
 priorities = st.sampled_from([0, 0, 0, 0, -5, 5, 2**31 - 1, -(2**31)])
 plans = st.lists(
-    st.tuples(
-        st.sampled_from([0, 0, 0, 50, 1000, 1000, 4000]),
-        st.sampled_from([0, 0, 0, 2000]),
-        st.sampled_from([0, 0, 0, 0, 0, 3000, 15_000]),
-        priorities,
+    st.builds(
+        Plan,
+        delay=st.sampled_from([0, 0, 0, 50, 1000, 1000, 4000]),
+        expire=st.sampled_from([0, 0, 0, 2000]),
+        lease=st.sampled_from([0, 0, 0, 0, 0, 3000, 15_000]),
+        priority=priorities,
+        max_attempts=st.sampled_from([None, None, None, None, 0, 1, 2, 4]),
+        waits=st.sampled_from(
+            [None, None, None, None, Waits(0, 0, 1), Waits(1000, 3000, 3), Waits(2000, 2000, 1)]
+        ),
     ),
     min_size=1,
     max_size=12,
@@ -99,8 +104,14 @@ def verb_of(
     return verb if attributes is None else f"{verb} and attributes"
 
 
+def policy_of(waits: Waits | None) -> RetryWaits | None:
+    if waits is None:
+        return None
+    return RetryWaits(waits.delay, waits.most, RetryBackoff(waits.backoff), jitter=False)
+
+
 policies = st.builds(
-    RetryPolicy,
+    RetryWaits,
     st.sampled_from([0, 0, 500, 2000]),
     st.sampled_from([2000, 3000]),
     st.sampled_from(RetryBackoff),
@@ -126,7 +137,7 @@ class Comparison(RuleBasedStateMachine):
         expire: int,
         dead: bool,
         dead_room: int,
-        retry: RetryPolicy,
+        retry: RetryWaits,
         aging: int,
     ) -> None:
         environment = MemoryEnvironment()
@@ -152,7 +163,7 @@ class Comparison(RuleBasedStateMachine):
         aging=agings,
     )
     def configure(
-        self, max_attempts: int, expire: int, dead: bool, retry: RetryPolicy, aging: int
+        self, max_attempts: int, expire: int, dead: bool, retry: RetryWaits, aging: int
     ) -> None:
         self.version += 1
         changed = settings(
@@ -167,8 +178,7 @@ class Comparison(RuleBasedStateMachine):
         model = self.model
         if aging != model.aging:
             model.aged, model.aged_at, model.aging = model.age(), model.now, aging
-        self.model.retry_delay, self.model.retry_most = retry.delay_ms, retry.delay_max_ms
-        self.model.backoff = int(retry.backoff)
+        self.model.waits = Waits(retry.delay_ms, retry.delay_max_ms, int(retry.backoff))
         self.model.max_attempts, self.model.expire_timeout = max_attempts, expire
         self.model.dead = dead
 
@@ -178,19 +188,19 @@ class Comparison(RuleBasedStateMachine):
         sequence=st.integers(1, 4),
         ordered=st.booleans(),
     )
-    def produce(
-        self, plans: list[tuple[int, int, int, int]], producer: int, sequence: int, ordered: bool
-    ) -> None:
+    def produce(self, plans: list[Plan], producer: int, sequence: int, ordered: bool) -> None:
         specials = tuple(
             ItemSpecial(
                 ordinal,
-                self.log.now_ms + delay if delay else 0,
-                expire,
-                lease,
-                priority=priority,
+                self.log.now_ms + plan.delay if plan.delay else 0,
+                plan.expire,
+                plan.lease,
+                priority=plan.priority,
+                max_attempts=plan.max_attempts,
+                retry=policy_of(plan.waits),
             )
-            for ordinal, (delay, expire, lease, priority) in enumerate(plans)
-            if delay or expire or lease or priority
+            for ordinal, plan in enumerate(plans)
+            if plan != Plan(0, 0, 0, 0, None, None)
         )
         identity: dict[str, Any] = {}
         if producer:
@@ -387,8 +397,12 @@ class Comparison(RuleBasedStateMachine):
             (item.origin_seq, item.reason, item.attempts, item.errors, item.priority)
             for item in batch.items
         ) == sorted(leaving[:5] for leaving in self.model.outbox)
-        assert {item.origin_seq: item.attributes for item in batch.items} == {
-            leaving.seq: leaving.attributes for leaving in self.model.outbox
+        assert {
+            item.origin_seq: (item.attributes, item.max_attempts, item.retry)
+            for item in batch.items
+        } == {
+            leaving.seq: (leaving.attributes, leaving.max_attempts, policy_of(leaving.waits))
+            for leaving in self.model.outbox
         }
         self.letter_attributes |= {item.origin_seq: item.attributes for item in batch.items}
         self.letter_priority |= {item.origin_seq: item.priority for item in batch.items}

@@ -56,6 +56,10 @@ def retry_with(**fields: Any) -> object:
     return settle.parse_retry(make.retry(**fields).SerializeToString(), now_ms=make.NOW_MS)
 
 
+def policy(delay_ms: int, **fields: Any) -> items_pb2.RetryPolicy:
+    return items_pb2.RetryPolicy(delay=make.milliseconds(delay_ms), **fields)
+
+
 def attributes(values: dict[str, str]) -> items_pb2.Attributes:
     return items_pb2.Attributes(values=values)
 
@@ -148,6 +152,16 @@ TABLE: list[tuple[str, str, int, int, str, Send]] = [
     ("expire_timeout", "items[1].expire_timeout", limits.EXPIRE_TIMEOUT_MS_MAX,
         limits.EXPIRE_TIMEOUT_MS_MAX + 1, "ms",
         lambda n: produce_item(expire_timeout=make.milliseconds(n))),
+    ("item's max_attempts", "items[1].max_attempts", 65_535, 65_536, "",
+        lambda n: produce_item(max_attempts=n)),
+    ("item's retry delay", "items[1].retry.delay", 30 * DAY_MS, 30 * DAY_MS + 1, "ms",
+        lambda n: produce_item(retry=policy(n))),
+    ("item's least retry delay", "items[1].retry.delay", 100, 99, "ms",
+        lambda n: produce_item(retry=policy(n))),
+    ("item's longest retry delay", "items[1].retry.delay_max", 30 * DAY_MS, 30 * DAY_MS + 1, "ms",
+        lambda n: produce_item(retry=policy(0, delay_max=make.milliseconds(n)))),
+    ("item's least longest one", "items[1].retry.delay_max", 100, 99, "ms",
+        lambda n: produce_item(retry=policy(0, delay_max=make.milliseconds(n)))),
     ("least expire_timeout", "items[1].expire_timeout", 1, 0, "ms",
         lambda n: produce_item(expire_timeout=make.milliseconds(n))),
     ("item's lease_timeout", "items[1].lease_timeout", LEASE_MS[1], LEASE_MS[1] + 1, "ms",
@@ -344,6 +358,9 @@ REFUSED: list[tuple[str, str, Callable[[], object]]] = [
     ("no sequence", "sequence", lambda: produce_with(producer_id=make.PRODUCER_ID)),
     ("sequence alone", "sequence", lambda: produce_with(sequence=1)),
     ("ordered alone", "ordered", lambda: produce_with(ordered=True)),
+    ("no delay", "items[1].retry.delay", lambda: produce_item(retry=items_pb2.RetryPolicy())),
+    ("unknown backoff", "items[1].retry.backoff", lambda: produce_item(
+        retry=policy(0, backoff=9))),
     ("no client", "client_id", lambda: lease_with(client_id="")),
     ("nothing to complete", "leases", lambda: complete_with(leases=[])),
     ("lease id", "leases[0].lease_id", lambda: retry_with(

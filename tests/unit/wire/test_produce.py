@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from querator.model.calls import ProduceCall, ProducedBatch, ProduceReply
 from querator.model.commands import NO_SLOT, ItemSpecial
 from querator.model.errors import QueratorError
+from querator.model.queues import RetryBackoff, RetryWaits
 from querator.model.routing import slot_of_key
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import fields, frames, produce
@@ -41,6 +42,14 @@ def overlong(value: int, length: int) -> bytes:
 
 
 priorities = st.just(0) | st.integers(-(2**31), 2**31 - 1)
+delays = st.integers(100, 30 * 86_400_000).map(make.milliseconds)
+retries = st.builds(
+    items_pb2.RetryPolicy,
+    delay=st.just(make.milliseconds(0)) | delays,
+    delay_max=st.none() | delays,
+    backoff=st.integers(0, 3),
+    jitter=st.none() | st.booleans(),
+)
 items = st.builds(
     items_pb2.Item,
     payload=st.binary(max_size=300) | st.integers(100, 20_000).map(bytes),
@@ -55,6 +64,8 @@ items = st.builds(
     expire_timeout=st.none() | st.integers(1, 10**9).map(make.milliseconds),
     lease_timeout=st.none() | st.integers(1_000, 86_400_000).map(make.milliseconds),
     dedup_key=st.text(max_size=10),
+    max_attempts=st.none() | st.integers(0, 65_535),
+    retry=st.none() | retries,
 )
 
 
@@ -79,9 +90,23 @@ def test_a_call_has_the_items_byte_for_byte(batch: list[items_pb2.Item]) -> None
             lease_timeout_ms=item.lease_timeout.ToMilliseconds(),
             dedup_key=item.dedup_key.encode(),
             priority=item.priority,
+            max_attempts=item.max_attempts if item.HasField("max_attempts") else None,
+            retry=policy(item.retry) if item.HasField("retry") else None,
         )
         assert (ordinal in specials) == (special != ItemSpecial(ordinal))
     assert call.slots == slots(batch)
+
+
+def policy(message: items_pb2.RetryPolicy) -> RetryWaits:
+    delay_max_ms = 3_600_000
+    if message.HasField("delay_max"):
+        delay_max_ms = message.delay_max.ToMilliseconds()
+    return RetryWaits(
+        message.delay.ToMilliseconds(),
+        delay_max_ms,
+        RetryBackoff(message.backoff or 3),
+        not message.HasField("jitter") or message.jitter,
+    )
 
 
 def slots(batch: list[items_pb2.Item]) -> bytes:

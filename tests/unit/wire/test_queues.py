@@ -24,7 +24,7 @@ from querator.model.queues import (
     QueueSettings,
     QueueState,
     RetryBackoff,
-    RetryPolicy,
+    RetryWaits,
 )
 from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
 from querator.wire import queues
@@ -93,13 +93,13 @@ def test_no_limit_and_no_dead_queue_can_be_given() -> None:
 def test_a_retry_policy() -> None:
     settings = admin_service_pb2.QueueSettings(
         retry_delay=make.seconds(2),
-        retry_backoff=admin_service_pb2.RETRY_BACKOFF_LINEAR,
+        retry_backoff=items_pb2.RETRY_BACKOFF_LINEAR,
         retry_jitter=False,
     )
     request = admin_service_pb2.CreateQueueRequest(queue="orders", settings=settings)
     parsed = queues.parse_create_queue(request.SerializeToString())
     assert parsed.given == ("retry_delay_ms", "retry_backoff", "retry_jitter")
-    assert parsed.settings.retry_policy == RetryPolicy(
+    assert parsed.settings.retry_policy == RetryWaits(
         2_000, 3_600_000, RetryBackoff.LINEAR, jitter=False
     )
     assert queues.settings_message(parsed.settings).retry_delay == make.seconds(2)

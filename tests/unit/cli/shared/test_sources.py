@@ -16,7 +16,7 @@ from querator.cli.shared.sources import (
     read_json_lines,
     read_lines,
 )
-from querator.client.values import Item
+from querator.client.values import Item, RetryPolicy
 
 TEMPLATE = Item(kind="note")
 
@@ -41,7 +41,8 @@ def test_a_json_line_may_have_every_field() -> None:
     line = (
         b'{"payload":"hi","kind":"mail","encoding":"text/plain","reference":"r","key":"k",'
         b'"group":"g","attributes":{"a":"b"},"priority":-7,"delay":"5m",'
-        b'"expire_timeout":"1h","lease_timeout":"10s","dedup_key":"d"}\n'
+        b'"expire_timeout":"1h","lease_timeout":"10s","dedup_key":"d","max_attempts":0,'
+        b'"retry":{"delay":"1s","delay_max":"10m","backoff":"linear","jitter":false}}\n'
     )
     (read,) = read_json_lines(BytesIO(line), TEMPLATE)
     assert read.item == Item(
@@ -57,6 +58,8 @@ def test_a_json_line_may_have_every_field() -> None:
         expire_timeout=timedelta(hours=1),
         lease_timeout=timedelta(seconds=10),
         dedup_key="d",
+        max_attempts=0,
+        retry=RetryPolicy(timedelta(seconds=1), timedelta(minutes=10), "linear", False),
     )
 
 
@@ -104,6 +107,42 @@ def test_a_json_payload_is_text_or_json_or_base64(line: bytes, payload: bytes) -
         (b'{"payload":"a","extra":1}', "there is no field 'extra'"),
         (b'{"payload":"a","payload_base64":"AA=="}', "not both"),
         (b'{"payload_base64":"*"}', "base64"),
+        (
+            b'{"payload":"a","max_attempts":65536}',
+            "max_attempts is 65536; it must be a whole number from 0 to 65535",
+        ),
+        (
+            b'{"payload":"a","max_attempts":"3"}',
+            'max_attempts is "3"; it must be a whole number from 0 to 65535',
+        ),
+        (
+            b'{"payload":"a","retry":"1s"}',
+            'retry is "1s"; it must be an object, for example {"delay": "1s"}',
+        ),
+        (
+            b'{"payload":"a","retry":{}}',
+            'retry is {}; it must be an object with a text for delay, for example {"delay": "1s"}',
+        ),
+        (
+            b'{"payload":"a","retry":{"delay":"soon"}}',
+            "retry.delay is 'soon'; it must be a duration, for example 30s, 5m or 1h30m",
+        ),
+        (
+            b'{"payload":"a","retry":{"delay":"10ms"}}',
+            "retry.delay is 10ms; it must be 0 or at least 100ms",
+        ),
+        (
+            b'{"payload":"a","retry":{"delay":"31d"}}',
+            "retry.delay is 31d; at most 30d",
+        ),
+        (
+            b'{"payload":"a","retry":{"delay":"1s","delay_max":"0"}}',
+            "retry.delay_max is 0; at least 100ms",
+        ),
+        (
+            b'{"payload":"a","retry":{"delay":"1s","backoff":"cubic"}}',
+            "retry.backoff is 'cubic'; it must be one of fixed, linear, exponential",
+        ),
         (
             b'{"payload":"a","priority":"urgent"}',
             'priority is "urgent"; it must be a whole number from -2147483648 to 2147483647',

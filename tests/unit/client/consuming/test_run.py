@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from querator import Node
-from querator.client import Client, LeasedItem, Reject, Retry, SyncClient, SyncLeasedItem
+from querator.client import Client, Item, LeasedItem, Reject, Retry, SyncClient, SyncLeasedItem
 from querator.v1 import errors_pb2
 from tests.unit.client.fake_node import FakeNode, until
 
@@ -169,6 +169,26 @@ async def test_the_last_attempt_is_logged_as_the_death_of_its_item(caplog):
     first, last = _handler_lines(caplog)
     assert first == "Item 0-1 of q, attempt 1, failed and is retried in 0.0 s"
     assert last == "Item 0-1 of q, attempt 2, failed and dies: its 2 attempts are used up"
+
+
+async def test_the_last_attempt_that_an_item_allows_is_logged_as_its_death(caplog):
+    async with Node(memory=True) as real, real.client() as client:
+        await client.create_queue("dead", max_attempts=2)
+        await client.create_queue("q", max_attempts=5)
+        await client.produce("q", Item(b"a", max_attempts=1))
+
+        async def handler(item: LeasedItem) -> None:
+            raise ValueError("no address")
+
+        for queue in ("q", "dead"):
+            async with client.consumer(queue, idle_timeout=IDLE) as consumer:
+                await consumer.run(handler, retry_first=timedelta(0))
+    assert [line.partition(" failed and ")[2] for line in _handler_lines(caplog)] == [
+        "dies: its only attempt is used up",
+        # In a dead queue, its settings hold.
+        "is retried in 0.0 s",
+        "dies: its 2 attempts are used up",
+    ]
 
 
 async def test_the_last_attempt_of_a_plain_function_is_logged_as_a_death(caplog):
