@@ -22,7 +22,7 @@ QUIET = replace(
     faulty_us=3 * SECOND, fault_every_us=1_000 * MS, faults=(), nature=Nature(), sync_us=300,
     offset_ms=0, drift_ppm=0, log_bytes_kept=1 << 26, loss=0.0, winding=False, dead_room=0,
     wayward=False, passing=False, patient=False, stuck=False, lapsing=False, readers=False,
-    retiring=False, removing=False, schedules=False, ranked=False,
+    retiring=False, removing=False, schedules=False, ranked=False, retried=False,
     sweeping=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
@@ -35,6 +35,7 @@ DEATHS = replace(QUIET, winding=True, faulty_us=6 * SECOND, programs=2)
 SCHEDULES = replace(QUIET, schedules=True, faulty_us=6 * SECOND)
 RANKED = replace(QUIET, ranked=True, faulty_us=6 * SECOND)
 SWEPT = replace(QUIET, sweeping=True, faulty_us=6 * SECOND)
+RETRIED = replace(QUIET, retried=True, faulty_us=6 * SECOND)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,13 @@ SWEPT = replace(QUIET, sweeping=True, faulty_us=6 * SECOND)
         (mutants.keeps_what_is_purged, SWEPT),
         (mutants.purges_without_an_end, SWEPT),
         (mutants.chooses_any_dead_letter, SWEPT),
+        (mutants.forgets_attributes_of_retries, RETRIED),
+        (mutants.keeps_the_first_attributes, RETRIED),
+        (mutants.forgets_errors_when_attributes_change, RETRIED),
+        (mutants.forgets_attributes_of_moves, RETRIED),
+        (mutants.forgets_limits_of_moves, RETRIED),
+        (mutants.counts_attempts_by_the_queue_alone, RETRIED),
+        (mutants.waits_by_the_queue_alone, RETRIED),
         (mutants.lets_old_copies_in, OLD_COPIES),
         (mutants.lets_old_copies_in, TWINS),
         (mutants.never_gives_up_targets, REMOVALS),
@@ -72,7 +80,8 @@ def test_a_broken_service_is_found(mutant: Callable[[], Any], profile: WholeProf
 
 
 @pytest.mark.parametrize(
-    "profile", [QUIET, CRASHES, DEATHS, SCHEDULES, RANKED, SWEPT, OLD_COPIES, TWINS, REMOVALS]
+    "profile",
+    [QUIET, CRASHES, DEATHS, SCHEDULES, RANKED, SWEPT, RETRIED, OLD_COPIES, TWINS, REMOVALS],
 )
 def test_a_sound_service_is_not(profile: WholeProfile):
     for seed in range(1, 3):

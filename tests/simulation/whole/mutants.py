@@ -8,10 +8,21 @@ from typing import Any
 import msgspec
 
 from querator.model.commands import LeaseGrant, LeaseResult, LetterFilter
-from querator.partition import lease, machine, prioritize, redrive, removals, reschedule, settle
+from querator.model.limits import BLOCK_ITEMS_MAX
+from querator.partition import (
+    lease,
+    machine,
+    masks,
+    outbox,
+    prioritize,
+    redrive,
+    removals,
+    reschedule,
+    settle,
+)
 from querator.partition.dead import send
 from querator.partition.outbox import outbox_batch
-from querator.partition.rows import RowState
+from querator.partition.rows import Block, RowState, decode_overlay, encode
 from querator.partition.segments import ready_rows
 from querator.placement.map.commands import GiveUpTarget
 from querator.placement.tasks import balancing
@@ -21,6 +32,7 @@ from querator.server.link.node_calls import NodeCalls
 from querator.service import moves, schedules
 from querator.service.lease.dispatcher import LeaseDispatcher
 from querator.service.routing.router import Router
+from querator.storage.tables import OVERLAYS
 from tests.simulation.mutants import replaced
 
 
@@ -207,6 +219,91 @@ def purges_without_an_end() -> Any:
 def chooses_any_dead_letter() -> Any:
     """A filter of dead letters chooses all of them."""
     return replaced(LetterFilter, "chooses", lambda self, letter: True)
+
+
+def forgets_attributes_of_retries() -> Any:
+    """A retry is answered, and its attributes are not kept."""
+    note = settle._note
+
+    def forget(context: Any, first_seq: int, mask: int, command: Any) -> None:
+        note(context, first_seq, mask, msgspec.structs.replace(command, attributes=None))
+
+    return replaced(settle, "_note", forget)
+
+
+def keeps_the_first_attributes() -> Any:
+    """An item whose attributes a retry has changed keeps these for ever."""
+    note = settle._note
+
+    def keep(context: Any, first_seq: int, mask: int, command: Any) -> None:
+        start = OVERLAYS.key(context.group, first_seq)
+        stop = OVERLAYS.key(context.group, first_seq + BLOCK_ITEMS_MAX)
+        rows = [decode_overlay(row) for _, row in context.txn.scan(start, stop)]
+        if any(overlay.attributes is not None for overlay in rows):
+            command = msgspec.structs.replace(command, attributes=None)
+        note(context, first_seq, mask, command)
+
+    return replaced(settle, "_note", keep)
+
+
+def forgets_errors_when_attributes_change() -> Any:
+    """A retry with attributes removes the errors of the item."""
+    note = settle._note
+
+    def forget(context: Any, first_seq: int, mask: int, command: Any) -> None:
+        if command.attributes is not None:
+            for ordinal in masks.ordinals(mask):
+                row = OVERLAYS.get(context.txn, context.group, first_seq + ordinal)
+                if row is not None:
+                    overlay = msgspec.structs.replace(decode_overlay(row), errors=())
+                    OVERLAYS.put(
+                        context.txn, context.group, first_seq + ordinal, value=encode(overlay)
+                    )
+        note(context, first_seq, mask, command)
+
+    return replaced(settle, "_note", forget)
+
+
+def forgets_attributes_of_moves() -> Any:
+    """Items that move to another queue have the attributes with which they were produced."""
+    moved = outbox._moved_item
+
+    def forget(*args: Any, **more: Any) -> Any:
+        return msgspec.structs.replace(moved(*args, **more), attributes=None)
+
+    return replaced(outbox, "_moved_item", forget)
+
+
+def forgets_limits_of_moves() -> Any:
+    """Dead letters that are redriven have the number of attempts that their queue allows."""
+    moved = outbox._moved_item
+
+    def forget(*args: Any, **more: Any) -> Any:
+        return msgspec.structs.replace(moved(*args, **more), max_attempts=None)
+
+    return replaced(outbox, "_moved_item", forget)
+
+
+def counts_attempts_by_the_queue_alone() -> Any:
+    """What items say about their attempts does not count."""
+    by_retry = Block.by_retry
+
+    def by_queue(self: Block, mask: int, max_attempts: int, retry: Any) -> Any:
+        pieces = by_retry(self, mask, max_attempts, retry)
+        return [(max_attempts, policy, items) for _, policy, items in pieces]
+
+    return replaced(Block, "by_retry", by_queue)
+
+
+def waits_by_the_queue_alone() -> Any:
+    """What items say about their waits does not count."""
+    by_retry = Block.by_retry
+
+    def by_queue(self: Block, mask: int, max_attempts: int, retry: Any) -> Any:
+        pieces = by_retry(self, mask, max_attempts, retry)
+        return [(most, retry, items) for most, _, items in pieces]
+
+    return replaced(Block, "by_retry", by_queue)
 
 
 def lets_old_copies_in() -> Any:

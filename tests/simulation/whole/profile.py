@@ -28,6 +28,8 @@ RANKED = 0.12
 """Share of seeds that have a queue with priorities."""
 SWEPT = 0.12
 """Share of seeds that have a queue which is purged."""
+RETRIED = 0.12
+"""Share of seeds that have a queue whose items say how they are retried."""
 LOST = 0.15
 """Share of seeds in which a machine loses its disk."""
 SPOIL_DATA = frozenset(("old copy", "twins", "damage", "lost disk"))
@@ -87,6 +89,9 @@ class WholeProfile:
     sweeping: bool = False
     """Whether there is one more queue, which an operator purges."""
 
+    retried: bool = False
+    """Whether there is one more queue, whose items say how they are retried."""
+
     retiring: bool = False
     """Whether there is one node more than replicas, and nodes are drained and taken back."""
     removing: bool = False
@@ -132,6 +137,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         lapsing=drawn.nodes > 1 and chance.random() < 0.3,
         schedules=chance.random() < 0.5,
         ranked=chance.random() < RANKED,
+        retried=chance.random() < RETRIED,
         clocks_mended=True,
     )
 
@@ -194,6 +200,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         schedules=random.Random(f"schedules {seed}").random() < 0.25,
         ranked=random.Random(f"ranked {seed}").random() < RANKED,
         sweeping=random.Random(f"sweeping {seed}").random() < SWEPT,
+        retried=random.Random(f"retried {seed}").random() < RETRIED,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
         clocks_mended=retiring,

@@ -35,6 +35,7 @@ from tests.checkers import history
 from tests.checkers.history import History, Recorder
 from tests.simulation.clock import EPOCH_MS
 from tests.simulation.timeline import MS, SECOND
+from tests.simulation.whole import tries
 from tests.simulation.whole.ledger import Ledger
 from tests.simulation.whole.node import Lost, WholeNode
 from tests.simulation.whole.plans import Plans
@@ -69,6 +70,7 @@ class Ground(Shores, Protocol):
     plans: Plans
     ranks: Ranks
     sweeps: "Sweeps"
+    tries: "tries.Tries"
     winding: frozenset[str]
     """Queues without a history."""
     replacing: "Replacing"
@@ -384,6 +386,11 @@ class Consuming(Program):
             items = dict(grant_of(batch).items)
             self._ground.ledger.delivered(asked_us, items.values())
             self._ground.ranks.delivered(batch, items.values())
+            if batch.queue in (tries.QUEUE, tries.DEAD):
+                queue = self._ground.queue(tries.QUEUE)
+                groups = () if queue is None else queue.groups
+                now_us = self._ground.timeline.now_us
+                self._ground.tries.delivered(now_us, batch, items, groups)
             leases.setdefault(batch.lease_id, {}).update(items)
         return leases
 
@@ -439,10 +446,15 @@ class Consuming(Program):
             dead=dead,
             priority=priority,
         )
+        call = self.made(call)
         self.giving_back(call, held)
         ended = await self.call("retry", lambda core: core.service.retry(call), again=True)
         self._settled("a retry", ended, pending)
         self.gave_back(call, held, ended)
+
+    def made(self, call: RetryCall) -> RetryCall:
+        """A retry as it is sent."""
+        return call
 
     def giving_back(self, call: RetryCall, held: Held) -> None:
         """Called before a retry."""

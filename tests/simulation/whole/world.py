@@ -17,6 +17,7 @@ import logging
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping
+from itertools import chain
 from typing import Any
 
 from querator import telemetry
@@ -44,7 +45,16 @@ from tests.simulation.network import Network
 from tests.simulation.node import SimulatedNode
 from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
-from tests.simulation.whole import lapsing, ranking, reading, scheduling, stuck, sweeping
+from tests.simulation.whole import (
+    lapsing,
+    ranking,
+    reading,
+    retrying,
+    scheduling,
+    stuck,
+    sweeping,
+    tries,
+)
 from tests.simulation.whole.copies import Copies
 from tests.simulation.whole.draining import Draining, Probing
 from tests.simulation.whole.faults import TwoNetworks, WholeFaults
@@ -92,17 +102,25 @@ QUIET_US = 3 * SECOND
 QUIET_COMMITS_MAX = 4
 """Commits of each group: a leadership may still go home, and old rows are deleted."""
 SEARCH_STEPS = 30_000
-PARTITIONS = {stuck.QUEUE: stuck.PARTITIONS, lapsing.QUEUE: 1, ranking.DEAD: 1}
-ATTEMPTS = {"w": 3, ranking.QUEUE: ranking.MAX_ATTEMPTS, sweeping.QUEUE: 0}
+PARTITIONS = {
+    stuck.QUEUE: stuck.PARTITIONS, lapsing.QUEUE: 1, ranking.DEAD: 1, tries.DEAD: 1,
+}  # fmt: skip
+ATTEMPTS = {
+    "w": 3, ranking.QUEUE: ranking.MAX_ATTEMPTS, tries.QUEUE: retrying.MAX_ATTEMPTS,
+    sweeping.QUEUE: 0,
+}  # fmt: skip
 """Of queues with a dead queue."""
 WITHOUT_USUAL_PROGRAMS = frozenset(
     (
         "w.dead", reading.QUEUE, scheduling.QUEUE, ranking.QUEUE, ranking.DEAD, sweeping.QUEUE,
-        sweeping.DEAD,
+        sweeping.DEAD, tries.QUEUE, tries.DEAD,
     )
 )  # fmt: skip
 LEASE_TIMEOUT_MS = 4_000
+RETRY_DELAYS_MS = {"w": 300, tries.QUEUE: retrying.RETRY_DELAY_MS}
 OPERATORS_SLOWER = 4
+DYING = ("w.dead", ranking.QUEUE, ranking.DEAD, sweeping.DEAD, tries.QUEUE, tries.DEAD)
+"""Queues that take no probes: the checkers of their items know only their own programs."""
 WATCHED_FAULTS = frozenset(("hung disk", "hung loop", "slow disk", "pause"))
 EXPECTED_LOGS = ("damage.found", "damage.unsendable", "clock.rejected")
 """Log events about disks that change what was written, and about clocks that jump."""
@@ -112,7 +130,7 @@ _PEEK_BYTES = 1 << 40
 WITHOUT_HISTORY = frozenset(
     (
         "w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE, scheduling.QUEUE,
-        ranking.QUEUE, ranking.DEAD, sweeping.QUEUE, sweeping.DEAD,
+        ranking.QUEUE, ranking.DEAD, sweeping.QUEUE, sweeping.DEAD, tries.QUEUE, tries.DEAD,
     )
 )  # fmt: skip
 
@@ -131,6 +149,8 @@ def _names_of_queues(profile: WholeProfile) -> list[str]:
     if profile.sweeping:
         # Other programs take the last queue.
         names[:0] = [sweeping.DEAD, sweeping.QUEUE]
+    if profile.retried:
+        names += [tries.DEAD, tries.QUEUE]
     return names
 
 
@@ -151,6 +171,7 @@ class WholeWorld:
         # Leases pass over blocks that are damaged.
         self.ranks = Ranks(trusts_order="damage" not in self.profile.faults)
         self.checks = ranking.RankedChecks(self.timeline, self.ranks)
+        self.tries = tries.Tries(retrying.MAX_ATTEMPTS)
         self.latency_us = max(50, self.profile.nature.latency_us)
         self.loss = self.profile.loss
         self.recorder = Recorder(History(), lambda: self.timeline.now_us / SECOND)
@@ -372,6 +393,7 @@ class WholeWorld:
             "syncs": sum(node.disk.syncs for node in self._nodes.values()),
             "undecided histories": self.undecided,
             "leases beside other priorities": self.ranks.compared,
+            "changed attributes": self.tries.compared,
             "lost disks": self.replacing.lost is not None,
             "removed nodes": self.replacing.leaving is not None,
             "faults": sum(self.faults.happened.values()),
@@ -435,8 +457,9 @@ class WholeWorld:
             lease_timeout_ms=LEASE_TIMEOUT_MS,
             max_attempts=ATTEMPTS.get(name, 0),
             dead_queue=f"{name}.dead" if name in ATTEMPTS else "",
-            retry_delay_ms=300 if name == "w" else 0,
+            retry_delay_ms=RETRY_DELAYS_MS.get(name, 0),
             retry_delay_max_ms=1_000,
+            retry_jitter=name != tries.QUEUE,
             partition_items_max=self.profile.dead_room if name == "w.dead" else 0,
         )
         operator = Calling(self, "operator", name, self._chance)
@@ -496,6 +519,8 @@ class WholeWorld:
             self._add_ranked()
         if self.profile.sweeping:
             self._add_swept()
+        if self.profile.retried:
+            self._add_retried()
 
     def _add_readers(self) -> None:
         queue = reading.QUEUE
@@ -542,6 +567,17 @@ class WholeWorld:
             self._add(Consuming, f"{queue}.c", queue)
         if sweeping.changes_partitions(self.seed):
             self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
+
+    def _add_retried(self) -> None:
+        queue = tries.QUEUE
+        self._add(
+            retrying.Wishing, f"{queue}.p", queue,
+            item_bytes=self.profile.item_bytes, delays=False, identified=True,
+        )  # fmt: skip
+        self._add(retrying.consumer(self.seed), f"{queue}.c", queue)
+        self._add(retrying.FailingLetters, f"{tries.DEAD}.c", tries.DEAD, slower=2)
+        self._add(retrying.Watching, f"{queue}.watching", queue, slower=2)
+        self._add(Redriving, f"{queue}.redriving", queue, slower=OPERATORS_SLOWER)
 
     def _readers_finish(self) -> bool:
         """Whether a reader gets all items, and gets them acknowledged, in time."""
@@ -638,7 +674,7 @@ class WholeWorld:
         """A consumer that waits at a node gets an item that is produced through another node."""
         for queue in self.queue_names:
             for node in self.whole_nodes():
-                if queue in ("w.dead", ranking.QUEUE, ranking.DEAD, sweeping.DEAD):
+                if queue in DYING:
                     continue
                 name = f"probe {queue} {node.name}"
                 chance = random.Random(f"{self.seed} {name}")
@@ -769,9 +805,10 @@ class WholeWorld:
                 present[queue.name] += [(partition, seq, item) for seq, item in there]
         for text in self.ledger.judge(everywhere):
             self.found(text)
-        for text in self.plans.judge(uncertainty_ms([node.clock for node in self._nodes.values()])):
-            self.found(text)
-        for text in self.ranks.judge():
+        apart_ms = uncertainty_ms([node.clock for node in self._nodes.values()])
+        for text in chain(
+            self.plans.judge(apart_ms), self.ranks.judge(), self.tries.judge(apart_ms)
+        ):
             self.found(text)
         for name, items in present.items():
             if name in self.winding:

@@ -1,0 +1,153 @@
+"""Programs at a queue whose items say how they are retried, and whose retries leave attributes and
+errors. What they see goes to `tries`, which has the rules. The items die into a dead queue, whose
+consumers change them as well, and are redriven.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from querator.model.calls import PeekedPage, ProducedBatch, RetryCall
+from querator.model.commands import Attributes, ItemSpecial
+from querator.model.errors import ErrorCode
+from querator.model.queues import RetryBackoff, RetryWaits
+from querator.partition.rows import RowState
+from tests.checkers import history
+from tests.simulation.whole.programs import (
+    NAMESPACE,
+    Consuming,
+    Ended,
+    Held,
+    Producing,
+    Program,
+    references_in,
+)
+from tests.simulation.whole.tries import QUEUE, Change, Wish
+from tests.simulation.whole.winding import Streaming
+
+MAX_ATTEMPTS = 3
+RETRY_DELAY_MS = 400
+"""Of the queue, without a random part."""
+PAGE_ITEMS = 30
+LIMITS = (None, None, 1, 2, 5)
+WAITS_MS = (None, None, 0, 1_500)
+
+
+class Wishing(Producing):
+    """Produces items of which some say how they are retried."""
+
+    counts = (1, 3, 10)
+    _groups: tuple[int, ...] = ()
+
+    def _specials(self, references: Sequence[str], at_ms: int) -> tuple[ItemSpecial, ...]:
+        queue = self._ground.queue(QUEUE)
+        self._groups = () if queue is None else queue.groups
+        wishes = [
+            Wish(self._chance.choice(LIMITS), self._chance.choice(WAITS_MS)) for _ in references
+        ]
+        self._ground.tries.producing(references, wishes)
+        return tuple(
+            ItemSpecial(
+                ordinal,
+                enqueue_at_ms=at_ms,
+                max_attempts=wish.max_attempts,
+                retry=None if wish.wait_ms is None else _fixed(wish.wait_ms),
+            )
+            for ordinal, wish in enumerate(wishes)
+            if at_ms or wish != Wish(None, None)
+        )
+
+    def stored(
+        self,
+        references: Sequence[str],
+        begun_us: int,
+        at_ms: int,
+        batches: Sequence[ProducedBatch],
+    ) -> None:
+        for batch in batches:
+            group = self._groups[batch.partition]
+            for n, index in enumerate(batch.indexes or range(batch.count)):
+                self._ground.tries.stored(group, batch.first_seq + n, references[index])
+
+
+def _fixed(wait_ms: int) -> RetryWaits:
+    return RetryWaits(wait_ms, max(100, wait_ms), RetryBackoff.FIXED, jitter=False)
+
+
+class Failing(Consuming):
+    """Most of its attempts fail. Many retries change the attributes, and have an error."""
+
+    most = (1, 3, 10)
+    rejects = 0.1
+    _begun_us = 0
+    _number = 0
+
+    async def use(self, lease_id: str, held: Held) -> None:
+        if self._chance.random() < 0.5:
+            await self.retry(lease_id, held)
+        else:
+            await super().use(lease_id, held)
+
+    def made(self, call: RetryCall) -> RetryCall:
+        self._number += 1
+        attributes: Attributes | None = None
+        if self._chance.random() < 0.5:
+            attributes = (("try", f"{self.name} {self._number}"),)
+        error = f"{self.name} {self._number}" if self._chance.random() < 0.7 else ""
+        return msgspec.structs.replace(call, attributes=attributes, error=error)
+
+    def giving_back(self, call: RetryCall, held: Held) -> None:
+        [lease] = call.leases
+        self._begun_us = self._ground.timeline.now_us
+        changes = self._ground.tries.retrying(lease.lease_id, held, call.attributes, call.error)
+        self._changes: dict[int, Change] = dict(zip(held, changes, strict=True))
+
+    def gave_back(self, call: RetryCall, held: Held, ended: Ended) -> None:
+        [lease] = call.leases
+        for each in () if ended.result is None else ended.result.outcomes:
+            if each.error not in (None, ErrorCode.LEASE_LOST):
+                continue
+            for seq in (*history.spread(each.done), *history.spread(each.repeated)):
+                self._changes[seq].executed = True
+                if self.queue == QUEUE and call.count_attempt and not call.dead:
+                    self._ground.tries.waits(lease.lease_id, seq, held[seq], self._begun_us)
+            for seq in history.spread(each.lost):
+                # The verb of the first attempt would make it a repeat.
+                self._changes[seq].executed = False
+
+
+class FailingLetters(Failing):
+    """At the dead queue, which drops what is rejected."""
+
+    rejects = 0.0
+
+
+class FailingStream(Failing, Streaming):
+    credit_items = 8
+
+
+class Watching(Program):
+    """Peeks at scheduled items."""
+
+    async def act(self) -> None:
+        ended = await self.call("peek", _scheduled(self.queue), again=True)
+        if ended.result is None:
+            if ended.error is not None:
+                self.unexpected("a peek", ended)
+            return
+        page: PeekedPage = ended.result
+        for _, _, item in page.items:
+            [reference] = references_in(item.item)
+            is_scheduled = item.state == RowState.SCHEDULED
+            self._ground.tries.peeked(reference, is_scheduled=is_scheduled)
+
+
+def _scheduled(queue: str) -> Any:
+    return lambda core: core.admin.peek_items(NAMESPACE, queue, RowState.SCHEDULED, PAGE_ITEMS, "")
+
+
+def consumer(seed: int) -> type[Failing]:
+    """The kind of consumer in this seed."""
+    return random.Random(f"retried consumer {seed}").choice((Failing, FailingStream))
