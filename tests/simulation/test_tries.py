@@ -19,7 +19,7 @@ def tries() -> Tries:
     """Item a with sequence 1."""
     found = Tries(max_attempts=3)
     found.producing(["a"], [PLAIN])
-    found.stored(GROUP, 1, "a")
+    found.stored(50 * MS, GROUP, 1, "a")
     return found
 
 
@@ -51,6 +51,7 @@ def delivers(
     seq: int = 1,
     attempt: int = 1,
     letter: DeadOrigin | None = None,
+    asked_us: int = 0,
     now_us: int = 0,
 ) -> None:
     overlay = LaterAttributes(0, letter, errors, attributes)
@@ -62,13 +63,13 @@ def delivers(
         attempt=attempt, deadline_ms=0, remaining_ms=1_000, repeated=False, loaded=loaded,
         priority=0,
     )  # fmt: skip
-    tries.delivered(now_us, run, {seq: "a"}, (GROUP,))
+    tries.delivered(asked_us, now_us, run, {seq: "a"}, (GROUP,))
 
 
-def dead(attempts: int = 3, reason: int = DeadCause.ATTEMPTS) -> DeadOrigin:
+def dead(attempts: int = 3, reason: int = DeadCause.ATTEMPTS, *, age_ms: int = 0) -> DeadOrigin:
     return DeadOrigin(
         origin_queue=QUEUE, origin_partition=0, origin_seq=1, attempts=attempts, reason=reason,
-        errors=(), produced_at_ms=0, died_at_ms=0,
+        errors=(), produced_at_ms=1_000, died_at_ms=1_000 + age_ms,
     )  # fmt: skip
 
 
@@ -196,3 +197,23 @@ def test_an_item_that_asks_for_no_wait_is_not_scheduled(tries):
     assert found(tries) == []
     tries.peeked("a", is_scheduled=True)
     assert found(tries) == ["a: is scheduled, and asks for no wait"]
+
+
+def test_no_item_dies_of_its_age_before_it_has_it(tries):
+    tries.producing(["a"], [Wish(None, None, 2_500)])
+    expired = DeadCause.EXPIRED
+    delivers(tries, 1, group=DEAD_GROUP, seq=9, letter=dead(1, expired, age_ms=2_500))
+    assert found(tries) == []
+    delivers(tries, 2, group=DEAD_GROUP, seq=9, letter=dead(1, expired, age_ms=2_499))
+    assert found(tries) == ["a: died at 2499 ms, and lives 2500"]
+
+
+def test_no_item_is_leased_after_its_age(tries):
+    tries.producing(["a"], [Wish(None, None, 2_500)])
+    delivers(tries, 1, asked_us=3_550 * MS)
+    # Another place: it has been redriven, and its age counts from then.
+    delivers(tries, 2, seq=4, asked_us=9_000 * MS)
+    assert found(tries) == []
+    delivers(tries, 3, asked_us=3_600 * MS)
+    assert list(tries.judge(50)) == []
+    assert found(tries) == ["a: leased after its age, by 50 ms"]

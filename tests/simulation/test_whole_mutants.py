@@ -62,6 +62,8 @@ RETRIED = replace(QUIET, retried=True, faulty_us=6 * SECOND)
         (mutants.forgets_errors_when_attributes_change, RETRIED),
         (mutants.forgets_attributes_of_moves, RETRIED),
         (mutants.forgets_limits_of_moves, RETRIED),
+        (mutants.lets_items_grow_old, RETRIED),
+        (mutants.lets_items_die_young, RETRIED),
         (mutants.counts_attempts_by_the_queue_alone, RETRIED),
         (mutants.waits_by_the_queue_alone, RETRIED),
         (mutants.lets_old_copies_in, OLD_COPIES),

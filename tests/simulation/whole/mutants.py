@@ -15,6 +15,7 @@ from querator.partition import (
     masks,
     outbox,
     prioritize,
+    produce,
     redrive,
     removals,
     reschedule,
@@ -282,6 +283,21 @@ def forgets_limits_of_moves() -> Any:
         return msgspec.structs.replace(moved(*args, **more), max_attempts=None)
 
     return replaced(outbox, "_moved_item", forget)
+
+
+def lets_items_grow_old() -> Any:
+    """No item dies of its age."""
+    return replaced(Block, "expired", lambda self, mask, now_ms: 0)
+
+
+def lets_items_die_young() -> Any:
+    """Items die at half their age."""
+    expire_at = produce.expire_at
+
+    def half(base_ms: int, timeout_ms: int) -> int:
+        return expire_at(base_ms, timeout_ms // 2)
+
+    return replaced(produce, "expire_at", half)
 
 
 def counts_attempts_by_the_queue_alone() -> Any:

@@ -390,7 +390,7 @@ class Consuming(Program):
                 queue = self._ground.queue(tries.QUEUE)
                 groups = () if queue is None else queue.groups
                 now_us = self._ground.timeline.now_us
-                self._ground.tries.delivered(now_us, batch, items, groups)
+                self._ground.tries.delivered(asked_us, now_us, batch, items, groups)
             leases.setdefault(batch.lease_id, {}).update(items)
         return leases
 

@@ -33,26 +33,23 @@ RETRY_DELAY_MS = 400
 PAGE_ITEMS = 30
 LIMITS = (None, None, 1, 2, 5)
 WAITS_MS = (None, None, 0, 1_500)
+AGES_MS = (None, None, None, 2_500)
 
 
 class Wishing(Producing):
     """Produces items of which some say how they are retried."""
 
     counts = (1, 3, 10)
-    _groups: tuple[int, ...] = ()
 
     def _specials(self, references: Sequence[str], at_ms: int) -> tuple[ItemSpecial, ...]:
-        queue = self._ground.queue(QUEUE)
-        self._groups = () if queue is None else queue.groups
-        wishes = [
-            Wish(self._chance.choice(LIMITS), self._chance.choice(WAITS_MS)) for _ in references
-        ]
+        wishes = [Wish(*map(self._chance.choice, (LIMITS, WAITS_MS, AGES_MS))) for _ in references]
         self._ground.tries.producing(references, wishes)
         return tuple(
             ItemSpecial(
                 ordinal,
                 enqueue_at_ms=at_ms,
                 max_attempts=wish.max_attempts,
+                expire_timeout_ms=wish.age_ms or 0,
                 retry=None if wish.wait_ms is None else _fixed(wish.wait_ms),
             )
             for ordinal, wish in enumerate(wishes)
@@ -66,10 +63,16 @@ class Wishing(Producing):
         at_ms: int,
         batches: Sequence[ProducedBatch],
     ) -> None:
+        now_us, queue = self._ground.timeline.now_us, self._ground.queue(QUEUE)
+        # The queue keeps its partitions.
+        groups = () if queue is None else queue.groups
         for batch in batches:
-            group = self._groups[batch.partition]
+            if batch.partition >= len(groups):
+                # No node that is up knows the queue.
+                continue
             for n, index in enumerate(batch.indexes or range(batch.count)):
-                self._ground.tries.stored(group, batch.first_seq + n, references[index])
+                group = groups[batch.partition]
+                self._ground.tries.stored(now_us, group, batch.first_seq + n, references[index])
 
 
 def _fixed(wait_ms: int) -> RetryWaits:

@@ -6,6 +6,7 @@
     no item is leased more often than it allows, and none dies of its attempts before that
     no item comes back before the wait that its own policy asks for
     an item that asks for no wait is never scheduled
+    no item dies of its age before it has it, and none is leased a second after it
 
 An item is in one place after the other: a sequence of a group. In one place the numbers of its
 leases ascend, and one lease ends by at most one retry. So what is delivered under a lease follows
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from querator.model.calls import LeasedRun
 from querator.model.commands import Attributes
 from querator.model.ids import parse_lease_id
-from querator.model.limits import ERRORS_KEPT_MAX
+from querator.model.limits import ERRORS_KEPT_MAX, EXPIRY_GRAIN_MS
 from querator.partition.rows import DeadCause
 from tests.simulation.timeline import MS
 
@@ -36,11 +37,12 @@ class Place(NamedTuple):
 
 class Wish(NamedTuple):
     """What an item says. `max_attempts` None: its queue's; `wait_ms` None: by its queue's policy,
-    else after each failed attempt.
+    else after each failed attempt. `age_ms` None: it does not die of its age.
     """
 
     max_attempts: int | None
     wait_ms: int | None
+    age_ms: int | None = None
 
 
 class Change:
@@ -75,7 +77,10 @@ class Tries:
         self._seen: list[_Seen] = []
         self._returns: dict[Place, tuple[int, int, str]] = {}
         """Place to (lease, instant before which the item does not return, reference)."""
-        self._early: list[tuple[float, str]] = []
+        self._wrong: list[tuple[float, str]] = []
+        """(milliseconds, what is wrong unless the clocks were that wrong)."""
+        self._stored_us: dict[Place, int] = {}
+        """When the answers to produces came."""
         self._found: list[str] = []
         self.compared = 0
         """Deliveries of items that a retry had changed."""
@@ -85,8 +90,9 @@ class Tries:
     def producing(self, references: Iterable[str], wishes: Iterable[Wish]) -> None:
         self._wishes.update(zip(references, wishes, strict=True))
 
-    def stored(self, group: int, seq: int, reference: str) -> None:
-        self._born[reference] = Place(group, seq)
+    def stored(self, now_us: int, group: int, seq: int, reference: str) -> None:
+        place = self._born[reference] = Place(group, seq)
+        self._stored_us[place] = now_us
 
     def retrying(
         self, lease_id: str, held: dict[int, str], attributes: Attributes | None, error: str
@@ -110,12 +116,15 @@ class Tries:
 
     def delivered(
         self,
+        asked_us: int,
         now_us: int,
         batch: LeasedRun,
         items: dict[int, str],
         groups: Sequence[int],
     ) -> None:
-        """`items` are references by sequence; `groups` those of the queue's partitions now."""
+        """The items came in the answer to a call that was made at `asked_us`; 0: in a stream.
+        `items` are references by sequence; `groups` those of the queue's partitions now.
+        """
         group, _, lease = parse_lease_id(batch.lease_id, field="lease_id")
         later = {overlay.index: overlay for overlay in batch.loaded.overlays}
         for index, (seq, reference) in enumerate(items.items()):
@@ -123,9 +132,12 @@ class Tries:
             origin: Place | None = None
             if overlay is not None and overlay.dead_letter is not None:
                 letter = overlay.dead_letter
-                origin = Place(groups[letter.origin_partition], letter.origin_seq)
+                if letter.origin_partition < len(groups):
+                    origin = Place(groups[letter.origin_partition], letter.origin_seq)
                 if letter.reason == DeadCause.ATTEMPTS:
                     self._died(reference, letter.attempts)
+                elif letter.reason == DeadCause.EXPIRED:
+                    self._died_of_age(reference, letter.died_at_ms - letter.produced_at_ms)
             self._places.setdefault(reference, {})[place] = origin
             attributes = None if overlay is None else overlay.attributes
             errors = () if overlay is None else overlay.errors
@@ -133,6 +145,7 @@ class Tries:
             if batch.queue == QUEUE:
                 self._attempted(reference, batch.attempt)
                 self._returned(place, lease, now_us)
+                self._aged(place, reference, asked_us)
 
     def peeked(self, reference: str, *, is_scheduled: bool) -> None:
         """An item of the queue was shown."""
@@ -164,16 +177,28 @@ class Tries:
         before, at_us, reference = self._returns.get(place, (lease, 0, ""))
         if before < lease and now_us < at_us:
             early_ms = (at_us - now_us) / MS
-            self._early.append((early_ms, f"{reference}: came back before its time"))
+            self._wrong.append((early_ms, f"{reference}: came back before its time"))
+
+    def _aged(self, place: Place, reference: str, asked_us: int) -> None:
+        """The item came in the answer to a call that was made at `asked_us`."""
+        wish, stored_us = self._wishes.get(reference), self._stored_us.get(place)
+        if wish is not None and wish.age_ms is not None and stored_us is not None:
+            late_ms = (asked_us - stored_us) / MS - wish.age_ms - EXPIRY_GRAIN_MS
+            self._wrong.append((late_ms, f"{reference}: leased after its age"))
+
+    def _died_of_age(self, reference: str, age_ms: int) -> None:
+        wish = self._wishes.get(reference)
+        if wish is not None and (wish.age_ms is None or age_ms < wish.age_ms):
+            self._found.append(f"{reference}: died at {age_ms} ms, and lives {wish.age_ms}")
 
     # --- what follows at the end -------------------------------------------------------------
 
     def judge(self, uncertainty_ms: float) -> Iterator[str]:
         """`uncertainty_ms`: how far clocks were apart."""
         yield from self._found
-        for early_ms, text in self._early:
-            if early_ms > uncertainty_ms:
-                yield f"{text}, by {early_ms:.0f} ms"
+        for by_ms, text in self._wrong:
+            if by_ms > uncertainty_ms:
+                yield f"{text}, by {by_ms:.0f} ms"
         for seen in self._seen:
             possible = self._attributes(seen.reference, seen.place, seen.lease, frozenset())
             if seen.attributes not in possible:

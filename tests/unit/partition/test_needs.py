@@ -6,15 +6,21 @@ from typing import Any
 
 import pytest
 
-from querator.model.commands import Complete, Expire, Extend, LeaseItems, Retry
+from querator.model.commands import Complete, Expire, Extend, LeaseItems, Reschedule, Retry
 from querator.model.entries import Tier
 from querator.model.item_options import ItemSpecial
 from querator.model.limits import (
+    ATTEMPTS_MAX,
+    ATTRIBUTES_BYTES_MAX,
     CLIENT_ID_CHARS_MAX,
     DEDUP_KEY_BYTES_MAX,
     ERROR_CHARS_MAX,
+    EXPIRE_TIMEOUT_MS_MAX,
+    LEASE_TIMEOUT_MS_MAX,
     REQUEST_ID_CHARS_MAX,
+    RETRY_DELAY_MS_MAX,
 )
+from querator.model.queues import RetryBackoff, RetryWaits
 from querator.model.transactions import Prepare, Publish, StageClaim
 from querator.partition.needs import need
 from tests.unit.partition.partition_log import PartitionLog, dead_to, lease_of, produce
@@ -134,3 +140,37 @@ def test_what_frees_and_what_does_not():
     assert list(tiers.values()) == [
         Tier.LEASES, Tier.LEASES, Tier.FREES, Tier.FREES, Tier.FREES, Tier.FREES, Tier.ADDS,
     ]  # fmt: skip
+
+
+def test_a_change_in_blocks_whose_items_all_say_how_they_are_retried():
+    """`PartitionLog` checks the bound."""
+    log = new_log(expire_timeout_ms=EXPIRE_TIMEOUT_MS_MAX)
+    retry = RetryWaits(RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MAX, RetryBackoff.LINEAR, jitter=False)
+    specials = tuple(
+        ItemSpecial(
+            ordinal,
+            log.now_ms + 60_000,
+            EXPIRE_TIMEOUT_MS_MAX - 1,
+            LEASE_TIMEOUT_MS_MAX,
+            max_attempts=ATTEMPTS_MAX,
+            retry=retry,
+        )
+        for ordinal in range(ITEMS)
+    )
+    for _ in range(30):
+        log.produce(ITEMS, specials=specials)
+    first = tuple((1 + ITEMS * block, 1) for block in range(30))
+    changed = log.one(Reschedule(first, due_ms=log.now_ms + 90_000))
+    assert changed.changed == 30
+
+
+def test_attributes_of_the_most_items_beside_errors_and_a_letter():
+    """Of one lease, whose items have a segment each."""
+    log = new_log(dead_targets=dead_to(9))
+    scatter(log)
+    for number in range(7):
+        lease = log.one(lease_of(ITEMS)).grants[0].lease
+        half = ATTRIBUTES_BYTES_MAX // 4 // 2
+        attributes = (("n" * half, WIDE * half), (str(number), WIDE * half))
+        text = WIDE * ERROR_CHARS_MAX
+        log.one(Retry((LeaseItems(lease),), error=text, attributes=attributes))
