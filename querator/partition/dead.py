@@ -106,9 +106,10 @@ def attempt_failed(
     releases: int,
     due_ms: int | None,
     priority: int,
-) -> None:
+) -> int:
     """Gives back items of a lease whose attempt counts: dead when their attempts are used up, else
-    scheduled for `due_ms`, or at once to the tail (0). None: their retry policy says when.
+    scheduled for `due_ms`, or at once to the tail (0). None: their retry policy says when. Returns
+    the number of pieces into which they part.
     """
     spent = worn(context, block, mask, attempt)
     alive = mask & ~spent
@@ -133,6 +134,7 @@ def attempt_failed(
             context, first_seq, block, spent, DeadCause.ATTEMPTS,
             came_from=RowState.LEASED, attempt=attempt, priority=priority,
         )  # fmt: skip
+    return len(returning) + bool(spent)
 
 
 def become_scheduled(
@@ -194,7 +196,7 @@ def _retry_due_ms(
 def worn(context: ApplyContext, block: Block, mask: int, attempt: int) -> int:
     """Those of the items, all with this number of attempts, that may not be leased again."""
     most = context.queue.max_attempts
-    if not block.own:
+    if not block.own or not attempt:
         return mask if 0 < most <= attempt else 0
     spent = 0
     for own_most, _, items in block.by_retry(mask, most, context.queue.retry):

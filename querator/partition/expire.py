@@ -108,8 +108,8 @@ def _lapse(context: ApplyContext, segments_max: int) -> int:
 
 
 def _lapse_lease(context: ApplyContext, lease: int) -> int:
-    """Ends a lease whose deadline has come. The attempts count. Returns the number of its segments,
-    at least 1.
+    """Ends a lease whose deadline has come. The attempts count. Returns the number of segments into
+    which its items part, at least 1.
     """
     txn, group = context.txn, context.group
     raw = LEASES.get(txn, group, lease)
@@ -120,13 +120,12 @@ def _lapse_lease(context: ApplyContext, lease: int) -> int:
         mask = masks.from_bytes(items.held)
         if not mask:
             continue
-        work += 1
         items.held = b""
         segment = load_segment(txn, group, items.first_seq, masks.low(mask))
         assert segment.mask == mask
         context.state.lapsed += mask.bit_count()
         detach(context, items.first_seq, segment, mask)
-        attempt_failed(
+        work += attempt_failed(
             context, items.first_seq, block_of(context, items.first_seq), mask, Event.LAPSE,
             lease=lease, attempt=segment.attempt, releases=segment.releases,
             due_ms=None, priority=segment.priority,

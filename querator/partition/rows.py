@@ -6,6 +6,7 @@ bytes.
 Longer than 500 lines: what a partition stores is one format, read and changed in one place.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from enum import IntEnum
 from operator import sub
@@ -237,13 +238,17 @@ class OwnTimes(msgspec.Struct, frozen=True, array_like=True, gc=False):
     retry: RetryWaits | None = None
 
 
+def _ordinal(own: OwnTimes) -> int:
+    return own.ordinal
+
+
 class Block(msgspec.Struct, frozen=True, array_like=True):
     """Items produced together: where their bytes are, and their attributes. Only expiries change,
     when operators reschedule items (`partition.reschedule`).
 
     `offsets` holds `count` + 1 little-endian u32: the start of each item in the attachment, then
-    the end. `expire_at_ms` holds for items without `own` times. `expiry_head_ms` is the earliest
-    expiry of all items. 0 means never.
+    the end. `own` is in the order of the items. `expire_at_ms` holds for items without `own` times.
+    `expiry_head_ms` is the earliest expiry of all items. 0 means never.
     """
 
     index: int
@@ -339,7 +344,11 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
         those of items that say nothing of their own.
         """
         found: dict[tuple[int, RetryWaits], int] = {}
-        for own in self.own:
+        start = bisect_left(self.own, masks.low(mask), key=_ordinal) if mask else len(self.own)
+        for place in range(start, len(self.own)):
+            own = self.own[place]
+            if not mask >> own.ordinal:
+                break
             bit = mask & 1 << own.ordinal
             if bit and (own.max_attempts is not None or own.retry is not None):
                 most = max_attempts if own.max_attempts is None else own.max_attempts

@@ -6,8 +6,8 @@ from statistics import mean
 
 import pytest
 
-from querator.model.commands import ItemSpecial, LeaseItems, Move, MoveDone, Redrive, Retry
-from querator.model.limits import RELEASES_MAX
+from querator.model.commands import Expire, ItemSpecial, LeaseItems, Move, MoveDone, Redrive, Retry
+from querator.model.limits import APPLY_SEGMENTS_MAX, BLOCK_ITEMS_MAX, RELEASES_MAX
 from querator.model.queues import RetryBackoff, RetryWaits
 from querator.partition import queries
 from querator.partition.rows import decode_block
@@ -228,3 +228,40 @@ def test_plain_items_have_no_row_of_their_own():
     log.produce(3, specials=(ItemSpecial(1, priority=4), ItemSpecial(2, dedup_key=b"k")))
     with log.environment.snapshot() as txn:
         assert [decode_block(row).own for _, row in BLOCKS.rows(txn, GROUP)] == [()]
+
+
+def own_waits(log: PartitionLog, blocks: int) -> list[int]:
+    """Blocks of items that all wait for another time, each under a lease of its own."""
+    leases = []
+    for _ in range(blocks):
+        log.produce(
+            BLOCK_ITEMS_MAX,
+            specials=tuple(
+                ItemSpecial(n, retry=RetryWaits(1_000 + n, 60_000, RetryBackoff.FIXED, False))
+                for n in range(BLOCK_ITEMS_MAX)
+            ),
+        )
+        leases.append(log.one(lease_of(BLOCK_ITEMS_MAX)).grants[0].lease)
+    return leases
+
+
+def test_the_work_of_lapses_is_bounded_by_the_pieces_into_which_items_part():
+    """`PartitionLog` checks the bytes that each command may write."""
+    log = PartitionLog(checked=False)
+    log.configure(lease_timeout_ms=1_000)
+    own_waits(log, 20)
+    log.now_ms += 1_000
+    works = []
+    while (work := log.one(Expire()).changed) > 0:
+        works.append(work)
+    assert sum(works) == 20 * BLOCK_ITEMS_MAX
+    assert max(works) < APPLY_SEGMENTS_MAX + BLOCK_ITEMS_MAX
+    assert len(set(waits_ms(log))) == BLOCK_ITEMS_MAX
+
+
+def test_one_retry_of_items_that_all_wait_for_another_time_stays_within_its_bytes():
+    log = PartitionLog(checked=False)
+    log.configure()
+    leases = own_waits(log, 10)
+    log.one(Retry(tuple(map(LeaseItems, leases)), error="slow", priority=3))
+    assert len(waits_ms(log)) == 10 * BLOCK_ITEMS_MAX
