@@ -423,7 +423,7 @@ async def test_a_partition_that_cannot_settle_is_asked_again_by_a_call():
 async def test_what_a_partition_never_settles_is_an_error():
     async with (
         FakeNode.running() as node,
-        Client(node.address, request_timeout=SOON) as client,
+        Client(node.address, request_timeout=timedelta(seconds=1)) as client,
     ):
         node.unsettled.extend([errors_pb2.ERROR_CODE_NOT_LEADER] * 100)
         with pytest.raises(NotLeader, match="could not settle"):
