@@ -242,7 +242,7 @@ def redrive(queue: str, letters: _Letters, target: CommandTarget, as_json: bool)
     async def main(client: Client) -> int:
         return await client.redrive(
             queue,
-            letters.items,
+            letters.items or None,
             reasons=letters.reasons,
             died_from=letters.died_from,
             died_until=letters.died_until,

@@ -293,7 +293,7 @@ class Client:
     async def redrive(
         self,
         name: str,
-        item_ids: Iterable[ItemId | str] = (),
+        item_ids: Iterable[ItemId | str] | None = None,
         *,
         reasons: Iterable[DeadReason] = (),
         died_from: datetime | None = None,
@@ -303,15 +303,18 @@ class Client:
         """Moves dead letters back to the queue `name` in which they died: those with `item_ids`
         (ids in the dead queue; at most 1,000), or those with one of `reasons` that died from
         `died_from` on and before `died_until`; without a choice all. Returns how many are being
-        moved; with `dry_run`, how many would be. Letters that are leased or scheduled stay. Raises
-        ValueError for ids with a filter or `dry_run`.
+        moved; with `dry_run`, how many would be. Letters that are leased or scheduled stay. An
+        empty list of ids moves none. Raises ValueError for ids with a filter or `dry_run`.
         """
-        ids, chosen = id_texts(item_ids), letter_filter(reasons, died_from, died_until)
-        if ids and chosen is not None:
+        chosen = letter_filter(reasons, died_from, died_until)
+        ids = None if item_ids is None else id_texts(item_ids)
+        if ids is not None and chosen is not None:
             raise ValueError("choose the letters by item_ids or by a filter, not by both")
-        if ids and dry_run:
+        if ids is not None and dry_run:
             raise ValueError("dry_run counts what a filter chooses; it is not for item_ids")
-        return await self._admin().redrive(name, ids, chosen, dry_run=dry_run)
+        if ids == []:
+            return 0
+        return await self._admin().redrive(name, ids or [], chosen, dry_run=dry_run)
 
     @typed
     async def drop_dead_letters(

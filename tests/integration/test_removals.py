@@ -99,6 +99,7 @@ async def test_letters_are_dropped_and_redriven_by_reason_and_time(tmp_path: Pat
                     break
             attempts = (DeadReason.ATTEMPTS,)
             assert await client.redrive("q", reasons=attempts, dry_run=True) == 2
+            assert await client.redrive("q", []) == 0
             middle = max(one.dead_letter.died_at for one in found if one.dead_letter)
             assert await client.redrive("q", died_from=middle + HOUR) == 0
             assert await client.redrive("q", reasons=attempts, died_until=middle + HOUR) == 2

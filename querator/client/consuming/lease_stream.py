@@ -348,6 +348,7 @@ class LeaseTalker:
         if reason is not None and reason.retriable and self._loop.time() < frame.deadline:
             if is_of_the_node(reason):
                 self._stream.leave()
+            frame.refusal = reason
             self._loop.call_later(AGAIN_SECONDS, self._send_again, number, self._streams)
             return
         del self._frames[number]
@@ -379,6 +380,7 @@ class LeaseTalker:
         if error.retriable and self._loop.time() < frame.deadline:
             if is_of_the_node(error):
                 self._stream.leave()
+            frame.refusal = error
             delay = max(AGAIN_SECONDS, (error.retry_delay_ms or 0) / 1000)
             self._loop.call_later(delay, self._send_again, number, self._streams)
             return
@@ -448,7 +450,7 @@ class LeaseTalker:
         for number, frame in list(self._frames.items()):
             if frame.deadline < now:
                 del self._frames[number]
-                self._fail(frame, unanswered())
+                self._fail(frame, frame.refusal or unanswered())
         self._check_quiet()
 
     def _forget_lapsed(self, now: float) -> None:

@@ -36,9 +36,11 @@ class _Part:
 
 
 class SettleFrame:
-    """One request. `deadline`: instant of the loop's clock at which it is given up."""
+    """One request. `deadline`: instant of the loop's clock at which it is given up. `refusal`: the
+    last answer, while the frame waits to be sent again.
+    """
 
-    __slots__ = ("deadline", "maybe_executed", "number", "parts", "verb")
+    __slots__ = ("deadline", "maybe_executed", "number", "parts", "refusal", "verb")
 
     def __init__(self, verb: Verb, parts: list[_Part]) -> None:
         self.verb = verb
@@ -46,6 +48,7 @@ class SettleFrame:
         self.number = 0
         self.deadline = 0.0
         self.maybe_executed = False
+        self.refusal: RequestError | None = None
 
     def lease_ids(self) -> list[str]:
         return [part.batch.lease.id for part in self.parts]
@@ -61,6 +64,7 @@ class SettleFrame:
     def on_stream(self, namespace: str, queue: str) -> bytes:
         """The request as a frame of a lease stream, which is about to be sent."""
         self.maybe_executed = True
+        self.refusal = None
         message = queue_service_pb2.LeaseStreamRequest(request_number=self.number)
         if self.verb.completes:
             message.complete.CopyFrom(self.complete_request(namespace, queue))

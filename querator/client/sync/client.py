@@ -375,7 +375,7 @@ class SyncClient:
     def redrive(
         self,
         name: str,
-        item_ids: Iterable[ItemId | str] = (),
+        item_ids: Iterable[ItemId | str] | None = None,
         **options: Unpack[RedriveOptions],
     ) -> int:
         """Moves dead letters back to the queue `name`; returns how many. See `Client.redrive`."""

@@ -12,11 +12,13 @@ import pytest
 
 from querator import Client, SyncClient
 from querator.client import LeaseRef
+from querator.client.consuming import lease_stream
 from querator.client.errors import (
     ConnectionFailed,
     ErrorCode,
     NotLeader,
     OutcomeUnknown,
+    Overloaded,
     Unavailable,
     make_error,
 )
@@ -434,6 +436,27 @@ async def test_what_a_partition_never_settles_is_an_error():
             with pytest.raises(NotLeader, match="could not settle"):
                 await item.complete()
             node.unsettled.clear()
+
+
+async def test_what_a_partition_has_not_settled_in_time_is_that_error(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The time is over while the settle waits to be sent again."""
+    monkeypatch.setattr(lease_stream, "AGAIN_SECONDS", 3_600)
+    async with (
+        FakeNode.running() as node,
+        Client(node.address, request_timeout=SOON) as client,
+    ):
+        await node.make_ready([b"x", b"y"])
+        async with client.consumer("q") as consumer:
+            item = await anext(consumer)
+            node.unsettled.append(errors_pb2.ERROR_CODE_NOT_LEADER)
+            with pytest.raises(NotLeader, match="could not settle"):
+                await item.complete()
+            item = await anext(consumer)
+            node.settle_refusals.append(refusal("OVERLOADED"))
+            with pytest.raises(Overloaded):
+                await item.complete()
 
 
 async def test_a_producer_leaves_a_node_that_is_cut_off():
