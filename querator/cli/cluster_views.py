@@ -59,6 +59,7 @@ class PartitionView(msgspec.Struct, frozen=True):
         waits_for          numbers of the partitions with those earlier items
         time_ahead_ms      how far state time is ahead of the leader's clock
         waits_for_clock    a node that answers does not stand for election: clock not believed
+        elected            the node that was elected, while it does not serve yet
 
     The queue of the placement group is empty.
     """
@@ -78,6 +79,7 @@ class PartitionView(msgspec.Struct, frozen=True):
     waits_for: tuple[int, ...] = ()
     time_ahead_ms: int = 0
     waits_for_clock: bool = False
+    elected: str = ""
 
     @property
     def name(self) -> str:
@@ -133,6 +135,7 @@ def _partition(group: ClusterGroup, silent: set[str], hidden: set[str]) -> Parti
         waits_for=group.waits_for,
         time_ahead_ms=group.time_ahead_ms,
         waits_for_clock=group.waits_for_clock,
+        elected="" if leader or group.leader in silent else group.leader,
     )
 
 
@@ -237,7 +240,14 @@ def _availability(picture: ClusterPicture, partitions: Sequence[PartitionView]) 
             "the data, and no majority of clocks agrees with it. Set the clocks; or, if they "
             "are right, start the node with --trust-clock."
         )
-    electing = [one for one in leaderless if one not in lost and one not in waiting]
+    left = [one for one in leaderless if one not in lost and one not in waiting]
+    for node in sorted({one.elected for one in left if one.elected}):
+        starting = [one for one in left if one.elected == node]
+        yield (
+            f"{_named(starting)} {_have(starting)} no leader that serves yet: node {node} was "
+            "elected, and applies the rest of the log first."
+        )
+    electing = [one for one in left if not one.elected]
     if electing:
         yield f"{_named(electing)} {_have(electing)} no leader at the moment; one is being elected."
     weak = [one for one in partitions if one.leader and 0 < 2 * len(one.silent) < len(one.nodes)]

@@ -421,13 +421,19 @@ def _pending(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[Clu
     )
 
 
+def _knowledge(group: ClusterGroup) -> tuple[bool, int, bool]:
+    return group.leads, group.term, bool(group.leader)
+
+
 def _merged(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterGroup, ...]:
-    """The groups of the newest map, each as its leader or else the highest term reports it."""
+    """The groups of the newest map, each as its leader or else the highest term reports it, if
+    possible by a node that knows who was elected.
+    """
     best: dict[int, ClusterGroup] = {}
     for view in views:
         for group in view.groups:
             other = best.get(group.group)
-            if other is None or (group.leads, group.term) > (other.leads, other.term):
+            if other is None or _knowledge(group) > _knowledge(other):
                 best[group.group] = group
     return tuple(
         msgspec.structs.replace(

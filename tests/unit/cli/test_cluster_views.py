@@ -235,6 +235,19 @@ def test_no_leader_for_a_moment():
     assert told.problems == ("Partition q/0 has no leader at the moment; one is being elected.",)
 
 
+def test_a_leader_that_does_not_serve_yet():
+    elected = msgspec.structs.replace(group(1, "b"), leads=False)
+    told = view(group(0, queue=""), elected)
+    assert told.problems == (
+        "Partition q/0 has no leader that serves yet: node b was elected, and applies the rest of "
+        "the log first.",
+    )
+    assert (told.partitions[1].leader, told.partitions[1].elected) == ("", "b")
+    gone = view(group(0, queue=""), elected, nodes=(seen("a"), seen("b", "gone"), seen("c")))
+    assert gone.partitions[1].elected == ""
+    assert "Partition q/0 has no leader at the moment; one is being elected." in gone.problems
+
+
 @pytest.mark.parametrize(
     ("nodes", "words"),
     [
