@@ -259,7 +259,8 @@ async def test_an_unknown_outcome_says_what_is_not_known_and_why(stream):
         code=errors_pb2.ERROR_CODE_NOT_LEADER,
         message="partition 2 of queue mail has no leader (n2, n3 unreachable); not executed",
     )
-    async with FakeNode.running() as node, Client(node.address, request_timeout=SHORT) as client:
+    second = timedelta(seconds=1)
+    async with FakeNode.running() as node, Client(node.address, request_timeout=second) as client:
         node.decide = lambda _: leaderless if node.stored else None
         node.cut_answers = 1
         async with client.producer("mail") as producer:
