@@ -20,7 +20,7 @@ not belong here, and nothing else in `querator` imports it. See docs/guides/test
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from querator.extras import needed
+from querator.extras import MissingExtra, needed
 
 if TYPE_CHECKING:
     from querator.testing.asserting import (
@@ -54,6 +54,18 @@ __all__ = [
     "querator_session_node",
     "work",
 ]
+
+
+def pytest_configure(config: object) -> None:
+    """pytest calls it when the package is its plug-in. Without it, pytest would pass over the
+    fixtures if the packages of a node are missing.
+    """
+    try:
+        __getattr__("querator_node")
+    except MissingExtra as missing:
+        import pytest
+
+        raise pytest.UsageError(str(missing)) from None
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from querator.client import (
     Client,
@@ -53,7 +53,7 @@ def assert_dead(
     queue: str,
     count: int,
     *,
-    reason: DeadReason | None = None,
+    reason: DeadReason | Literal["attempts", "expired", "rejected"] | None = None,
     within: timedelta = WITHIN,
 ) -> None:
     """Asserts that exactly `count` items of the queue have died, since it was made. With `reason`,
@@ -63,6 +63,7 @@ def assert_dead(
     if reason is None:
         _assert(client, queue, _Expected(f"{count} dead", count, attrgetter("dead")), within)
         return
+    reason = DeadReason[reason.upper()] if isinstance(reason, str) else reason
     until = time.monotonic() + within.total_seconds()
     while True:
         reasons = [

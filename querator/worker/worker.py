@@ -426,7 +426,7 @@ async def _settled(
         await settling
     except LeaseLost:
         LOG.warning(
-            "%s: its lease is lost, another consumer may have the item (it was %s here)",
+            "%s lost its lease: another consumer may have the item (it was %s here)",
             _name(item),
             outcome.value,
         )

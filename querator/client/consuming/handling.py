@@ -159,7 +159,7 @@ class Handling:
         except LeaseLost:
             self._on_lost()
             HANDLERS.warning(
-                "%s was not settled: its lease is lost, another consumer may have the item",
+                "%s was not settled, as its lease is lost: another consumer may have the item",
                 _name(item),
             )
         except RequestError as error:

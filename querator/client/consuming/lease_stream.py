@@ -137,7 +137,10 @@ class LeaseTalker:
 
     async def _next(self, pick: Callable[[], T | None], idle_seconds: float | None) -> T | None:
         if self._upkeep is None:
-            raise RuntimeError("a consumer is used in its block: async with client.consumer(...)")
+            raise RuntimeError(
+                "a consumer is used in its block: async with client.consumer(...), or with, for a "
+                "SyncClient"
+            )
         began = self._loop.time()
         while not self.stopping:
             picked = pick()

@@ -456,7 +456,10 @@ class Lane:
                 raise copy_error(self._end)
             raise _defect(self._end) from self._end
         if not self._started:
-            raise RuntimeError("a producer is used in its block: async with client.producer(...)")
+            raise RuntimeError(
+                "a producer is used in its block: async with client.producer(...), or with, for a "
+                "SyncClient"
+            )
 
 
 def _too_late(nodes: Nodes) -> RequestError:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
@@ -42,6 +43,7 @@ class LoopThread:
         """Starts the thread, unless another thread of the program has started it meanwhile."""
         if self._loop is not None or self._closed:
             return
+        _check_threads()
         loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=loop.run_forever, name="querator-client", daemon=True
@@ -109,6 +111,20 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 _CHECKS = ("querator.client.typed", "querator.client.checks")
+
+
+def _check_threads() -> None:
+    """Raises RuntimeError if threads are greenlets: the event loop of a client would hold up all
+    others for ever.
+    """
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    by_gevent = gevent is not None and gevent.is_module_patched("threading")
+    if by_gevent or (eventlet is not None and eventlet.is_monkey_patched("thread")):
+        name = "gevent" if by_gevent else "eventlet"
+        raise RuntimeError(
+            f"{name} has replaced the threads of this process, and a SyncClient needs a real one: "
+            "use workers that are threads or processes (gunicorn -k gthread, celery -P prefork)"
+        )
 
 
 async def _cancel_others() -> None:

@@ -388,7 +388,7 @@ def _delete(view: View, command: DeleteQueue) -> Change:
                 ErrorCode.QUEUE_IN_USE,
                 f"queue {queue.name} is the dead queue of {', '.join(users[:5])}"
                 f"{' and others' if len(users) > 5 else ''}; give them another one first; to empty "
-                f"it: querator consume {queue.name} --complete --idle-exit 1s > /dev/null",
+                f"it: querator queue purge {queue.name}",
                 field="queue",
                 value=queue.name,
             )

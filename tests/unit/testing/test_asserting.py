@@ -83,7 +83,7 @@ def test_assert_dead_knows_reasons(client: SyncClient):
     client.retry("q", second, error="the attempts are used up")
     assert_dead(client, "q", 2)
     assert_dead(client, "q", 1, reason=DeadReason.REJECTED)
-    assert_dead(client, "q", 1, reason=DeadReason.ATTEMPTS)
+    assert_dead(client, "q", 1, reason="attempts")
     with pytest.raises(AssertionError, match="2 dead letters with the reason REJECTED expected"):
         assert_dead(client, "q", 2, reason=DeadReason.REJECTED, within=AT_ONCE)
     reasons = [item.dead_letter.errors for item in dead_letters(client, "q") if item.dead_letter]

@@ -1,8 +1,11 @@
 """The fixtures of `querator.testing`."""
 
 from datetime import timedelta
+from typing import Any
 
-from querator import SyncClient, SyncNode
+import pytest
+
+from querator import SyncClient, SyncNode, testing
 from querator.client import Item
 
 
@@ -36,3 +39,15 @@ def test_tests_share_the_node_of_a_session_and_no_queue(
     with querator_session_node.client() as client:
         assert client.namespace != querator_session_client.namespace
         assert list(client.list_queues()) == []
+
+
+def test_the_plug_in_says_which_packages_are_missing(monkeypatch: pytest.MonkeyPatch):
+    def missing(_: str) -> Any:
+        raise ModuleNotFoundError("no lmdb", name="lmdb")
+
+    testing.pytest_configure(None)
+    monkeypatch.setattr(testing, "import_module", missing)
+    with pytest.raises(
+        pytest.UsageError, match=r"needs querator\[server\] \(lmdb is not installed"
+    ):
+        testing.pytest_configure(None)

@@ -402,7 +402,7 @@ async def test_a_lost_lease_is_counted_and_logged(client: Client, caplog: pytest
         await client.retry("q", item.lease_id, delay=timedelta(hours=1))
 
     assert await done(client, handle_late) == WorkerResult(lost=1)
-    assert "its lease is lost, another consumer may have the item" in caplog.text
+    assert "lost its lease: another consumer may have the item" in caplog.text
 
 
 class Busy:

@@ -97,8 +97,8 @@ async def test_a_lost_lease_and_a_failed_settle_are_logged_and_do_not_end_run(no
     assert _completed(node) == {1, 2, 3}
     lost, failed = [record.getMessage() for record in caplog.records]
     assert lost == (
-        "Item 0-1 of q, attempt 1, was not settled: its lease is lost, another consumer may have "
-        "the item"
+        "Item 0-1 of q, attempt 1, was not settled, as its lease is lost: another consumer may "
+        "have the item"
     )
     assert failed.startswith("Item 0-2 of q, attempt 1, may not be settled: STORAGE_FAILED: ")
 

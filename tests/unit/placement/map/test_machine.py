@@ -441,7 +441,7 @@ def test_a_dead_queue_in_use_cannot_be_deleted(group: Group):
     result = group.propose(DeleteQueue("n", "dead"))
     message = refused(result, ErrorCode.QUEUE_IN_USE, "queue")
     assert "a, b" in message
-    assert "to empty it: querator consume dead --complete --idle-exit 1s" in message
+    assert "to empty it: querator queue purge dead" in message
     update(group, "a", dead_queue="")
     refused(group.propose(DeleteQueue("n", "dead")), ErrorCode.QUEUE_IN_USE, "queue")
     group.propose(DeleteQueue("n", "b"))

@@ -298,7 +298,7 @@ async def test_a_commit_that_waits_too_long_says_so_and_goes_on():
         attempts = [await fill(cluster.members["a"], (b"x",), (b"y",))]
         assert {part.partition for part in attempts[0].parts} == {0, 1}
         cluster.lead(queue.groups[1], None)
-        error = await refusal(cluster.members["a"].commit(commit_call(*attempts, timeout_ms=50)))
+        error = await refusal(cluster.members["a"].commit(commit_call(*attempts, timeout_ms=500)))
         assert (error.code, error.field) == (ErrorCode.OUTCOME_UNKNOWN, "batch")
         [one] = (await with_leader(cluster, queue.groups[1])).batches
         assert one.state in (TransactionState.PREPARING, TransactionState.COMMITTED)
