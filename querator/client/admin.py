@@ -73,6 +73,7 @@ class RedriveOptions(TypedDict, total=False):
     reasons: Iterable[DeadReason]
     died_from: datetime | None
     died_until: datetime | None
+    all_letters: bool
     dry_run: bool
 
 

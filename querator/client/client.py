@@ -298,18 +298,23 @@ class Client:
         reasons: Iterable[DeadReason] = (),
         died_from: datetime | None = None,
         died_until: datetime | None = None,
+        all_letters: bool = False,
         dry_run: bool = False,
     ) -> int:
         """Moves dead letters back to the queue `name` in which they died: those with `item_ids`
         (ids in the dead queue; at most 1,000), or those with one of `reasons` that died from
-        `died_from` on and before `died_until`; without a choice all. Returns how many are being
-        moved; with `dry_run`, how many would be. Letters that are leased or scheduled stay. An
-        empty list of ids moves none. Raises ValueError for ids with a filter or `dry_run`.
+        `died_from` on and before `died_until`; all with `all_letters`, or without a choice. Returns
+        how many are being moved; with `dry_run`, how many would be. Letters that are leased or
+        scheduled stay. An empty list of ids moves none. Raises ValueError for several choices, and
+        for ids with `dry_run`.
         """
         chosen = letter_filter(reasons, died_from, died_until)
         ids = None if item_ids is None else id_texts(item_ids)
-        if ids is not None and chosen is not None:
-            raise ValueError("choose the letters by item_ids or by a filter, not by both")
+        if (ids is not None) + (chosen is not None) + all_letters > 1:
+            raise ValueError(
+                "choose the letters by one of: item_ids; reasons, died_from and died_until; "
+                "all_letters=True"
+            )
         if ids is not None and dry_run:
             raise ValueError("dry_run counts what a filter chooses; it is not for item_ids")
         if ids == []:

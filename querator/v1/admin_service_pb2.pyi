@@ -609,7 +609,7 @@ class PartitionStats(_message.Message):
     completed: _builtins.int
     """Items ever completed."""
     retried: _builtins.int
-    """Retries ever done (releases not counted)."""
+    """Retries ever done, rejects included (releases not counted)."""
     released: _builtins.int
     """Items ever released politely."""
     lapsed: _builtins.int

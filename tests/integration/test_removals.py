@@ -112,8 +112,11 @@ async def test_letters_are_dropped_and_redriven_by_reason_and_time(tmp_path: Pat
             assert await client.drop_dead_letters("q", rejected[:1]) == 1
             with pytest.raises(ValueError, match="choose the letters by one of"):
                 await client.drop_dead_letters("q")
-            with pytest.raises(ValueError, match="not by both"):
+            with pytest.raises(ValueError, match="choose the letters by one of"):
                 await client.redrive("q", rejected, reasons=attempts)
+            with pytest.raises(ValueError, match="choose the letters by one of"):
+                await client.redrive("q", rejected, all_letters=True)
+            assert await client.redrive("q", all_letters=True, dry_run=True) == 1
             assert await client.drop_dead_letters("q", []) == 0
         await asyncio.to_thread(_dropping, node.address)
         assert await ok(node, "dead", "redrive", "q", "--all", "--dry-run") == (

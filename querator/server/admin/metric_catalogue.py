@@ -221,7 +221,7 @@ ITEM_COUNTS: Final[dict[str, MetricSpec]] = {
         ("delivered", "delivered", "Items leased, each attempt counted."),
         ("completed", "completed", "Items completed."),
         ("acknowledged", "acknowledged", "Items in batches that readers have acknowledged."),
-        ("retried", "retried", "Items given back for another attempt."),
+        ("retried", "retried", "Items whose attempt a retry or a reject has ended."),
         ("released", "released", "Items given back politely, which is no attempt."),
         ("lapsed", "lapsed", "Items with a lapsed lease: a consumer died, or was too slow."),
         ("expired", "expired", "Items that expired before they were leased."),
