@@ -52,12 +52,16 @@ class Usage(msgspec.Struct, frozen=True):
     """Used bytes hold data, the quota is their limit, and free bytes can still be written.
 
     The last `reserve_bytes` of the free bytes are for work that frees space: completes, deletes.
+    `idle_bytes` are free inside the data file, and do not count before the disk has
+    `idle_until_bytes` free; 0: there are none.
     """
 
     used_bytes: int
     free_bytes: int
     quota_bytes: int
     reserve_bytes: int
+    idle_bytes: int = 0
+    idle_until_bytes: int = 0
 
     @property
     def by_quota(self) -> bool:

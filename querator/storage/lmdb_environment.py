@@ -87,6 +87,8 @@ CACHE_VALUE_BYTES_MAX = 1_024
 """Rows kept in memory for the write transaction: their number, and the longest value."""
 
 _META_PAGES: Final = 2
+_NEARLY_EMPTY_PART: Final = 8
+"""A file is nearly empty when the used bytes are at most this part of the others."""
 
 
 def open_lmdb(
@@ -187,7 +189,7 @@ class LmdbEnvironment:
             or now - self._disk_checked_at >= DISK_CHECK_SECONDS
         ):
             self._check_disk()
-        free_bytes = self._free_bytes()
+        free_bytes, idle_bytes, least_bytes = self._space()
         if not free_bytes:
             check_meta(self.path, self._lmdb)
         return Usage(
@@ -195,6 +197,8 @@ class LmdbEnvironment:
             free_bytes=free_bytes,
             quota_bytes=self._quota_bytes,
             reserve_bytes=self._reserve_bytes,
+            idle_bytes=idle_bytes,
+            idle_until_bytes=least_bytes if idle_bytes else 0,
         )
 
     def close(self) -> None:
@@ -290,16 +294,29 @@ class LmdbEnvironment:
         return (pages + _META_PAGES) * self._page_bytes
 
     def _free_bytes(self) -> int:
-        """The free bytes of the quota or of the disk, whichever are fewer.
+        return self._space()[0]
 
-        Free pages of the file count only while the disk has the reserve free: a long value needs
-        adjacent pages, so it may go to the end of the file although there are free pages.
+    def _space(self) -> tuple[int, int, int]:
+        """The free bytes of the quota or of the disk, whichever are fewer. Then the bytes inside
+        the file that do not count in them, and what the disk must have free so that all count.
+
+        A long value needs adjacent pages, so it may go to the end of the file although there are
+        free pages. So these count only while the disk has most of the reserve free, and half of
+        them down to half of the reserve. In a file that is nearly empty there are long runs of free
+        pages: there they count down to a quarter, below which nothing is written. The file grows
+        into the reserve in this way, and never shrinks. It must not be full for ever when it is
+        emptied.
         """
         with self._counting:
-            disk = self._disk_free_bytes - self._written_bytes
-            if disk >= self._reserve_bytes:
-                disk += self._reusable_bytes
-        return max(0, min(self._quota_bytes - self._used_bytes, disk))
+            disk, inside = self._disk_free_bytes - self._written_bytes, self._reusable_bytes
+        nearly_empty = self._used_bytes <= inside // _NEARLY_EMPTY_PART
+        least = self._reserve_bytes // 4 if nearly_empty else self._reserve_bytes * 3 // 4
+        counted = inside
+        if disk < least:
+            counted = inside // 2 if disk >= self._reserve_bytes // 2 else 0
+        left = self._quota_bytes - self._used_bytes
+        free = min(left, disk + counted)
+        return max(0, free), 0 if free == left else inside - counted, least
 
     def _check_disk(self) -> None:
         """Reads the free space, unless another thread does: the disk may hang. What is written

@@ -94,6 +94,8 @@ class DiskBudget:
         """Free when the turn began."""
         self._reserve_bytes = 0
         self._by_quota = False
+        self._idle = 0, 0
+        """Bytes that are free inside the data file, and count when the disk has so many free."""
         self._known = False
         self._short = False
         self._room: ApplyBudget | None = None
@@ -110,6 +112,7 @@ class DiskBudget:
         self._free_bytes, self._reserve_bytes = usage.free_bytes, usage.reserve_bytes
         self._found_bytes = usage.free_bytes
         self._by_quota = usage.by_quota
+        self._idle = usage.idle_bytes, usage.idle_until_bytes
         self._known = True
         self._short = self._short or self._spare_bytes <= 0
 
@@ -181,6 +184,12 @@ class DiskBudget:
             what, remedy = "storage quota", "raise storage_quota_bytes"
         if free_bytes > self._kept_bytes(Tier.LEASES):
             remedy = f"consume items, or {remedy}"
+        idle_bytes, until_bytes = self._idle
+        if idle_bytes:
+            remedy += (
+                f"; {idle_bytes / MIB:,.1f} MiB inside the data file can be used again when the "
+                f"disk has {until_bytes / MIB:,.1f} MiB free"
+            )
         return QueratorError(
             ErrorCode.STORAGE_FULL,
             f"the {what} of node {node_name(self._node)} is full, with {free_bytes / MIB:,.1f} MiB "

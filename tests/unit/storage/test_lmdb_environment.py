@@ -264,6 +264,52 @@ def test_room_in_the_file_counts_as_free(path, monkeypatch):
     environment.close()
 
 
+RESERVE = 100 * MIB // 8
+"""Of a quota of 100 MiB."""
+
+
+@pytest.mark.parametrize(
+    ("kept", "free", "part", "least"),
+    [
+        # The file has grown until the disk had a little less than the reserve, and was emptied.
+        (0, RESERVE - MIB, 1, 0),
+        (0, RESERVE // 4, 1, 0),
+        (0, RESERVE // 4 - MIB, 0, RESERVE // 4),
+        (20, RESERVE - MIB, 1, 0),
+        (20, RESERVE * 3 // 4, 1, 0),
+        (20, RESERVE * 3 // 4 - MIB, 0.5, RESERVE * 3 // 4),
+        (20, RESERVE // 2, 0.5, RESERVE * 3 // 4),
+        (20, RESERVE // 2 - MIB, 0, RESERVE * 3 // 4),
+    ],
+)
+def test_free_pages_of_the_file_count_on_a_disk_that_is_nearly_full(
+    path, monkeypatch, kept, free, part, least
+):
+    """Otherwise a disk that was full once would be full for ever: the file never shrinks. `part` of
+    them counts. `least`: what the disk must have free so that all count; 0: it has.
+    """
+
+    def small_disk(_: object) -> os.statvfs_result:
+        return os.statvfs_result((1024, 1024, 10**6, 0, free // 1024, 9, 9, 9, 0, 255))
+
+    environment = open_lmdb(path, quota_bytes=100 * MIB)
+    for number in range(40):
+        write(environment, b"row%d" % number, bytes(MIB))
+    txn = environment.begin()
+    for number in range(kept, 40):
+        txn.delete(b"row%d" % number)
+    txn.commit(sync=True)
+    monkeypatch.setattr(os, "statvfs", small_disk)
+    monkeypatch.setattr("querator.storage.lmdb_environment.DISK_CHECK_SECONDS", 0.0)
+    usage = environment.usage()
+    inside = usage.free_bytes - free + usage.idle_bytes
+    assert usage.reserve_bytes == RESERVE
+    assert inside > 15 * MIB
+    assert usage.free_bytes == free + int(part * inside)
+    assert usage.idle_until_bytes == least
+    environment.close()
+
+
 def test_a_disk_that_is_nearly_full_gives_little_room(path, monkeypatch):
     def small_disk(_: object) -> os.statvfs_result:
         return os.statvfs_result((4096, 4096, 10**6, 0, MIB * 16 // 4096, 9, 9, 9, 0, 255))

@@ -2,11 +2,12 @@
 
 from contextlib import suppress
 
+import msgspec
 import pytest
 
 from querator.model.entries import Entry, Need, Tier
 from querator.model.errors import ErrorCode
-from querator.model.limits import TURN_BYTES_MAX
+from querator.model.limits import MIB, TURN_BYTES_MAX
 from querator.model.nodes import node_key
 from querator.raft.log.disk_budget import BudgetExceeded, DiskBudget
 from querator.raft.messages import Append, LogEntry
@@ -90,6 +91,20 @@ def test_the_refusal_says_what_is_kept():
     assert str(space.refusal(Tier.ADDS)).endswith(
         "the disk of node n1 is full, with 1.0 MiB free and 1.0 MiB kept in reserve: consume "
         "items, or free space on it"
+    )
+
+
+def test_the_refusal_says_what_is_free_inside_the_file():
+    disk = Disk(0)
+    usage = msgspec.structs.replace(
+        disk.usage(), idle_bytes=200 * MIB, idle_until_bytes=3 * MIB // 2
+    )
+    disk.usage = lambda: usage  # type: ignore[method-assign]
+    space = budget(disk)
+    assert not space.takes_calls(Entry(b""), 1, Need(Tier.ADDS, 0))
+    assert str(space.refusal(Tier.ADDS)).endswith(
+        "free space on it; 200.0 MiB inside the data file can be used again when the disk has 1.5 "
+        "MiB free"
     )
 
 
