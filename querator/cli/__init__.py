@@ -260,8 +260,8 @@ def querator() -> None:
 
     Exit codes: 0 done; 1 the command found something wrong, or serve could not start; 2 the command
     line or a setting is wrong; 3 the server refused the request; 4 no server answers; 5 the outcome
-    is unknown; 6 serve was stopped by a failure; 130 and 143 ended by a signal; 141 standard output
-    was closed.
+    is unknown; 6 serve was stopped by a failure; 7 the node of serve was removed; 130 and 143 ended
+    by a signal; 141 standard output was closed.
     """
 
 

@@ -233,8 +233,10 @@ def test_an_archive_is_replayed_in_its_range_once(spark, trio, client, place, tm
     assert values(spark, trio, target.queue) == expected
     [item] = client.lease(target.queue, max_items=1, wait=SOON)
     assert (item.kind, len(item.key)) == ("odd", 1)
-    with pytest.raises(SettingsError, match="a checkpoint is of one queue and one range"):
+    with pytest.raises(SettingsError, match="a checkpoint is of one queue and one choice of items"):
         replay(spark, msgspec.structs.replace(settings, since=None))
+    with pytest.raises(SettingsError, match=r"with where kind = 'odd', and it is unset"):
+        replay(spark, msgspec.structs.replace(settings, where=""))
 
 
 def test_a_queue_is_archived_by_day_and_kind(spark, client, place, tmp_path):

@@ -208,7 +208,7 @@ def _start(own: Starter, heard: list[Description]) -> Decision:
     start = Start(newest.epoch, newest.nodes)
     known = newest.find(name)
     if known is None:
-        return _was_removed(name, cluster) if newest.bars(own.node) else start
+        return _was_removed(own, newest) if newest.bars(own.node) else start
     if known.incarnation != own.node.incarnation:
         return Refuse(
             f"node {name} has been replaced: its cluster knows it with other data (incarnation "
@@ -229,7 +229,7 @@ def _by_list(own: Starter, newest: Description) -> Decision:
     name, cluster = own.node.name, newest.cluster_id
     known = newest.find(name)
     if known is None and newest.has_removed(own.node):
-        return _was_removed(name, cluster)
+        return _was_removed(own, newest)
     if known is None and newest.bars(own.node):
         return Refuse(
             f"node {name} was removed from cluster {cluster}, and its name is barred: start under "
@@ -283,10 +283,14 @@ def _found(own: Starter, said: Said) -> Decision:
     return Found(tuple(sorted(found, key=lambda node: node.name)))
 
 
-def _was_removed(name: str, cluster: str) -> Refuse:
+def _was_removed(own: Starter, newest: Description) -> Refuse:
+    name = own.node.name
+    more = f" and under another name, or first: querator node readmit {name}"
+    if any(one.key == own.node.key and one.state is NodeState.FORGOTTEN for one in newest.removed):
+        more = "; its name may be used again, and this data may not"
     return Refuse(
-        f"node {name} was removed from cluster {cluster}: start with an empty directory and under "
-        f"another name, or first: querator node readmit {name}",
+        f"node {name} was removed from cluster {newest.cluster_id}: start with an empty directory"
+        f"{more}",
         removed=True,
     )
 

@@ -46,6 +46,8 @@ class _Plan(msgspec.Struct, frozen=True):
     until: datetime | None
     chunk_items: int
     producer: str
+    where: str | None = None
+    """None: an earlier version has written the plan, and it is not known."""
 
 
 class _Stopped(Exception):
@@ -125,6 +127,7 @@ def _plan(files: Files, settings: ReplaySettings) -> _Plan:
         until=settings.until,
         chunk_items=chunk if settings.rate else 0,
         producer=str(uuid_utils.uuid7()),
+        where=settings.where,
     )
     path = f"{settings.checkpoint.rstrip('/')}/querator-replay.json"
     written = files.read(path) if files.exists(path) else ""
@@ -133,12 +136,13 @@ def _plan(files: Files, settings: ReplaySettings) -> _Plan:
         files.write(path, msgspec.json.encode(fresh).decode())
         return fresh
     plan = msgspec.json.decode(written, type=_Plan)
-    for name in ("namespace", "queue", "since", "until"):
+    for name in ("namespace", "queue", "since", "until", "where"):
         before, now = getattr(plan, name), getattr(fresh, name)
-        if before != now:
+        if before != now and (name, before) != ("where", None):
             raise SettingsError(
-                f"checkpoint {settings.checkpoint} is of a replay with {name} {before}, and it is "
-                f"{now}: a checkpoint is of one queue and one range; give this one its own"
+                f"checkpoint {settings.checkpoint} is of a replay with {name} {before or 'unset'}, "
+                f"and it is {now or 'unset'}: a checkpoint is of one queue and one choice of "
+                "items; give this one its own"
             )
     return plan
 

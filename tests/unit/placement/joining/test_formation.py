@@ -177,9 +177,13 @@ def test_a_name_that_was_removed():
     said = {"a": formed("a", removed=(node("d", state=NodeState.FORGOTTEN),))}
     for own in (starter("d", cluster_id="x", member=True), starter("d", cluster_id="x")):
         decision = decide(own, said)
-        refused(decision, "node d was removed from cluster x", "start with an empty directory")
+        refused(decision, "start with an empty directory; its name may be used again")
         assert isinstance(decision, Refuse)
         assert decision.removed
+        assert "readmit" not in decision.reason
+    said = {"a": formed("a", removed=(node("d", state=NodeState.REMOVED),))}
+    decision = decide(starter("d", cluster_id="x"), said)
+    refused(decision, "start with an empty directory and under another name", "node readmit d")
 
 
 def test_peers_of_several_clusters():
