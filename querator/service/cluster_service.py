@@ -220,11 +220,24 @@ class ClusterService:
     # --- handing off -------------------------------------------------------------
 
     async def hand_off(self, name: str) -> NodeHandedOff:
-        """Hands off the leaderships of this node. `name` empty: this node, whatever its name."""
+        """Hands off the leaderships of this node. `name` empty: this node, whatever its name.
+
+        Refused when all other nodes have handed off: no node could lead, and a handoff ends only
+        when its node starts again.
+        """
         own = node_name(self._host.node)
         if name not in ("", own):
             raise invalid(
                 "node", f"is {name}, and this is node {own}: ask {name} itself", value=name
+            )
+        others = [node for node in self._placement.map.nodes if node.key != self._host.node]
+        if others and not any(node.takes_leaderships for node in others):
+            gone = ", ".join(sorted(node.name for node in others))
+            raise invalid(
+                "node",
+                f"is {own}, the last one that may lead: {gone} have handed off or leave; start one "
+                "of them again first",
+                value=own,
             )
         await self._on_hand_off()
         handed = await self._placement.hand_over(HAND_OFF_S_MAX)

@@ -14,6 +14,7 @@ from querator.placement.map.commands import (
     CreateQueue,
     DrainNode,
     GroupSettled,
+    HandOffNode,
     JoinNode,
     Place,
     PlaceGroups,
@@ -46,6 +47,8 @@ class Cluster:
             on_hand_off=self.hand_off,
         )
         self.placement = placement
+        self.placement.map = self.group.map
+        self.handed_off = False
 
     async def change(self, command: Command) -> Any:
         result = self.group.propose(command)
@@ -53,7 +56,7 @@ class Cluster:
         return result
 
     async def hand_off(self) -> None:
-        raise AssertionError("nothing is handed off here")
+        self.handed_off = True
 
     async def remove(self, name: str) -> str:
         self.placement.map = self.group.map
@@ -92,3 +95,31 @@ async def test_the_plan_says_where_replicas_under_way_were_and_why_they_move(dra
     move = (await cluster.service.plan()).moves[0]
     assert (move.moving, move.origin, move.to) == (True, ("a", "b", "c"), ("a", "b", "d"))
     assert move.reason == f"{'c is being drained' if drained else 'moving'} (under way)"
+
+
+async def test_the_last_node_that_may_lead_does_not_hand_off():
+    """No node would be ready any more, and only a start ends a handoff."""
+    cluster = Cluster()
+    cluster.placement.hand_over = handed = Handed()
+    for name in "bc":
+        await cluster.change(HandOffNode(name, "1", 1))
+    assert (await cluster.service.hand_off("")).moved == 1
+    assert cluster.handed_off
+    cluster.handed_off = False
+    await cluster.change(HandOffNode("d", "1", 1))
+    with pytest.raises(QueratorError, match="the last one that may lead: b, c, d have") as hit:
+        await cluster.service.hand_off("a")
+    assert (hit.value.code, hit.value.field) == (ErrorCode.INVALID_ARGUMENT, "node")
+    assert not cluster.handed_off
+    assert handed.calls == 1
+
+
+class Handed:
+    """Hands over one leadership at each call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def __call__(self, _: float) -> Any:
+        self.calls += 1
+        return SimpleNamespace(moved=1, left=())
