@@ -82,7 +82,12 @@ class WorkerProcess:
         raise AssertionError(f"no line with {words!r} in {seen}")
 
     def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
+        """Raises ProcessLookupError after the end. `send_signal` would take the exit code of a
+        process that has just ended, and asyncio would not find it.
+        """
+        if self._process.returncode is not None:
+            raise ProcessLookupError
+        os.kill(self._process.pid, number)
 
     async def ended(self) -> int:
         """The exit code. Reads the remaining lines."""
