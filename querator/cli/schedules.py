@@ -1,4 +1,8 @@
-"""`querator schedule`: scheduled items by due time. List, count, move, run, cancel."""
+"""`querator schedule`: scheduled items by due time. List, count, move, run, cancel.
+
+Longer than 500 lines: the five commands choose items by the same options, and their help and their
+questions are compared.
+"""
 
 import functools
 from collections.abc import Awaitable, Callable
