@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from querator.client.checks import check_priority
 from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueExists, QueueNotFound
@@ -67,8 +67,8 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
     return message
 
 
-class RedriveOptions(TypedDict, total=False):
-    """Options of `Client.redrive`."""
+class LetterOptions(TypedDict, total=False):
+    """Options of `Client.redrive` and `Client.drop_dead_letters`."""
 
     reasons: Iterable[DeadReason]
     died_from: datetime | None
@@ -77,17 +77,41 @@ class RedriveOptions(TypedDict, total=False):
     dry_run: bool
 
 
-class DropOptions(TypedDict, total=False):
-    """Options of `Client.drop_dead_letters`."""
+class Letters(NamedTuple):
+    """The dead letters that a call is for: those with `item_ids`, or else those that the filter
+    chooses; None: nothing is chosen by properties.
+    """
 
-    reasons: Iterable[DeadReason]
-    died_from: datetime | None
-    died_until: datetime | None
-    all_letters: bool
+    item_ids: list[str] | None
+    chosen: pb.DeadLetterFilter | None
     dry_run: bool
 
 
-def letter_filter(
+def letters(
+    item_ids: Iterable[ItemId | str] | None,
+    *,
+    reasons: Iterable[DeadReason],
+    died_from: datetime | None,
+    died_until: datetime | None,
+    all_letters: bool,
+    dry_run: bool,
+) -> Letters:
+    """Raises ValueError for several choices, and for ids with `dry_run`."""
+    ids = None if item_ids is None else id_texts(item_ids)
+    chosen = _letter_filter(reasons, died_from, died_until)
+    if (ids is not None) + (chosen is not None) + all_letters > 1:
+        raise ValueError(ONE_CHOICE)
+    if ids is not None and dry_run:
+        raise ValueError("dry_run counts what a filter chooses; it is not for item_ids")
+    return Letters(ids, pb.DeadLetterFilter() if all_letters else chosen, dry_run)
+
+
+ONE_CHOICE = (
+    "choose the letters by one of: item_ids; reasons, died_from and died_until; all_letters=True"
+)
+
+
+def _letter_filter(
     reasons: Iterable[DeadReason], died_from: datetime | None, died_until: datetime | None
 ) -> pb.DeadLetterFilter | None:
     """The filter as a message; None: nothing is given."""
@@ -196,43 +220,31 @@ class Admin:
         ):
             yield item
 
-    async def redrive(
-        self,
-        name: str,
-        item_ids: Iterable[ItemId | str],
-        chosen: pb.DeadLetterFilter | None,
-        *,
-        dry_run: bool,
-    ) -> int:
+    async def redrive(self, name: str, some: Letters) -> int:
+        if some.item_ids == []:
+            return 0
         request = pb.RedriveDeadLettersRequest(
             namespace=self._namespace,
             queue=name,
-            item_ids=id_texts(item_ids),
-            filter=chosen,
-            dry_run=dry_run,
+            item_ids=some.item_ids,
+            filter=some.chosen,
+            dry_run=some.dry_run,
         )
         response = await self._nodes.call(
             lambda node, left: node.admin.RedriveDeadLetters(request, timeout=left)
         )
         return int(response.redriven)
 
-    async def drop(
-        self,
-        name: str,
-        item_ids: Iterable[ItemId | str],
-        chosen: pb.DeadLetterFilter | None,
-        *,
-        dry_run: bool,
-    ) -> int:
+    async def drop(self, name: str, some: Letters) -> int:
+        if some.item_ids == []:
+            return 0
         request = pb.DropDeadLettersRequest(
             namespace=self._namespace,
             queue=name,
-            item_ids=id_texts(item_ids),
-            filter=chosen,
-            dry_run=dry_run,
+            item_ids=some.item_ids,
+            filter=some.chosen,
+            dry_run=some.dry_run,
         )
-        if not request.item_ids and chosen is None:
-            return 0
         response = await self._nodes.call(
             lambda node, left: node.admin.DropDeadLetters(request, timeout=left)
         )

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import NoReturn, Self, Unpack
 
-from querator.client.admin import Admin, letter_filter
+from querator.client.admin import ONE_CHOICE, Admin, letters
 from querator.client.consuming.consumer import (
     CONCURRENCY_DEFAULT,
     PREFETCH_BYTES_DEFAULT,
@@ -20,7 +20,7 @@ from querator.client.consuming.leases import LeasedItem
 from querator.client.consuming.single import Held, SingleHolder, extend, raise_lost, settle_held
 from querator.client.consuming.verbs import COMPLETE, retry_verb
 from querator.client.errors import OutcomeUnknown, ProducerExpired, RequestError
-from querator.client.items import AnyItem, encode_items, id_texts, keyed_by_content
+from querator.client.items import AnyItem, encode_items, keyed_by_content
 from querator.client.names import ClientName
 from querator.client.options import QueueOptions, RetryBackoff
 from querator.client.producing import producer as producers
@@ -52,7 +52,6 @@ from querator.client.values import (
 from querator.model import limits
 from querator.model.ids import DEFAULT_NAMESPACE
 from querator.v1 import queue_service_pb2
-from querator.v1.admin_service_pb2 import DeadLetterFilter
 from querator.wire.tls import Tls
 
 REQUEST_TIMEOUT_DEFAULT = timedelta(seconds=30)
@@ -308,18 +307,15 @@ class Client:
         scheduled stay. An empty list of ids moves none. Raises ValueError for several choices, and
         for ids with `dry_run`.
         """
-        chosen = letter_filter(reasons, died_from, died_until)
-        ids = None if item_ids is None else id_texts(item_ids)
-        if (ids is not None) + (chosen is not None) + all_letters > 1:
-            raise ValueError(
-                "choose the letters by one of: item_ids; reasons, died_from and died_until; "
-                "all_letters=True"
-            )
-        if ids is not None and dry_run:
-            raise ValueError("dry_run counts what a filter chooses; it is not for item_ids")
-        if ids == []:
-            return 0
-        return await self._admin().redrive(name, ids or [], chosen, dry_run=dry_run)
+        some = letters(
+            item_ids,
+            reasons=reasons,
+            died_from=died_from,
+            died_until=died_until,
+            all_letters=all_letters,
+            dry_run=dry_run,
+        )
+        return await self._admin().redrive(name, some)
 
     @typed
     async def drop_dead_letters(
@@ -339,17 +335,17 @@ class Client:
 
         Removed letters are counted (`PartitionStats.cancelled` of the dead queue).
         """
-        chosen = letter_filter(reasons, died_from, died_until)
-        if (item_ids is not None) + (chosen is not None) + all_letters != 1:
-            raise ValueError(
-                "choose the letters by one of: item_ids; reasons, died_from and died_until; "
-                "all_letters=True"
-            )
-        if item_ids is not None and dry_run:
-            raise ValueError("dry_run counts what a filter chooses; it is not for item_ids")
-        if all_letters:
-            chosen = DeadLetterFilter()
-        return await self._admin().drop(name, item_ids or (), chosen, dry_run=dry_run)
+        some = letters(
+            item_ids,
+            reasons=reasons,
+            died_from=died_from,
+            died_until=died_until,
+            all_letters=all_letters,
+            dry_run=dry_run,
+        )
+        if some.item_ids is None and some.chosen is None:
+            raise ValueError(ONE_CHOICE)
+        return await self._admin().drop(name, some)
 
     @typed
     async def cancel(self, name: str, item_ids: Iterable[ItemId | str]) -> Cancelled:

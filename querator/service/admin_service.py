@@ -501,15 +501,14 @@ class AdminService:
         """
         deadline = deadline_after(timeout_ms)
         queue, dead = await self._queue_of_letters(namespace, name, item_ids, deadline)
+        if dry_run:
+            return await self._count_letters(name, dead, chosen, deadline)
         homes = tuple(
             DeadTarget(name, partition, group)
             for partition, group in enumerate(queue.groups[: queue.producing_partitions])
         )
 
         async def step(group: GroupId, seqs: tuple[int, ...], after_seq: int) -> tuple[int, int]:
-            if dry_run:
-                query = LetterCountsQuery(group, name, chosen, after_seq)
-                return await self._reads.letters(query, deadline=deadline)
             command = Redrive(name, homes, seqs, after_seq, chosen)
             result = await self._router.call(self._router.route(group), command, deadline=deadline)
             assert isinstance(result, RedriveResult)
@@ -532,11 +531,10 @@ class AdminService:
         """
         deadline = deadline_after(timeout_ms)
         _, dead = await self._queue_of_letters(namespace, name, item_ids, deadline)
+        if dry_run:
+            return await self._count_letters(name, dead, chosen, deadline)
 
         async def step(group: GroupId, seqs: tuple[int, ...], after_seq: int) -> tuple[int, int]:
-            if dry_run:
-                query = LetterCountsQuery(group, name, chosen, after_seq)
-                return await self._reads.letters(query, deadline=deadline)
             command = DropLetters(name, seqs, after_seq, chosen)
             result = await self.changes.remove(group, command, deadline)
             return result.removed, result.next_seq
@@ -563,6 +561,15 @@ class AdminService:
                 value=name,
             )
         return queue, await self._live(namespace, queue.settings.dead_queue)
+
+    async def _count_letters(
+        self, name: str, dead: Queue, chosen: LetterFilter, deadline: float | None
+    ) -> int:
+        async def step(group: GroupId, _: tuple[int, ...], after_seq: int) -> tuple[int, int]:
+            query = LetterCountsQuery(group, name, chosen, after_seq)
+            return await self._reads.letters(query, deadline=deadline)
+
+        return await self._each_letter(dead, (), step, deadline)
 
     async def _each_letter(
         self,

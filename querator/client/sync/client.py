@@ -3,6 +3,8 @@
 `SyncClient` runs the async client on an event loop in its own thread, and waits for it. There is no
 second implementation: every method has the meaning and the errors of the method of the same name in
 the async client. All objects may be used from several threads.
+
+Longer than 500 lines: each method is a line that waits for the one of the async client.
 """
 
 import asyncio
@@ -15,7 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import NoReturn, Self, TypeVar, Unpack
 
-from querator.client.admin import DropOptions, RedriveOptions
+from querator.client.admin import LetterOptions
 from querator.client.client import (
     CONNECT_TIMEOUT_DEFAULT,
     NOT_PICKLED,
@@ -376,7 +378,7 @@ class SyncClient:
         self,
         name: str,
         item_ids: Iterable[ItemId | str] | None = None,
-        **options: Unpack[RedriveOptions],
+        **options: Unpack[LetterOptions],
     ) -> int:
         """Moves dead letters back to the queue `name`; returns how many. See `Client.redrive`."""
         return self._runner.run(self._client.redrive(name, item_ids, **options))
@@ -385,7 +387,7 @@ class SyncClient:
         self,
         name: str,
         item_ids: Iterable[ItemId | str] | None = None,
-        **options: Unpack[DropOptions],
+        **options: Unpack[LetterOptions],
     ) -> int:
         """Removes dead letters of the queue `name`. See `Client.drop_dead_letters`."""
         return self._runner.run(self._client.drop_dead_letters(name, item_ids, **options))

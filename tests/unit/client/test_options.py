@@ -8,7 +8,7 @@ import pytest
 
 from querator import Client
 from querator.client import ScheduledItems
-from querator.client.admin import DropOptions, RedriveOptions
+from querator.client.admin import LetterOptions
 from querator.client.options import (
     ChangeOptions,
     ConsumerOptions,
@@ -25,8 +25,8 @@ from querator.client.options import (
         (Client.create_queue, QueueOptions),
         (Client.producer, ProducerOptions),
         (Client.consumer, ConsumerOptions),
-        (Client.redrive, RedriveOptions),
-        (Client.drop_dead_letters, DropOptions),
+        (Client.redrive, LetterOptions),
+        (Client.drop_dead_letters, LetterOptions),
         (ScheduledItems.list, ListOptions),
         (ScheduledItems.count, CountOptions),
         (ScheduledItems.run_now, ChangeOptions),
