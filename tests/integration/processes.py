@@ -125,6 +125,13 @@ async def run(
     return process.returncode, out.decode(), err.decode()
 
 
+async def ok(node: ServerProcess, *command: str) -> str:
+    """Runs `querator` against the node; its standard output. It must succeed."""
+    code, out, error = await run(*command, "--address", node.address)
+    assert code == 0, error
+    return out
+
+
 async def verify(data_dir: Path, environment: Mapping[str, str] | None = None) -> None:
     """Runs `querator verify` on the directory of a node that is not running: every
     invariant holds.

@@ -13,7 +13,7 @@ import pytest
 from querator import Client
 from querator.client import Item, ItemId, LeasedItem, SyncClient
 from tests.integration.process_cluster import process_cluster
-from tests.integration.processes import ServerProcess, run, server
+from tests.integration.processes import ok, run, server
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -149,12 +149,6 @@ def _blocking(address: str, item: ItemId) -> None:
         assert client.prioritize("q", [item], 5).changed == 1
         [found] = [one for one in client.peek("q") if one.id == item]
         assert found.priority == 5
-
-
-async def ok(node: ServerProcess, *command: str) -> str:
-    code, out, error = await run(*command, "--address", node.address)
-    assert code == 0, error
-    return out
 
 
 async def test_on_three_nodes_with_a_killed_leader_and_another_number_of_partitions(

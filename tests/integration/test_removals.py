@@ -13,18 +13,12 @@ from querator import Client
 from querator.client import DeadReason, Item, ItemId, SyncClient
 from querator.client.errors import QueueNotFound
 from tests.integration.process_cluster import process_cluster
-from tests.integration.processes import ServerProcess, run, server
+from tests.integration.processes import ok, run, server
 
 pytestmark = pytest.mark.timeout(180)
 
 HOUR = timedelta(hours=1)
 ITEMS = 600
-
-
-async def ok(node: ServerProcess, *command: str) -> str:
-    code, out, error = await run(*command, "--address", node.address)
-    assert code == 0, error
-    return out
 
 
 async def test_a_purge_through_both_clients_and_the_command_line(tmp_path: Path):

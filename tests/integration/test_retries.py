@@ -12,19 +12,13 @@ import pytest
 from querator import Client
 from querator.client import Item, LeasedItem, RetryPolicy, SyncClient
 from tests.integration.process_cluster import process_cluster
-from tests.integration.processes import ServerProcess, run, server
+from tests.integration.processes import ok, run, server
 
 pytestmark = pytest.mark.timeout(180)
 
 WAIT = timedelta(seconds=30)
 IDLE = timedelta(seconds=1)
 ITEMS = 60
-
-
-async def ok(node: ServerProcess, *command: str) -> str:
-    code, out, error = await run(*command, "--address", node.address)
-    assert code == 0, error
-    return out
 
 
 async def test_attributes_by_calls_streams_both_clients_and_the_command_line(tmp_path: Path):
