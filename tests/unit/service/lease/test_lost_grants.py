@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +13,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import LEASES_EMPTY_MAX, MIB
 from querator.raft.clock import SimulatedClock
-from querator.service.lease import dispatcher
+from querator.service.lease import dispatcher, lost_requests
 from querator.storage.memory_environment import MemoryEnvironment
 from tests.unit.raft.running_host import CommitGate
 from tests.unit.service.service_cluster import ServiceCluster, service_cluster
@@ -302,3 +303,26 @@ async def test_a_lease_that_waits_is_told_that_a_node_has_no_space(
         without_space(cluster, monkeypatch)
         error = await refusal(cluster.lease("b", 1, wait_ms=LONG_MS))
         assert error.code is ErrorCode.STORAGE_FULL
+
+
+def test_only_the_last_lost_requests_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lost_requests, "LOST_LEASE_REQUESTS_MAX", 2)
+    posted: list[Any] = []
+    router: Any = SimpleNamespace(post=lambda _, command, **__: posted.append(command))
+    route: Any = SimpleRoute()
+    lost = lost_requests.LostRequests(router)
+    for number in range(4):
+        named = number == 3
+        waiter = SimpleNamespace(client_id="c", request_id=f"r{number}", named=named)
+        lost.add(route, [cast(Any, SimpleNamespace(waiter=waiter))])
+    lost.look(route)
+    assert not posted, "it cannot be reached"
+    route.is_reachable = True
+    lost.look(route)
+    lost.look(route)
+    [command] = posted
+    assert [caller.request_id for caller in command.callers] == ["r1", "r2"]
+
+
+class SimpleRoute:
+    is_reachable = False
