@@ -121,6 +121,10 @@ PARTITIONS ?= 1000
 idle: setup ## measure what PARTITIONS (1000) cost on three nodes in which nothing happens
 	$(PY) -m scripts.bench.idle --partitions $(PARTITIONS)
 
+.PHONY: due
+due: setup ## measure whether 100,000 scheduled items come in order and on time when a leader dies
+	$(PY) -m scripts.bench.due
+
 .PHONY: docs
 docs: setup $(VENV)/.docs ## build the site of docs/ in build/site; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
