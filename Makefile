@@ -203,6 +203,11 @@ mutants: setup ## count the seeds that find each mended defect again (SEEDS=300 
 integration: setup $(VENV)/.demo $(VENV)/.docs ## tests/integration: nodes on this machine
 	$(BIN)/pytest tests/integration -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
+# Of six workers, most wait: for leases that lapse, and for what the nodes write to disk.
+.PHONY: conformance
+conformance: setup ## tests/conformance: what users see, by each door, on one node and on three
+	$(BIN)/pytest tests/conformance -n 6 $(PYTEST)
+
 .PHONY: kill9
 kill9: export KILLS ?= 50
 kill9: setup ## one node is killed KILLS (50) times under load, and loses nothing
@@ -261,7 +266,7 @@ stalls: setup ## leaders that hang or are cut off: how long nothing is acknowled
 test: export RUNS ?= 1
 test: setup $(VENV)/.demo $(VENV)/.docs $(VENV)/.spark ## every tier
 	$(MAKE) unit
-	scripts/side-by-side simulation spark clients powerloss -- integration
+	scripts/side-by-side simulation spark clients conformance powerloss -- integration
 
 .PHONY: check
 check: lint type layers prose unit ## what to run before each commit; about two minutes

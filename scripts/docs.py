@@ -13,7 +13,7 @@ from querator.client.errors import make_error
 from querator.model.errors import ERRORS
 from querator.partition.states import table_markdown
 from querator.server.admin.metric_catalogue import METRICS
-from scripts import grpc_reference, limits_list
+from scripts import behaviours, grpc_reference, limits_list
 
 DOCS = Path("docs")
 API = DOCS / "api.md"
@@ -21,6 +21,8 @@ METRICS_PAGE = DOCS / "metrics.md"
 ERRORS_PAGE = DOCS / "reference/errors.md"
 LIMITS_PAGE = DOCS / "reference/limits.md"
 GRPC_PAGE = DOCS / "reference/grpc.md"
+BEHAVIOURS_PAGE = DOCS / "reference/behaviours.md"
+VERIFICATION = DOCS / "verification.md"
 DECISIONS = DOCS / "adr/README.md"
 
 
@@ -67,6 +69,8 @@ TABLES: dict[tuple[Path, str], Callable[[], str]] = {
     (ERRORS_PAGE, "exceptions"): exceptions_table,
     (LIMITS_PAGE, "limits"): limits_list.markdown,
     (GRPC_PAGE, "grpc"): grpc_reference.markdown,
+    (VERIFICATION, "behaviours"): behaviours.counts_table,
+    (BEHAVIOURS_PAGE, "behaviours"): behaviours.names_list,
     (DECISIONS, "decisions"): decisions_list,
 }
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from querator.cli.demo import local_nodes
 
-TIERS: Final = ("integration", "spark", "clients", "powerloss")
+TIERS: Final = ("integration", "spark", "clients", "powerloss", "conformance")
 WORKERS: Final = 2
 """Workers of a tier, of which no two search for the same ports."""
 _LEAST, _MOST = vars(local_nodes)["_PORTS"]

@@ -1,0 +1,55 @@
+"""What a test has: doors to the nodes of one cluster, and queues that go with the test."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import uuid_utils
+
+from tests.conformance import nodes
+from tests.conformance.door import Door, Refused
+from tests.conformance.queues import Queue
+from tests.conformance.stubs import Node
+
+
+class Make:
+    """Makes queues for one test, and knows the doors."""
+
+    def __init__(self, door: Callable[[Node], Door], size: int, first: int) -> None:
+        served = [Node(address) for address in nodes.addresses(size)]
+        self.size = size
+        self.nodes = served[first % size :] + served[: first % size]
+        """The nodes, beginning with the one that the test uses."""
+        self._door = door
+        self._doors: list[Door] = []
+        self._created: list[Queue] = []
+        self.door = self.open(0)
+
+    def open(self, node: int) -> Door:
+        """Another connection, to the node of this number."""
+        door = self._door(self.nodes[node])
+        self._doors.append(door)
+        return door
+
+    def queue(self, name: str = "", namespace: str = "") -> Queue:
+        """A queue that may not exist. Its name is unique unless one is given."""
+        name = name or f"q-{uuid_utils.uuid7().hex[8:]}"
+        queue = Queue(name, self.door, self.nodes[0], namespace)
+        self._created.append(queue)
+        return queue
+
+    async def __call__(self, namespace: str = "", **settings: Any) -> Queue:
+        """A queue that exists."""
+        queue = self.queue(namespace=namespace)
+        await queue.create(**settings)
+        return queue
+
+    async def close(self) -> None:
+        for door in self._doors:
+            await door.close()
+        for queue in reversed(self._created):
+            with contextlib.suppress(Refused):
+                # It may not exist.
+                await queue.delete()
+        await asyncio.gather(*(node.channel.close() for node in self.nodes))
