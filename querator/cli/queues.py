@@ -20,7 +20,7 @@ from querator.cli.shared.tables import Column
 from querator.cli.shared.texts import instant_text
 from querator.cli.shared.views import queue_view
 from querator.client import Client, GivenUp, Purged, QueueInfo
-from querator.client.values import BACKOFFS
+from querator.client.values import BACKOFFS, DEDUP_UNTIL
 from querator.model import limits
 from querator.model.queues import REPLICAS_ALLOWED
 
@@ -65,6 +65,12 @@ def _settings_options(command: Any) -> Any:
             "--dedup-window",
             type=DurationType(most_ms=limits.DEDUP_WINDOW_MS_MAX),
             help="How long dedup keys and outcomes of producers are remembered; up to 7d.",
+        ),
+        click.option(
+            "--dedup-until",
+            type=click.Choice(DEDUP_UNTIL),
+            help="How long a dedup key counts: in the dedup window (window; the default at "
+            "creation), or until its item completes, dies or is removed (done).",
         ),
         click.option(
             "--dead-queue",
@@ -231,6 +237,7 @@ def _details(info: QueueInfo) -> tuple[tuple[str, object], ...]:
         ("priority aging", _priority_aging(info)),
         ("dead queue", info.dead_queue or "none: dead letters are dropped and counted"),
         ("dedup window", format_duration(info.dedup_window)),
+        ("dedup keys", _dedup_keys(info)),
         ("items per partition", info.partition_items_max or "no limit"),
         ("replicas", info.replicas or "three, or as many as there are nodes"),
         ("description", info.description),
@@ -250,6 +257,12 @@ def _retry_delay(info: QueueInfo) -> str:
         "exponential": f"{delay}, twice as long after each attempt, up to {most}",
     }[info.retry_backoff]
     return f"{grows}, of which a random part" if info.retry_jitter else grows
+
+
+def _dedup_keys(info: QueueInfo) -> str:
+    if info.dedup_until == "done":
+        return "count until their item is done"
+    return "count in the dedup window"
 
 
 def _priority_aging(info: QueueInfo) -> str:

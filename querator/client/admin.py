@@ -12,6 +12,7 @@ from querator.client.results import queue_info, queue_stats
 from querator.client.transport.nodes import Nodes
 from querator.client.typed import check_unsigned
 from querator.client.values import (
+    DEDUP_UNTIL,
     Cancelled,
     DamagedBlock,
     DeadReason,
@@ -58,6 +59,8 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
             getattr(message, name).CopyFrom(duration(value, name))
         elif name == "retry_backoff":
             message.retry_backoff = backoff_number("retry_backoff", value)
+        elif name == "dedup_until":
+            message.dedup_until = _dedup_until_number(value)
         else:
             try:
                 setattr(message, name, value)
@@ -65,6 +68,14 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
                 check_unsigned(name, value, 32)
                 raise
     return message
+
+
+def _dedup_until_number(value: str) -> pb.DedupUntil.ValueType:
+    """Raises ValueError that names the argument."""
+    if value not in DEDUP_UNTIL:
+        words = ", ".join(DEDUP_UNTIL)
+        raise ValueError(f"dedup_until is {value!r}; it must be one of {words}")
+    return pb.DedupUntil.Value(f"DEDUP_UNTIL_{value.upper()}")
 
 
 class LetterOptions(TypedDict, total=False):

@@ -22,7 +22,7 @@ from querator.client.consuming.verbs import COMPLETE, retry_verb
 from querator.client.errors import OutcomeUnknown, ProducerExpired, RequestError
 from querator.client.items import AnyItem, encode_items, keyed_by_content
 from querator.client.names import ClientName
-from querator.client.options import QueueOptions, RetryBackoff
+from querator.client.options import DedupUntil, QueueOptions, RetryBackoff
 from querator.client.producing import producer as producers
 from querator.client.producing.producer import Producer
 from querator.client.producing.window import ProducerIdentity, produce_unknown
@@ -193,6 +193,7 @@ class Client:
         retry_backoff: RetryBackoff | None = None,
         retry_jitter: bool | None = None,
         priority_aging: timedelta | None = None,
+        dedup_until: DedupUntil | None = None,
     ) -> QueueInfo:
         """Creates a queue; returns when it can be used. None means the default.
 
@@ -212,7 +213,8 @@ class Client:
         the wait grows with the attempts, default "exponential", up to `retry_delay_max`, default 1
         h. `retry_jitter`: each wait is a random part of it, which is the default.
         `priority_aging`: in which time a waiting item gains one step of priority, 1 s to 30 days;
-        default: it gains none.
+        default: it gains none. `dedup_until`: how long the `dedup_key` of an item counts, in the
+        `dedup_window` ("window", the default), or until the item is done ("done").
         """
         settings = {
             "partitions": partitions,
@@ -229,6 +231,7 @@ class Client:
             "retry_backoff": retry_backoff,
             "retry_jitter": retry_jitter,
             "priority_aging": priority_aging,
+            "dedup_until": dedup_until,
         }
         return await self._admin().create(name, settings)
 

@@ -232,7 +232,7 @@ class QueueFull(Full):
 
 class TooManyDedupKeys(Full):
     """The partition remembers as many dedup keys as it may. It remembers each one for the queue's
-    dedup window.
+    dedup window, or until its item is done.
     """
 
 

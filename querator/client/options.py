@@ -11,6 +11,10 @@ RetryBackoff = Literal["fixed", "linear", "exponential"]
 """How the wait after a failed attempt grows with the attempts."""
 
 
+DedupUntil = Literal["window", "done"]
+"""How long a dedup key counts: in the queue's window, or until its item is done."""
+
+
 class QueueOptions(TypedDict, total=False):
     """Settings of a queue; None: the default."""
 
@@ -28,6 +32,7 @@ class QueueOptions(TypedDict, total=False):
     retry_backoff: RetryBackoff | None
     retry_jitter: bool | None
     priority_aging: timedelta | None
+    dedup_until: DedupUntil | None
 
 
 class ProducerOptions(TypedDict, total=False):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from querator.client.errors import ErrorCode, LeaseLost, make_error
 from querator.client.items import decode_dead_letter, decode_item, instant, span
-from querator.client.options import RetryBackoff
+from querator.client.options import DedupUntil, RetryBackoff
 from querator.client.transport.rpc_errors import code_of
 from querator.client.values import (
     ExtendOutcome,
@@ -83,6 +83,12 @@ _BACKOFFS: Mapping[int, RetryBackoff] = {
     items_pb2.RETRY_BACKOFF_EXPONENTIAL: "exponential",
 }
 
+_DEDUP_UNTIL: Mapping[int, DedupUntil] = {
+    admin_service_pb2.DEDUP_UNTIL_UNSPECIFIED: "window",
+    admin_service_pb2.DEDUP_UNTIL_WINDOW: "window",
+    admin_service_pb2.DEDUP_UNTIL_DONE: "done",
+}
+
 
 def queue_info(queue: admin_service_pb2.Queue, *, created: bool = False) -> QueueInfo:
     settings = queue.settings
@@ -105,6 +111,7 @@ def queue_info(queue: admin_service_pb2.Queue, *, created: bool = False) -> Queu
         retry_backoff=_BACKOFFS[settings.retry_backoff],
         retry_jitter=settings.retry_jitter,
         priority_aging=span(settings.priority_aging),
+        dedup_until=_DEDUP_UNTIL[settings.dedup_until],
         settings_version=queue.settings_version,
         created_at=instant(queue.created_at),
         created=created,

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, get_args, overload
 
 import msgspec
 
-from querator.client.options import RetryBackoff
+from querator.client.options import DedupUntil, RetryBackoff
 from querator.client.typed import wrong_type
 from querator.model import limits
 from querator.model.addresses import EXAMPLE, split_host_port
@@ -77,6 +77,7 @@ class DeadReason(IntEnum):
 
 
 BACKOFFS: tuple[RetryBackoff, ...] = get_args(RetryBackoff)
+DEDUP_UNTIL: tuple[DedupUntil, ...] = get_args(DedupUntil)
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
@@ -99,10 +100,11 @@ class Item(msgspec.Struct, frozen=True):
     was given to the client. `expire_timeout`: the item dies when it is not leased within this time.
     `lease_timeout`: how long a lease of this item lasts; None: the queue's. `key`: items with the
     same key go to one partition, in the order in which they are produced. `priority`: from -2^31 to
-    2^31 - 1; within a partition the lowest is leased first. `dedup_key`: a second
-    item with this key (and the same `key`, if it has one) within the queue's dedup window is not
-    stored. `max_attempts`: after this number of attempts the item dies, 0 to 65,535; 0: no limit;
-    None: the queue's. `retry`: in place of the queue's retry policy. The server checks the limits.
+    2^31 - 1; within a partition the lowest is leased first. `dedup_key`: a second item with this
+    key (and the same `key`, if it has one) is not stored within the queue's dedup window, or until
+    the first one is done. `max_attempts`: after this number of attempts the item dies, 0 to 65,535;
+    0: no limit; None: the queue's. `retry`: in place of the queue's retry policy. The server checks
+    the limits.
     """
 
     payload: bytes | str = b""
@@ -297,6 +299,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     retry_backoff: RetryBackoff
     retry_jitter: bool
     priority_aging: timedelta
+    dedup_until: DedupUntil
     settings_version: int
     created_at: datetime
     created: bool = False

@@ -14,7 +14,7 @@ import msgspec
 from querator.model.entries import TimeBack
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.item_options import ItemSpecial as ItemSpecial
-from querator.model.queues import RetryWaits
+from querator.model.queues import DedupUntil, RetryWaits
 from querator.model.readers import ReaderCommand, ReaderResult
 from querator.model.transactions import StageResult, TxnCommand, TxnResult
 
@@ -150,6 +150,7 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     first_seq: int = 0
     retry: RetryWaits = RetryWaits()
     priority_aging_ms: int = 0
+    dedup_until: DedupUntil = DedupUntil.WINDOW
 
 
 class Configure(msgspec.Struct, frozen=True, array_like=True, tag=8):
@@ -299,13 +300,14 @@ class ProducerFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class KeyFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The first item with a dedup key."""
+    """The item with a dedup key. `lasting`: the key counts until that item is done."""
 
     key: bytes
     seq: int
     at_ms: int
     partition: int
     slot: int
+    lasting: bool = False
 
 
 class TxnProducerFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -427,6 +429,14 @@ class DropLetters(msgspec.Struct, frozen=True, array_like=True, tag=27):
     chosen: LetterFilter = ALL_LETTERS
 
 
+class FreeKeys(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=45):
+    """Frees dedup keys that another partition has handed over: their items, given as (partition,
+    sequence), at most KEYS_FREED_MAX, are done.
+    """
+
+    items: tuple[tuple[int, int], ...]
+
+
 Command = (
     Produce
     | Lease
@@ -452,6 +462,7 @@ Command = (
     | Purge
     | Cancel
     | DropLetters
+    | FreeKeys
     | ReaderCommand
     | TxnCommand
 )

@@ -7,7 +7,9 @@ from querator.model.queues import RetryWaits
 
 class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The attributes of one item beyond a plain item. `ordinal` is its position in its command.
-    `max_attempts` and `retry` None: those of the queue.
+    `max_attempts` and `retry` None: those of the queue. `holder`: the partition and the sequence of
+    the item that has the dedup key, in another partition, which was there when the command was
+    proposed; empty: not known.
     """
 
     ordinal: int
@@ -18,3 +20,4 @@ class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
     priority: int = 0
     max_attempts: int | None = None
     retry: RetryWaits | None = None
+    holder: tuple[int, ...] = ()

@@ -27,6 +27,15 @@ class RetryBackoff(IntEnum):
     EXPONENTIAL = 3
 
 
+class DedupUntil(IntEnum):
+    """How long a dedup key counts: in the queue's window after its first item, or until its item is
+    done.
+    """
+
+    WINDOW = 1
+    DONE = 2
+
+
 class RetryWaits(msgspec.Struct, frozen=True, array_like=True):
     """How long an item waits after a failed attempt: a retry that says no time, or a lapsed lease.
     `delay_ms` 0: not at all. `delay_max_ms` counts if it is not shorter than `delay_ms`. `jitter`:
@@ -69,6 +78,7 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     retry_backoff: RetryBackoff = RetryBackoff.EXPONENTIAL
     retry_jitter: bool = True
     priority_aging_ms: int = 0
+    dedup_until: DedupUntil = DedupUntil.WINDOW
 
     @property
     def retry_policy(self) -> RetryWaits:

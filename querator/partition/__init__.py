@@ -7,8 +7,9 @@ elsewhere.
     apply_context         the context in which one entry is applied
     browse                scans of items by sequence, in pages, without leases
     dead                  how items die and become ready: expiry and attempts
-    dedup                 dedup keys within the queue's window
+    dedup                 dedup keys: which items repeat one
     dedup_export          pages of remembered facts for other partitions
+    dedup_rows            rows of dedup keys, and how keys are freed
     departed              which moves have arrived, and which groups are gone
     digest                a hash of all tables, to compare replicas
     ended_leases          the end of leases, and their remembered outcomes

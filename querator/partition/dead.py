@@ -13,6 +13,7 @@ from querator.model.commands import DeadTarget
 from querator.model.limits import SCHEDULE_NOW_MS
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
+from querator.partition.dedup_rows import free_items
 from querator.partition.rows import (
     Block,
     DeadCause,
@@ -225,6 +226,8 @@ def kill(
         context.state.expired += count
     targets = context.queue.dead_targets
     if targets:
+        if context.state.lasting_keys:
+            free_items(context, first_seq, mask)
         check(came_from, Event.DIE, RowState.MOVING)
         target = home_of(targets, context.queue.partition)
         send(

@@ -1,21 +1,28 @@
-"""Dedup keys: a second item with a key within the queue's window is not stored.
+"""Dedup keys: a second item with a key that counts is not stored.
 
-The window begins with the produce of the first item, whatever has become of that item. A partition
-remembers at most DEDUP_KEYS_MAX keys: items with further keys are refused until keys have left the
-window. A transaction reserves space for the keys of its stages when it prepares, because it must
-not be refused later. Each item with a key counts, also one that repeats a key. Keys that another
-partition hands over are always accepted.
+By the queue's setting, a key counts in the window after the produce of its first item, whatever has
+become of that item; or until its item is done: completed, dead, or removed. A change of the setting
+holds for the keys of later items. A partition remembers at most DEDUP_KEYS_MAX keys: items with
+further keys are refused until keys are forgotten. A transaction reserves space for the keys of its
+stages when it prepares, because it must not be refused later. Each item with a key counts, also one
+that repeats a key. Keys that another partition hands over are always accepted.
+
+When the number of partitions has changed, an item may stay in its partition while its key belongs
+to another one. That partition cannot see whether the item is done. It refuses to decide about the
+key (`unsure`) until its caller has asked the partition of the item: a key that is still in use
+comes back with the command (`ItemSpecial.holder`), and one that is not is freed (FreeKeys). An item
+that is done never returns to its key, so an answer that comes late frees nothing too early.
 """
-
-from hashlib import blake2b
 
 from querator.model.commands import ItemSpecial, KeyFact, Produce, Refusal
 from querator.model.errors import ErrorCode
-from querator.model.limits import DEDUP_KEYS_MAX
+from querator.model.limits import DEDUP_KEYS_MAX, KEYS_FREED_MAX
+from querator.model.queues import DedupUntil
 from querator.model.routing import slot_of_key
-from querator.partition.apply_context import ApplyContext, earlier
+from querator.partition.apply_context import ApplyContext
+from querator.partition.dedup_rows import find, hash_of, put
 from querator.partition.request_places import slot_at
-from querator.partition.rows import DedupRow, decode_dedup, encode
+from querator.partition.rows import DedupRow, decode_dedup
 from querator.storage.tables import DEDUP_KEYS, DEDUP_ORDER
 
 Duplicates = tuple[tuple[int, ...], ...]
@@ -33,8 +40,13 @@ def known_keys(
     """Which items of a command repeat a key, also a key of the same command. The items that are
     `stored` already are included.
     """
-    window_ms = context.queue.dedup_window_ms
-    if window_ms <= 0 or not specials:
+    queue, state = context.queue, context.state
+    window_ms = queue.dedup_window_ms
+    if not specials or (
+        window_ms <= 0
+        and queue.dedup_until is DedupUntil.WINDOW
+        and not (state.lasting_keys or state.away_keys)
+    ):
         return stored
     duplicates = {duplicate[0]: duplicate for duplicate in stored}
     here: dict[bytes, tuple[int, ...]] = {}
@@ -45,14 +57,52 @@ def known_keys(
         if key in here:
             duplicates[special.ordinal] = (special.ordinal, *here[key])
             continue
-        raw = DEDUP_KEYS.get(context.txn, context.group, _hash(key))
+        raw = DEDUP_KEYS.get(context.txn, context.group, hash_of(key))
         row = None if raw is None else decode_dedup(raw)
-        if row is not None and row.key == key and row.at_ms + window_ms > context.now_ms:
+        if (
+            row is not None
+            and row.key == key
+            and (row.lasting or row.at_ms + window_ms > context.now_ms)
+        ):
             here[key] = (row.seq,) if row.partition < 0 else (row.seq, row.partition)
             duplicates[special.ordinal] = (special.ordinal, *here[key])
         else:
             here[key] = (first_seq + special.ordinal,)
     return tuple(duplicates[ordinal] for ordinal in sorted(duplicates))
+
+
+def unsure(
+    context: ApplyContext, specials: tuple[ItemSpecial, ...], duplicates: Duplicates
+) -> Refusal | None:
+    """The refusal if a duplicate follows from an item of another partition of which the caller does
+    not know whether it is done; else None. Called only while there are such keys.
+    """
+    repeated = {duplicate[0]: duplicate[1:] for duplicate in duplicates}
+    asked: list[str] = []
+    for special in specials:
+        if not special.dedup_key or len(repeated.get(special.ordinal, ())) < 2:
+            continue
+        row = find(context, special.dedup_key)
+        if row is None or row.key != special.dedup_key or not row.lasting or row.partition < 0:
+            continue
+        if (row.seq, row.partition) == repeated[special.ordinal]:
+            known = special.holder == (row.partition, row.seq)
+            if not known and len(asked) < KEYS_FREED_MAX:
+                asked.append(f"{special.ordinal}:{row.partition}:{row.seq}")
+    if not asked:
+        return None
+    return Refusal(
+        ErrorCode.ROUTING_CHANGED,
+        "not executed: items in other partitions may have the dedup keys still",
+        field=UNSURE,
+        value=",".join(asked),
+    )
+
+
+UNSURE = "dedup_key"
+"""Field of the refusal by `unsure`. Its value has the items of the command, each with the place of
+the item that has the key: ordinal:partition:sequence,…
+"""
 
 
 def too_many_keys(
@@ -75,14 +125,22 @@ def keys_of(specials: tuple[ItemSpecial, ...]) -> int:
 def no_room_for_keys(context: ApplyContext, fresh: int) -> Refusal | None:
     """The refusal if `fresh` more keys cannot be remembered; else None."""
     held = context.state.dedup_keys + context.state.pinned_keys
-    if not fresh or context.queue.dedup_window_ms <= 0 or held + fresh <= DEDUP_KEYS_MAX:
+    if not fresh or held + fresh <= DEDUP_KEYS_MAX:
         return None
+    queue = context.queue
+    if queue.dedup_until is DedupUntil.DONE:
+        until = "when its item completes or dies: complete items, or use more partitions"
+    elif queue.dedup_window_ms <= 0:
+        return None
+    else:
+        until = (
+            f"{queue.dedup_window_ms // 1000} s after its first item: wait, shorten the "
+            "queue's dedup_window, or use more partitions"
+        )
     return Refusal(
         ErrorCode.TOO_MANY_DEDUP_KEYS,
         f"the partition remembers {held} dedup keys, including those reserved by transactions; "
-        f"{fresh} more would exceed the limit of {DEDUP_KEYS_MAX}. A key is forgotten "
-        f"{context.queue.dedup_window_ms // 1000} s after its first item: wait, shorten the "
-        "queue's dedup_window, or use more partitions",
+        f"{fresh} more would exceed the limit of {DEDUP_KEYS_MAX}. A key is forgotten {until}",
         field="dedup_key",
         limit=str(DEDUP_KEYS_MAX),
         value=str(held + fresh),
@@ -92,8 +150,9 @@ def no_room_for_keys(context: ApplyContext, fresh: int) -> Refusal | None:
 def remember_keys(
     context: ApplyContext, command: Produce, first_seq: int, duplicates: Duplicates
 ) -> None:
-    window_ms = context.queue.dedup_window_ms
-    if window_ms <= 0:
+    queue = context.queue
+    lasting = queue.dedup_until is DedupUntil.DONE
+    if not lasting and queue.dedup_window_ms <= 0:
         return
     repeated = {duplicate[0] for duplicate in duplicates}
     for special in command.specials:
@@ -103,30 +162,25 @@ def remember_keys(
         if slot == slot_of_key(special.dedup_key):
             slot = -1
         seq = first_seq + special.ordinal
-        _put(context, DedupRow(special.dedup_key, seq, context.now_ms, slot=slot))
+        put(context, DedupRow(special.dedup_key, seq, context.now_ms, slot=slot, lasting=lasting))
 
 
 def adopt_key(context: ApplyContext, fact: KeyFact) -> None:
-    """Adopts what another partition knows about a key. Of two items, the later one is kept."""
-    before = DEDUP_KEYS.get(context.txn, context.group, _hash(fact.key))
-    if before is not None and decode_dedup(before).at_ms >= fact.at_ms:
+    """Adopts what another partition knows about a key. Of two items, the later one is kept; but one
+    that has the key until it is done is kept before one whose key counts in the window.
+    """
+    here = fact.partition == context.queue.partition
+    if here and fact.lasting:
+        # This partition knows whether its own item is done.
         return
-    partition = -1 if fact.partition == context.queue.partition else fact.partition
-    _put(context, DedupRow(fact.key, fact.seq, fact.at_ms, partition, fact.slot))
-
-
-def _put(context: ApplyContext, row: DedupRow) -> None:
-    txn, group = context.txn, context.group
-    hashed = _hash(row.key)
-    before = DEDUP_KEYS.get(txn, group, hashed)
-    if before is None:
-        context.state.dedup_keys += 1
-    else:
-        DEDUP_ORDER.delete(txn, group, decode_dedup(before).at_ms, hashed)
-    DEDUP_KEYS.put(txn, group, hashed, value=encode(row))
-    DEDUP_ORDER.put(txn, group, row.at_ms, hashed, value=b"")
-    due_ms = row.at_ms + context.queue.dedup_window_ms
-    context.state.cleanup_head_ms = earlier(context.state.cleanup_head_ms, due_ms)
+    before = find(context, fact.key)
+    if before is not None and (before.lasting, before.at_ms) >= (fact.lasting, fact.at_ms):
+        return
+    partition = -1 if here else fact.partition
+    put(
+        context,
+        DedupRow(fact.key, fact.seq, fact.at_ms, partition, slot=fact.slot, lasting=fact.lasting),
+    )
 
 
 def forget_keys(context: ApplyContext, rows_max: int) -> int:
@@ -147,7 +201,3 @@ def forget_keys(context: ApplyContext, rows_max: int) -> int:
         DEDUP_KEYS.delete(txn, group, hashed)
     context.state.dedup_keys -= len(doomed)
     return len(doomed)
-
-
-def _hash(key: bytes) -> bytes:
-    return blake2b(key, digest_size=16).digest()

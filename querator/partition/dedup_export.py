@@ -29,9 +29,10 @@ from querator.model.commands import (
     ProducerFact,
     TxnProducerFact,
 )
-from querator.model.limits import KIB, PRODUCER_ID_BYTES
+from querator.model.limits import KEYS_FREED_MAX, KIB, PRODUCER_ID_BYTES
 from querator.model.routing import SLOTS, partition_of_producer, slot_of_key
 from querator.partition import request_places
+from querator.partition.dedup_rows import away_items, keep_their_keys
 from querator.partition.departed import sources
 from querator.partition.held_keys import passed
 from querator.partition.outbox import outbox_targets
@@ -49,8 +50,10 @@ from querator.partition.rows import (
 from querator.partition.staging_rows import decode_txn_producer
 from querator.storage import generations
 from querator.storage.environment import ReadTransaction
+from querator.storage.keys import Table
 from querator.storage.tables import (
     DEDUP_KEYS,
+    DEDUP_LASTING,
     DEDUP_ORDER,
     ENDED,
     PRODUCER_OUTCOMES,
@@ -98,6 +101,22 @@ class FactsPage(msgspec.Struct, frozen=True, array_like=True):
         return self.back == earlier.back and self.now_ms >= earlier.now_ms
 
 
+class AwayKeysQuery(msgspec.Struct, frozen=True, array_like=True, tag="da"):
+    """Asks for items of other partitions that have dedup keys here until they are done, after one
+    of them: up to KEYS_FREED_MAX, as (partition, sequence), in ascending order.
+    """
+
+    group: int
+    after: tuple[int, int] = (0, 0)
+
+
+class KeptKeysQuery(msgspec.Struct, frozen=True, array_like=True, tag="dk"):
+    """Asks which of these items still have dedup keys: their sequences."""
+
+    group: int
+    seqs: tuple[int, ...]
+
+
 class ClosureQuery(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     """Asks for a `Closure`."""
 
@@ -111,7 +130,8 @@ class Closure(msgspec.Struct, frozen=True, array_like=True):
     the decision on a transaction, or to be published after it; or rows are being redated. `changes`
     are those that are not over for keys, as (version, whether the partition has passed, a mask of
     the partitions for which it waits); see `held_keys`. `sources`, of a closing partition, are the
-    groups from which it has taken moves.
+    groups from which it has taken moves. `away_keys` is the number of dedup keys that items of
+    other partitions have.
     """
 
     routing: int
@@ -123,6 +143,7 @@ class Closure(msgspec.Struct, frozen=True, array_like=True):
     pinned: bool = False
     changes: tuple[tuple[int, bool, bytes], ...] = ()
     sources: tuple[int, ...] = ()
+    away_keys: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -131,11 +152,22 @@ class Closure(msgspec.Struct, frozen=True, array_like=True):
         return self.closing and not (self.items or self.outcomes or self.pinned or waits)
 
 
-SharingQuery = FactsQuery | ClosureQuery
+SharingQuery = FactsQuery | ClosureQuery | AwayKeysQuery | KeptKeysQuery
 
 
-def answer(txn: ReadTransaction, query: SharingQuery) -> FactsPage | Closure:
-    return facts(txn, query) if isinstance(query, FactsQuery) else closure(txn, query)
+def answer(
+    txn: ReadTransaction, query: SharingQuery
+) -> FactsPage | Closure | tuple[tuple[int, int], ...] | tuple[int, ...]:
+    match query:
+        case FactsQuery():
+            return facts(txn, query)
+        case ClosureQuery():
+            return closure(txn, query)
+        case AwayKeysQuery():
+            view = generations.view(txn, query.group)
+            return away_items(view, query.group, query.after, KEYS_FREED_MAX)
+        case KeptKeysQuery():
+            return keep_their_keys(generations.view(txn, query.group), query.group, query.seqs)
 
 
 def closure(txn: ReadTransaction, query: ClosureQuery) -> Closure:
@@ -158,6 +190,7 @@ def closure(txn: ReadTransaction, query: ClosureQuery) -> Closure:
         if row is None
         else tuple((one.version, done, one.waits) for one, done in passed(row, state)),
         sources=sources(txn, group) if closing else (),
+        away_keys=state.away_keys,
     )
 
 
@@ -196,9 +229,10 @@ def facts(txn: ReadTransaction, query: FactsQuery) -> FactsPage:
     if stage == b"p":
         resume = _producers(txn, query, page, start)
         after = b"k" if resume is None else b"p" + resume
-    elif stage == b"k":
-        resume = _keys(txn, query, page, start)
-        after = b"t" if resume is None else b"k" + resume
+    elif stage in (b"k", b"l"):
+        order = DEDUP_ORDER if stage == b"k" else DEDUP_LASTING
+        resume = _keys(txn, query, page, order, start)
+        after = (b"l" if stage == b"k" else b"t") if resume is None else stage + resume
     else:
         resume = _txn_producers(txn, query, page, start)
         after = b"" if resume is None else b"t" + resume
@@ -362,16 +396,19 @@ def _facts_of(
             )
 
 
-def _keys(txn: ReadTransaction, query: FactsQuery, page: _Page, start: bytes) -> bytes | None:
-    """Reads keys from `start` on (a time, and a hash). Returns where to continue; None at
-    the end.
+def _keys(
+    txn: ReadTransaction, query: FactsQuery, page: _Page, order: Table, start: bytes
+) -> bytes | None:
+    """Reads keys of an index from `start` on (a time, and a hash). Returns where to continue; None
+    at the end. Keys that last until their item is done come from the partition to which they belong
+    before the change: another one may have learned of their items and not that they are done.
     """
     group = query.group
-    first, stop = DEDUP_ORDER.bounds(group)
+    first, stop = order.bounds(group)
     if start:
-        first = DEDUP_ORDER.key(group, int.from_bytes(start[:8], "big"), start[8:])
+        first = order.key(group, int.from_bytes(start[:8], "big"), start[8:])
     elif query.since_ms:
-        first = DEDUP_ORDER.key(group, query.since_ms, bytes(16))
+        first = order.key(group, query.since_ms, bytes(16))
     for key, _ in txn.scan(first, stop):
         if page.is_full:
             return key[-24:]
@@ -379,10 +416,13 @@ def _keys(txn: ReadTransaction, query: FactsQuery, page: _Page, start: bytes) ->
         raw = DEDUP_KEYS.get(txn, group, key[-16:])
         assert raw is not None
         row = decode_dedup(raw)
-        page.bytes += len(raw)
         slot = slot_of_key(row.key) if row.slot < 0 else row.slot
+        if row.lasting and slot % query.before != page.own:
+            continue
+        page.bytes += len(raw)
         partition = page.own if row.partition < 0 else row.partition
-        page.key(slot % page.partitions, KeyFact(row.key, row.seq, row.at_ms, partition, row.slot))
+        fact = KeyFact(row.key, row.seq, row.at_ms, partition, slot=row.slot, lasting=row.lasting)
+        page.key(slot % page.partitions, fact)
     return None
 
 

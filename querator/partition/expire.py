@@ -166,12 +166,13 @@ def _sweep(context: ApplyContext, segments_max: int) -> int:
             expired = block.expired(segment.mask, context.now_ms)
             if not expired:
                 continue
-            work += 1
+            keys = context.state.lasting_keys
             detach(context, first_seq, segment, expired)
             kill(
                 context, first_seq, block, expired, DeadCause.EXPIRED,
                 came_from=segment.state, attempt=segment.attempt, priority=segment.priority,
             )  # fmt: skip
+            work += 1 + keys - context.state.lasting_keys
     return work
 
 

@@ -42,7 +42,10 @@ from querator.storage.tables import (
     BLOCKS,
     CLIENT_LEASES,
     DEADLINES,
+    DEDUP_AWAY,
+    DEDUP_ITEMS,
     DEDUP_KEYS,
+    DEDUP_LASTING,
     DEDUP_ORDER,
     ENDED,
     ENDED_ORDER,
@@ -94,6 +97,7 @@ def check(txn: ReadTransaction, group: int, *, checksums: bool = True) -> list[s
         *_counters(state, blocks, segments),
         *_held(txn, group, state, segments),
         *_overlays(txn, group, state, segments),
+        *_dedup_keys(txn, group, state, segments),
         *_memories(txn, group, state),
         *_heads(txn, group, state),
         *check_staging(txn, group, state),
@@ -476,17 +480,74 @@ def _overlays(
     return wrong
 
 
-def _memories(txn: ReadTransaction, group: int, state: PartitionState) -> list[str]:
-    """Dedup keys and producers agree with their indexes."""
-    wrong: list[str] = []
-    keys = {
-        (decode_dedup(row).at_ms, DEDUP_KEYS.parts(key)[0])
-        for key, row in DEDUP_KEYS.rows(txn, group)
+def _dedup_keys(
+    txn: ReadTransaction, group: int, state: PartitionState, segments: Segments
+) -> list[str]:
+    """Dedup keys agree with their indexes. A key that lasts has an item that is not done."""
+    rows = [
+        (DEDUP_KEYS.parts(key)[0], decode_dedup(row)) for key, row in DEDUP_KEYS.rows(txn, group)
+    ]
+    here = {(row.seq, hashed) for hashed, row in rows if row.lasting and row.partition < 0}
+    away = {
+        (row.partition, row.seq, hashed)
+        for hashed, row in rows
+        if row.lasting and row.partition >= 0
     }
-    if keys != {DEDUP_ORDER.parts(key) for key, _ in DEDUP_ORDER.rows(txn, group)}:
-        wrong.append("dedup keys and their order disagree")
-    if state.dedup_keys != len(keys):
-        wrong.append(f"dedup_keys counts {state.dedup_keys}; there are {len(keys)}")
+    window = {(row.at_ms, hashed) for hashed, row in rows if not row.lasting}
+    lasting = {(row.at_ms, hashed) for hashed, row in rows if row.lasting}
+    found_here = {
+        (*DEDUP_ITEMS.parts(key), bytes(row)) for key, row in DEDUP_ITEMS.rows(txn, group)
+    }
+    found_away = {(*DEDUP_AWAY.parts(key), bytes(row)) for key, row in DEDUP_AWAY.rows(txn, group)}
+    wrong = [
+        f"dedup keys and {name} disagree"
+        for name, expected, found in (
+            (
+                "their order",
+                window,
+                {DEDUP_ORDER.parts(k) for k, _ in DEDUP_ORDER.rows(txn, group)},
+            ),
+            (
+                "the order of those that last",
+                lasting,
+                {DEDUP_LASTING.parts(k) for k, _ in DEDUP_LASTING.rows(txn, group)},
+            ),
+            ("their items", here, found_here),
+            ("their items elsewhere", away, found_away),
+        )
+        if expected != found
+    ]
+    wrong += [
+        f"{name} counts {count}; there are {found}"
+        for name, count, found in (
+            ("dedup_keys", state.dedup_keys, len(rows)),
+            ("lasting_keys", state.lasting_keys, len(here)),
+            ("away_keys", state.away_keys, len(away)),
+        )
+        if count != found
+    ]
+    living: dict[int, int] = {}
+    for (first_seq, _), segment in segments.items():
+        if segment.state != RowState.MOVING:
+            living[first_seq] = living.get(first_seq, 0) | segment.mask
+    there = (
+        {
+            first_seq + ordinal
+            for first_seq, mask in living.items()
+            for ordinal in masks.ordinals(mask)
+        }
+        if here
+        else set()
+    )
+    wrong += [
+        f"item {seq} is done and has a dedup key" for seq, _ in sorted(here) if seq not in there
+    ]
+    return wrong
+
+
+def _memories(txn: ReadTransaction, group: int, state: PartitionState) -> list[str]:
+    """Producers agree with their indexes."""
+    wrong: list[str] = []
     kept: dict[bytes, int] = {}
     for key, _ in PRODUCER_OUTCOMES.rows(txn, group):
         producer_id = PRODUCER_OUTCOMES.parts(key)[0]

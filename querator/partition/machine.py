@@ -4,9 +4,9 @@
 the applied index, all in the caller's transaction. A client's mistake is a value among the results.
 An exception is a defect or an entry of a later version, and stops the group.
 
-Order within an entry: first settings, routes, adopted facts, Unhold and RepairTime, then all
-produces together, then the other commands in their order. Any order is right, because all calls of
-one entry are unanswered.
+Order within an entry: first settings, routes, adopted facts, Unhold, FreeKeys and RepairTime, then
+all produces together, then the other commands in their order. Any order is right, because all calls
+of one entry are unanswered.
 """
 
 from collections.abc import Sequence
@@ -27,6 +27,7 @@ from querator.model.commands import (
     Extend,
     ExtendResult,
     ForgetGroups,
+    FreeKeys,
     GiveUp,
     Lease,
     Move,
@@ -64,6 +65,7 @@ from querator.partition import digest as digests
 from querator.partition import held_keys
 from querator.partition.adoption import adopt
 from querator.partition.apply_context import ApplyContext, unconfigured
+from querator.partition.dedup_rows import free_keys
 from querator.partition.departed import forget_groups
 from querator.partition.entry import pack, unpack_entry
 from querator.partition.expire import activate, expire
@@ -185,7 +187,7 @@ def _carry_out(
     produces: list[int] = []
     produced = 0
     for place, command in enumerate(commands):
-        if isinstance(command, Configure | Route | Adopt | Unhold | RepairTime):
+        if isinstance(command, Configure | Route | Adopt | Unhold | RepairTime | FreeKeys):
             results[place] = _first(context, command)
         elif isinstance(command, Produce):
             produces.append(place)
@@ -216,14 +218,16 @@ def _carry_out(
                 else stage(context, command, mine)
             )
             results[place] = taking
-        elif not isinstance(command, Configure | Route | Adopt | Unhold | RepairTime | Produce):
+        elif not isinstance(
+            command, Configure | Route | Adopt | Unhold | RepairTime | FreeKeys | Produce
+        ):
             results[place] = _one(context, command)
     assert part == len(parts), "every attachment belongs to a command"
     return tuple(results)
 
 
 def _first(
-    context: ApplyContext, command: Configure | Route | Adopt | Unhold | RepairTime
+    context: ApplyContext, command: Configure | Route | Adopt | Unhold | RepairTime | FreeKeys
 ) -> Done | Refusal:
     match command:
         case RepairTime():
@@ -236,6 +240,8 @@ def _first(
             return adopt(context, command)
         case Unhold():
             return unconfigured() if context.row is None else held_keys.unhold(context, command)
+        case FreeKeys():
+            return unconfigured() if context.row is None else free_keys(context, command)
 
 
 def _one(context: ApplyContext, command: Command) -> Result:

@@ -73,8 +73,8 @@ _LEASED_BYTES: Final = 2 * 120
 """Bytes of the items of one segment in a lease row."""
 _ITEM_BYTES: Final = 80
 """Bytes of an item that is stored: its offset in its block, its place in the producer's outcome."""
-_SPECIAL_BYTES: Final = 5 * ROW_BYTES
-"""Bytes of an item with times or a key of its own: segment, indexes, key."""
+_SPECIAL_BYTES: Final = 6 * ROW_BYTES
+"""Bytes of an item with times or a key of its own: segment, indexes, key and its indexes."""
 _BLOCK_BYTES: Final = 8 * KIB
 _EXPIRIES_BYTES: Final = 16 * KIB
 """Bytes of the row of a block whose items all have times of their own."""

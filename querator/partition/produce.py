@@ -22,7 +22,7 @@ from querator.model.limits import (
 )
 from querator.partition import held_keys, masks, request_places
 from querator.partition.apply_context import ApplyContext, earlier, unconfigured
-from querator.partition.dedup import known_keys, remember_keys, too_many_keys
+from querator.partition.dedup import known_keys, remember_keys, too_many_keys, unsure
 from querator.partition.producers import admit, remember
 from querator.partition.rows import Block, OwnTimes, ProducerRow, RowState, encode
 from querator.partition.segments import (
@@ -131,9 +131,11 @@ def _accept(
         request_places.stored(context, command) if producer is not None and command.slots else ()
     )
     duplicates = known_keys(context, command.specials, first_seq, stored)
-    refusal = _no_room(
-        context, count - len(duplicates), state.occupied + accepted
-    ) or too_many_keys(context, command.specials, duplicates)
+    refusal = (
+        (unsure(context, command.specials, duplicates) if state.away_keys else None)
+        or _no_room(context, count - len(duplicates), state.occupied + accepted)
+        or too_many_keys(context, command.specials, duplicates)
+    )
     if refusal is not None:
         return refusal, 0
     result = ProduceResult(first_seq, count, duplicates=duplicates)

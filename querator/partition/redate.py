@@ -25,6 +25,7 @@ import msgspec
 from querator.model.commands import Done, RepairTime
 from querator.model.limits import PRODUCER_RETENTION_MS
 from querator.partition.apply_context import ApplyContext, earlier
+from querator.partition.dedup_rows import put
 from querator.partition.producers import redate_producer
 from querator.partition.rows import (
     Redating,
@@ -38,6 +39,7 @@ from querator.storage.tables import (
     BLOCKS,
     DEADLINES,
     DEDUP_KEYS,
+    DEDUP_LASTING,
     DEDUP_ORDER,
     ENDED,
     ENDED_ORDER,
@@ -163,13 +165,13 @@ def _ended(context: ApplyContext, at_ms: int, lease: int | bytes) -> None:
 
 
 def _dedup_key(context: ApplyContext, at_ms: int, hashed: int | bytes) -> None:
+    assert isinstance(hashed, bytes)
     raw = DEDUP_KEYS.get(context.txn, context.group, hashed)
     assert raw is not None
-    row = msgspec.structs.replace(decode_dedup(raw), at_ms=context.now_ms)
-    DEDUP_KEYS.put(context.txn, context.group, hashed, value=encode(row))
-    DEDUP_ORDER.delete(context.txn, context.group, at_ms, hashed)
-    DEDUP_ORDER.put(context.txn, context.group, context.now_ms, hashed, value=b"")
+    put(context, msgspec.structs.replace(decode_dedup(raw), at_ms=context.now_ms))
 
 
 _BY_KEY: Final = ((LEASES, _lease), (BLOCKS, _block), (PRODUCERS, redate_producer))
-_BY_TIME: Final = ((ENDED_ORDER, _ended), (DEDUP_ORDER, _dedup_key))
+_BY_TIME: Final = (
+    (ENDED_ORDER, _ended), (DEDUP_ORDER, _dedup_key), (DEDUP_LASTING, _dedup_key),
+)  # fmt: skip

@@ -7,7 +7,7 @@ to another queue, whose moves have numbers without gaps.
 A purge works in commands of bounded size, between which the partition does other work. It ends at
 the last sequence of the time when it was asked for. Sequences are never used again, so a repeated
 command removes nothing more, and later items stay. A command takes whole blocks: its work is
-counted in the segments that it reads and the overlays that it removes.
+counted in the segments that it reads, the overlays that it removes and the keys that it frees.
 """
 
 from itertools import islice
@@ -51,9 +51,9 @@ def purge(context: ApplyContext, command: Purge) -> ItemsRemoved:
             part = segment.mask & wanted
             if part and segment.state in states:
                 parts.append((segment, part))
-        overlays = state.overlays
+        rows = state.overlays + state.lasting_keys
         removed += remove_parts(context, first_seq, parts)
-        work += overlays - state.overlays
+        work += rows - state.overlays - state.lasting_keys
     return ItemsRemoved(removed, 0)
 
 

@@ -93,7 +93,9 @@ class PartitionState(msgspec.Struct, array_like=True):
     State time went back from `back_from_ms` to `back_to_ms`, perhaps in several steps; 0 means that
     it did not. Items that were `given_up` are also counted in `dropped`. `urgent` counts
     READY items in lanes below 0. `age_steps` is the number of steps of ageing up to `age_since_ms`,
-    when the interval of the steps was last changed (`apply_context.ApplyContext.age`).
+    when the interval of the steps was last changed (`apply_context.ApplyContext.age`). Of
+    `dedup_keys`, `lasting_keys` last until an item here is done, and `away_keys` until one of
+    another partition is.
     """
 
     index: int = 0
@@ -154,6 +156,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     urgent: int = 0
     age_steps: int = 0
     age_since_ms: int = 0
+    lasting_keys: int = 0
+    away_keys: int = 0
 
     @property
     def items(self) -> int:
@@ -537,7 +541,7 @@ class ProducerOutcome(msgspec.Struct, frozen=True, array_like=True):
 
 class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A dedup key. `partition` -1: the item is in this partition. `slot` -1: the slot that follows
-    from the key.
+    from the key. `lasting`: it counts until its item is done.
     """
 
     key: bytes
@@ -545,6 +549,7 @@ class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     at_ms: int
     partition: int = -1
     slot: int = -1
+    lasting: bool = False
 
 
 class OutboxRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

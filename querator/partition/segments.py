@@ -18,6 +18,7 @@ from itertools import chain, pairwise
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext, earlier
+from querator.partition.dedup_rows import free_items
 from querator.partition.rows import (
     Block,
     PartitionState,
@@ -422,6 +423,8 @@ def leave_block(context: ApplyContext, first_seq: int, block: Block, mask: int) 
     """As `remove`, for items whose segments are already deleted."""
     txn, group, state = context.txn, context.group, context.state
     state.bytes -= block.size(mask)
+    if state.lasting_keys:
+        free_items(context, first_seq, mask)
     if state.overlays:
         _remove_overlays(context, first_seq, mask)
     every = masks.full(block.count)

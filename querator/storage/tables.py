@@ -65,6 +65,12 @@ DEDUP_KEYS = Table("dedup_keys", b"k", "16s")
 """hash of dedup_key → key, seq, time."""
 DEDUP_ORDER = Table("dedup_order", b"l", "Q16s")
 """produced_at_ms, hash of dedup_key → nothing."""
+DEDUP_LASTING = Table("dedup_lasting", b"K", "Q16s")
+"""produced_at_ms, hash of dedup_key → nothing: the keys that last until their item is done."""
+DEDUP_ITEMS = Table("dedup_items", b"U", "Q")
+"""seq of an item here whose key lasts until it is done → hash of dedup_key."""
+DEDUP_AWAY = Table("dedup_away", b"Y", "QQ")
+"""partition and seq of an item elsewhere whose key lasts until it is done → hash of dedup_key."""
 OUTBOX = Table("outbox", b"o", "QQ")
 """target group, number of the first move → items that are moving."""
 OUTBOX_TARGETS = Table("outbox_targets", b"h", "Q")
@@ -100,6 +106,7 @@ PARTITION_TABLES = tuple(
             STATE, SETTINGS, BLOCKS, LIVING, SEGMENTS, READY, HELD, SCHEDULED, EXPIRIES, OVERLAYS,
             LEASES, DEADLINES, CLIENT_LEASES, LEASE_REQUESTS, ENDED, ENDED_ORDER,
             PRODUCERS, PRODUCER_OUTCOMES, PRODUCER_CHECKS, DEDUP_KEYS, DEDUP_ORDER,
+            DEDUP_LASTING, DEDUP_ITEMS, DEDUP_AWAY,
             OUTBOX, OUTBOX_TARGETS, MOVED_UPTO, READERS, RESERVED,
             STAGES, STAGE_NAMES, STAGED, STAGE_CHECKS, PINNED,
             TXNS, TXN_PRODUCERS, TXN_PRODUCER_CHECKS,

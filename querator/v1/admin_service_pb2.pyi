@@ -23,6 +23,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _DedupUntil:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DedupUntilEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DedupUntil.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DEDUP_UNTIL_UNSPECIFIED: _DedupUntil.ValueType  # 0
+    """As WINDOW."""
+    DEDUP_UNTIL_WINDOW: _DedupUntil.ValueType  # 1
+    """In the queue's dedup_window after its first item, whatever has become of that item."""
+    DEDUP_UNTIL_DONE: _DedupUntil.ValueType  # 2
+    """Until its item is done: completed, dead, cancelled or purged."""
+
+class DedupUntil(_DedupUntil, metaclass=_DedupUntilEnumTypeWrapper):
+    """DedupUntil is how long a dedup key counts: so long a further item with it is not stored."""
+
+DEDUP_UNTIL_UNSPECIFIED: DedupUntil.ValueType  # 0
+"""As WINDOW."""
+DEDUP_UNTIL_WINDOW: DedupUntil.ValueType  # 1
+"""In the queue's dedup_window after its first item, whatever has become of that item."""
+DEDUP_UNTIL_DONE: DedupUntil.ValueType  # 2
+"""Until its item is done: completed, dead, cancelled or purged."""
+Global___DedupUntil: _TypeAlias = DedupUntil  # noqa: Y015
+
 class _QueueState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -71,6 +95,7 @@ class QueueSettings(_message.Message):
     RETRY_BACKOFF_FIELD_NUMBER: _builtins.int
     RETRY_JITTER_FIELD_NUMBER: _builtins.int
     PRIORITY_AGING_FIELD_NUMBER: _builtins.int
+    DEDUP_UNTIL_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     """Number of partitions, 1 to 1,024; unset or 0 means 1 at creation. Can be changed either
     way: new ones take items at once, those beyond the number go when they are empty.
@@ -95,6 +120,8 @@ class QueueSettings(_message.Message):
     """Whether each wait is a random part of the delay (full jitter), so that items that failed together
     do not return together; unset means that it is.
     """
+    dedup_until: Global___DedupUntil.ValueType
+    """How long a dedup key counts; unset means in the dedup_window. A change holds for the keys of later items."""
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
         """How long a lease lasts when neither call nor item says, 1 s to 24 h; unset means 30 s."""
@@ -140,10 +167,11 @@ class QueueSettings(_message.Message):
         retry_backoff: _items_pb2.RetryBackoff.ValueType = ...,
         retry_jitter: _builtins.bool | None = ...,
         priority_aging: _duration_pb2.Duration | None = ...,
+        dedup_until: Global___DedupUntil.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "replicas", b"replicas", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "replicas", b"replicas", "retry_backoff", b"retry_backoff", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "dead_queue", b"dead_queue", "dedup_until", b"dedup_until", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "replicas", b"replicas", "retry_backoff", b"retry_backoff", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dead_queue: _TypeAlias = _typing.Literal["dead_queue"]  # noqa: Y015
     _WhichOneofArgType__dead_queue: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue"]  # noqa: Y015

@@ -176,8 +176,9 @@ class Item(_message.Message):
     512 bytes.
     """
     dedup_key: _builtins.str
-    """A second item with this key within the queue's dedup_window is not stored; the reply names the first.
-    At most 512 bytes. Looked for in the partition of `key`, where the item has one.
+    """A second item with this key is not stored while the key counts: within the queue's dedup_window, or until the
+    first item is done (dedup_until). The reply names the first. At most 512 bytes. Looked for in the partition of
+    `key`, where the item has one.
     """
     max_attempts: _builtins.int
     """How many times the item is leased at most, 0 to 65,535; 0 means no limit. Unset means the queue's. Has no

@@ -17,7 +17,7 @@ from querator.model.calls import (
 )
 from querator.model.errors import invalid
 from querator.model.ids import check_name
-from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings
+from querator.model.queues import DEAD_QUEUE_DEFAULT, DedupUntil, Queue, QueueSettings
 from querator.v1 import admin_service_pb2, items_pb2
 from querator.wire import field_checks, lease
 from querator.wire.retry_policies import check_backoff
@@ -247,6 +247,7 @@ def check_settings(message: admin_service_pb2.QueueSettings, *, name: str) -> Qu
         retry_backoff=check_backoff(message.retry_backoff, field="settings.retry_backoff"),
         retry_jitter=message.retry_jitter if message.HasField("retry_jitter") else True,
         priority_aging_ms=_priority_aging_ms(message),
+        dedup_until=_dedup_until(message.dedup_until),
     )
 
 
@@ -265,6 +266,12 @@ def _retry_delay_ms(
         least_ms=least_ms,
         most_ms=limits.RETRY_DELAY_MS_MAX,
     )
+
+
+def _dedup_until(value: int) -> DedupUntil:
+    if value not in admin_service_pb2.DedupUntil.values():
+        raise invalid("settings.dedup_until", "is not a known value", value=value)
+    return DedupUntil(value or DedupUntil.WINDOW)
 
 
 def _priority_aging_ms(message: admin_service_pb2.QueueSettings) -> int:
@@ -295,6 +302,7 @@ def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings
         retry_backoff=items_pb2.RetryBackoff.ValueType(settings.retry_backoff),
         retry_jitter=settings.retry_jitter,
         priority_aging=field_checks.duration(settings.priority_aging_ms),
+        dedup_until=admin_service_pb2.DedupUntil.ValueType(settings.dedup_until),
     )
 
 

@@ -21,6 +21,12 @@ OUTPUTS = {
         "now: dia",
         "left: [1]",
     ],
+    "unique.py": [
+        "stored: True",
+        "stored: False, as the first waits",
+        "stored: False, as it is being worked on",
+        "stored: True",
+    ],
     "coming/celery_tasks.py": ["1 + 2 = 3", "3 + 4 = 7"],
     "coming/sqs_loop.py": ["resize 17 1"],
     "coming/kafka_worker.py": ["order 0, order 1, order 2, order 3", "lag: 0"],

@@ -51,6 +51,7 @@ class QueueView(msgspec.Struct, frozen=True):
     priority_aging_ms: int | None
     dead_queue: str
     dedup_window_ms: int | None
+    dedup_until: str
     partition_items_max: int
     description: str
     replicas: int
@@ -77,6 +78,7 @@ def queue_view(queue: QueueInfo) -> QueueView:
         priority_aging_ms=milliseconds(queue.priority_aging),
         dead_queue=queue.dead_queue,
         dedup_window_ms=milliseconds(queue.dedup_window),
+        dedup_until=queue.dedup_until,
         partition_items_max=queue.partition_items_max,
         description=queue.description,
         replicas=queue.replicas,

@@ -5,6 +5,7 @@ The map itself changes only by the commands of `placement.map`.
     balancing          input and output of `plan`; voters of the placement group
     closing            removal of closing partitions from the map
     group_worklist     the led groups for which work may be pending
+    key_freeing        frees dedup keys of items in other partitions
     leader_tasks       what a node does for the groups that it leads
     partition_calls    queries and commands to partitions on any node
     plan               where all replicas and leaderships should be

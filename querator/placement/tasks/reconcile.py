@@ -77,6 +77,7 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
         first_seq=queue.first_seq(partition),
         retry=settings.retry_policy,
         priority_aging_ms=settings.priority_aging_ms,
+        dedup_until=settings.dedup_until,
     )
 
 

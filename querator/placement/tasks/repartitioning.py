@@ -15,6 +15,9 @@ memory of a request must be where its repeat will go. So, with n partitions befo
        3, and from time to time, all are asked whether they have
        any of that left; the answers are passed to the partitions
        that may hold items of keys for it (`partition.held_keys`)       Unhold
+    8  from time to time, partitions that know dedup keys of items
+       in other partitions learn which of these are done
+       (`placement.tasks.key_freeing`)                                  FreeKeys
 
 After 3 nothing is stored by the old number, even if a client or node still uses it, so what is read
 in 4 is complete. Nothing is stored by the new number before 6. Nothing is pinned after 3 either,
@@ -71,6 +74,7 @@ from querator.partition.dedup_export import Closure, ClosureQuery, FactsPage, Fa
 from querator.placement.bootstrap import Ask, Propose
 from querator.placement.map.commands import QueueRouted, UndoRouting
 from querator.placement.tasks.closing import PartitionClosing
+from querator.placement.tasks.key_freeing import KeyFreeing
 from querator.placement.tasks.partition_calls import PartitionCalls
 
 PINNED_S = 0.05
@@ -140,6 +144,7 @@ class Repartitioner:
     def __init__(self, *, propose: Propose, ask: Ask) -> None:
         self.telling = PartitionCalls(propose=propose, ask=ask)
         self._closing = PartitionClosing(self.telling)
+        self._freeing = KeyFreeing(self.telling)
         self._look = asyncio.Event()
         """Set when a number was changed, or a partition may have passed."""
         self._drained: dict[GroupId, int] = {}
@@ -390,6 +395,7 @@ class Repartitioner:
         self._again_s = {one: at for one, at in self._again_s.items() if placed.get(one)}
         self._missing = {one: those for one, those in self._missing.items() if placed.get(one)}
         self._drained = {one: n for one, n in self._drained.items() if placed.by_group(one)}
+        self._freeing.forget_gone(placed)
 
     def _is_waiting(self, queue: Queue) -> bool:
         return queue.routing > self._settled.get(queue.id, 0)
@@ -417,11 +423,18 @@ class Repartitioner:
         behind = _behind(queue, seen)
         route = Route(queue.routing, queue.routed_partitions, open=True)
         telling += [partial(self.telling.taken, queue.groups[number], route) for number in behind]
-        if not behind and all(one is not None and not one.changes for one in seen):
+        holders = [
+            group
+            for group, one in zip(queue.groups, seen, strict=True)
+            if one is not None and one.away_keys
+        ]
+        telling += [partial(self._freeing.free, queue, group) for group in holders]
+        done = not (behind or holders)
+        if done and all(one is not None and not one.changes for one in seen):
             self._settled[queue.id] = queue.routing
             _log.info("placement.routing_completed", queue=queue.name, routing=queue.routing)
         await self.telling.all(telling)
-        return bool(telling)
+        return len(telling) > len(holders)
 
     async def _unhold(self, group: GroupId, command: Unhold) -> None:
         while (await self.telling.accepted(group, command)).changed >= APPLY_SEGMENTS_MAX:

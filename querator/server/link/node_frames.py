@@ -31,7 +31,14 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.reader_calls import BatchPage, ReaderState
 from querator.model.readers import ReaderResult
 from querator.model.transactions import ProducerTotals, StageResult, TxnResult
-from querator.partition.dedup_export import Closure, ClosureQuery, FactsPage, FactsQuery
+from querator.partition.dedup_export import (
+    AwayKeysQuery,
+    Closure,
+    ClosureQuery,
+    FactsPage,
+    FactsQuery,
+    KeptKeysQuery,
+)
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.reader_queries import Outlook
 from querator.partition.schedule_queries import DueCounts, DuePage
@@ -297,6 +304,8 @@ _REPLIES: dict[type, Any] = {
     ProducerQuery: msgspec.msgpack.Decoder(ProducerTotals).decode,
     StagedQuery: msgspec.msgpack.Decoder(StagedPage).decode,
     ClosureQuery: msgspec.msgpack.Decoder(Closure).decode,
+    AwayKeysQuery: msgspec.msgpack.Decoder(tuple[tuple[int, int], ...]).decode,
+    KeptKeysQuery: msgspec.msgpack.Decoder(tuple[int, ...]).decode,
 }
 
 

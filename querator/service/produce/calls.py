@@ -16,6 +16,7 @@ from querator.model.limits import LEADER_WAIT_MS_MAX, OVERLOADED_RETRY_MS
 from querator.model.queues import Queue, QueueState
 from querator.model.txn_calls import StageCall
 from querator.service.admission import PartitionBudget
+from querator.service.produce import distant_keys
 from querator.service.produce import split as parts
 from querator.service.produce.chooser import PartitionChooser
 from querator.service.produce.load import PartitionLoad
@@ -69,7 +70,7 @@ class ProduceService:
             partition = self._home(queue, call)
             part = parts.whole(call, partition, routing=queue.routing)
             route = self._router.routes(queue)[partition]
-            batch = await self._store(route, part, deadline)
+            batch = await self._store(queue, route, part, deadline)
             if isinstance(batch, ProducedBatch):
                 return ProduceReply((batch,), self._durable, self._leader_address(route))
             if not self.was_rerouted(queue, batch):
@@ -96,7 +97,7 @@ class ProduceService:
             refusals: list[QueratorError] = []
             routes = self._router.routes(queue)
             outcomes = await each(
-                [self._store(routes[part.partition], part, deadline) for part in cut]
+                [self._store(queue, routes[part.partition], part, deadline) for part in cut]
             )
             for part, outcome in zip(cut, outcomes, strict=True):
                 if isinstance(outcome, ProducedBatch):
@@ -181,6 +182,18 @@ class ProduceService:
         return partition
 
     async def _store(
+        self, queue: Queue, route: PartitionRoute, part: parts.Part, deadline: float | None
+    ) -> ProducedBatch | QueratorError:
+        while True:
+            outcome = await self._stored(route, part, deadline)
+            if isinstance(outcome, ProducedBatch) or not distant_keys.is_unsure(outcome):
+                return outcome
+            try:
+                part = await distant_keys.resolved(self._router, queue, part, outcome, deadline)
+            except QueratorError as error:
+                return error
+
+    async def _stored(
         self, route: PartitionRoute, part: parts.Part, deadline: float | None
     ) -> ProducedBatch | QueratorError:
         load, size = self._load(route.group), len(part.items)

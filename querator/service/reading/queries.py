@@ -18,7 +18,7 @@ from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.queues import Queue
 from querator.model.reader_calls import ReaderState
 from querator.partition import dedup_export, queries, reader_queries
-from querator.partition.dedup_export import ClosureQuery, FactsQuery
+from querator.partition.dedup_export import SharingQuery
 from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.reader_queries import Outlook
@@ -60,8 +60,7 @@ _ANSWERED = (
     BatchQuery,
     BrowseQuery,
     StreamLeasesQuery,
-    FactsQuery,
-    ClosureQuery,
+    *get_args(SharingQuery),
     *get_args(TransactionQuery),
     DamageQuery,
     AdvanceQuery,
@@ -178,7 +177,7 @@ class Queries:
         if isinstance(query, StreamLeasesQuery):
             await self._host.confirm_read(query.group)
             return self._stream_leases(query)
-        if isinstance(query, FactsQuery | ClosureQuery):
+        if isinstance(query, SharingQuery):
             self._check_open(GroupId(query.group))
             await self._host.confirm_read(GroupId(query.group))
             with self._environment.snapshot() as txn:

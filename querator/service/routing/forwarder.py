@@ -14,7 +14,7 @@ from querator.model.calls import LoadedItems
 from querator.model.commands import LeaseResult, LetterFilter
 from querator.model.ids import GroupId, QueueId
 from querator.model.readers import AdvanceReader
-from querator.partition.dedup_export import ClosureQuery, FactsQuery
+from querator.partition.dedup_export import SharingQuery
 from querator.partition.schedule_queries import DuePlace, DueSpan
 from querator.partition.txn_steps import TransactionQuery
 
@@ -204,8 +204,7 @@ Query = (
     | DamageQuery
     | ReadyQuery
     | EpochQuery
-    | FactsQuery
-    | ClosureQuery
+    | SharingQuery
     | TransactionQuery
 )
 

@@ -29,6 +29,7 @@ class Plan(NamedTuple):
     priority: int
     max_attempts: int | None
     waits: Waits | None
+    key: str = ""
 
 
 @dataclass
@@ -49,6 +50,7 @@ class Item:
     attributes: tuple[tuple[str, str], ...] | None = None
     max_attempts: int | None = None
     waits: Waits | None = None
+    key: str = ""
 
 
 class Leaving(NamedTuple):
@@ -263,8 +265,13 @@ class ReferenceModel:
             if ordered and identity[1] != highest + 1:
                 return "SEQUENCE_GAP" if identity[1] > highest else "PRODUCER_EXPIRED"
             self.answers[identity] = (first, len(plans))
+        stored = 0
         for seq, plan in enumerate(plans, first):
-            delay, expire, lease, priority, max_attempts, waits = plan
+            delay, expire, lease, priority, max_attempts, waits, key = plan
+            if key and self.holder(key):
+                self.add("duplicates")
+                continue
+            stored += 1
             delay = delay if delay >= 100 else 0
             timeouts = [t for t in (expire, self.expire_timeout) if t]
             item = Item(
@@ -274,6 +281,7 @@ class ReferenceModel:
                 priority=priority,
                 max_attempts=max_attempts,
                 waits=waits,
+                key=key,
             )
             if timeouts:
                 item.expire_at = -(-(self.now + delay + min(timeouts)) // 1000) * 1000
@@ -282,8 +290,14 @@ class ReferenceModel:
                 item.state, item.due = "scheduled", self.now + delay
             else:
                 self.make_ready(item)
-        self.add("produced", len(plans))
+        self.add("produced", stored)
         return (first, len(plans))
+
+    def holder(self, key: str) -> Item | None:
+        """The item with a dedup key, which it has until it is done."""
+        found = [item for item in self.items.values() if item.key == key and item.state != "moving"]
+        assert len(found) < 2
+        return found[0] if found else None
 
     def take(self, wanted: int) -> list[Item]:
         """Takes ready items from the head. Dead items that it meets on the way die."""

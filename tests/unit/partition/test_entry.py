@@ -17,6 +17,7 @@ from querator.model.commands import (
     Extend,
     Facts,
     ForgetGroups,
+    FreeKeys,
     GiveUp,
     ItemSpecial,
     KeyedPlace,
@@ -44,7 +45,7 @@ from querator.model.commands import (
 )
 from querator.model.entries import Proposal
 from querator.model.limits import BLOCK_BYTES_MAX
-from querator.model.queues import RetryBackoff, RetryWaits
+from querator.model.queues import DedupUntil, RetryBackoff, RetryWaits
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.model.transactions import (
     AbortTxn,
@@ -88,7 +89,9 @@ COMMANDS = {
         producer_id=bytes(range(16)),
         sequence=5,
         ordered=True,
-        specials=(ItemSpecial(1, START_MS + 5000, 60_000, 1000, b"key", -3, 7, SLOWLY),),
+        specials=(
+            ItemSpecial(1, START_MS + 5000, 60_000, 1000, b"key", -3, 7, SLOWLY, holder=(3, 40)),
+        ),
         routing=2,
         slots=b"\xff\xff\x07\x01",
     ),
@@ -126,6 +129,7 @@ COMMANDS = {
                 first_seq=300,
                 retry=SLOWLY,
                 priority_aging_ms=5_000,
+                dedup_until=DedupUntil.DONE,
             ),
         )
     ),
@@ -166,7 +170,7 @@ COMMANDS = {
                         ),
                     ),
                 ),
-                (KeyFact(b"key", 42, 1000, 3, 263),),
+                (KeyFact(b"key", 42, 1000, 3, 263, lasting=True),),
                 500,
             )
         )
@@ -174,6 +178,7 @@ COMMANDS = {
     "move elsewhere": Proposal(MoveElsewhere(9, 17, 10)),
     "forget groups": Proposal(ForgetGroups(((3, 9), (11, 11)))),
     "unhold": Proposal(Unhold(2, b"\x09")),
+    "free keys": Proposal(FreeKeys(((3, 40), (3, 41)))),
     "open reader": Proposal(OpenReader("lake", 3)),
     "advance reader": Proposal(
         AdvanceReader(
@@ -243,6 +248,23 @@ OLD = {
         ),
         "0193cf0000018bcfe5680090919308049ba764656661756c74a4776f726b0100cd75300005ce0036"
         "ee80cd03e89193a4686f6d65030ccd012c",
+    ),
+    "configure without the end of dedup keys": (
+        Proposal(
+            Configure(
+                4,
+                settings(
+                    max_attempts=5,
+                    items_max=1000,
+                    dead_targets=(HOME,),
+                    first_seq=300,
+                    retry=SLOWLY,
+                    priority_aging_ms=5_000,
+                ),
+            )
+        ),
+        "0193cf0000018bcfe5680090919308049da764656661756c74a4776f726b0100cd75300005ce0036"
+        "ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd1388",
     ),
     "configure without aging of priorities": (
         Proposal(
@@ -320,6 +342,20 @@ OLD = {
         "0193cf0000018bcfe568009102919801c4080100000003000000c410000102030405060708090a0b"
         "0c0d0e0f05c3919601cf0000018bcfe57b88cdea60cd03e8c4036b6579fd02c404ffff0701",
     ),
+    "produce without the holder of a key": (
+        produce(
+            [b"a", b"bcd"],
+            producer_id=bytes(range(16)),
+            sequence=5,
+            ordered=True,
+            specials=(ItemSpecial(1, START_MS + 5000, 60_000, 1000, b"key", -3, 7, SLOWLY),),
+            routing=2,
+            slots=b"\xff\xff\x07\x01",
+        ),
+        "0193cf0000018bcfe568009102919801c4080100000003000000c410000102030405060708090a0b"
+        "0c0d0e0f05c3919801cf0000018bcfe57b88cdea60cd03e8c4036b6579fd0794cd07d0cdea6002c2"
+        "02c404ffff0701",
+    ),
     "retry without attributes": (
         Proposal(
             Retry(
@@ -347,6 +383,10 @@ OLD = {
         "0193cf0000018bcfe5680091019195090701c40402000000919ca4776f726b01072a030192a4736c"
         "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd",
     ),
+    "adopt without keys that last": (
+        Proposal(Adopt(Facts((), (KeyFact(b"key", 42, 1000, 3, 263),), 500))),
+        "0193cf0000018bcfe568009091920e94909195c4036b65792acd03e803cd0107cd01f490",
+    ),
     "route": (Proposal(Route(2, 12, open=True)), "0193cf0000018bcfe568009091940d020cc3"),
     "release reader": (
         Proposal(ReleaseReader("lake", 42, remove=True)),
@@ -358,8 +398,8 @@ GOLDEN = {
     "produce": "0193cf0000018bcfe568009102919801c4080100000003000000c40000c29000c400",
     "produce, everything": (
         "0193cf0000018bcfe568009102919801c4080100000003000000c410000102030405060708090a0b"
-        "0c0d0e0f05c3919801cf0000018bcfe57b88cdea60cd03e8c4036b6579fd0794cd07d0cdea6002c2"
-        "02c404ffff0701"
+        "0c0d0e0f05c3919901cf0000018bcfe57b88cdea60cd03e8c4036b6579fd0794cd07d0cdea6002c2"
+        "92032802c404ffff0701"
     ),
     "lease": "0193cf0000018bcfe56800909193029195a163a17264ce002dc6c0cd753090",
     "complete": "0193cf0000018bcfe568009091930392920392920a05921401920490c3",
@@ -377,8 +417,8 @@ GOLDEN = {
     "prioritize": "0193cf0000018bcfe568009091931892920502920901fd",
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
-        "0193cf0000018bcfe5680090919308049da764656661756c74a4776f726b0100cd75300005ce0036"
-        "ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd1388"
+        "0193cf0000018bcfe5680090919308049ea764656661756c74a4776f726b0100cd75300005ce0036"
+        "ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802"
     ),
     "move": (
         "0193cf0000018bcfe5680091019195090701c40402000000919fa4776f726b01072a030192a4736c"
@@ -396,8 +436,8 @@ GOLDEN = {
     "route": "0193cf0000018bcfe568009091950d020cc304",
     "adopt": (
         "0193cf0000018bcfe568009091920e949195c410000102030405060708090a0b0c0d0e0f0702cd03"
-        "e89298062802cd03849193011e0003019098070000cd03e890ff039193cd0107002a9195c4036b65"
-        "792acd03e803cd0107cd01f490"
+        "e89298062802cd03849193011e0003019098070000cd03e890ff039193cd0107002a9196c4036b65"
+        "792acd03e803cd0107c3cd01f490"
     ),
     "move elsewhere": "0193cf0000018bcfe568009091940f09110a",
     "forget groups": "0193cf0000018bcfe568009091921392920309920b0b",
@@ -407,7 +447,7 @@ GOLDEN = {
     "release reader": "0193cf0000018bcfe5680090919516a46c616b652ac3c3",
     "stage": (
         "0193cf0000018bcfe568009101919b1ea571756572790703c410000102030405060708090a0b0c0d"
-        "0e0f02cedeadbeefc40402000000919800cf0000018bcfe57b880000c400fdc0c004c4020701"
+        "0e0f02cedeadbeefc40402000000919900cf0000018bcfe57b880000c400fdc0c09004c4020701"
     ),
     "prepare": (
         "0193cf0000018bcfe568009091951f09a5717565727907919403c410000102030405060708090a0b"
@@ -423,6 +463,7 @@ GOLDEN = {
     "decide": "0193cf0000018bcfe5680090919524091ea26e6fc3",
     "abort txn": "0193cf0000018bcfe5680090919325a5717565727907",
     "finish": "0193cf0000018bcfe568009091922609",
+    "free keys": "0193cf0000018bcfe568009091922d92920328920329",
 }
 
 
@@ -444,7 +485,7 @@ def test_bytes_of_earlier_releases(name):
 
 def test_every_command_has_golden_bytes():
     numbers = {type(proposal.command).__struct_config__.tag for proposal in COMMANDS.values()}
-    assert numbers == {*range(1, 28), *range(30, 39)}
+    assert numbers == {*range(1, 28), *range(30, 39), 45}
 
 
 def test_an_unknown_version_is_not_guessed():

@@ -31,7 +31,7 @@ from querator.model.commands import (
     Reschedule,
     Retry,
 )
-from querator.model.queues import RetryBackoff, RetryWaits
+from querator.model.queues import DedupUntil, RetryBackoff, RetryWaits
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import masks, queries, reader_queries
 from querator.partition.rows import RowState, decode_block, decode_segment, decode_state
@@ -67,6 +67,7 @@ plans = st.lists(
         waits=st.sampled_from(
             [None, None, None, None, Waits(0, 0, 1), Waits(1000, 3000, 3), Waits(2000, 2000, 1)]
         ),
+        key=st.sampled_from(["", "", "", "", "a", "b", "c"]),
     ),
     min_size=1,
     max_size=12,
@@ -173,6 +174,7 @@ class Comparison(RuleBasedStateMachine):
             lease_timeout_ms=LEASE_MS,
             retry=retry,
             priority_aging_ms=aging,
+            dedup_until=DedupUntil.DONE,
         )
         self.log.one(Configure(self.version, changed))
         model = self.model
@@ -195,6 +197,7 @@ class Comparison(RuleBasedStateMachine):
                 self.log.now_ms + plan.delay if plan.delay else 0,
                 plan.expire,
                 plan.lease,
+                plan.key.encode(),
                 priority=plan.priority,
                 max_attempts=plan.max_attempts,
                 retry=policy_of(plan.waits),
@@ -206,12 +209,20 @@ class Comparison(RuleBasedStateMachine):
         if producer:
             producer_id = START_MS.to_bytes(6, "big") + bytes([producer] * 10)
             identity = {"producer_id": producer_id, "sequence": sequence, "ordered": ordered}
+        holders = {plan.key: self.model.holder(plan.key) for plan in plans if plan.key}
         result = self.log.produce(len(plans), specials=specials, **identity)
         expected = self.model.produce(plans, (producer, sequence) if producer else (0, 0), ordered)
         if isinstance(result, Refusal):
             assert result.code.name == expected
         else:
             assert (result.first_seq, result.count) == expected
+            if not result.repeated:
+                for ordinal, seq in result.duplicates:
+                    holder = holders[plans[ordinal].key]
+                    assert holder is None or holder.seq == seq
+                    assert (
+                        holder is not None or result.first_seq <= seq < result.first_seq + ordinal
+                    )
 
     @rule(wishes=st.lists(st.integers(0, 12), min_size=1, max_size=3))
     def lease(self, wishes: list[int]) -> None:

@@ -20,6 +20,7 @@ from querator.model.errors import QueratorError
 from querator.model.ids import GroupId, QueueId
 from querator.model.queues import (
     DEAD_QUEUE_DEFAULT,
+    DedupUntil,
     Queue,
     QueueSettings,
     QueueState,
@@ -103,6 +104,23 @@ def test_a_retry_policy() -> None:
         2_000, 3_600_000, RetryBackoff.LINEAR, jitter=False
     )
     assert queues.settings_message(parsed.settings).retry_delay == make.seconds(2)
+
+
+def test_the_end_of_dedup_keys():
+    settings = admin_service_pb2.QueueSettings(dedup_until=admin_service_pb2.DEDUP_UNTIL_DONE)
+    request = admin_service_pb2.CreateQueueRequest(queue="q", settings=settings)
+    parsed = queues.parse_create_queue(request.SerializeToString())
+    assert parsed.given == ("dedup_until",)
+    assert parsed.settings.dedup_until is DedupUntil.DONE
+    assert queues.settings_message(parsed.settings).dedup_until == settings.dedup_until
+    plain = queues.parse_create_queue(
+        admin_service_pb2.CreateQueueRequest(queue="q").SerializeToString()
+    )
+    assert (plain.settings.dedup_until, plain.given) == (DedupUntil.WINDOW, ())
+    request.settings.dedup_until = 7  # type: ignore[assignment]
+    with pytest.raises(QueratorError) as caught:
+        queues.parse_create_queue(request.SerializeToString())
+    assert (caught.value.field, caught.value.value) == ("settings.dedup_until", "7")
 
 
 def test_aging_of_priorities() -> None:

@@ -4,7 +4,7 @@ import pytest
 from querator.model.ids import GroupId, QueueId
 from querator.model.nodes import NodeKey, Replica
 from querator.model.placement_map import PlacedNode
-from querator.model.queues import QueueSettings, RetryBackoff
+from querator.model.queues import DedupUntil, QueueSettings, RetryBackoff
 from querator.placement.map import entry
 from querator.placement.map.commands import (
     Command,
@@ -47,12 +47,16 @@ SETTINGS = QueueSettings(
     retry_jitter=False,
     replicas=3,
     priority_aging_ms=6,
+    dedup_until=DedupUntil.DONE,
 )
 
 # [now, [[tag, ...]]] by hand from the msgpack specification. Released bytes never change; a command
 # that gets another field keeps its old bytes here and adds further ones.
-SETTINGS_BYTES = "9e 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06"
-RETRY_SETTINGS = msgspec.structs.replace(SETTINGS, priority_aging_ms=0)
+SETTINGS_BYTES = "9f 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02"
+AGING_SETTINGS = msgspec.structs.replace(SETTINGS, dedup_until=DedupUntil.WINDOW)
+AGING_SETTINGS_BYTES = "9e 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06"
+"""Settings without the end of dedup keys."""
+RETRY_SETTINGS = msgspec.structs.replace(AGING_SETTINGS, priority_aging_ms=0)
 RETRY_SETTINGS_BYTES = "9d 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2"
 """Settings without the aging of priorities."""
 EARLIER_SETTINGS = msgspec.structs.replace(
@@ -115,6 +119,7 @@ GOLDEN: list[tuple[Command, str]] = [
 ]
 OLD: list[tuple[Command, str]] = [
     (CreateQueue("n", "q", SETTINGS), f"94 01 a16e a171 {SETTINGS_BYTES}"),
+    (CreateQueue("n", "q", AGING_SETTINGS), f"94 01 a16e a171 {AGING_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", RETRY_SETTINGS), f"94 01 a16e a171 {RETRY_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", EARLIER_SETTINGS), f"94 01 a16e a171 {EARLIER_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", OLD_SETTINGS), f"94 01 a16e a171 {OLD_SETTINGS_BYTES}"),
