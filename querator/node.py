@@ -48,7 +48,7 @@ from querator.placement.joining.membership import Membership, stored_map
 from querator.placement.placement import Placement
 from querator.raft.clock import Clock, RealClock
 from querator.raft.tcp.tcp_peers import TcpPeers
-from querator.server.admin.admin_view import Observed, why_failed
+from querator.server.admin.admin_view import Observed, certificates, why_failed
 from querator.server.certificates import CertificateFiles, Dialing, server_credentials
 from querator.server.grpc_server import GrpcServer
 from querator.server.link.forwarding import Forwarding
@@ -253,6 +253,7 @@ class Node:
             peers=peers,
             peer_services=self._membership,
             waiting=tuple if self._membership is None else self._membership.waiting,
+            certificates=lambda: certificates(observed),
             forwarding=forwarding,
             log_bytes_kept=self._log_bytes_kept,
             scrub_bytes_per_s=self._scrub_bytes_per_s,
@@ -266,6 +267,12 @@ class Node:
         storage_watch = StorageWatch(environment, core.conditions)
         storage_watch.start()
         self._running.push_async_callback(storage_watch.stop)
+
+        async def refresh() -> None:
+            await storage_watch.refresh()
+            core.conditions.check()
+
+        core.cluster.before_status = refresh
         await self._until_formed(placement)
         self._server = server = GrpcServer(
             service,

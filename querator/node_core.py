@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
 from querator import telemetry
+from querator.model.cluster import ClusterCertificate
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import LOG_BYTES_KEPT
 from querator.model.nodes import NodeKey
@@ -25,7 +26,7 @@ from querator.placement.tasks.reconcile import MachineFactory
 from querator.raft.clock import Clock
 from querator.raft.host import Host
 from querator.raft.peers import PeerLink
-from querator.raft.refusals import OtherTokens
+from querator.raft.refusals import LastingRefusal, OtherTokens
 from querator.raft.turn.thread import TurnLoop
 from querator.server.link.forwarding import Forwarding
 from querator.service.admin_service import AdminService
@@ -61,6 +62,10 @@ class PeerServices(Protocol):
         """The nodes that had another cluster token lately."""
         ...
 
+    def lasting_refusals(self) -> Sequence[LastingRefusal]:
+        """Connections that are refused again and again."""
+        ...
+
     async def ask(self, node: PlacedNode) -> Description | str:
         """Asks the node at that address to describe itself. Returns the reason if it does not."""
         ...
@@ -85,17 +90,18 @@ class NodeCore:
         turn_loop: TurnLoop | None = None,
         peer_services: PeerServices | None = None,
         waiting: Callable[[], Sequence[PlacedNode]] = tuple,
+        certificates: Callable[[], Sequence[ClusterCertificate]] = tuple,
         forwarding: Forwarding | None = None,
         machine_for: MachineFactory = PartitionMachine,
         log_bytes_kept: int = LOG_BYTES_KEPT,
         scrub_bytes_per_s: int = 0,
         born: str = "",
     ) -> None:
-        """`peers`, `turn_loop` and `log_bytes_kept` as for `Host`, `on_hand_off` and `waiting` as
-        for `ClusterService`, `scrub_bytes_per_s` as for `Scrub`, `born` as for `Router`.
-        `peer_services` and `forwarding` None: a single node. `on_failure` receives the error that
-        has stopped the raft package, or the work behind the map, for good; it ends the rest of that
-        work (`Placement.end`).
+        """`peers`, `turn_loop` and `log_bytes_kept` as for `Host`, `on_hand_off`, `waiting` and
+        `certificates` as for `ClusterService`, `scrub_bytes_per_s` as for `Scrub`, `born` as for
+        `Router`. `peer_services` and `forwarding` None: a single node. `on_failure` receives the
+        error that has stopped the raft package, or the work behind the map, for good; it ends the
+        rest of that work (`Placement.end`).
         """
         self._on_failure = on_failure
         self._peer_services = peer_services
@@ -155,6 +161,7 @@ class NodeCore:
             clock=clock,
             out_of_reach=self._out_of_reach,
             other_tokens=OtherTokens if peer_services is None else peer_services.other_tokens,
+            lasting_refusals=tuple if peer_services is None else peer_services.lasting_refusals,
         )
         self.cluster = ClusterService(
             host=self.host,
@@ -168,6 +175,7 @@ class NodeCore:
             waiting=waiting,
             conditions=lambda: self.conditions.present,
             scrub=self.scrub.for_operators,
+            certificates=certificates,
         )
 
     async def start(self, running: AsyncExitStack) -> None:

@@ -8,6 +8,7 @@ other commands load neither the storage nor the Raft engine.
     cluster             `cluster`: state of the cluster, plan, repair of time
     cluster_pictures    views of a cluster as tables in a terminal
     cluster_views       views of a cluster, with its problems in sentences
+    cluster_nodes       the sentences about single nodes
     completion          `completion`: the commands and options, for a shell
     consume             `consume`: a shell command for each item
     dead                `peek`, `prioritize` and `dead`: items without leases

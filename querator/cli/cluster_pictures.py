@@ -67,6 +67,7 @@ def plan_picture(plan: ClusterPlan) -> Picture:
 
 
 def _nodes_table(view: ClusterView) -> FittedTable:
+    secured = any(node.certificates for node in view.nodes)
     return FittedTable(
         [
             "node",
@@ -78,6 +79,7 @@ def _nodes_table(view: ClusterView) -> FittedTable:
             "replicas",
             "behind",
             "checked",
+            *(["certificate"] if secured else []),
         ],
         [
             [
@@ -90,6 +92,7 @@ def _nodes_table(view: ClusterView) -> FittedTable:
                 node.replicas,
                 _lag(node.lag_entries),
                 _checked(node),
+                *([_certificate(node)] if secured else []),
             ]
             for node in view.nodes
         ],
@@ -107,6 +110,14 @@ def _checked(node: NodeView) -> str:
         age = timedelta(milliseconds=scrub.age_ms)
         return "just now" if age < _JUST_NOW else f"{whole_duration(age)} ago"
     return f"{size_text(scrub.round_bytes)} so far"
+
+
+def _certificate(node: NodeView) -> str:
+    """The time that is left of the certificate that expires first."""
+    days = min((one.days_left for one in node.certificates), default=None)
+    if days is None:
+        return ""
+    return "expired" if days < 0 else f"{days:,} d"
 
 
 def _queues_table(view: ClusterView) -> FittedTable:

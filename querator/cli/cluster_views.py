@@ -1,12 +1,14 @@
 """Views of a cluster: states of its nodes and partitions, and its problems in sentences.
-`cluster_pictures` draws them.
+`cluster_pictures` draws them, and `cluster_nodes` has the sentences about single nodes.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
+from querator.cli.cluster_nodes import DAY_MS, node_problems, silent_state
 from querator.cli.shared.output import count
 from querator.client.cluster import ClusterPicture, SeenCondition, SeenDamage, SeenNode
 from querator.model.cluster import (
@@ -14,9 +16,8 @@ from querator.model.cluster import (
     ClusterPending,
     ClusterReplica,
     ClusterScrub,
-    ClusterWaiting,
 )
-from querator.model.limits import CLOCK_SKEW_MS_MAX, STATE_TIME_JUMP_MS_MAX
+from querator.model.limits import STATE_TIME_JUMP_MS_MAX
 from querator.model.placement_map import map_voters_wanted
 
 LAG_ENTRIES_MAX = 10_000
@@ -27,9 +28,20 @@ NAMED_MAX = 5
 MAP_NAME = "(map)"
 
 
+class CertificateView(msgspec.Struct, frozen=True):
+    """A certificate of a node. `port`: `clients` or `nodes`. `days_left` is by the clock of the
+    node, rounded down; negative after the expiry.
+    """
+
+    port: str
+    expires_at: datetime
+    days_left: int
+
+
 class NodeView(msgspec.Struct, frozen=True):
-    """`state`: up, handed off, or down, and whether the node is draining or leaving. `leads` and
-    `replicas` are numbers of partitions. `scrub`: progress of the check of its payloads for damage.
+    """`state`: up, handed off, or one of `SILENT_STATES`, and whether the node is draining or
+    leaving. `leads` and `replicas` are numbers of partitions. `scrub`: progress of the check of its
+    payloads for damage. `certificates`: those that it shows at its ports.
     """
 
     name: str
@@ -44,6 +56,7 @@ class NodeView(msgspec.Struct, frozen=True):
     replicas: int
     lag_entries: int | None
     scrub: ClusterScrub = ClusterScrub()
+    certificates: tuple[CertificateView, ...] = ()
 
 
 class PartitionView(msgspec.Struct, frozen=True):
@@ -159,7 +172,9 @@ def _node(
     seen: SeenNode, groups: Sequence[ClusterGroup], partitions: Sequence[PartitionView]
 ) -> NodeView:
     node = seen.node
-    state = "down" if seen.silent else "handed off" if node.handed_off else "up"
+    state = "handed off" if node.handed_off else "up"
+    if seen.silent:
+        state = silent_state(seen)
     if node.state != "active":
         state = f"{state}, {node.state}"
     lags = [
@@ -182,6 +197,14 @@ def _node(
         replicas=sum(node.name in one.nodes for one in partitions),
         lag_entries=max(lags, default=None),
         scrub=seen.scrub,
+        certificates=tuple(
+            CertificateView(
+                one.port,
+                datetime.fromtimestamp(one.expires_at_ms / 1000, UTC),
+                one.left_ms // DAY_MS,
+            )
+            for one in seen.certificates
+        ),
     )
 
 
@@ -192,7 +215,8 @@ def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> I
     waiting = {one.name: one for one in picture.waiting}
     for seen in picture.nodes:
         refused = seen.node.name in _refused(picture)
-        yield from _node_problems(seen, partitions, waiting.pop(seen.node.name, None), refused)
+        left = sum(seen.node.name in one.nodes for one in partitions if one.queue)
+        yield from node_problems(seen, left, waiting.pop(seen.node.name, None), refused)
     for newcomer in waiting.values():
         yield (
             f"Node {newcomer.name} at {newcomer.peer_address} asks to join, and waits: its log "
@@ -211,6 +235,9 @@ def _problems(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> I
 def _availability(picture: ClusterPicture, partitions: Sequence[PartitionView]) -> Iterable[str]:
     """Partitions that cannot be used, or have fewer running replicas than they should."""
     cut_off = {seen.node.name for seen in picture.nodes if seen.silent and not seen.node.connected}
+    down = {
+        seen.node.name for seen in picture.nodes if seen.silent and silent_state(seen) == "down"
+    }
     leaderless = [one for one in partitions if not one.leader]
     # A leader notices a moment later that the other nodes are gone.
     lost = [
@@ -219,10 +246,13 @@ def _availability(picture: ClusterPicture, partitions: Sequence[PartitionView]) 
         if 2 * sum(not one.leader or name in cut_off for name in one.silent) >= len(one.nodes)
     ]
     if lost:
-        nodes = ", ".join(sorted({name for one in lost for name in one.silent}))
+        silent = {name for one in lost for name in one.silent}
+        are, remedy = "are down", "Start them again."
+        if not silent <= down:
+            are, remedy = "do not answer", "See above what to do about each of them."
         yield (
-            f"{_named(lost)} cannot be used: most of the replicas are on nodes that are down "
-            f"({nodes}). Start them again."
+            f"{_named(lost)} cannot be used: most of the replicas are on nodes that {are} "
+            f"({', '.join(sorted(silent))}). {remedy}"
         )
     doubtful = [
         one for one in partitions if one not in lost and 2 * len(one.silent) >= len(one.nodes)
@@ -252,56 +282,15 @@ def _availability(picture: ClusterPicture, partitions: Sequence[PartitionView]) 
         yield f"{_named(electing)} {_have(electing)} no leader at the moment; one is being elected."
     weak = [one for one in partitions if one.leader and 0 < 2 * len(one.silent) < len(one.nodes)]
     if weak:
-        nodes = ", ".join(sorted({name for one in weak for name in one.silent}))
+        silent = {name for one in weak for name in one.silent}
+        one_node = len(silent) == 1
+        are = "is down" if one_node else "are down"
+        if not silent <= down:
+            are = "does not answer" if one_node else "do not answer"
         yield (
             f"{_named(weak)} can be used, but {_have(weak)} fewer running replicas than "
-            f"configured: {nodes} {'is' if ', ' not in nodes else 'are'} down."
+            f"configured: {', '.join(sorted(silent))} {are}."
         )
-
-
-def _node_problems(
-    seen: SeenNode,
-    partitions: Sequence[PartitionView],
-    waiting: ClusterWaiting | None,
-    refused: bool,
-) -> Iterable[str]:
-    """`waiting`: a process with the node's name that waits without its data. `refused`: another
-    sentence says that the others refuse the node.
-    """
-    name = seen.node.name
-    if seen.node.state != "active":
-        yield _retiring(seen, partitions)
-    elif seen.fault:
-        yield f"Node {name} cannot be asked. {seen.fault}"
-    elif seen.silent and waiting is not None:
-        yield (
-            f"Node {name} was started at {waiting.peer_address} without its former data, and "
-            f"waits. If that data is lost: querator node replace {name}. If it is not, start the "
-            "node again on its former directory."
-        )
-    elif seen.silent and seen.node.connected:
-        yield (
-            f"Node {name} does not answer ({seen.silent.rstrip('.')}), and other nodes are "
-            "connected to it. Its event loop may hang, or the network between it and the node "
-            "that was asked is cut. If this lasts, restart the node."
-        )
-    elif seen.silent:
-        yield (
-            f"Node {name} is down: {seen.silent.rstrip('.')}. Start it again: it catches up by "
-            "itself. If it ends or waits, its log says why. Only if its data is lost, start it "
-            f"with an empty directory and then: querator node replace {name}"
-        )
-    elif seen.node.handed_off:
-        yield f"Node {name} has handed off and leads nothing until it starts again."
-    elif not seen.node.connected and not refused:
-        yield (
-            f"Node {name} answers, but the node that was asked has no connection to it at "
-            f"{seen.node.peer_address}."
-        )
-    if seen.old_copy:
-        yield f"A process that started as node {name} was refused: {seen.old_copy}."
-    if abs(seen.clock_ahead_ms) > CLOCK_SKEW_MS_MAX:
-        yield _clock(seen)
 
 
 def _ahead(partitions: Sequence[PartitionView]) -> Iterable[str]:
@@ -321,29 +310,6 @@ def _ahead(partitions: Sequence[PartitionView]) -> Iterable[str]:
                 "was wrong, and items may expire and come due too early. When all clocks are "
                 f"right: querator cluster repair-time {name}"
             )
-
-
-def _retiring(seen: SeenNode, partitions: Sequence[PartitionView]) -> str:
-    name = seen.node.name
-    left = sum(name in one.nodes for one in partitions if one.queue)
-    down = " It is down." if seen.silent else ""
-    if seen.node.state == "leaving":
-        return f"Node {name} is being removed: {count(left, 'partition')} to go.{down}"
-    if left:
-        return f"Node {name} is being drained: {count(left, 'partition')} to go.{down}"
-    return (
-        f"Node {name} is drained: it can be stopped, and removed with: querator node remove "
-        f"{name}.{down}"
-    )
-
-
-def _clock(seen: SeenNode) -> str:
-    side = "ahead of" if seen.clock_ahead_ms > 0 else "behind"
-    return (
-        f"The clock of node {seen.node.name} is {abs(seen.clock_ahead_ms) / 1000:.1f} s {side} "
-        f"that of the others; {CLOCK_SKEW_MS_MAX / 1000} s is allowed. Until it is set, the node "
-        "leads nothing that another node can lead."
-    )
 
 
 def _replica_problems(
@@ -396,6 +362,8 @@ def _is_news(seen: SeenCondition, picture: ClusterPicture) -> bool:
         return condition.about not in silent | refused
     if condition.kind == "no_majority":
         return seen.node not in refused and not any(one.silent for one in picture.nodes)
+    if condition.kind == "peer_refused" and _is_known_peer(seen, picture):
+        return False
     if condition.kind in ("clocks_differ", "token_refused"):
         # Several nodes may report it.
         reports = [
@@ -405,6 +373,23 @@ def _is_news(seen: SeenCondition, picture: ClusterPicture) -> bool:
         ]
         return next((one for one in reports if one.node == condition.about), reports[0]) is seen
     return condition.kind not in WORDED
+
+
+def _is_known_peer(seen: SeenCondition, picture: ClusterPicture) -> bool:
+    """Whether a condition about a refused process at a host is also reported by name, by a node at
+    that host.
+    """
+    hosts = {one.node.name: one.node.peer_address.rpartition(":")[0] for one in picture.nodes}
+    reports = {
+        hosts.get(one.node, "")
+        for one in picture.conditions
+        if one.node != seen.node
+        and (
+            (one.condition.kind == "peer_refused" and one.condition.about == seen.node)
+            or (one.condition.kind == "token_refused" and one.node == one.condition.about)
+        )
+    }
+    return seen.condition.about in reports
 
 
 def _damage(seen: SeenDamage) -> str:

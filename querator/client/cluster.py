@@ -14,6 +14,7 @@ import msgspec
 from querator.client.errors import (
     AddressFault,
     ConnectionFailed,
+    ConnectionFault,
     DeadlineExceeded,
     ErrorCode,
     RequestError,
@@ -23,6 +24,7 @@ from querator.client.transport.channel import Connection
 from querator.client.transport.rpc_errors import connection_failed
 from querator.client.values import split_addresses
 from querator.model.cluster import (
+    ClusterCertificate,
     ClusterCondition,
     ClusterGroup,
     ClusterNode,
@@ -47,8 +49,9 @@ NODE_SECONDS = 2.0
 
 
 class SeenNode(msgspec.Struct, frozen=True):
-    """A node. `silent`: why it does not answer; empty: it answers. `fault`: why this client cannot
-    connect to it, if that does not pass by itself. `clock_ahead_ms` (ms) and `scrub` are from its
+    """A node. `silent`: why it does not answer; empty: it answers. `cause`: the same as a kind, as
+    far as it is found. `fault`: why this client cannot connect to it, if that does not pass by
+    itself. `clock_ahead_ms` (ms), `scrub` and `certificates` are from its
     own `ClusterStatus`. `old_copy`: why another node has refused a process with its name.
     """
 
@@ -58,6 +61,8 @@ class SeenNode(msgspec.Struct, frozen=True):
     old_copy: str = ""
     scrub: ClusterScrub = ClusterScrub()
     fault: str = ""
+    cause: ConnectionFault = ConnectionFault.UNKNOWN
+    certificates: tuple[ClusterCertificate, ...] = ()
 
 
 class SeenDamage(msgspec.Struct, frozen=True):
@@ -97,10 +102,14 @@ class ClusterPicture(msgspec.Struct, frozen=True):
 
 
 class _Silent(msgspec.Struct, frozen=True):
-    """Why a node has not answered; `fault` as in `SeenNode`."""
+    """Why a node has not answered; `fault` and `cause` as in `SeenNode`."""
 
     why: str
     fault: str = ""
+    cause: ConnectionFault = ConnectionFault.UNKNOWN
+
+
+_ANSWERS = _Silent("")
 
 
 class ClusterAdmin:
@@ -179,19 +188,23 @@ class ClusterAdmin:
         refused = {node.name: node for view in views for node in view.nodes if node.old_copy}
         ahead = {view.node: view.clock_ahead_ms for view in views}
         scrubs = {view.node: view.scrub for view in views}
+        certificates = {view.node: view.certificates for view in views}
         return ClusterPicture(
             cluster_id=newest.cluster_id,
             epoch=newest.epoch,
             nodes=tuple(
                 SeenNode(
                     _as_it_says(node, views),
-                    silent=silent[node.name].why if node.name in silent else "",
+                    silent=why.why,
                     clock_ahead_ms=ahead.get(node.name, 0),
                     old_copy=refused[node.name].old_copy if node.name in refused else "",
                     scrub=scrubs.get(node.name, ClusterScrub()),
-                    fault=silent[node.name].fault if node.name in silent else "",
+                    fault=why.fault,
+                    cause=why.cause,
+                    certificates=certificates.get(node.name, ()),
                 )
                 for node in newest.nodes
+                for why in (silent.get(node.name, _ANSWERS),)
             ),
             groups=_merged(newest, views),
             pending=_pending(newest, views),
@@ -222,11 +235,13 @@ class ClusterAdmin:
             return _Silent("its address is not known")
         try:
             return await self._status(node.client_address, once=not node.connected)
-        except ConnectionFailed as error:
-            fault = error.faults[0].text if error.fault.certain else ""
-            return _Silent(f"no node answers at {node.client_address}", fault)
         except RequestError as error:
-            return _Silent(error.message)
+            if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.DEADLINE_EXCEEDED):
+                return _Silent(error.message)
+            fault = await self._connection(node.client_address).examined(error)
+            if fault is None:
+                return _Silent(error.message)
+            return _Silent(fault.text, fault.text if fault.kind.certain else "", fault.kind)
 
     async def _status(self, address: str, *, once: bool) -> ClusterStatus:
         connection = self._connection(address)

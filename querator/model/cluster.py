@@ -116,9 +116,20 @@ class ClusterWaiting(msgspec.Struct, frozen=True):
     peer_address: str
 
 
+class ClusterCertificate(msgspec.Struct, frozen=True):
+    """A certificate of the reporting node. `port`: `clients` or `nodes`. It expires at
+    `expires_at_ms` (Unix time), which by the clock of that node is in `left_ms`.
+    """
+
+    port: str
+    expires_at_ms: int
+    left_ms: int
+
+
 class ClusterStatus(msgspec.Struct, frozen=True):
     """`node` is the name of the reporting node; `clock_ahead_ms` is how far its wall clock is ahead
-    of the median of all, negative: behind. `conditions` and `scrub` are those of that node.
+    of the median of all, negative: behind. `conditions`, `scrub` and `certificates` are those of
+    that node.
     """
 
     cluster_id: str
@@ -131,6 +142,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     conditions: tuple[ClusterCondition, ...] = ()
     scrub: ClusterScrub = ClusterScrub()
     waiting: tuple[ClusterWaiting, ...] = ()
+    certificates: tuple[ClusterCertificate, ...] = ()
 
 
 class ClusterMove(msgspec.Struct, frozen=True):

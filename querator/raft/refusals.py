@@ -57,6 +57,23 @@ QUIET: Final = frozenset((Code.NOT_FORMED, Code.OVERTAKEN))
 
 TOKEN_S: Final = 10.0
 """A node with another token is known for this long. Nodes dial each other once a second."""
+LASTING_S: Final = 3.0
+"""Refusals that are repeated for this long are reported. A single one has passed: the map or the
+certificates were those of a moment ago, or a scanner has looked at the port."""
+REPORTED: Final = frozenset(
+    (
+        Code.CERTIFICATE,
+        Code.VERSION,
+        Code.TLS,
+        Code.TOKEN,
+        Code.CLUSTER,
+        Code.OWN_NAME,
+        Code.WRONG_NODE,
+        Code.INCARNATION,
+        Code.SECOND,
+    )
+)
+"""Reasons that an operator has to remove. Old copies have a memory of their own."""
 _PERIOD_S: Final = PEER_REFUSAL_LOG_MS / 1000
 _log = telemetry.logger(__name__)
 
@@ -102,6 +119,62 @@ class TokenMemory:
             name for name, last_s in self._refused_s.copy().items() if now_s - last_s <= TOKEN_S
         }
         return OtherTokens(frozenset(found - {""}), "" in found)
+
+
+class LastingRefusal(NamedTuple):
+    """Connections that are refused again and again. `peer` is the node that this one dials; if
+    `dialed` is False, it is the host that dials this node. `by_peer` and `reason` as in
+    `PeerRefused`.
+    """
+
+    peer: str
+    dialed: bool
+    by_peer: bool
+    reason: str
+
+
+class _Series(NamedTuple):
+    first_s: float
+    last_s: float
+    refusal: LastingRefusal
+
+
+class LastingRefusals:
+    """The refusals that last. Those of a dialed node for another token are `TokenMemory`'s. Any
+    thread may call `lately`.
+    """
+
+    def __init__(self) -> None:
+        self._series: OrderedDict[tuple[str, bool], _Series] = OrderedDict()
+
+    def refused(
+        self, refused: PeerRefused, *, dialed: str | None, address: str, now_s: float
+    ) -> None:
+        """`dialed` as for `TokenMemory`."""
+        if refused.code not in REPORTED or (dialed and refused.code is Code.TOKEN):
+            return
+        peer = dialed or address.rpartition(":")[0]
+        key = peer, dialed is not None
+        before = self._series.get(key)
+        first_s = now_s
+        if before is not None and now_s - before.last_s <= TOKEN_S:
+            first_s = before.first_s
+        refusal = LastingRefusal(*key, refused.by_peer, refused.reason)
+        self._series[key] = _Series(first_s, now_s, refusal)
+        self._series.move_to_end(key)
+        if len(self._series) > PEER_REFUSALS_KEPT_MAX:
+            self._series.popitem(last=False)
+
+    def agreed(self, name: str) -> None:
+        """The node has connected."""
+        self._series.pop((name, True), None)
+
+    def lately(self, now_s: float) -> tuple[LastingRefusal, ...]:
+        return tuple(
+            one.refusal
+            for one in self._series.copy().values()
+            if now_s - one.last_s <= TOKEN_S and one.last_s - one.first_s >= LASTING_S
+        )
 
 
 class RefusalLog:

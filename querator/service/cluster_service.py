@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from querator.model.cluster import (
+    ClusterCertificate,
     ClusterCondition,
     ClusterGroup,
     ClusterMove,
@@ -70,14 +71,15 @@ class ClusterService:
         waiting: Callable[[], Sequence[PlacedNode]] = tuple,
         conditions: Callable[[], Sequence[ClusterCondition]] = tuple,
         scrub: Callable[[], ClusterScrub] = ClusterScrub,
+        certificates: Callable[[], Sequence[ClusterCertificate]] = tuple,
     ) -> None:
         """`ask` asks the process at a node's address for other nodes; None on a single node.
         `connected` returns the other nodes with open connections. `on_hand_off` is called when the
         node should get no more clients. `damaged` counts the blocks of a group that cannot be read
         here, and their items. `old_copies` returns, by node name, why nodes with an old copy of
         their data were refused. `waiting` returns nodes without a cluster that ask this one and
-        have not joined. `conditions` returns the conditions of this node, and `scrub` the progress
-        of its background reads.
+        have not joined. `conditions` returns the conditions of this node, `scrub` the progress
+        of its background reads, and `certificates` those of its ports.
         """
         self._host = host
         self._environment = environment
@@ -90,10 +92,14 @@ class ClusterService:
         self._waiting = waiting
         self._conditions = conditions
         self._scrub = scrub
+        self._certificates = certificates
+        self.before_status: Callable[[], Awaitable[None]] = _nothing
+        """Makes the conditions up to date. The owner of what they depend on may replace it."""
 
     # --- status ------------------------------------------------------------------
 
     async def status(self) -> ClusterStatus:
+        await self.before_status()
         placed = self._placement.map
         named = sorted(placed, key=lambda queue: (queue.namespace, queue.name))
         held = self._held(placed)
@@ -118,6 +124,7 @@ class ClusterService:
             clock_ahead_ms=-self._host.skew_ms,
             conditions=tuple(self._conditions()),
             scrub=self._scrub(),
+            certificates=tuple(self._certificates()),
             waiting=tuple(
                 ClusterWaiting(one.name, one.incarnation, one.peer_address)
                 for one in self._waiting()
@@ -338,6 +345,10 @@ class ClusterService:
                 value=name,
             )
         return described
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _move(

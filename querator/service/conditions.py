@@ -16,6 +16,7 @@ kinds, with what an operator does for each.
     partition_stopped  a defect has stopped a replica here
     blocks_damaged     a replica here has blocks that cannot be read
     token_refused      another node has another cluster token than this one, or all others have
+    peer_refused       connections between this node and another process are refused again and again
     no_majority        this node reaches no majority of the replicas of partitions that it has
     storage_full       this node's storage has no space for items (`service.storage_watch`)
     no_space           a replica here does not apply its log because the node has no space for it
@@ -41,7 +42,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.limits import CLOCK_SKEW_MS_MAX, MIB, STATE_TIME_JUMP_MS_MAX
 from querator.model.nodes import NodeKey, node_name
 from querator.model.queues import QueueState
-from querator.raft.refusals import OtherTokens
+from querator.raft.refusals import LastingRefusal, OtherTokens
 from querator.raft.status import GroupStatus
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ KINDS: Final = (
     "partition_stopped",
     "blocks_damaged",
     "token_refused",
+    "peer_refused",
     "no_majority",
     "storage_full",
     "no_space",
@@ -103,11 +105,13 @@ class Conditions:
         clock: "Clock",
         out_of_reach: Callable[[], Collection[str]] = frozenset,
         other_tokens: Callable[[], OtherTokens] = OtherTokens,
+        lasting_refusals: Callable[[], Sequence[LastingRefusal]] = tuple,
         now_s: Callable[[], float] | None = None,
     ) -> None:
         """`out_of_reach` returns the names of the other nodes that the raft package of this node
-        cannot reach, or does not hear; `other_tokens`, those with another token. `now_s` None: the
-        loop's clock.
+        cannot reach, or does not hear; `other_tokens`, those with another token;
+        `lasting_refusals`, connections that are refused for other reasons. `now_s` None: the loop's
+        clock.
         """
         self._host = host
         self._placement = placement
@@ -115,6 +119,7 @@ class Conditions:
         self._clock = clock
         self._out_of_reach = out_of_reach
         self._other_tokens = other_tokens
+        self._lasting_refusals = lasting_refusals
         self._loop = asyncio.get_running_loop()
         self._now_s = self._loop.time if now_s is None else now_s
         self._timer: asyncio.TimerHandle | None = None
@@ -170,6 +175,7 @@ class Conditions:
         }
         yield from self._clocks(statuses)
         yield from self._tokens()
+        yield from self._refused_peers()
         yield from self._majorities(statuses)
         yield from self._replicas(statuses)
         yield from self._behind(statuses, now_s)
@@ -272,6 +278,23 @@ class Conditions:
                 f"Node {name} has another cluster token than node {self._node}: they refuse each "
                 f"other. Start node {name} with the token of the others.",
             )
+
+    def _refused_peers(self) -> Iterator[ClusterCondition]:
+        for one in self._lasting_refusals():
+            reason = one.reason.rstrip(".")
+            if one.dialed:
+                sentence = (
+                    f"Nodes {self._node} and {one.peer} do not connect. Node {self._node} reports "
+                    f"of the other one: {reason}."
+                )
+            else:
+                sentence = (
+                    f"A process at {one.peer} asks node {self._node} for a connection, and "
+                    f"{'refuses it' if one.by_peer else 'is refused'}: {reason}. If it should be a "
+                    "node of this cluster, correct its settings. If not, stop it, or keep it from "
+                    "the port for nodes."
+                )
+            yield ClusterCondition("peer_refused", one.peer, sentence)
 
     # --- majorities --------------------------------------------------------------------------
 

@@ -23,9 +23,10 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!querator/v1/cluster_service.proto\x12\x0bquerator.v1\x1a\x1egoogle/protobuf/duration.proto\"\x19\n\x17GetClusterStatusRequest\"\xd4\x01\n\x0b\x43lusterNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x16\n\x0e\x63lient_address\x18\x04 \x01(\t\x12\x0c\n\x04zone\x18\x05 \x01(\t\x12\r\n\x05\x62oots\x18\x06 \x01(\x04\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x11\n\tconnected\x18\x08 \x01(\x08\x12\x12\n\nhanded_off\x18\t \x01(\x08\x12\r\n\x05state\x18\n \x01(\t\x12\x10\n\x08old_copy\x18\x0b \x01(\t\"I\n\x0e\x43lusterWaiting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\"u\n\x0e\x43lusterReplica\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\r\n\x05voter\x18\x04 \x01(\x08\x12\x10\n\x08\x66ollowed\x18\x05 \x01(\x08\x12\x13\n\x0blag_entries\x18\x06 \x01(\x04\"\xe4\x03\n\x0c\x43lusterGroup\x12\r\n\x05group\x18\x01 \x01(\x04\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\r\x12\r\n\x05leads\x18\x05 \x01(\x08\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x18\n\x10preferred_leader\x18\x07 \x01(\t\x12\x0c\n\x04term\x18\x08 \x01(\x04\x12\x0c\n\x04open\x18\t \x01(\x08\x12\x0f\n\x07stopped\x18\n \x01(\x08\x12\x15\n\rapplied_index\x18\x0b \x01(\x04\x12-\n\x08replicas\x18\x0c \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\x12+\n\x06target\x18\r \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\x12\x0e\n\x06moving\x18\x0e \x01(\x08\x12\x0f\n\x07\x63losing\x18\x0f \x01(\x08\x12\x0c\n\x04held\x18\x10 \x01(\x04\x12\x11\n\twaits_for\x18\x11 \x03(\r\x12\x16\n\x0e\x64\x61maged_blocks\x18\x12 \x01(\x04\x12\x15\n\rdamaged_items\x18\x13 \x01(\x04\x12-\n\ntime_ahead\x18\x14 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0fwaits_for_clock\x18\x15 \x01(\x08\"T\n\x0e\x43lusterPending\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\r\n\x05\x64oing\x18\x03 \x01(\t\x12\x11\n\twaits_for\x18\x04 \x03(\t\"A\n\x10\x43lusterCondition\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05\x61\x62out\x18\x02 \x01(\t\x12\x10\n\x08sentence\x18\x03 \x01(\t\"g\n\x0c\x43lusterScrub\x12\n\n\x02on\x18\x01 \x01(\x08\x12\x0e\n\x06rounds\x18\x02 \x01(\x04\x12\x13\n\x0bround_bytes\x18\x03 \x01(\x04\x12&\n\x03\x61ge\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x88\x03\n\x18GetClusterStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\'\n\x05nodes\x18\x04 \x03(\x0b\x32\x18.querator.v1.ClusterNode\x12)\n\x06groups\x18\x05 \x03(\x0b\x32\x19.querator.v1.ClusterGroup\x12,\n\x07pending\x18\x06 \x03(\x0b\x32\x1b.querator.v1.ClusterPending\x12.\n\x0b\x63lock_ahead\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\nconditions\x18\x08 \x03(\x0b\x32\x1d.querator.v1.ClusterCondition\x12(\n\x05scrub\x18\t \x01(\x0b\x32\x19.querator.v1.ClusterScrub\x12,\n\x07waiting\x18\n \x03(\x0b\x32\x1b.querator.v1.ClusterWaiting\"\"\n\x12HandOffNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"@\n\x13HandOffNodeResponse\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05moved\x18\x02 \x01(\r\x12\x0c\n\x04left\x18\x03 \x03(\x04\"\"\n\x12ReplaceNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"Q\n\x13ReplaceNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\".\n\x10\x44rainNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0c\n\x04undo\x18\x02 \x01(\x08\"O\n\x11\x44rainNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\"!\n\x11RemoveNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"P\n\x12RemoveNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\"\x17\n\x15GetClusterPlanRequest\"\x8e\x01\n\x0b\x43lusterMove\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x0e\n\x06origin\x18\x04 \x03(\t\x12\n\n\x02to\x18\x05 \x03(\t\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0e\n\x06moving\x18\x08 \x01(\x08\"P\n\x16GetClusterPlanResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\'\n\x05moves\x18\x02 \x03(\x0b\x32\x18.querator.v1.ClusterMove\"\"\n\x12ReadmitNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"\x15\n\x13ReadmitNodeResponse2\xdd\x04\n\x0e\x43lusterService\x12_\n\x10GetClusterStatus\x12$.querator.v1.GetClusterStatusRequest\x1a%.querator.v1.GetClusterStatusResponse\x12Y\n\x0eGetClusterPlan\x12\".querator.v1.GetClusterPlanRequest\x1a#.querator.v1.GetClusterPlanResponse\x12P\n\x0bHandOffNode\x12\x1f.querator.v1.HandOffNodeRequest\x1a .querator.v1.HandOffNodeResponse\x12P\n\x0bReplaceNode\x12\x1f.querator.v1.ReplaceNodeRequest\x1a .querator.v1.ReplaceNodeResponse\x12J\n\tDrainNode\x12\x1d.querator.v1.DrainNodeRequest\x1a\x1e.querator.v1.DrainNodeResponse\x12M\n\nRemoveNode\x12\x1e.querator.v1.RemoveNodeRequest\x1a\x1f.querator.v1.RemoveNodeResponse\x12P\n\x0bReadmitNode\x12\x1f.querator.v1.ReadmitNodeRequest\x1a .querator.v1.ReadmitNodeResponseB\x18Z\x16querator/v1;queratorv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!querator/v1/cluster_service.proto\x12\x0bquerator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x19\n\x17GetClusterStatusRequest\"\xd4\x01\n\x0b\x43lusterNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\x12\x16\n\x0e\x63lient_address\x18\x04 \x01(\t\x12\x0c\n\x04zone\x18\x05 \x01(\t\x12\r\n\x05\x62oots\x18\x06 \x01(\x04\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x11\n\tconnected\x18\x08 \x01(\x08\x12\x12\n\nhanded_off\x18\t \x01(\x08\x12\r\n\x05state\x18\n \x01(\t\x12\x10\n\x08old_copy\x18\x0b \x01(\t\"I\n\x0e\x43lusterWaiting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x14\n\x0cpeer_address\x18\x03 \x01(\t\"u\n\x0e\x43lusterReplica\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\r\n\x05voter\x18\x04 \x01(\x08\x12\x10\n\x08\x66ollowed\x18\x05 \x01(\x08\x12\x13\n\x0blag_entries\x18\x06 \x01(\x04\"\xe4\x03\n\x0c\x43lusterGroup\x12\r\n\x05group\x18\x01 \x01(\x04\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\r\x12\r\n\x05leads\x18\x05 \x01(\x08\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x18\n\x10preferred_leader\x18\x07 \x01(\t\x12\x0c\n\x04term\x18\x08 \x01(\x04\x12\x0c\n\x04open\x18\t \x01(\x08\x12\x0f\n\x07stopped\x18\n \x01(\x08\x12\x15\n\rapplied_index\x18\x0b \x01(\x04\x12-\n\x08replicas\x18\x0c \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\x12+\n\x06target\x18\r \x03(\x0b\x32\x1b.querator.v1.ClusterReplica\x12\x0e\n\x06moving\x18\x0e \x01(\x08\x12\x0f\n\x07\x63losing\x18\x0f \x01(\x08\x12\x0c\n\x04held\x18\x10 \x01(\x04\x12\x11\n\twaits_for\x18\x11 \x03(\r\x12\x16\n\x0e\x64\x61maged_blocks\x18\x12 \x01(\x04\x12\x15\n\rdamaged_items\x18\x13 \x01(\x04\x12-\n\ntime_ahead\x18\x14 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0fwaits_for_clock\x18\x15 \x01(\x08\"T\n\x0e\x43lusterPending\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\r\n\x05\x64oing\x18\x03 \x01(\t\x12\x11\n\twaits_for\x18\x04 \x03(\t\"A\n\x10\x43lusterCondition\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05\x61\x62out\x18\x02 \x01(\t\x12\x10\n\x08sentence\x18\x03 \x01(\t\"g\n\x0c\x43lusterScrub\x12\n\n\x02on\x18\x01 \x01(\x08\x12\x0e\n\x06rounds\x18\x02 \x01(\x04\x12\x13\n\x0bround_bytes\x18\x03 \x01(\x04\x12&\n\x03\x61ge\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"{\n\x12\x43lusterCertificate\x12\x0c\n\x04port\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x04left\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xbf\x03\n\x18GetClusterStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\'\n\x05nodes\x18\x04 \x03(\x0b\x32\x18.querator.v1.ClusterNode\x12)\n\x06groups\x18\x05 \x03(\x0b\x32\x19.querator.v1.ClusterGroup\x12,\n\x07pending\x18\x06 \x03(\x0b\x32\x1b.querator.v1.ClusterPending\x12.\n\x0b\x63lock_ahead\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\nconditions\x18\x08 \x03(\x0b\x32\x1d.querator.v1.ClusterCondition\x12(\n\x05scrub\x18\t \x01(\x0b\x32\x19.querator.v1.ClusterScrub\x12,\n\x07waiting\x18\n \x03(\x0b\x32\x1b.querator.v1.ClusterWaiting\x12\x35\n\x0c\x63\x65rtificates\x18\x0b \x03(\x0b\x32\x1f.querator.v1.ClusterCertificate\"\"\n\x12HandOffNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"@\n\x13HandOffNodeResponse\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05moved\x18\x02 \x01(\r\x12\x0c\n\x04left\x18\x03 \x03(\x04\"\"\n\x12ReplaceNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"Q\n\x13ReplaceNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\".\n\x10\x44rainNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0c\n\x04undo\x18\x02 \x01(\x08\"O\n\x11\x44rainNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\"!\n\x11RemoveNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"P\n\x12RemoveNodeResponse\x12&\n\x04node\x18\x01 \x01(\x0b\x32\x18.querator.v1.ClusterNode\x12\x12\n\npartitions\x18\x02 \x01(\r\"\x17\n\x15GetClusterPlanRequest\"\x8e\x01\n\x0b\x43lusterMove\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x0e\n\x06origin\x18\x04 \x03(\t\x12\n\n\x02to\x18\x05 \x03(\t\x12\x0e\n\x06leader\x18\x06 \x01(\t\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0e\n\x06moving\x18\x08 \x01(\x08\"P\n\x16GetClusterPlanResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\'\n\x05moves\x18\x02 \x03(\x0b\x32\x18.querator.v1.ClusterMove\"\"\n\x12ReadmitNodeRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"\x15\n\x13ReadmitNodeResponse2\xdd\x04\n\x0e\x43lusterService\x12_\n\x10GetClusterStatus\x12$.querator.v1.GetClusterStatusRequest\x1a%.querator.v1.GetClusterStatusResponse\x12Y\n\x0eGetClusterPlan\x12\".querator.v1.GetClusterPlanRequest\x1a#.querator.v1.GetClusterPlanResponse\x12P\n\x0bHandOffNode\x12\x1f.querator.v1.HandOffNodeRequest\x1a .querator.v1.HandOffNodeResponse\x12P\n\x0bReplaceNode\x12\x1f.querator.v1.ReplaceNodeRequest\x1a .querator.v1.ReplaceNodeResponse\x12J\n\tDrainNode\x12\x1d.querator.v1.DrainNodeRequest\x1a\x1e.querator.v1.DrainNodeResponse\x12M\n\nRemoveNode\x12\x1e.querator.v1.RemoveNodeRequest\x1a\x1f.querator.v1.RemoveNodeResponse\x12P\n\x0bReadmitNode\x12\x1f.querator.v1.ReadmitNodeRequest\x1a .querator.v1.ReadmitNodeResponseB\x18Z\x16querator/v1;queratorv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,50 +34,52 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'querator.v1.cluster_service
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z\026querator/v1;queratorv1'
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=82
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=107
-  _globals['_CLUSTERNODE']._serialized_start=110
-  _globals['_CLUSTERNODE']._serialized_end=322
-  _globals['_CLUSTERWAITING']._serialized_start=324
-  _globals['_CLUSTERWAITING']._serialized_end=397
-  _globals['_CLUSTERREPLICA']._serialized_start=399
-  _globals['_CLUSTERREPLICA']._serialized_end=516
-  _globals['_CLUSTERGROUP']._serialized_start=519
-  _globals['_CLUSTERGROUP']._serialized_end=1003
-  _globals['_CLUSTERPENDING']._serialized_start=1005
-  _globals['_CLUSTERPENDING']._serialized_end=1089
-  _globals['_CLUSTERCONDITION']._serialized_start=1091
-  _globals['_CLUSTERCONDITION']._serialized_end=1156
-  _globals['_CLUSTERSCRUB']._serialized_start=1158
-  _globals['_CLUSTERSCRUB']._serialized_end=1261
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=1264
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=1656
-  _globals['_HANDOFFNODEREQUEST']._serialized_start=1658
-  _globals['_HANDOFFNODEREQUEST']._serialized_end=1692
-  _globals['_HANDOFFNODERESPONSE']._serialized_start=1694
-  _globals['_HANDOFFNODERESPONSE']._serialized_end=1758
-  _globals['_REPLACENODEREQUEST']._serialized_start=1760
-  _globals['_REPLACENODEREQUEST']._serialized_end=1794
-  _globals['_REPLACENODERESPONSE']._serialized_start=1796
-  _globals['_REPLACENODERESPONSE']._serialized_end=1877
-  _globals['_DRAINNODEREQUEST']._serialized_start=1879
-  _globals['_DRAINNODEREQUEST']._serialized_end=1925
-  _globals['_DRAINNODERESPONSE']._serialized_start=1927
-  _globals['_DRAINNODERESPONSE']._serialized_end=2006
-  _globals['_REMOVENODEREQUEST']._serialized_start=2008
-  _globals['_REMOVENODEREQUEST']._serialized_end=2041
-  _globals['_REMOVENODERESPONSE']._serialized_start=2043
-  _globals['_REMOVENODERESPONSE']._serialized_end=2123
-  _globals['_GETCLUSTERPLANREQUEST']._serialized_start=2125
-  _globals['_GETCLUSTERPLANREQUEST']._serialized_end=2148
-  _globals['_CLUSTERMOVE']._serialized_start=2151
-  _globals['_CLUSTERMOVE']._serialized_end=2293
-  _globals['_GETCLUSTERPLANRESPONSE']._serialized_start=2295
-  _globals['_GETCLUSTERPLANRESPONSE']._serialized_end=2375
-  _globals['_READMITNODEREQUEST']._serialized_start=2377
-  _globals['_READMITNODEREQUEST']._serialized_end=2411
-  _globals['_READMITNODERESPONSE']._serialized_start=2413
-  _globals['_READMITNODERESPONSE']._serialized_end=2434
-  _globals['_CLUSTERSERVICE']._serialized_start=2437
-  _globals['_CLUSTERSERVICE']._serialized_end=3042
+  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=115
+  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=140
+  _globals['_CLUSTERNODE']._serialized_start=143
+  _globals['_CLUSTERNODE']._serialized_end=355
+  _globals['_CLUSTERWAITING']._serialized_start=357
+  _globals['_CLUSTERWAITING']._serialized_end=430
+  _globals['_CLUSTERREPLICA']._serialized_start=432
+  _globals['_CLUSTERREPLICA']._serialized_end=549
+  _globals['_CLUSTERGROUP']._serialized_start=552
+  _globals['_CLUSTERGROUP']._serialized_end=1036
+  _globals['_CLUSTERPENDING']._serialized_start=1038
+  _globals['_CLUSTERPENDING']._serialized_end=1122
+  _globals['_CLUSTERCONDITION']._serialized_start=1124
+  _globals['_CLUSTERCONDITION']._serialized_end=1189
+  _globals['_CLUSTERSCRUB']._serialized_start=1191
+  _globals['_CLUSTERSCRUB']._serialized_end=1294
+  _globals['_CLUSTERCERTIFICATE']._serialized_start=1296
+  _globals['_CLUSTERCERTIFICATE']._serialized_end=1419
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=1422
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=1869
+  _globals['_HANDOFFNODEREQUEST']._serialized_start=1871
+  _globals['_HANDOFFNODEREQUEST']._serialized_end=1905
+  _globals['_HANDOFFNODERESPONSE']._serialized_start=1907
+  _globals['_HANDOFFNODERESPONSE']._serialized_end=1971
+  _globals['_REPLACENODEREQUEST']._serialized_start=1973
+  _globals['_REPLACENODEREQUEST']._serialized_end=2007
+  _globals['_REPLACENODERESPONSE']._serialized_start=2009
+  _globals['_REPLACENODERESPONSE']._serialized_end=2090
+  _globals['_DRAINNODEREQUEST']._serialized_start=2092
+  _globals['_DRAINNODEREQUEST']._serialized_end=2138
+  _globals['_DRAINNODERESPONSE']._serialized_start=2140
+  _globals['_DRAINNODERESPONSE']._serialized_end=2219
+  _globals['_REMOVENODEREQUEST']._serialized_start=2221
+  _globals['_REMOVENODEREQUEST']._serialized_end=2254
+  _globals['_REMOVENODERESPONSE']._serialized_start=2256
+  _globals['_REMOVENODERESPONSE']._serialized_end=2336
+  _globals['_GETCLUSTERPLANREQUEST']._serialized_start=2338
+  _globals['_GETCLUSTERPLANREQUEST']._serialized_end=2361
+  _globals['_CLUSTERMOVE']._serialized_start=2364
+  _globals['_CLUSTERMOVE']._serialized_end=2506
+  _globals['_GETCLUSTERPLANRESPONSE']._serialized_start=2508
+  _globals['_GETCLUSTERPLANRESPONSE']._serialized_end=2588
+  _globals['_READMITNODEREQUEST']._serialized_start=2590
+  _globals['_READMITNODEREQUEST']._serialized_end=2624
+  _globals['_READMITNODERESPONSE']._serialized_start=2626
+  _globals['_READMITNODERESPONSE']._serialized_end=2647
+  _globals['_CLUSTERSERVICE']._serialized_start=2650
+  _globals['_CLUSTERSERVICE']._serialized_end=3255
 # @@protoc_insertion_point(module_scope)

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
@@ -395,6 +396,40 @@ class ClusterScrub(_message.Message):
 Global___ClusterScrub: _TypeAlias = ClusterScrub  # noqa: Y015
 
 @_typing.final
+class ClusterCertificate(_message.Message):
+    """ClusterCertificate is a certificate that the asked node shows at one of its ports."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PORT_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
+    port: _builtins.str
+    """The port: `clients` or `nodes`."""
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """When it expires."""
+
+    @_builtins.property
+    def left(self) -> _duration_pb2.Duration:
+        """How long it is still valid by the clock of the asked node; negative after its expiry."""
+
+    def __init__(
+        self,
+        *,
+        port: _builtins.str = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+        left: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "left", b"left"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "left", b"left", "port", b"port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClusterCertificate: _TypeAlias = ClusterCertificate  # noqa: Y015
+
+@_typing.final
 class GetClusterStatusResponse(_message.Message):
     """GetClusterStatusResponse is the asked node's view."""
 
@@ -410,6 +445,7 @@ class GetClusterStatusResponse(_message.Message):
     CONDITIONS_FIELD_NUMBER: _builtins.int
     SCRUB_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    CERTIFICATES_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """Id of the cluster."""
     epoch: _builtins.int
@@ -446,6 +482,10 @@ class GetClusterStatusResponse(_message.Message):
     def waiting(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterWaiting]:
         """Nodes that have asked the asked node within the last seconds and are not members."""
 
+    @_builtins.property
+    def certificates(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterCertificate]:
+        """The certificates of the asked node, as it has read them last; none if it does not use TLS."""
+
     def __init__(
         self,
         *,
@@ -459,10 +499,11 @@ class GetClusterStatusResponse(_message.Message):
         conditions: _abc.Iterable[Global___ClusterCondition] | None = ...,
         scrub: Global___ClusterScrub | None = ...,
         waiting: _abc.Iterable[Global___ClusterWaiting] | None = ...,
+        certificates: _abc.Iterable[Global___ClusterCertificate] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["clock_ahead", b"clock_ahead", "scrub", b"scrub"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_ahead", b"clock_ahead", "cluster_id", b"cluster_id", "conditions", b"conditions", "epoch", b"epoch", "groups", b"groups", "node", b"node", "nodes", b"nodes", "pending", b"pending", "scrub", b"scrub", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificates", b"certificates", "clock_ahead", b"clock_ahead", "cluster_id", b"cluster_id", "conditions", b"conditions", "epoch", b"epoch", "groups", b"groups", "node", b"node", "nodes", b"nodes", "pending", b"pending", "scrub", b"scrub", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

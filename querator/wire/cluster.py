@@ -3,6 +3,7 @@ are converted in both directions, because the SDK reads them with this module.
 """
 
 from querator.model.cluster import (
+    ClusterCertificate,
     ClusterCondition,
     ClusterGroup,
     ClusterMove,
@@ -102,6 +103,14 @@ def encode_cluster_status(status: ClusterStatus) -> bytes:
                 name=one.name, incarnation=one.incarnation, peer_address=one.peer_address
             )
             for one in status.waiting
+        ],
+        certificates=[
+            pb.ClusterCertificate(
+                port=one.port,
+                expires_at=field_checks.timestamp(one.expires_at_ms),
+                left=field_checks.signed_duration(one.left_ms),
+            )
+            for one in status.certificates
         ],
     ).SerializeToString()
 
@@ -230,6 +239,10 @@ def cluster_status(message: pb.GetClusterStatusResponse) -> ClusterStatus:
         ),
         waiting=tuple(
             ClusterWaiting(one.name, one.incarnation, one.peer_address) for one in message.waiting
+        ),
+        certificates=tuple(
+            ClusterCertificate(one.port, one.expires_at.ToMilliseconds(), one.left.ToMilliseconds())
+            for one in message.certificates
         ),
     )
 

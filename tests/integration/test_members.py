@@ -5,6 +5,7 @@ real processes.
 import asyncio
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,16 @@ def leaders(view: dict[str, Any], queue: str) -> set[str]:
 
 def state(view: dict[str, Any], name: str) -> str:
     return str(next(node["state"] for node in view["nodes"] if node["name"] == name))
+
+
+def down(name: str) -> Callable[[dict[str, Any]], bool]:
+    """Whether the status reports the node as down, which the other nodes notice a moment later."""
+
+    def is_down(view: dict[str, Any]) -> bool:
+        says = any(f"Node {name} is down" in problem for problem in view["problems"])
+        return says and state(view, name) == "down"
+
+    return is_down
 
 
 async def produced(cluster: ProcessCluster, asked: str, payload: str) -> None:
@@ -85,9 +96,7 @@ async def test_restarts_of_one_and_of_all(tmp_path: Path):
         for name in "abc":
             assert await cluster[name].stop() == 0
             other = "b" if name == "a" else "a"
-            view = await cluster.status(other)
-            assert state(view, name) == "down"
-            assert any(f"Node {name} is down" in problem for problem in view["problems"])
+            await cluster.until(down(name), other)
             await produced(cluster, other, f"without {name}")
             await cluster[name].start()
         await cluster.until_well()
@@ -109,11 +118,53 @@ async def test_a_killed_node_is_missed_and_comes_back(tmp_path: Path):
         await cluster.querator("queue", "create", "q", "--dead-queue", "", "--partitions", "3")
         await cluster["b"].kill()
         await produced(cluster, "a", "without b")
-        view = await cluster.status("c")
-        assert state(view, "b") == "down"
+        await cluster.until(down("b"), "c")
         await cluster["b"].start()
         await cluster.until_well("b")
         assert await payloads(cluster, "b") == {b"without b"}
+
+
+async def test_a_node_that_hangs_is_not_said_to_be_down(tmp_path: Path):
+    """The advice was to start it again."""
+    async with process_cluster(tmp_path) as cluster:
+        await cluster.start()
+        cluster["b"].freeze()
+        try:
+            view = await cluster.until(lambda view: state(view, "b") == "hangs", "c")
+            [problem] = [one for one in view["problems"] if one.startswith("Node b ")]
+            assert problem.startswith(
+                f"Node b hangs: {cluster['b'].address} accepts connections and does not answer."
+            )
+            assert "Start" not in problem
+        finally:
+            cluster["b"].thaw()
+        await cluster.until_well("c")
+
+
+async def test_a_stranger_with_a_wrong_token_is_shown_while_it_tries(tmp_path: Path):
+    async with process_cluster(tmp_path) as cluster:
+        await cluster.start()
+        wrong = tmp_path / "wrong"
+        wrong.write_text("another secret of 16 bytes")
+        home = tmp_path / "elsewhere"
+        home.mkdir()
+        peer_port, client_port = free_ports(2)
+        options = [*cluster["a"].options, "--listen-peers", f"127.0.0.1:{peer_port}"]
+        options[options.index("--cluster-token-file") + 1] = str(wrong)
+        options[options.index("--peers") + 1] += f",Z=127.0.0.1:{peer_port}"
+        stranger = ClusterProcess("Z", home, client_port=client_port, options=options)
+        await stranger.launch()
+        try:
+            await cluster.until(
+                lambda view: any(
+                    one.startswith("A process at 127.0.0.1 asks node ")
+                    and "it has another cluster token than this node" in one
+                    for one in view["problems"]
+                )
+            )
+        finally:
+            await stranger.kill()
+        await cluster.until_well()
 
 
 async def test_clients_say_at_once_why_they_wait(tmp_path: Path):

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from querator import Client, Tls
@@ -60,6 +61,15 @@ async def test_a_node_shows_its_certificate_and_nothing_goes_in_the_clear(
         error = await refused(node.address, stranger.client())
         assert error.fault is ConnectionFault.UNTRUSTED
         assert error.message.startswith(f"The certificate of {node.address} is not trusted: ")
+        code, out, _ = await run(
+            *("cluster", "status", "--output", "json", "--address", node.address),
+            *("--tls-ca", str(papers.ca)),
+        )
+        assert code == 0
+        [shown] = msgspec.json.decode(out)["nodes"]
+        [certificate] = shown["certificates"]
+        assert certificate["port"] == "clients"
+        assert certificate["days_left"] > 0
         by_name = node.address.replace("127.0.0.1", "localhost")
         await use_again(by_name, papers.client())
 

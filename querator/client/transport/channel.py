@@ -160,6 +160,12 @@ class Connection:
         said = next((one for one in error.faults if one.address == self.address), None)
         return self.fault or said or fault_from_text(self.address, "")
 
+    async def examined(self, error: RequestError) -> AddressFault | None:
+        """Why the node has not answered a call, at this moment. None: a connection can be made, or
+        the cause is not found.
+        """
+        return await self._diagnosis.examine(error if isinstance(error, ConnectionFailed) else None)
+
     def open_stream(self, name: str) -> "grpc.aio.StreamStreamCall[bytes, bytes]":
         self.check_open()
         return self._streams[name]()

@@ -59,6 +59,16 @@ class Diagnosis:
         self._due = 0.0
         self._backoff.reset()
 
+    async def examine(self, error: ConnectionFailed | None) -> AddressFault | None:
+        """Looks for the cause at this moment, for at most about as long as a probe takes. None: it
+        is not found.
+        """
+        self.fault = None
+        self._due = 0.0
+        self.failed(error)
+        await self.settle()
+        return self.fault
+
     async def settle(self) -> None:
         """Waits for the end of a probe that runs, at most about as long as a probe takes."""
         if self._running is not None:

@@ -14,7 +14,7 @@ from querator.placement.joining.forming import Forming, ask, description, peer_i
 from querator.placement.joining.known_peers import KnownPeers, removed_node, why_no_member
 from querator.placement.map.machine import stored_effects
 from querator.raft.clock import Clock
-from querator.raft.refusals import OtherTokens
+from querator.raft.refusals import LastingRefusal, OtherTokens
 from querator.raft.starts import StartMemory
 from querator.raft.tcp.channel import PeerTls
 from querator.raft.tcp.tcp_peers import TcpPeers
@@ -191,8 +191,12 @@ class Membership:
         """See `TcpPeers.other_tokens`."""
         return self.peers.other_tokens()
 
+    def lasting_refusals(self) -> tuple[LastingRefusal, ...]:
+        """See `TcpPeers.lasting_refusals`."""
+        return self.peers.lasting_refusals()
+
     def old_copies(self) -> dict[str, str]:
-        """Nodes that were refused because of an old copy of their data: the reason by name."""
+        """See `TcpPeers.old_copies`."""
         return self.peers.old_copies()
 
     def out_of_reach(self, placed: PlacementMap) -> frozenset[str]:

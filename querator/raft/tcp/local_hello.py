@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -28,11 +28,13 @@ NEWCOMERS_MAX: Final = 64
 """Most nodes without a cluster that are remembered; the others ask again."""
 WAITING_S: Final = 5.0
 """A node without a cluster that has not asked for this long does not wait any more."""
+OLD_COPY_S: Final = 60.0
+"""While the real node is connected, a refused copy of its data is reported for this long."""
 
 
 class Greeter:
     """Handshakes of this node. Only the raft thread calls it, except that any thread may call
-    `describe`, `newcomers` and `waiting`, and read `old_copies`.
+    `describe`, `newcomers`, `waiting` and `old_copies`.
     """
 
     def __init__(
@@ -48,10 +50,8 @@ class Greeter:
         self.own = own
         self._starts = starts
         self.known: Mapping[str, KnownPeer] = {}
-        self.old_copies: dict[str, str] = {}
-        """Nodes that were refused for an old copy of their data, with the reason, by name, until
-        they connect with the newest one.
-        """
+        self._old_copies: dict[str, tuple[float, str]] = {}
+        """When a node was refused last for an old copy of its data, and the reason, by name."""
         self._token = token
         self._run = secrets.token_hex(16)
         self._dials = 0
@@ -78,6 +78,18 @@ class Greeter:
         since_s = self._now_s() - WAITING_S
         asked = sorted(self._waiting.copy().items())
         return tuple(info for _, (asked_s, info) in asked if asked_s >= since_s)
+
+    def old_copies(self, connected: Collection[str]) -> dict[str, str]:
+        """Nodes that were refused for an old copy of their data, with the reason, by name. Those
+        that are `connected` with the newest data are left out after `OLD_COPY_S`.
+        """
+        since_s = self._now_s() - OLD_COPY_S
+        runs = {*connected, self.own.name}
+        return {
+            name: reason
+            for name, (refused_s, reason) in self._old_copies.copy().items()
+            if name not in runs or refused_s >= since_s
+        }
 
     def change(self, **fields: str | None) -> None:
         """Changes fields of `own`."""
@@ -133,7 +145,7 @@ class Greeter:
         try:
             self._starts.judge(info.key, info.starts)
         except PeerRefused as refused:
-            self.old_copies[info.name] = refused.reason
+            self._old_copies[info.name] = self._now_s(), refused.reason
             raise
 
     def judge(
@@ -164,7 +176,7 @@ class Greeter:
     def meet(self, info: PeerInfo) -> None:
         """The connection to the node is open."""
         self._starts.meet(info.key, info.starts)
-        self.old_copies.pop(info.name, None)
+        self._old_copies.pop(info.name, None)
         self._waiting.pop(info.name, None)
 
     def _hello(self, to: str, dial: int) -> Hello:

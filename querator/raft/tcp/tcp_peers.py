@@ -36,11 +36,20 @@ from querator.model.limits import (
     PEER_SEND_BYTES_MAX,
     PEER_UNPROVEN_MAX,
 )
-from querator.model.nodes import NodeKey
+from querator.model.nodes import NodeKey, node_name
 from querator.raft.clock import Clock
 from querator.raft.messages import MessageError, PeerMessage, decode_frame, encode_frames
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Quiet, Received
-from querator.raft.refusals import TOLD, Code, OtherTokens, PeerRefused, RefusalLog, TokenMemory
+from querator.raft.refusals import (
+    TOLD,
+    Code,
+    LastingRefusal,
+    LastingRefusals,
+    OtherTokens,
+    PeerRefused,
+    RefusalLog,
+    TokenMemory,
+)
 from querator.raft.starts import StartMemory
 from querator.raft.tcp import dialing
 from querator.raft.tcp.channel import PeerTls
@@ -110,6 +119,7 @@ class TcpPeers:
         self._events: list[PeerEvent] = []
         self._refusals = RefusalLog()
         self._tokens = TokenMemory()
+        self._lasting = LastingRefusals()
         self._due_s = 0.0
         """When to check timers: never later than the first of them."""
         # Written by any thread under the lock, and taken over by `receive`.
@@ -157,12 +167,21 @@ class TcpPeers:
         return self._quiet
 
     def old_copies(self) -> dict[str, str]:
-        """See `Greeter.old_copies`."""
-        return dict(self._greeter.old_copies)
+        """Nodes that were refused because of an old copy of their data: the reason by name. Of a
+        node that is connected, the refusals of the last `OLD_COPY_S`.
+        """
+        connected = {node_name(key) for key in self._connected}
+        return self._greeter.old_copies(connected)
 
     def other_tokens(self) -> OtherTokens:
         """The nodes that had another cluster token lately."""
         return self._tokens.lately(self._clock.monotonic_s())
+
+    def lasting_refusals(self) -> tuple[LastingRefusal, ...]:
+        """Connections that are refused again and again, except for reasons that `other_tokens` and
+        `old_copies` report.
+        """
+        return self._lasting.lately(self._clock.monotonic_s())
 
     def refused(self) -> dict[str, int]:
         """How many peers this node has refused since its start, by the code of the reason."""
@@ -437,6 +456,7 @@ class TcpPeers:
         self._open[key] = connection
         self._greeter.meet(hello.info)
         self._tokens.agreed(hello.info.name)
+        self._lasting.agreed(hello.info.name)
         self._publish()
         if connection.dialed is not None:
             self._dialer.opened(connection.dialed, now_s)
@@ -508,7 +528,9 @@ class TcpPeers:
         self._refusals.refused(
             refused, address=connection.address, name=connection.name, now_s=now_s
         )
-        self._tokens.refused(refused, dialed=connection.dialed, now_s=now_s)
+        dialed = connection.dialed
+        self._tokens.refused(refused, dialed=dialed, now_s=now_s)
+        self._lasting.refused(refused, dialed=dialed, address=connection.address, now_s=now_s)
         if refused.by_peer and refused.code is Code.OLD_COPY and self._on_old_copy is not None:
             self._on_old_copy(refused.reason)
         if connection.phase is Phase.SHAKING:

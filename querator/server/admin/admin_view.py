@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from querator.model.cluster import ClusterCertificate
 from querator.storage.identity import DirectoryRefused
 
 if TYPE_CHECKING:
@@ -46,6 +47,17 @@ class Observed:
     """
     stopping: bool = False
     failure: BaseException | None = None
+
+
+def certificates(observed: Observed) -> tuple[ClusterCertificate, ...]:
+    """The certificates of the node's ports whose expiry is known."""
+    now_ms = time.time_ns() // 1_000_000
+    found = {port: expires_at_s() for port, expires_at_s in observed.certificates.items()}
+    return tuple(
+        ClusterCertificate(port, int(at_s * 1000), int(at_s * 1000) - now_ms)
+        for port, at_s in found.items()
+        if at_s is not None
+    )
 
 
 def why_failed(failure: BaseException) -> str:

@@ -30,7 +30,7 @@ from querator.raft.group.snapshot_schedule import SnapshotStats
 from querator.raft.stats import Distribution, TurnStats
 from querator.raft.status import GroupStatus
 from querator.server.admin import metric_catalogue as catalogue
-from querator.server.admin.admin_view import Observed
+from querator.server.admin.admin_view import Observed, certificates
 from querator.server.admin.health import Health
 from querator.server.admin.metric_catalogue import METRICS, Labels, MetricSpec, family, histogram
 from querator.server.admin.queue_metrics import QueueMetrics, QueueReading, Statuses, state_of
@@ -110,7 +110,7 @@ def look(observed: Observed, health: Health) -> Look:
         damage=None if observed.service is None else observed.service.damage.stats(),
         conditions=_conditions(observed),
         scrub=None if observed.scrub is None else observed.scrub.stats(),
-        certificates_s=_certificates(observed),
+        certificates_s={one.port: one.left_ms / 1000 for one in certificates(observed)},
     )
 
 
@@ -118,11 +118,6 @@ def _conditions(observed: Observed) -> Mapping[str, int]:
     present = () if observed.conditions is None else observed.conditions.present
     counts = Counter(one.kind for one in present)
     return {kind: counts[kind] for kind in KINDS}
-
-
-def _certificates(observed: Observed) -> Mapping[str, float]:
-    expires = {port: expires_at_s() for port, expires_at_s in observed.certificates.items()}
-    return {port: at_s - time.time() for port, at_s in expires.items() if at_s is not None}
 
 
 def _connected(observed: Observed) -> frozenset[str]:

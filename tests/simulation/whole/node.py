@@ -7,7 +7,7 @@ thread. A crash ends both, a pause stops both.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +20,7 @@ from querator.node_core import NodeCore
 from querator.placement.bootstrap import ClusterBootstrap, founding
 from querator.placement.joining.formation import Description
 from querator.raft.machine import Machine
-from querator.raft.refusals import OtherTokens
+from querator.raft.refusals import LastingRefusal, OtherTokens
 from querator.raft.requests import Open, Outcome, Remove, Request, Stop
 from querator.raft.starts import StartMemory
 from querator.raft.turn.liveness import Liveness
@@ -146,6 +146,9 @@ class SimulatedPeerServices:
 
     def other_tokens(self) -> OtherTokens:
         return OtherTokens()
+
+    def lasting_refusals(self) -> Sequence[LastingRefusal]:
+        return ()
 
     def old_copies(self) -> Mapping[str, str]:
         return {}

@@ -9,7 +9,9 @@ from querator.cli.cluster_pictures import picture, plan_picture
 from querator.cli.cluster_views import ClusterView, cluster_view
 from querator.cli.shared.output import Picture, picture_lines
 from querator.client.cluster import ClusterPicture, SeenCondition, SeenNode
+from querator.client.errors import ConnectionFault
 from querator.model.cluster import (
+    ClusterCertificate,
     ClusterCondition,
     ClusterGroup,
     ClusterMove,
@@ -149,8 +151,8 @@ def test_a_node_that_is_down():
     told = view(group(0, queue=""), group(1, "c", b=7), nodes=DOWN_B)
     assert told.problems == (
         "Node b is down: no node answers at client:1. Start it again: it catches up by itself. "
-        "If it ends or waits, its log says why. Only if its data is lost, start it with an empty "
-        "directory and then: querator node replace b",
+        "If it was started a moment ago, wait. If it ends or waits, its log says why. Only if its "
+        "data is lost, start it with an empty directory and then: querator node replace b",
         "2 partitions: (map), q/0 can be used, but have fewer running replicas than configured: b "
         "is down.",
     )
@@ -165,9 +167,53 @@ def test_a_node_that_answers_nobody_while_others_hear_it():
     assert problems[0] == (
         "Node b does not answer (no node answers at client:1), and other nodes are connected to "
         "it. "
-        "Its event loop may hang, or the network between it and the node that was asked is "
+        "Its event loop may hang, or the network between it and this command is "
         "cut. If this lasts, restart the node."
     )
+
+
+@pytest.mark.parametrize(
+    ("cause", "connected", "state", "words"),
+    [
+        (ConnectionFault.SILENT, False, "hangs", "Do not start a second process."),
+        (ConnectionFault.SILENT, True, "hangs", "Its process is there."),
+        (ConnectionFault.REFUSED, True, "starting", "Wait. If this lasts, its log says what"),
+        (ConnectionFault.REFUSED, False, "down", "Start it again: it catches up by itself."),
+        (ConnectionFault.UNREACHABLE, False, "unreachable", "Its machine is down, or the network"),
+        (ConnectionFault.NAME_UNKNOWN, False, "unreachable", "out of reach: it fails."),
+        (ConnectionFault.UNREACHABLE, True, "unreachable", "between it and this command is cut"),
+    ],
+)
+def test_the_advice_depends_on_why_a_node_does_not_answer(
+    cause: ConnectionFault, connected: bool, state: str, words: str
+):
+    """Nodes that hang or start were said to be down, with the advice to start them."""
+    silent = msgspec.structs.replace(seen("b", "it fails.", connected=connected), cause=cause)
+    told = view(nodes=(seen("a"), silent, seen("c")))
+    assert told.nodes[1].state == state
+    assert told.problems[0].startswith("Node b ")
+    assert words in told.problems[0]
+    assert ("Start it again" in " ".join(told.problems)) is (state == "down")
+    are = "is down" if state == "down" else "does not answer"
+    assert told.problems[1].endswith(f"fewer running replicas than configured: b {are}.")
+    third = seen("c", "gone", connected=connected).node
+    nodes = (seen("a"), silent, msgspec.structs.replace(silent, node=third))
+    [lost] = [one for one in view(group(1, ""), nodes=nodes).problems if "q/0" in one]
+    assert ("Start them again." in lost) is (state == "down")
+    assert ("See above what to do" in lost) is (state != "down")
+
+
+def peer_refused(by: str, about: str) -> SeenCondition:
+    return SeenCondition(by, ClusterCondition("peer_refused", about, f"{by} about {about}."))
+
+
+def test_a_refused_process_is_named_once():
+    """A node that another one refuses is reported by name by itself, and as a host by the other."""
+    told = msgspec.structs.replace(
+        ClusterPicture("x", 3, tuple(map(seen, NAMES)), (group(0, queue=""),), ()),
+        conditions=(peer_refused("a", "b"), peer_refused("b", "peer"), peer_refused("b", "else")),
+    )
+    assert cluster_view(told).problems == ("a about b.", "b about else.")
 
 
 def test_a_node_whose_clock_is_wrong():
@@ -454,6 +500,38 @@ def test_one_entry_behind():
     assert "1 entry" in shown(told)
     assert "2 entries" in shown(told)
     assert "1 entries" not in shown(told)
+
+
+DAY_MS = 86_400_000
+EXPIRES_MS = 1_900_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "cell", "says"),
+    [
+        (700 * DAY_MS, "700 d", None),
+        (14 * DAY_MS, "14 d", None),
+        (14 * DAY_MS - 1, "13 d", "expires on 2030-03-17, in 13 days. Renew the file; no restart"),
+        (DAY_MS, "1 d", "expires on 2030-03-17, in 1 day. Renew"),
+        (-1, "expired", "has expired on 2030-03-17: connections to that port fail. Renew"),
+    ],
+)
+def test_certificates_of_a_node(left_ms: int, cell: str, says: str | None):
+    """Their expiry was in the logs and metrics alone."""
+    shows = (
+        ClusterCertificate("clients", EXPIRES_MS, 800 * DAY_MS),
+        ClusterCertificate("nodes", EXPIRES_MS, left_ms),
+    )
+    node = msgspec.structs.replace(seen("a"), certificates=shows)
+    told = view(group(0, queue=""), nodes=(node, seen("b"), seen("c")))
+    assert any(line.startswith("a ") and line.endswith(cell) for line in shown(told).splitlines())
+    assert [one.port for one in told.nodes[0].certificates] == ["clients", "nodes"]
+    if says is None:
+        assert told.problems == ()
+    else:
+        [problem] = told.problems
+        assert problem.startswith(f"The certificate of node a for nodes {says}")
+    assert "certificate" not in shown(view())
 
 
 def test_how_long_ago_the_payloads_of_a_node_were_checked():

@@ -608,4 +608,12 @@ def _status() -> cluster_service_pb2.GetClusterStatusResponse:
         nodes=nodes,
         groups=groups,
         scrub=cluster_service_pb2.ClusterScrub(on=True, rounds=1, age=Duration(seconds=4_000)),
+        certificates=[
+            cluster_service_pb2.ClusterCertificate(
+                port=port,
+                expires_at=Timestamp(seconds=1_900_000_000),
+                left=Duration(seconds=days * 86_400),
+            )
+            for port, days in (("clients", 9), ("nodes", 700))
+        ],
     )

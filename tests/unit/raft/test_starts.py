@@ -17,6 +17,7 @@ from querator.raft.peers import Connected, Disconnected, Received
 from querator.raft.refusals import Code, PeerRefused
 from querator.raft.starts import StartMemory
 from querator.raft.tcp.hello import PeerInfo
+from querator.raft.tcp.local_hello import OLD_COPY_S
 from querator.raft.tcp.query import QueryRefused, query
 from querator.raft.turn.turn import Turns
 from querator.storage import starts as rows
@@ -118,8 +119,14 @@ def test_what_is_remembered_is_bounded():
 # --- the handshake -----------------------------------------------------------------------------
 
 
-def tcp_node(node: NodeKey, starts: StartMemory, told: list[str] | None = None) -> TcpNode:
-    return TcpNode(info(node[0]), starts=starts, on_old_copy=None if told is None else told.append)
+def tcp_node(
+    node: NodeKey,
+    starts: StartMemory,
+    told: list[str] | None = None,
+    clock: SimulatedClock | None = None,
+) -> TcpNode:
+    on_old_copy = None if told is None else told.append
+    return TcpNode(info(node[0]), starts=starts, on_old_copy=on_old_copy, clock=clock)
 
 
 @pytest.mark.parametrize("names", ["ab", "ba"], ids=["it is dialed", "it dials"])
@@ -161,6 +168,27 @@ def test_a_connection_ends_when_a_later_start_is_heard_of():
         mine.learn([Met(B, LATER)])
         drive(one, other, until=lambda: not one.sees(other))
         assert "old copy" in one.peers.old_copies()["b"]
+
+
+def test_a_refused_copy_of_a_connected_node_is_reported_for_a_while():
+    """The status named it for ever."""
+    clock = SimulatedClock()
+    one = tcp_node(A, memory(A, Met(B, LATER)), clock=clock)
+    real = tcp_node(B, memory(B, own=LATER), clock=clock)
+    copy = msgspec.structs.replace(info("b"), starts=FIRST)
+    failures: list[QueryRefused] = []
+    with tcp_nodes(one, real):
+        one.knows(real)
+        real.knows(one)
+        drive(one, real, until=lambda: one.sees(real))
+        thread = Asking(one.peers.address, copy, failures)
+        thread.start()
+        drive(one, real, until=lambda: not thread.is_alive())
+        assert "old copy" in one.peers.old_copies()["b"]
+        clock.advance(int(OLD_COPY_S * 1000) + 1)
+        assert one.peers.old_copies() == {}
+        drive(one, real, until=lambda: not one.sees(real))
+        assert "old copy" in one.peers.old_copies()["b"], "no process has the newest data"
 
 
 def test_one_that_asks_before_it_starts_is_told_as_well():

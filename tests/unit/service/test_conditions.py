@@ -4,6 +4,7 @@ and the log, and disappears there when it ends.
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -23,11 +24,12 @@ from querator.placement import placement
 from querator.placement.tasks import partition_calls
 from querator.raft.clock import SimulatedClock
 from querator.raft.host import Host
-from querator.raft.refusals import OtherTokens
+from querator.raft.refusals import LastingRefusal, OtherTokens
 from querator.raft.status import GroupStatus, ReplicaStatus
 from querator.server.admin.admin_server import AdminServer
 from querator.server.admin.health import Health
 from querator.server.admin.metrics import Metrics
+from querator.service import storage_watch
 from querator.service.admission import PartitionBudget
 from querator.service.conditions import KINDS, LOOK_S, MEMORY_S, PATIENCE_S, Conditions
 from querator.service.storage_watch import StorageWatch
@@ -82,6 +84,7 @@ class Watch:
         self.away: set[str] = set()
         """Names of the nodes that are out of reach."""
         self.other_tokens = OtherTokens()
+        self.refusals: tuple[LastingRefusal, ...] = ()
         loop = asyncio.get_running_loop()
         self.conditions = Conditions(
             host=cast(Any, self.host),
@@ -90,6 +93,7 @@ class Watch:
             clock=node.clock,
             out_of_reach=lambda: self.away,
             other_tokens=lambda: self.other_tokens,
+            lasting_refusals=lambda: self.refusals,
             now_s=lambda: loop.time() + self._later_s,
         )
         self._observed = observed(node)
@@ -289,6 +293,39 @@ async def test_another_node_with_another_token(
 
 
 @pytest.mark.parametrize(
+    ("refusal", "sentence"),
+    [
+        (
+            LastingRefusal("n2", dialed=True, by_peer=False, reason="it shows no certificate"),
+            "Nodes node and n2 do not connect. Node node reports of the other one: it shows no "
+            "certificate.",
+        ),
+        (
+            LastingRefusal("10.0.0.9", dialed=False, by_peer=False, reason="another token"),
+            "A process at 10.0.0.9 asks node node for a connection, and is refused: another token. "
+            "If it should be a node of this cluster, correct its settings. If not, stop it, or "
+            "keep it from the port for nodes.",
+        ),
+        (
+            LastingRefusal("10.0.0.9", dialed=False, by_peer=True, reason="it refuses"),
+            "A process at 10.0.0.9 asks node node for a connection, and refuses it: it refuses. "
+            "If it should be a node of this cluster, correct its settings. If not, stop it, or "
+            "keep it from the port for nodes.",
+        ),
+    ],
+)
+async def test_a_process_that_is_refused(
+    refusal: LastingRefusal, sentence: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was only in the logs and the metrics."""
+    async with watching(caplog) as (_, watch):
+        watch.refusals = (refusal,)
+        assert await watch.seen("peer_refused") == sentence
+        watch.refusals = ()
+        await watch.gone("peer_refused")
+
+
+@pytest.mark.parametrize(
     ("tokens", "sentences"),
     [
         (
@@ -375,6 +412,44 @@ async def test_the_space_of_the_storage_is_read(caplog: pytest.LogCaptureFixture
         await storage.read()
         assert watch.conditions.storage == node.environment.usage()
         await storage.stop()
+
+
+async def test_a_status_has_the_space_of_this_moment(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sentence had the space of up to two checks ago."""
+    async with watching(caplog) as (node, watch):
+        storage = StorageWatch(node.environment, watch.conditions)
+        storage.start()
+        await storage.refresh()
+        full = Usage(512 * MIB, 0, 512 * MIB, 64 * MIB)
+        monkeypatch.setattr(node.environment, "usage", lambda: full)
+        await storage.refresh()
+        assert watch.conditions.storage == full
+        await storage.stop()
+
+
+async def test_a_status_does_not_wait_for_a_file_system_that_hangs(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watching(caplog) as (node, watch):
+        storage = StorageWatch(node.environment, watch.conditions)
+        goes_on, reads = threading.Event(), 0
+
+        def hangs() -> Usage:
+            nonlocal reads
+            reads += 1
+            goes_on.wait()
+            return Usage(512 * MIB, 0, 512 * MIB, 64 * MIB)
+
+        monkeypatch.setattr(node.environment, "usage", hangs)
+        monkeypatch.setattr(storage_watch, "REFRESH_S", 0.01)
+        for _ in range(3):
+            await storage.refresh()
+        assert watch.conditions.storage is None
+        goes_on.set()
+        await storage.stop()
+        assert reads == 1, "one read at a time"
 
 
 async def test_space_that_cannot_be_read_is_no_condition(

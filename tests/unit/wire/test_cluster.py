@@ -1,6 +1,7 @@
 import pytest
 
 from querator.model.cluster import (
+    ClusterCertificate,
     ClusterCondition,
     ClusterGroup,
     ClusterMove,
@@ -62,6 +63,10 @@ STATUS = ClusterStatus(
     conditions=(ClusterCondition("disk_slow", "a", "The disk of node a is slow."),),
     scrub=ClusterScrub(True, 3, 4_096, 90_000),
     waiting=(ClusterWaiting("b", "k", "p:3"),),
+    certificates=(
+        ClusterCertificate("clients", 1_900_000_000_250, 86_400_000),
+        ClusterCertificate("nodes", 1_700_000_000_000, -1_500),
+    ),
 )
 
 

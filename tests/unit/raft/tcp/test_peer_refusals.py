@@ -20,8 +20,11 @@ from querator.model.limits import (
 from querator.raft.clock import SimulatedClock
 from querator.raft.peers import Connected, Disconnected, PeerEvent, Received
 from querator.raft.refusals import (
+    LASTING_S,
     TOKEN_S,
     Code,
+    LastingRefusal,
+    LastingRefusals,
     OtherTokens,
     PeerRefused,
     RefusalLog,
@@ -226,6 +229,67 @@ def test_which_nodes_have_another_token_is_known_for_a_while():
         assert set(a.peers.refused()) | set(b.peers.refused()) == {"token"}
         clock.advance(int(TOKEN_S * 1000) + 1)
         assert a.peers.other_tokens() == b.peers.other_tokens() == OtherTokens()
+
+
+@pytest.mark.parametrize("dialed", ["b", None])
+def test_refusals_that_last_are_known_until_they_end(dialed: str | None):
+    memory = LastingRefusals()
+
+    def refused(now_s: float, code: Code = Code.TLS) -> None:
+        refusal = PeerRefused(code, "because")
+        memory.refused(refusal, dialed=dialed, address="10.0.0.9:4711", now_s=now_s)
+
+    refused(1.0)
+    refused(1.0 + LASTING_S / 2)
+    assert memory.lately(2.0 + LASTING_S) == (), "it did not last"
+    refused(1.0 + LASTING_S)
+    expected = LastingRefusal(dialed or "10.0.0.9", dialed is not None, False, "because")
+    last_s = 1.0 + LASTING_S + TOKEN_S
+    assert memory.lately(last_s) == (expected,)
+    assert memory.lately(last_s + 1) == ()
+    refused(last_s + 1)
+    assert memory.lately(last_s + 1) == (), "another series"
+    refused(last_s + 1 + LASTING_S)
+    assert len(memory.lately(last_s + 1 + LASTING_S)) == 1
+    memory.agreed("b")
+    assert bool(memory.lately(last_s + 1 + LASTING_S)) is (dialed is None)
+
+
+def test_refusals_that_need_no_operator_are_not_kept():
+    memory = LastingRefusals()
+    for now_s in (0.0, LASTING_S):
+        for code in (Code.OVERTAKEN, Code.NOT_FORMED, Code.STRANGER, Code.OLD_COPY):
+            refusal = PeerRefused(code, "because")
+            memory.refused(refusal, dialed=None, address="10.0.0.9:4711", now_s=now_s)
+        token = PeerRefused(Code.TOKEN, "because")
+        memory.refused(token, dialed="b", address="10.0.0.9:4711", now_s=now_s)
+    assert memory.lately(LASTING_S) == ()
+
+
+def test_a_strangers_refusals_are_bounded():
+    memory = LastingRefusals()
+    for number in range(2 * PEER_REFUSALS_KEPT_MAX):
+        for now_s in (0.0, LASTING_S):
+            refusal = PeerRefused(Code.TOKEN, "because")
+            memory.refused(refusal, dialed=None, address=f"host-{number}:1", now_s=now_s)
+    assert len(memory.lately(LASTING_S)) == PEER_REFUSALS_KEPT_MAX
+
+
+def test_a_stranger_with_another_token_is_reported_while_it_tries():
+    clock = SimulatedClock()
+    a = TcpNode(info("a"), clock=clock)
+    stranger = TcpNode(info("Z"), token=b"guess", clock=clock)
+    with tcp_nodes(a, stranger):
+        stranger.knows(a)
+        for times in range(1, 6):
+            while a.peers.refused().get("token", 0) < times:
+                drive(a, stranger, until=lambda: True)
+            clock.advance(1_500)
+        [found] = a.peers.lasting_refusals()
+        assert (found.peer, found.dialed, found.by_peer) == ("127.0.0.1", False, False)
+        assert "another cluster token" in found.reason
+        clock.advance(int(TOKEN_S * 1000) + 1)
+        assert a.peers.lasting_refusals() == ()
 
 
 def test_a_node_that_connects_has_the_same_token():
