@@ -10,7 +10,7 @@ import click
 
 from querator.cli.cluster_pictures import picture, plan_picture
 from querator.cli.cluster_views import ClusterView, cluster_view
-from querator.cli.shared.confirmation import confirm, yes_option
+from querator.cli.shared.confirmation import check_can_ask, confirm, yes_option
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import (
@@ -176,6 +176,8 @@ def repair_time(queue: str, dry_run: bool, yes: bool, target: CommandTarget, as_
       querator cluster repair-time mail --yes
     """
 
+    if not dry_run:
+        check_can_ask(yes=yes)
     found = target.run(lambda client: client.repair_time(queue, dry_run=True))
     if not as_json:
         _write_times(queue, found)

@@ -1,7 +1,7 @@
 """`querator peek`, `prioritize`, `cancel` and `dead`: items without leases, and dead letters."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -94,6 +94,45 @@ def _item_row(peeked: PeekedItem) -> tuple[object, ...]:
     )
 
 
+_AGE: Final = DurationType(most_ms=limits.SCHEDULE_AHEAD_MS_MAX)
+
+_reason_option = click.option(
+    "--reason",
+    "reasons",
+    multiple=True,
+    type=click.Choice([reason.name.lower() for reason in DeadReason]),
+    callback=lambda _context, _parameter, values: tuple(DeadReason[one.upper()] for one in values),
+    help="Only dead letters with this reason; may be given several times.",
+)
+
+
+def _age_options(command: _Command) -> _Command:
+    """Adds --older-than and --newer-than."""
+    more = (
+        click.option("--older-than", type=_AGE, help="Only letters that died longer ago."),
+        click.option("--newer-than", type=_AGE, help="Only letters that died within this time."),
+    )
+    return cast(_Command, decorated(command, more))
+
+
+def _died(
+    older_than: timedelta | None, newer_than: timedelta | None
+) -> tuple[datetime | None, datetime | None]:
+    """When the letters died: from the first instant on, and before the second. Raises UsageError if
+    no letter can have died between both.
+    """
+    if older_than is not None and newer_than is not None and newer_than <= older_than:
+        raise click.UsageError(
+            f"--newer-than is {format_duration(newer_than)}; it must be longer than "
+            f"--older-than, which is {format_duration(older_than)}."
+        )
+    now = wall.now()
+    return (
+        None if newer_than is None else now - newer_than,
+        None if older_than is None else now - older_than,
+    )
+
+
 @click.group()
 def dead() -> None:
     """Show dead letters, send them back to their queue, or drop them."""
@@ -101,24 +140,92 @@ def dead() -> None:
 
 @dead.command("list", short_help="Show dead letters.")
 @click.argument("queue")
+@_reason_option
+@_age_options
+@click.option("--kind", help="Only dead letters of this kind.")
+@click.option("--text", help="Only letters with this text in their payload or in an error.")
 @limit_option
 @server_options
 @output_option
-def list_dead(queue: str, limit: int, target: CommandTarget, as_json: bool) -> None:
+def list_dead(
+    queue: str,
+    reasons: tuple[DeadReason, ...],
+    older_than: timedelta | None,
+    newer_than: timedelta | None,
+    kind: str | None,
+    text: str | None,
+    limit: int,
+    target: CommandTarget,
+    as_json: bool,
+) -> None:
     """Show the dead letters of QUEUE. If QUEUE is a dead queue, show all dead letters in it, also
     those of other queues. Dead letters of a dead queue are in its own dead queue.
 
-    With --output json each dead letter is a line.
+    Letters are shown that meet all given options. The command reads the dead letters one page
+    after the other, until it has found as many as --limit. With --output json each dead letter is
+    a line.
 
     \b
-    Example:
+    Examples:
       querator dead list mail
+      querator dead list mail --reason attempts --newer-than 12h
+      querator dead list mail --kind invoice --text "connection refused"
     """
+    wanted = _Wanted(reasons, *_died(older_than, newer_than), kind, (text or "").encode())
     listing = ItemListing(_LETTER_COLUMNS, _letter_row, as_json=as_json)
-    shown = listing.show(target, lambda client: client.dead_letters(queue, limit=limit))
+    shown = listing.show(target, lambda client: _chosen(client, queue, wanted, limit))
     if not shown and not as_json:
-        note("No dead letters.")
+        note("No such dead letters." if wanted != _Wanted() else "No dead letters.")
     note_more(shown, limit, as_json=as_json)
+
+
+class _Wanted(NamedTuple):
+    """Which dead letters are listed. `died_from` is included, `died_until` is not. `text` is in the
+    payload or in an error.
+    """
+
+    reasons: tuple[DeadReason, ...] = ()
+    died_from: datetime | None = None
+    died_until: datetime | None = None
+    kind: str | None = None
+    text: bytes = b""
+
+    def includes(self, peeked: PeekedItem) -> bool:
+        letter = peeked.dead_letter
+        if self.kind is not None and peeked.item.kind != self.kind:
+            return False
+        if self.text and not _has_text(peeked, self.text):
+            return False
+        if letter is None:
+            return not self.reasons and self.died_from is None and self.died_until is None
+        return (
+            (not self.reasons or letter.reason in self.reasons)
+            and (self.died_from is None or letter.died_at >= self.died_from)
+            and (self.died_until is None or letter.died_at < self.died_until)
+        )
+
+
+def _has_text(peeked: PeekedItem, text: bytes) -> bool:
+    payload = peeked.item.payload
+    raw = payload.encode() if isinstance(payload, str) else payload
+    errors = () if peeked.dead_letter is None else peeked.dead_letter.errors
+    return text in raw or any(text in error.encode() for error in errors)
+
+
+async def _chosen(
+    client: Client, queue: str, wanted: _Wanted, limit: int
+) -> AsyncIterator[PeekedItem]:
+    if wanted == _Wanted():
+        async for letter in client.dead_letters(queue, limit=limit):
+            yield letter
+        return
+    found = 0
+    async for letter in client.dead_letters(queue):
+        if wanted.includes(letter):
+            yield letter
+            found += 1
+            if found == limit:
+                return
 
 
 _LETTER_COLUMNS: Final = (
@@ -171,7 +278,7 @@ def _letter_options(command: _Command) -> _Command:
     def wrapper(
         *args: Any,
         items: tuple[ItemId, ...],
-        reasons: tuple[str, ...],
+        reasons: tuple[DeadReason, ...],
         older_than: timedelta | None,
         newer_than: timedelta | None,
         all_items: bool,
@@ -186,39 +293,17 @@ def _letter_options(command: _Command) -> _Command:
             )
         if items and dry_run:
             raise click.UsageError("--dry-run is for letters that options choose, not for ITEM.")
-        if older_than is not None and newer_than is not None and newer_than <= older_than:
-            raise click.UsageError(
-                f"--newer-than is {format_duration(newer_than)}; it must be longer than "
-                f"--older-than, which is {format_duration(older_than)}."
-            )
-        now = wall.now()
-        letters = _Letters(
-            items,
-            tuple(DeadReason[reason.upper()] for reason in reasons),
-            None if newer_than is None else now - newer_than,
-            None if older_than is None else now - older_than,
-            dry_run,
-        )
+        letters = _Letters(items, reasons, *_died(older_than, newer_than), dry_run)
         return command(*args, letters=letters, **kwargs)
 
     more = (
         click.argument("items", nargs=-1, type=ITEM_ID, metavar="[ITEM]..."),
-        click.option(
-            "--reason",
-            "reasons",
-            multiple=True,
-            type=click.Choice([reason.name.lower() for reason in DeadReason]),
-            help="Only dead letters with this reason; may be given several times.",
-        ),
-        click.option("--older-than", type=_AGE, help="Only letters that died longer ago."),
-        click.option("--newer-than", type=_AGE, help="Only letters that died within this time."),
+        _reason_option,
+        _age_options,
         click.option("--all", "all_items", is_flag=True, help="All dead letters of the queue."),
         click.option("--dry-run", is_flag=True, help="Only show how many letters it would be."),
     )
     return cast(_Command, decorated(wrapper, more))
-
-
-_AGE: Final = DurationType(most_ms=limits.SCHEDULE_AHEAD_MS_MAX)
 
 
 @dead.command(short_help="Send dead letters back to their queue.")

@@ -428,6 +428,8 @@ def give_up(name: str, dry_run: bool, yes: bool, target: CommandTarget, as_json:
       querator queue give-up mail --yes
     """
 
+    if not dry_run:
+        check_can_ask(yes=yes)
     found = target.run(lambda client: client.give_up_damaged(name, dry_run=True))
     if not as_json:
         _write_damage(name, found)

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from querator.cli.shared.confirmation import confirm, yes_option
 from querator.cli.shared.connection import (
     CommandTarget,
     output_option,
@@ -115,6 +116,7 @@ def _view(one: Reader) -> dict[str, Any]:
 @click.option(
     "--dead-letters", is_flag=True, help="Make the items dead letters; the reader continues."
 )
+@yes_option
 @server_options
 @output_option
 def release(
@@ -123,6 +125,7 @@ def release(
     partition: int | None,
     remove: bool,
     dead_letters: bool,
+    yes: bool,
     target: CommandTarget,
     as_json: bool,
 ) -> None:
@@ -133,16 +136,22 @@ def release(
     reader fails with BATCH_RELEASED, unless it is configured to skip released batches.
 
     With --dead-letters the items go to the dead queue of QUEUE, and the reader may continue after
-    them. If QUEUE has no dead queue, the items are dropped and counted.
+    them. If QUEUE has no dead queue, the items are dropped and counted. The command asks for
+    confirmation.
 
     \b
     Examples:
       querator reader release orders lake
-      querator reader release orders lake --remove
+      querator reader release orders lake --remove --yes
       querator reader release orders lake --partition 3 --dead-letters
     """
     if remove and partition is not None:
         raise click.UsageError("A reader is removed from all partitions: leave out --partition.")
+
+    which = "open batches" if partition is None else f"the open batch of partition {partition}"
+    becomes = "made dead letters" if dead_letters else f"given back to {queue}"
+    forgotten = ", and the reader forgotten with its acknowledgements" if remove else ""
+    confirm(f"Shall the items in {which} of reader {reader_id} be {becomes}{forgotten}?", yes=yes)
 
     async def main(client: Client) -> Released:
         return await client.readers.release(

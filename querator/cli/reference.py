@@ -53,6 +53,21 @@ are read.
 their values: see [`querator completion`](#querator-completion). A mistyped command or option gets a
 suggestion. `querator --version` names the versions of Querator and of the libraries under it.
 
+## Commands that ask
+
+A command that removes something for ever, or does what cannot be undone, shows what it will do and
+asks for confirmation. This is one rule for all of them:
+
+- `--yes` answers the question. The command does not ask.
+- If standard input is not a terminal, `--yes` is required. Without it the command ends with exit
+  code 2, before it sends a request.
+- Any other answer than yes changes nothing. The exit code is 1.
+- `--dry-run`, where a command has it, only shows what would be done. It never asks.
+- Items and batches that are named one by one are not asked about: `cancel`, `complete`,
+  `txn abort`, and `dead drop` and `schedule` with item ids.
+
+{asking}
+
 ## Exit codes
 
 | code | meaning |
@@ -68,19 +83,35 @@ _LINE_CHARS = 100
 
 def reference() -> str:
     """The whole page."""
-    context = click.Context(querator, info_name="querator", **querator.context_settings)
-    leaves = dict(_leaves(querator, context))
-    times = Counter(_item(option) for command in leaves.values() for option in _options(command))
+    context = _context()
+    commands = leaves()
+    times = Counter(_item(option) for command in commands.values() for option in _options(command))
     above: set[str] = set()
-    parts = [_HEAD, *(f"| {int(code)} | {text} |\n" for code, text in _MEANINGS.items())]
+    asking = ", ".join(f"`{path}`" for path, command in commands.items() if asks(command))
+    head = _HEAD.replace("{asking}\n", _filled(f"The commands that ask: {asking}."))
+    parts = [head, *(f"| {int(code)} | {text} |\n" for code, text in _MEANINGS.items())]
     for path, whose in _SECTIONS:
-        items = [_item(option) for option in _options(leaves[path])]
+        items = [_item(option) for option in _options(commands[path])]
         shared = [item for item in items if times[item] >= _SHARED_BY_MIN and item not in above]
         parts += [f"\n## Options that {whose} share\n\n", *shared]
         above.update(shared)
-    for path, command in leaves.items():
+    for path, command in commands.items():
         parts += _section(path, command, context, above)
     return "".join(parts)
+
+
+def leaves() -> dict[str, click.Command]:
+    """All commands that are no groups, by what is typed after `querator`."""
+    return dict(_leaves(querator, _context()))
+
+
+def _context() -> click.Context:
+    return click.Context(querator, info_name="querator", **querator.context_settings)
+
+
+def asks(command: click.Command) -> bool:
+    """Whether the command asks for confirmation."""
+    return any(option.name == "yes" for option in _options(command))
 
 
 def _options(command: click.Command) -> list[click.Option]:

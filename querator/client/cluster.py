@@ -442,7 +442,7 @@ def _knowledge(group: ClusterGroup) -> tuple[bool, int, bool]:
 
 def _merged(newest: ClusterStatus, views: Iterable[ClusterStatus]) -> tuple[ClusterGroup, ...]:
     """The groups of the newest map, each as its leader or else the highest term reports it, if
-    possible by a node that knows who was elected.
+    possible by a node that knows the elected one.
     """
     best: dict[int, ClusterGroup] = {}
     for view in views:

@@ -142,7 +142,7 @@ async def test_an_operator_takes_a_batch_back(tmp_path: Path):
             assert "partition 1" in shown
             line, _ = await cluster.querator("reader", "list", "q", "--output", "json")
             assert '"lake"' in line
-            said, _ = await cluster.querator("reader", "release", "q", "lake")
+            said, _ = await cluster.querator("reader", "release", "q", "lake", "--yes")
             assert said == "10 items of 2 open batches given back to q.\n"
             acks = {one.partition: one.batch.seq for one in progress if one.batch}
             with pytest.raises(BatchReleased):
@@ -151,7 +151,16 @@ async def test_an_operator_takes_a_batch_back(tmp_path: Path):
             assert sum(one.batch.count for one in progress if one.batch) == 10
             first = progress[0].batch
             assert first is not None
-            release = "reader", "release", "q", "lake", "--partition", "0", "--dead-letters"
+            release = (
+                "reader",
+                "release",
+                "q",
+                "lake",
+                "--yes",
+                "--partition",
+                "0",
+                "--dead-letters",
+            )
             said, _ = await cluster.querator(*release)
             assert said == f"{first.count} items of 1 open batch made dead letters.\n"
             acks = {one.partition: one.batch.seq for one in progress if one.batch}
@@ -159,6 +168,6 @@ async def test_an_operator_takes_a_batch_back(tmp_path: Path):
             assert all(one.batch is None for one in progress)
             total = (await client.stats("q")).total
             assert (total.dead, total.acknowledged) == (first.count, 10 - first.count)
-            said, _ = await cluster.querator("reader", "release", "q", "lake", "--remove")
+            said, _ = await cluster.querator("reader", "release", "q", "lake", "--yes", "--remove")
             assert said.endswith("Reader lake is forgotten.\n")
             assert await client.readers.list("q") == ()

@@ -123,7 +123,7 @@ def test_a_copy_goes_on_without_a_batch_that_was_released(spark, node, client, p
     broken = msgspec.structs.replace(settings, columns=Columns(key="raise_error('broken')"))
     with pytest.raises(PipelineFailed, match="broken"):
         copy(spark, broken)
-    node.run(node.members.querator("reader", "release", place.queue, "copy"))
+    node.run(node.members.querator("reader", "release", place.queue, "copy", "--yes"))
     with pytest.raises(PipelineFailed, match=r"BATCH_RELEASED.* --skip-released"):
         copy(spark, settings)
     skipping = msgspec.structs.replace(settings, skip_released=True)

@@ -465,7 +465,7 @@ def test_a_reader_that_was_made_anew_is_not_gone_on_with(node, client, queue):
     query = Query(node, queue, onCheckpointMismatch="adopt")
     while query.trigger():
         pass
-    node.run(node.members.querator("reader", "release", queue, "lake", "--remove"))
+    node.run(node.members.querator("reader", "release", queue, "lake", "--remove", "--yes"))
     query.die()
     with pytest.raises(AckMismatch, match="begin with a new checkpointLocation"):
         query.trigger()

@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from google.protobuf.message import Message
 
 from querator.cli import querator
+from querator.client import clock
 from querator.model.errors import QueratorError, over_limit
 from querator.v1 import admin_service_pb2, cluster_service_pb2, items_pb2
 from tests.unit.cli.scripted_cluster import ScriptedCluster, on_terminal, scripted_cluster
@@ -171,6 +174,56 @@ def test_a_dead_letter_of_a_worker_that_was_killed_says_what_happened(
     killed, expired = outcome.output.splitlines()[-2:]
     assert "lease lapsed: consumer gone or too slow" in killed
     assert "lapsed" not in expired
+
+
+@pytest.mark.parametrize(
+    ("options", "items"),
+    [
+        ((), ["0-1", "0-2", "0-3", "0-4"]),
+        (("--reason", "attempts"), ["0-1", "0-3"]),
+        (("--reason", "attempts", "--reason", "expired"), ["0-1", "0-2", "0-3"]),
+        (("--older-than", "90m"), ["0-2", "0-3", "0-4"]),
+        (("--newer-than", "90m"), ["0-1"]),
+        (("--newer-than", "2h30m", "--older-than", "90m"), ["0-2"]),
+        (("--kind", "b"), ["0-3"]),
+        (("--text", "refused"), ["0-1", "0-4"]),
+        (("--text", "payload 2"), ["0-2"]),
+        (("--text", "payload", "--reason", "attempts", "--kind", "a"), ["0-1"]),
+        (("--text", "payload", "--limit", "2"), ["0-1", "0-2"]),
+        (("--kind", "c"), []),
+    ],
+)
+def test_dead_letters_are_listed_by_reason_time_kind_and_text(
+    cluster: ScriptedCluster, options: tuple[str, ...], items: list[str]
+) -> None:
+    """Only `dead drop` and `dead redrive` had a choice."""
+    now = datetime(2030, 1, 31, 12, tzinfo=UTC)
+    letters = []
+    for seq, (reason, kind, error) in enumerate(
+        (
+            (items_pb2.DEAD_REASON_ATTEMPTS, "a", "connection refused"),
+            (items_pb2.DEAD_REASON_EXPIRED, "a", ""),
+            (items_pb2.DEAD_REASON_ATTEMPTS, "b", "time-out"),
+            (items_pb2.DEAD_REASON_REJECTED, "a", "refused"),
+        ),
+        1,
+    ):
+        letter = items_pb2.DeadLetter(reason=reason, errors=[error])
+        letter.died_at.FromDatetime(now - timedelta(hours=seq))
+        item = items_pb2.Item(payload=b"payload %d" % seq, kind=kind)
+        peeked = admin_service_pb2.PeekedItem(
+            seq=seq, state=items_pb2.ITEM_STATE_READY, dead_letter=letter, item=item
+        )
+        letters.append(peeked)
+    cluster.answers["ListDeadLetters"] = admin_service_pb2.ListDeadLettersResponse(items=letters)
+    command = ["dead", "list", "mail", *options, "--output", "json", "--address", cluster.address]
+    with clock.replaced(lambda: int(now.timestamp()) * 10**9):
+        outcome = CliRunner().invoke(querator, command)
+    assert outcome.exit_code == 0, outcome.output
+    assert [msgspec.json.decode(line)["id"] for line in outcome.stdout.splitlines()] == items
+    if not items:
+        outcome = CliRunner().invoke(querator, command[:-4] + command[-2:])
+        assert outcome.output == "No such dead letters.\n"
 
 
 def test_a_refused_option_is_named_as_it_was_typed(cluster: ScriptedCluster) -> None:
