@@ -32,7 +32,7 @@ PLACEMENT_GROUP = GroupId(0)
 DEFAULT_NAMESPACE = "default"
 
 _U64_MAX = 2**64 - 1
-_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_NAME = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9._-]+", re.ASCII)
 _ITEM_ID = re.compile(r"(0|[1-9][0-9]{0,3})-([1-9][0-9]{0,19})", re.ASCII)
 _STREAM_REQUEST_ID = re.compile(r"(.+)/([1-9][0-9]{0,9})/[^/]*", re.ASCII | re.DOTALL)
 _LEASE_ID = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{1,4})\.([0-9a-f]{1,16})", re.ASCII)
@@ -49,7 +49,8 @@ def check_name(text: str, *, field: str) -> str:
     if len(text) > NAME_CHARS_MAX:
         raise over_limit(field, value=len(text), limit=NAME_CHARS_MAX, unit="characters")
     if _NAME.fullmatch(text) is None:
-        raise invalid(field, f"is {text[:64]!r}; a name is made of A-Z a-z 0-9 . _ -", value=text)
+        rule = "a name is made of A-Z a-z 0-9 . _ -, and is not . or .."
+        raise invalid(field, f"is {text[:64]!r}; {rule}", value=text)
     return text
 
 

@@ -222,7 +222,7 @@ class Queue(_message.Message):
     namespace: _builtins.str
     """Namespace."""
     name: _builtins.str
-    """Name, 1 to 255 of A-Z a-z 0-9 . _ -"""
+    """Name, 1 to 255 of A-Z a-z 0-9 . _ -, but not . and not .."""
     id: _builtins.int
     """Never reused, also not for a queue of the same name."""
     state: Global___QueueState.ValueType
@@ -276,7 +276,7 @@ class CreateQueueRequest(_message.Message):
     namespace: _builtins.str
     """Namespace; empty means `default`. It is created when it does not exist."""
     queue: _builtins.str
-    """Name, 1 to 255 of A-Z a-z 0-9 . _ -"""
+    """Name, 1 to 255 of A-Z a-z 0-9 . _ -, but not . and not .."""
     @_builtins.property
     def settings(self) -> Global___QueueSettings:
         """Settings; unset fields take their defaults when the queue is created."""

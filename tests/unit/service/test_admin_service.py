@@ -83,7 +83,7 @@ async def test_settings_are_refused_by_name(settings, field):
         assert len(node.placement.map) == 0
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "../x", "a b", "ü", "a\n", "x" * 256])
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a b", "ü", "a\n", "x" * 256])
 async def test_names_are_refused(name):
     async with service_node() as node:
         for call in (
