@@ -7,10 +7,11 @@ from typing import Any
 
 import uuid_utils
 
+from querator.v1.admin_service_pb2 import ListQueuesRequest
 from tests.conformance import nodes
-from tests.conformance.door import Door, Refused
+from tests.conformance.door import CALL_S, Door, Refused
 from tests.conformance.queues import Queue
-from tests.conformance.stubs import Node
+from tests.conformance.stubs import Node, answer
 
 
 class Make:
@@ -32,10 +33,13 @@ class Make:
         self._doors.append(door)
         return door
 
+    def name(self) -> str:
+        """A name that no other test has."""
+        return f"q-{uuid_utils.uuid7().hex[8:]}"
+
     def queue(self, name: str = "", namespace: str = "") -> Queue:
         """A queue that may not exist. Its name is unique unless one is given."""
-        name = name or f"q-{uuid_utils.uuid7().hex[8:]}"
-        queue = Queue(name, self.door, self.nodes[0], namespace)
+        queue = Queue(name or self.name(), self.door, self.nodes[0], namespace)
         self._created.append(queue)
         return queue
 
@@ -44,6 +48,22 @@ class Make:
         queue = self.queue(namespace=namespace)
         await queue.create(**settings)
         return queue
+
+    @staticmethod
+    def producer() -> bytes:
+        """The identity of a producer that no other test has."""
+        return uuid_utils.uuid7().bytes
+
+    async def names(self, namespace: str, page_size: int = 0) -> list[str]:
+        """All queues of a namespace, page by page."""
+        names: list[str] = []
+        token = ""
+        while True:
+            request = ListQueuesRequest(namespace=namespace, page_size=page_size, page_token=token)
+            page = await answer(self.nodes[0].admin.ListQueues(request, timeout=CALL_S))
+            names += [queue.name for queue in page.queues]
+            if not (token := page.next_page_token):
+                return names
 
     async def close(self) -> None:
         for door in self._doors:

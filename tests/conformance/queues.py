@@ -29,6 +29,8 @@ LOOK_S = 0.02
 """Pause between two looks at the statistics, or at dead letters."""
 PRIORITY_MIN = -(2**31)
 DONE, REPEATED, LOST = "done", "repeated", "lost"
+UNTOUCHED = "untouched"
+"""Not in the answer: what all-or-nothing has left as it was."""
 
 
 def span(seconds: float) -> Duration:
@@ -144,7 +146,7 @@ def under_leases(items: Sequence[Leased]) -> list[pb.LeaseItems]:
 
 
 def words(items: Sequence[Leased], outcomes: Iterable[pb.LeaseOutcome]) -> list[str]:
-    """For each item what became of it: DONE, REPEATED or LOST."""
+    """For each item what became of it: DONE, REPEATED, LOST or UNTOUCHED."""
     said: dict[tuple[str, int], str] = {}
     for outcome in outcomes:
         runs = ((DONE, outcome.done), (REPEATED, outcome.repeated_answer), (LOST, outcome.lost))
@@ -153,7 +155,7 @@ def words(items: Sequence[Leased], outcomes: Iterable[pb.LeaseOutcome]) -> list[
                 for seq in range(run.first_seq, run.first_seq + run.count):
                     assert (outcome.lease_id, seq) not in said, "one outcome for each item"
                     said[outcome.lease_id, seq] = word
-    return [said[item.lease_id, item.seq] for item in items]
+    return [said.get((item.lease_id, item.seq), UNTOUCHED) for item in items]
 
 
 class Queue:
@@ -164,19 +166,17 @@ class Queue:
         self.namespace = namespace
         self.door = door
         self._admin = node.admin
-        self._named: Any = {"queue": name, "namespace": namespace}
+        self.named: dict[str, Any] = {"queue": name, "namespace": namespace}
 
-    def through(self, door: Door) -> "Queue":
-        """The same queue through another door."""
-        other = Queue.__new__(Queue)
-        other.__dict__.update(self.__dict__, door=door)
-        return other
+    def through(self, door: Door, node: Node) -> "Queue":
+        """The same queue through another node."""
+        return Queue(self.name, door, node, self.namespace)
 
     # -- what clients do
 
     async def produce_reply(self, *things: str | Item, **fields: Any) -> pb.ProduceResponse:
         items = [Item(payload=one.encode()) if isinstance(one, str) else one for one in things]
-        return await self.door.produce(pb.ProduceRequest(items=items, **self._named, **fields))
+        return await self.door.produce(pb.ProduceRequest(items=items, **self.named, **fields))
 
     async def produce(self, *things: str | Item, **fields: Any) -> list[Produced]:
         """Produces items, or texts as payloads; answers in their order."""
@@ -203,7 +203,7 @@ class Queue:
     ) -> list[Leased]:
         """Leases exactly this number of items, and waits for them."""
         request = pb.LeaseRequest(
-            client_id=client, max_items=number, wait_timeout=span(wait_s), **self._named, **fields
+            client_id=client, max_items=number, wait_timeout=span(wait_s), **self.named, **fields
         )
         if timeout_s is not None:
             request.lease_timeout.CopyFrom(span(timeout_s))
@@ -217,7 +217,7 @@ class Queue:
         return item
 
     async def complete(self, *items: Leased, **fields: Any) -> list[str]:
-        request = pb.CompleteRequest(leases=under_leases(items), **self._named, **fields)
+        request = pb.CompleteRequest(leases=under_leases(items), **self.named, **fields)
         return words(items, (await self.door.complete(request)).outcomes)
 
     async def retry(
@@ -227,7 +227,7 @@ class Queue:
         attributes: dict[str, str] | None = None,
         **fields: Any,
     ) -> list[str]:
-        request = pb.RetryRequest(leases=under_leases(items), **self._named, **fields)
+        request = pb.RetryRequest(leases=under_leases(items), **self.named, **fields)
         if at is not None:
             request.retry_at.CopyFrom(at)
         if attributes is not None:
@@ -243,7 +243,7 @@ class Queue:
     async def extend(
         self, *lease_ids: str, client: str = "", timeout_s: float | None = None
     ) -> list[pb.ExtendOutcome]:
-        request = pb.ExtendRequest(lease_ids=lease_ids, client_id=client, **self._named)
+        request = pb.ExtendRequest(lease_ids=lease_ids, client_id=client, **self.named)
         if timeout_s is not None:
             request.lease_timeout.CopyFrom(span(timeout_s))
         return list((await self.door.extend(request)).outcomes)
@@ -254,7 +254,7 @@ class Queue:
         return await answer(getattr(self._admin, method)(request, timeout=CALL_S))
 
     async def create(self, **settings: Any) -> admin.CreateQueueResponse:
-        request = admin.CreateQueueRequest(settings=admin.QueueSettings(**settings), **self._named)
+        request = admin.CreateQueueRequest(settings=admin.QueueSettings(**settings), **self.named)
         created: admin.CreateQueueResponse = await self._ask("CreateQueue", request)
         return created
 
@@ -263,26 +263,31 @@ class Queue:
             settings=admin.QueueSettings(**settings),
             update_mask=FieldMask(paths=list(settings)),
             expected_version=expected_version,
-            **self._named,
+            **self.named,
         )
         queue: admin.Queue = (await self._ask("UpdateQueue", request)).queue
         return queue
 
+    async def update_paths(self, *paths: str) -> None:
+        """Names settings to change, whatever they are."""
+        request = admin.UpdateQueueRequest(update_mask=FieldMask(paths=paths), **self.named)
+        await self._ask("UpdateQueue", request)
+
     async def get(self) -> admin.Queue:
         queue: admin.Queue = (
-            await self._ask("GetQueue", admin.GetQueueRequest(**self._named))
+            await self._ask("GetQueue", admin.GetQueueRequest(**self.named))
         ).queue
         return queue
 
     async def delete(self) -> None:
-        await self._ask("DeleteQueue", admin.DeleteQueueRequest(**self._named))
+        await self._ask("DeleteQueue", admin.DeleteQueueRequest(**self.named))
 
     async def stats(self) -> admin.PartitionStats:
         """The sums over all partitions."""
         return (await self.all_stats()).total
 
     async def all_stats(self, *, stale: bool = False) -> admin.GetQueueStatsResponse:
-        request = admin.GetQueueStatsRequest(stale=stale, **self._named)
+        request = admin.GetQueueStatsRequest(stale=stale, **self.named)
         stats: admin.GetQueueStatsResponse = await self._ask("GetQueueStats", request)
         return stats
 
@@ -313,7 +318,7 @@ class Queue:
 
     async def peek_page(self, **fields: Any) -> admin.PeekItemsResponse:
         page: admin.PeekItemsResponse = await self._ask(
-            "PeekItems", admin.PeekItemsRequest(**self._named, **fields)
+            "PeekItems", admin.PeekItemsRequest(**self.named, **fields)
         )
         return page
 
@@ -323,7 +328,7 @@ class Queue:
 
     async def dead_page(self, **fields: Any) -> admin.ListDeadLettersResponse:
         page: admin.ListDeadLettersResponse = await self._ask(
-            "ListDeadLetters", admin.ListDeadLettersRequest(**self._named, **fields)
+            "ListDeadLetters", admin.ListDeadLettersRequest(**self.named, **fields)
         )
         return page
 
@@ -339,7 +344,7 @@ class Queue:
 
     async def scheduled_page(self, **fields: Any) -> admin.ListScheduledItemsResponse:
         page: admin.ListScheduledItemsResponse = await self._ask(
-            "ListScheduledItems", admin.ListScheduledItemsRequest(**self._named, **fields)
+            "ListScheduledItems", admin.ListScheduledItemsRequest(**self.named, **fields)
         )
         return page
 
@@ -357,46 +362,46 @@ class Queue:
 
     async def count_scheduled(self, **fields: Any) -> admin.CountScheduledItemsResponse:
         counted: admin.CountScheduledItemsResponse = await self._ask(
-            "CountScheduledItems", admin.CountScheduledItemsRequest(**self._named, **fields)
+            "CountScheduledItems", admin.CountScheduledItemsRequest(**self.named, **fields)
         )
         return counted
 
     async def reschedule(self, *ids: str, **fields: Any) -> admin.RescheduleItemsResponse:
         done: admin.RescheduleItemsResponse = await self._ask(
-            "RescheduleItems", admin.RescheduleItemsRequest(item_ids=ids, **self._named, **fields)
+            "RescheduleItems", admin.RescheduleItemsRequest(item_ids=ids, **self.named, **fields)
         )
         return done
 
     async def prioritize(self, *ids: str, priority: int) -> admin.PrioritizeItemsResponse:
         done: admin.PrioritizeItemsResponse = await self._ask(
             "PrioritizeItems",
-            admin.PrioritizeItemsRequest(item_ids=ids, priority=priority, **self._named),
+            admin.PrioritizeItemsRequest(item_ids=ids, priority=priority, **self.named),
         )
         return done
 
     async def cancel(self, *ids: str) -> admin.CancelItemsResponse:
         done: admin.CancelItemsResponse = await self._ask(
-            "CancelItems", admin.CancelItemsRequest(item_ids=ids, **self._named)
+            "CancelItems", admin.CancelItemsRequest(item_ids=ids, **self.named)
         )
         return done
 
     async def purge(self, **fields: Any) -> admin.PurgeQueueResponse:
         done: admin.PurgeQueueResponse = await self._ask(
-            "PurgeQueue", admin.PurgeQueueRequest(**self._named, **fields)
+            "PurgeQueue", admin.PurgeQueueRequest(**self.named, **fields)
         )
         return done
 
     async def redrive(self, *ids: str, **fields: Any) -> int:
         done = await self._ask(
             "RedriveDeadLetters",
-            admin.RedriveDeadLettersRequest(item_ids=ids, **self._named, **fields),
+            admin.RedriveDeadLettersRequest(item_ids=ids, **self.named, **fields),
         )
         redriven: int = done.redriven
         return redriven
 
     async def drop(self, *ids: str, **fields: Any) -> int:
         done = await self._ask(
-            "DropDeadLetters", admin.DropDeadLettersRequest(item_ids=ids, **self._named, **fields)
+            "DropDeadLetters", admin.DropDeadLettersRequest(item_ids=ids, **self.named, **fields)
         )
         dropped: int = done.dropped
         return dropped

@@ -34,7 +34,7 @@ class _Stream:
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._number = 0
         self._writing = asyncio.Lock()
-        self._ended = False
+        self.ended = False
         self.ending: Exception = ConnectionError("the stream was cut")
         """Why it has ended: the server's refusal, if there is one."""
         reader = asyncio.get_running_loop().create_task(self._read())
@@ -52,7 +52,7 @@ class _Stream:
         except grpc.aio.AioRpcError as error:
             self.ending = refusal(error)
         finally:
-            self._ended = True
+            self.ended = True
             for waiting in self._answers.values():
                 waiting.set_exception(self.ending)
             self.deliveries.put_nowait(None)
@@ -65,7 +65,7 @@ class _Stream:
 
     async def ask(self, frame: Any) -> Any:
         """The answer to a frame. Raises `Refused`."""
-        if self._ended:
+        if self.ended:
             raise self.ending
         self._number += 1
         frame.request_number = self._number
@@ -91,7 +91,7 @@ class StreamDoor:
         self._streams: dict[tuple[str, str], _Stream] = {}
         """Open streams by namespace and queue: the last one of each."""
         self._all: list[_Stream] = []
-        self._by_lease: dict[str, _Stream] = {}
+        self._by_lease: dict[tuple[str, str, str], _Stream] = {}
 
     def _opened(self, call: Any) -> _Stream:
         stream = _Stream(call, self._tasks)
@@ -135,14 +135,17 @@ class StreamDoor:
                     batches += leased.batches
                     left -= sum(len(batch.items) for batch in leased.batches)
         await stream.tell(_Frame(end_deliveries=pb.EndDeliveries()))
-        self._by_lease |= {batch.lease_id: stream for batch in batches}
+        named = (request.namespace, request.queue)
+        self._by_lease |= {(*named, batch.lease_id): stream for batch in batches}
         return batches
 
     async def _settle(
         self, request: Any, lease_ids: list[str], frame: Callable[[Any], _Frame]
     ) -> Any:
-        known = [self._by_lease[one] for one in lease_ids if one in self._by_lease]
-        stream = known[0] if known else self._streams.get((request.namespace, request.queue))
+        queue = (request.namespace, request.queue)
+        delivered = [self._by_lease.get((*queue, lease_id)) for lease_id in lease_ids]
+        open_streams = (one for one in (*delivered, self._streams.get(queue)) if one)
+        stream = next((one for one in open_streams if not one.ended), None)
         if stream is None:
             client = getattr(request, "client_id", "") or "settler"
             stream = await self._subscribe(

@@ -3,8 +3,6 @@
 import asyncio
 import time
 
-import uuid_utils
-
 from querator.v1.items_pb2 import Item
 from tests.conformance.make import Make
 from tests.conformance.queues import refusal, soon, span, texts
@@ -146,7 +144,7 @@ async def test_a_caller_that_waits_for_another_queue_gets_nothing_of_this_one(ma
 
 async def test_a_lease_takes_items_of_all_partitions(make: Make):
     queue = await make(partitions=4)
-    me = uuid_utils.uuid7().bytes
+    me = make.producer()
     for number in range(8):
         await queue.produce(str(number), producer_id=me, sequence=number + 1)
     taken = await queue.lease(8)

@@ -3,15 +3,9 @@
 import asyncio
 import time
 
-import uuid_utils
-
 from querator.v1.items_pb2 import Item
 from tests.conformance.make import Make
 from tests.conformance.queues import refusal, soon, span, texts
-
-
-def producer() -> bytes:
-    return uuid_utils.uuid7().bytes
 
 
 async def test_items_of_one_request_are_leased_in_their_order(make: Make):
@@ -110,7 +104,7 @@ async def test_requests_without_identity_that_are_sent_twice_are_stored_twice(ma
 
 async def test_a_repeated_request_gets_the_first_answer_and_stores_nothing(make: Make):
     queue = await make()
-    me = producer()
+    me = make.producer()
     first = await queue.produce("a", "b", producer_id=me, sequence=1)
     again = await queue.produce("a", "b", producer_id=me, sequence=1)
     assert [one.id for one in again] == [one.id for one in first]
@@ -121,7 +115,7 @@ async def test_a_repeated_request_gets_the_first_answer_and_stores_nothing(make:
 
 async def test_a_repeat_after_the_item_was_completed_stores_nothing(make: Make):
     queue = await make()
-    me = producer()
+    me = make.producer()
     first = await queue.produce("a", producer_id=me, sequence=1)
     await queue.complete(await queue.lease_one())
     again = await queue.produce("a", producer_id=me, sequence=1)
@@ -131,7 +125,7 @@ async def test_a_repeat_after_the_item_was_completed_stores_nothing(make: Make):
 
 async def test_a_repeat_counts_by_its_number_whatever_its_items_are(make: Make):
     queue = await make()
-    me = producer()
+    me = make.producer()
     await queue.produce("a", producer_id=me, sequence=1)
     [again] = await queue.produce("other", producer_id=me, sequence=1)
     assert again.repeated
@@ -140,7 +134,7 @@ async def test_a_repeat_counts_by_its_number_whatever_its_items_are(make: Make):
 
 async def test_an_old_number_is_answered_as_it_was_at_first(make: Make):
     queue = await make()
-    me = producer()
+    me = make.producer()
     made = [await queue.produce(str(n), producer_id=me, sequence=n) for n in range(1, 6)]
     for number in (1, 3, 5):
         again = await queue.produce(str(number), producer_id=me, sequence=number)
@@ -150,14 +144,14 @@ async def test_an_old_number_is_answered_as_it_was_at_first(make: Make):
 
 async def test_two_producers_with_the_same_numbers_do_not_meet(make: Make):
     queue = await make()
-    await queue.produce("a", producer_id=producer(), sequence=1)
-    await queue.produce("b", producer_id=producer(), sequence=1)
+    await queue.produce("a", producer_id=make.producer(), sequence=1)
+    await queue.produce("b", producer_id=make.producer(), sequence=1)
     assert texts(await queue.lease(2)) == ["a", "b"]
 
 
 async def test_a_producer_has_numbers_of_its_own_in_each_queue(make: Make):
     one, other = await make(), await make()
-    me = producer()
+    me = make.producer()
     await one.produce("a", producer_id=me, sequence=1)
     await other.produce("b", producer_id=me, sequence=1)
     assert texts(await other.lease(1)) == ["b"]
@@ -165,7 +159,7 @@ async def test_a_producer_has_numbers_of_its_own_in_each_queue(make: Make):
 
 async def test_repeats_at_the_same_time_store_one_item(make: Make):
     queue = await make()
-    me = producer()
+    me = make.producer()
     answers = await asyncio.gather(
         *(queue.produce("a", producer_id=me, sequence=1) for _ in range(8))
     )
@@ -176,7 +170,7 @@ async def test_repeats_at_the_same_time_store_one_item(make: Make):
 
 async def test_a_producer_without_order_may_skip_numbers(make: Make):
     queue = await make()
-    me = producer()
+    me = make.producer()
     for number in (1, 5, 3):
         await queue.produce(str(number), producer_id=me, sequence=number)
     assert texts(await queue.lease(3)) == ["1", "5", "3"]
@@ -184,7 +178,7 @@ async def test_a_producer_without_order_may_skip_numbers(make: Make):
 
 async def test_an_ordered_producer_that_skips_a_number_learns_which_one_is_next(make: Make):
     queue = await make()
-    me = producer()
+    me = make.producer()
     await queue.produce("1", producer_id=me, sequence=1, ordered=True)
     said = await refusal(queue.produce("3", producer_id=me, sequence=3, ordered=True))
     assert (said.code, said.limit) == ("SEQUENCE_GAP", "2")
@@ -195,7 +189,7 @@ async def test_an_ordered_producer_that_skips_a_number_learns_which_one_is_next(
 
 async def test_a_repeat_of_an_ordered_producer_gets_the_first_answer(make: Make):
     queue = await make()
-    me = producer()
+    me = make.producer()
     first = await queue.produce("1", producer_id=me, sequence=1, ordered=True)
     again = await queue.produce("1", producer_id=me, sequence=1, ordered=True)
     assert [one.id for one in again] == [one.id for one in first]
@@ -203,21 +197,21 @@ async def test_a_repeat_of_an_ordered_producer_gets_the_first_answer(make: Make)
 
 async def test_items_of_an_ordered_producer_are_in_one_of_many_partitions(make: Make):
     queue = await make(partitions=4)
-    me = producer()
+    me = make.producer()
     made = [await queue.produce("x", producer_id=me, sequence=n, ordered=True) for n in range(1, 9)]
     assert len({one.id.partition("-")[0] for [one] in made}) == 1
 
 
 async def test_a_producer_without_order_uses_all_partitions(make: Make):
     queue = await make(partitions=4)
-    me = producer()
+    me = make.producer()
     made = [await queue.produce("x", producer_id=me, sequence=n) for n in range(1, 9)]
     assert len({one.id.partition("-")[0] for [one] in made}) == 4
 
 
 async def test_a_repeat_meets_its_first_attempt_in_a_queue_of_many_partitions(make: Make):
     queue = await make(partitions=5)
-    me = producer()
+    me = make.producer()
     for number in range(1, 11):
         first = await queue.produce("x", producer_id=me, sequence=number)
         again = await queue.produce("x", producer_id=me, sequence=number)
@@ -227,7 +221,7 @@ async def test_a_repeat_meets_its_first_attempt_in_a_queue_of_many_partitions(ma
 
 async def test_a_repeat_meets_its_first_attempt_after_the_number_of_partitions_changed(make: Make):
     queue = await make(partitions=2)
-    me = producer()
+    me = make.producer()
     first = await queue.produce("x", producer_id=me, sequence=1)
     await queue.update(partitions=3)
     again = await queue.produce("x", producer_id=me, sequence=1)
@@ -238,7 +232,7 @@ async def test_a_repeat_meets_its_first_attempt_after_the_number_of_partitions_c
 async def test_a_producer_that_is_a_week_old_and_unknown_is_refused(make: Make):
     queue = await make()
     long_ago_ms = int(time.time() * 1000) - 8 * 24 * 3_600_000
-    me = long_ago_ms.to_bytes(6, "big") + producer()[6:]
+    me = long_ago_ms.to_bytes(6, "big") + make.producer()[6:]
     said = await refusal(queue.produce("a", producer_id=me, sequence=1))
     assert said.code == "PRODUCER_EXPIRED"
     assert await queue.counts() == {}
@@ -247,7 +241,7 @@ async def test_a_producer_that_is_a_week_old_and_unknown_is_refused(make: Make):
 async def test_a_producer_from_the_far_future_is_refused(make: Make):
     queue = await make()
     ahead_ms = int(time.time() * 1000) + 8 * 24 * 3_600_000
-    me = ahead_ms.to_bytes(6, "big") + producer()[6:]
+    me = ahead_ms.to_bytes(6, "big") + make.producer()[6:]
     said = await refusal(queue.produce("a", producer_id=me, sequence=1))
     assert (said.code, said.field) == ("INVALID_ARGUMENT", "producer_id")
 
