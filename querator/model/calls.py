@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from querator.model.commands import Attributes, ItemSpecial, Ranges
+from querator.model.commands import Attributes, FlowNames, ItemSpecial, Ranges
 from querator.model.errors import ErrorCode
 from querator.model.queues import Queue
 
@@ -18,7 +18,7 @@ class ProduceCall(msgspec.Struct, frozen=True):
     """A produce request. `items` are the items' wire bytes one after the other, each tagged and
     length-prefixed as field 15; `lengths` has one little-endian u32 per item: its length in
     `items`. `slots` is as in `commands.Produce`, empty when no item has a key. `timeout_ms` 0: no
-    deadline.
+    deadline. `groups` and `keys` name those of the items; None: no item has any.
     """
 
     namespace: str
@@ -31,6 +31,8 @@ class ProduceCall(msgspec.Struct, frozen=True):
     specials: tuple[ItemSpecial, ...] = ()
     timeout_ms: int = 0
     slots: bytes = b""
+    groups: FlowNames | None = None
+    keys: FlowNames | None = None
 
 
 class ProducedBatch(msgspec.Struct, frozen=True):

@@ -13,8 +13,9 @@ import msgspec
 
 from querator.model.entries import TimeBack
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.item_options import FlowNames as FlowNames
 from querator.model.item_options import ItemSpecial as ItemSpecial
-from querator.model.queues import DedupUntil, RetryWaits
+from querator.model.queues import DedupUntil, Fairness, GroupSettings, QueueKind, RetryWaits
 from querator.model.readers import ReaderCommand, ReaderResult
 from querator.model.transactions import StageResult, TxnCommand, TxnResult
 
@@ -35,7 +36,7 @@ class Produce(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
     in the attachment. `specials` is in ascending order of ordinal and holds only items that are not
     plain. `routing` is the version of the queue's routing by which the partition was chosen. If
     keys decided on the partition, `slots` has one little-endian u16 per item: NO_SLOT for an item
-    without a key.
+    without a key. `flows` names the groups or keys of the items in a queue of that kind.
     """
 
     lengths: bytes
@@ -45,6 +46,7 @@ class Produce(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
     specials: tuple[ItemSpecial, ...] = ()
     routing: int = 0
     slots: bytes = b""
+    flows: FlowNames | None = None
 
 
 class LeaseCaller(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -130,11 +132,25 @@ class DeadTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
     group: int
 
 
+class FlowSettings(msgspec.Struct, frozen=True, array_like=True):
+    """How a partition of a fair or keyed queue chooses among its flows: the fields are those of
+    `QueueSettings`. The limits of leased items are those of this partition: the part of the limits
+    of the queue that it may lease.
+    """
+
+    kind: QueueKind
+    fairness: Fairness = Fairness.IN_FLIGHT
+    group_leased_max: int = 0
+    groups: tuple[GroupSettings, ...] = ()
+    key_leased_max: int = 1
+    key_retry_blocks: bool = True
+
+
 class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     """The part of a queue's settings that a partition needs. `dead_targets` empty: dead items are
     dropped. `first_seq` is the first sequence of a partition that has none yet; 0: 1. `retry` says
     when items return whose attempt has failed. In `priority_aging_ms` a waiting item gains one step
-    of priority; 0: it gains none.
+    of priority; 0: it gains none. `flows` None: the queue is plain.
     """
 
     namespace: str
@@ -151,6 +167,7 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     retry: RetryWaits = RetryWaits()
     priority_aging_ms: int = 0
     dedup_until: DedupUntil = DedupUntil.WINDOW
+    flows: FlowSettings | None = None
 
 
 class Configure(msgspec.Struct, frozen=True, array_like=True, tag=8):
@@ -193,13 +210,15 @@ class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """Adds moved items number `first_move`, `first_move`+1, … of `source_group`; known ones are
     skipped. Accepts the first ones for which there is space.
 
-    Refused as a whole when it would leave a gap, or when there is no space for any.
+    Refused as a whole when it would leave a gap, or when there is no space for any. `flows` is as
+    in Produce, for the queue that receives the items.
     """
 
     source_group: int
     first_move: int
     lengths: bytes
     items: tuple[MovedItem, ...]
+    flows: FlowNames | None = None
 
 
 class MoveDone(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=10):

@@ -4,6 +4,19 @@ import msgspec
 
 from querator.model.queues import RetryWaits
 
+NO_FLOW = 0xFFFF
+"""The position of an item without a group or key."""
+
+
+class FlowNames(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The groups of a command's items in a fair queue, or their keys in a keyed one. `names` are
+    distinct and not empty, in UTF-8. `items` has one little-endian u16 per item: the position of
+    its name, or NO_FLOW.
+    """
+
+    names: tuple[bytes, ...]
+    items: bytes
+
 
 class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The attributes of one item beyond a plain item. `ordinal` is its position in its command.

@@ -189,6 +189,11 @@ NODE_PARTITIONS_MAX = 2_000  # Average replicas per node: even an idle one costs
 ATTEMPTS_MAX = 65_535
 ATTEMPTS_DEFAULT = 20  # As the delivery limit of RabbitMQ's quorum queues.
 RELEASES_MAX = 100  # This number of releases counts as one attempt, unless it is the last.
+# Flows: groups of a fair queue, keys of a keyed one.
+GROUP_DEPTH_MAX = 8  # Levels of a group's path: each costs a row when one of its items moves.
+GROUP_SETTINGS_MAX = 1_000  # Groups of a queue with a weight or limit: they are in each Configure.
+GROUP_WEIGHT_MAX = 1_000
+FLOW_LEASED_MAX = 1_000_000  # The highest limit of the leased items of a group, or of a key.
 KEY_CHANGES_MAX = 8  # Changes of the partition number that items of keys may wait for at once.
 
 # Partition state machine.
@@ -198,6 +203,7 @@ APPLY_SEGMENTS_MAX = 2_000  # Work of one command; more is done in further entri
 # Segments of damaged blocks that one lease skips: checking each costs a few microseconds.
 ASIDE_SEGMENTS_MAX = 4_096
 PRODUCERS_MAX = 100_000  # Per partition.
+FLOWS_MAX = 100_000  # Per partition, with items; produces to further ones are refused.
 # How far a new producer's creation may be ahead of the partition's time: it is remembered that much
 # longer. The limit is generous, because state time may be behind true time: when a leader's wall
 # clock steps forward, as after a pause of its virtual machine, state time follows by a tenth of the

@@ -36,6 +36,35 @@ class DedupUntil(IntEnum):
     DONE = 2
 
 
+class QueueKind(IntEnum):
+    """How a queue orders its items. Fixed when the queue is created."""
+
+    PLAIN = 0
+    FAIR = 1
+    """Groups of items take turns."""
+    KEYED = 2
+    """Items of one key are leased one after the other."""
+
+
+class Fairness(IntEnum):
+    """How the groups of a fair queue share its leases."""
+
+    TURNS = 1
+    """Weighted round robin: each group gets items in proportion to its weight."""
+    IN_FLIGHT = 2
+    """The group with the fewest leased items for its weight is first, then by TURNS."""
+
+
+class GroupSettings(msgspec.Struct, frozen=True, array_like=True):
+    """What an operator says about a group of a fair queue, which is named by its dotted path.
+    `leased_max` is the limit of its leased items, with those of the groups below it; 0: none.
+    """
+
+    path: str
+    weight: int = 1
+    leased_max: int = 0
+
+
 class RetryWaits(msgspec.Struct, frozen=True, array_like=True):
     """How long an item waits after a failed attempt: a retry that says no time, or a lapsed lease.
     `delay_ms` 0: not at all. `delay_max_ms` counts if it is not shorter than `delay_ms`. `jitter`:
@@ -79,6 +108,16 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     retry_jitter: bool = True
     priority_aging_ms: int = 0
     dedup_until: DedupUntil = DedupUntil.WINDOW
+    kind: QueueKind = QueueKind.PLAIN
+    fairness: Fairness = Fairness.IN_FLIGHT
+    group_leased_max: int = 0
+    """Limit of the leased items of each group that `groups` gives no limit of its own; 0: none."""
+    groups: tuple[GroupSettings, ...] = ()
+    """In ascending order of the paths."""
+    key_leased_max: int = 1
+    """Items of one key that are leased together, to one consumer."""
+    key_retry_blocks: bool = True
+    """Whether an item that is retried later keeps back the later items of its key."""
 
     @property
     def retry_policy(self) -> RetryWaits:

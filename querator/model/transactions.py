@@ -14,7 +14,7 @@ from enum import IntEnum
 import msgspec
 
 from querator.model.errors import ErrorCode
-from querator.model.item_options import ItemSpecial
+from querator.model.item_options import FlowNames, ItemSpecial
 
 
 class TransactionState(IntEnum):
@@ -30,8 +30,8 @@ class Stage(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=30):
     """Adds items to a stage, invisibly. Their wire bytes travel as the proposal's attachment.
 
     `attempt` (16 bytes) names the attempt at the task, `sequence` (from 1) its request: a repeat
-    changes nothing. `checksum` is the CRC-32 of the attachment. `lengths`, `specials`, `routing`
-    and `slots` are as in Produce.
+    changes nothing. `checksum` is the CRC-32 of the attachment. `lengths`, `specials`, `routing`,
+    `slots` and `flows` are as in Produce.
     """
 
     producer: str
@@ -44,6 +44,7 @@ class Stage(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=30):
     specials: tuple[ItemSpecial, ...] = ()
     routing: int = 0
     slots: bytes = b""
+    flows: FlowNames | None = None
 
 
 class StageClaim(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -2,13 +2,13 @@
 
 import msgspec
 
-from querator.model.item_options import ItemSpecial
+from querator.model.item_options import FlowNames, ItemSpecial
 from querator.model.transactions import StagedTotals
 
 
 class StageCall(msgspec.Struct, frozen=True):
-    """Items of one request of an attempt at a task. `items`, `lengths`, `specials` and `slots` are
-    as in `ProduceCall`. `partition` None: the node chooses.
+    """Items of one request of an attempt at a task. `items`, `lengths`, `specials`, `slots`,
+    `groups` and `keys` are as in `ProduceCall`. `partition` None: the node chooses.
     """
 
     namespace: str
@@ -24,6 +24,8 @@ class StageCall(msgspec.Struct, frozen=True):
     slots: bytes = b""
     partition: int | None = None
     timeout_ms: int = 0
+    groups: FlowNames | None = None
+    keys: FlowNames | None = None
 
 
 class StagedPart(msgspec.Struct, frozen=True):

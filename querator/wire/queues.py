@@ -453,7 +453,9 @@ def _peeked_message(group: int, partition: int, item: BrowsedItem) -> admin_serv
     return message
 
 
-assert set(QueueSettings.__struct_fields__) == {
+_FLOW_FIELDS = frozenset(QueueSettings.__struct_fields__[14:])
+"""Settings of fair and keyed queues."""
+assert set(QueueSettings.__struct_fields__) - _FLOW_FIELDS == {
     _MODEL_FIELDS.get(name, name)
     for name in admin_service_pb2.QueueSettings.DESCRIPTOR.fields_by_name
 }

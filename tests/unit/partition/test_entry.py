@@ -16,6 +16,8 @@ from querator.model.commands import (
     Expire,
     Extend,
     Facts,
+    FlowNames,
+    FlowSettings,
     ForgetGroups,
     FreeKeys,
     GiveUp,
@@ -45,7 +47,14 @@ from querator.model.commands import (
 )
 from querator.model.entries import Proposal
 from querator.model.limits import BLOCK_BYTES_MAX
-from querator.model.queues import DedupUntil, RetryBackoff, RetryWaits
+from querator.model.queues import (
+    DedupUntil,
+    Fairness,
+    GroupSettings,
+    QueueKind,
+    RetryBackoff,
+    RetryWaits,
+)
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.model.transactions import (
     AbortTxn,
@@ -64,6 +73,7 @@ from querator.partition.entry import UnknownEntryVersion, pack, unpack_entry
 from tests.unit.partition.partition_log import START_MS, produce, settings
 
 HOME = DeadTarget("home", 3, 12)
+FLOWS = FlowNames((b"eu.de", b"us"), b"\x01\0\xff\xff")
 SLOWLY = RetryWaits(2_000, 60_000, RetryBackoff.LINEAR, jitter=False)
 LETTER = MovedItem(
     origin_queue="work",
@@ -94,6 +104,7 @@ COMMANDS = {
         ),
         routing=2,
         slots=b"\xff\xff\x07\x01",
+        flows=FLOWS,
     ),
     "lease": Proposal(Lease((LeaseCaller("c", "r", 100, 3_000_000, 30_000),))),
     "complete": Proposal(Complete((LeaseItems(3, ((10, 5), (20, 1))), LeaseItems(4)), True)),
@@ -130,10 +141,20 @@ COMMANDS = {
                 retry=SLOWLY,
                 priority_aging_ms=5_000,
                 dedup_until=DedupUntil.DONE,
+                flows=FlowSettings(
+                    kind=QueueKind.FAIR,
+                    fairness=Fairness.TURNS,
+                    group_leased_max=100,
+                    groups=(GroupSettings("eu.de", 3, 50),),
+                    key_leased_max=4,
+                    key_retry_blocks=False,
+                ),
             ),
         )
     ),
-    "move": Proposal(Move(7, 1, pack_struct("<I", 2), (LETTER,)), b"ab"),
+    "move": Proposal(
+        Move(7, 1, pack_struct("<I", 2), (LETTER,), FlowNames((b"eu.de",), b"\0\0")), b"ab"
+    ),
     "move done": Proposal(MoveDone(9, 17)),
     "move return": Proposal(MoveReturn(9)),
     "redrive": Proposal(Redrive("work", (HOME,), (5, 6), 4, LetterFilter((2,), 1000, 2000))),
@@ -204,6 +225,7 @@ COMMANDS = {
             specials=(ItemSpecial(0, START_MS + 5000, priority=-3),),
             routing=4,
             slots=b"\x07\x01",
+            flows=FlowNames((b"eu.de",), b"\0\0"),
         ),
         b"ab",
     ),
@@ -392,14 +414,75 @@ OLD = {
         Proposal(ReleaseReader("lake", 42, remove=True)),
         "0193cf0000018bcfe5680090919416a46c616b652ac3",
     ),
+    "produce without flows": (
+        produce(
+            [b"a", b"bcd"],
+            producer_id=bytes(range(16)),
+            sequence=5,
+            ordered=True,
+            specials=(
+                ItemSpecial(
+                    1, START_MS + 5000, 60_000, 1000, b"key", -3, 7, SLOWLY, holder=(3, 40)
+                ),
+            ),
+            routing=2,
+            slots=b"\xff\xff\x07\x01",
+        ),
+        "0193cf0000018bcfe568009102919801c4080100000003000000c410000102030405060708090a0b"
+        "0c0d0e0f05c3919901cf0000018bcfe57b88cdea60cd03e8c4036b6579fd0794cd07d0cdea6002c2"
+        "92032802c404ffff0701",
+    ),
+    "configure without flows": (
+        Proposal(
+            Configure(
+                4,
+                settings(
+                    max_attempts=5,
+                    items_max=1000,
+                    dead_targets=(HOME,),
+                    first_seq=300,
+                    retry=SLOWLY,
+                    priority_aging_ms=5_000,
+                    dedup_until=DedupUntil.DONE,
+                ),
+            )
+        ),
+        "0193cf0000018bcfe5680090919308049ea764656661756c74a4776f726b0100cd75300005ce0036"
+        "ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802",
+    ),
+    "move without flows": (
+        Proposal(Move(7, 1, pack_struct("<I", 2), (LETTER,)), b"ab"),
+        "0193cf0000018bcfe5680091019195090701c40402000000919fa4776f726b01072a030192a4736c"
+        "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cdea6002"
+        "c2",
+    ),
+    "stage without flows": (
+        Proposal(
+            Stage(
+                producer="query",
+                batch=7,
+                task=3,
+                attempt=bytes(range(16)),
+                sequence=2,
+                checksum=0xDEADBEEF,
+                lengths=pack_struct("<I", 2),
+                specials=(ItemSpecial(0, START_MS + 5000, priority=-3),),
+                routing=4,
+                slots=b"\x07\x01",
+            ),
+            b"ab",
+        ),
+        "0193cf0000018bcfe568009101919b1ea571756572790703c410000102030405060708090a0b0c0d"
+        "0e0f02cedeadbeefc40402000000919900cf0000018bcfe57b880000c400fdc0c09004c4020701",
+    ),
 }
 # Written by version 1 of the format. A released line is never changed.
 GOLDEN = {
-    "produce": "0193cf0000018bcfe568009102919801c4080100000003000000c40000c29000c400",
+    "produce": "0193cf0000018bcfe568009102919901c4080100000003000000c40000c29000c400c0",
     "produce, everything": (
-        "0193cf0000018bcfe568009102919801c4080100000003000000c410000102030405060708090a0b"
+        "0193cf0000018bcfe568009102919901c4080100000003000000c410000102030405060708090a0b"
         "0c0d0e0f05c3919901cf0000018bcfe57b88cdea60cd03e8c4036b6579fd0794cd07d0cdea6002c2"
-        "92032802c404ffff0701"
+        "92032802c404ffff07019292c40565752e6465c4027573c4040100ffff"
     ),
     "lease": "0193cf0000018bcfe56800909193029195a163a17264ce002dc6c0cd753090",
     "complete": "0193cf0000018bcfe568009091930392920392920a05921401920490c3",
@@ -417,13 +500,14 @@ GOLDEN = {
     "prioritize": "0193cf0000018bcfe568009091931892920502920901fd",
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
-        "0193cf0000018bcfe5680090919308049ea764656661756c74a4776f726b0100cd75300005ce0036"
-        "ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802"
+        "0193cf0000018bcfe5680090919308049fa764656661756c74a4776f726b0100cd75300005ce0036"
+        "ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802960101649193a565752e"
+        "6465033204c2"
     ),
     "move": (
-        "0193cf0000018bcfe5680091019195090701c40402000000919fa4776f726b01072a030192a4736c"
+        "0193cf0000018bcfe5680091019196090701c40402000000919fa4776f726b01072a030192a4736c"
         "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cdea6002"
-        "c2"
+        "c29291c40565752e6465c4020000"
     ),
     "move done": "0193cf0000018bcfe568009091930a0911",
     "move return": "0193cf0000018bcfe568009091920b09",
@@ -443,11 +527,12 @@ GOLDEN = {
     "forget groups": "0193cf0000018bcfe568009091921392920309920b0b",
     "unhold": "0193cf0000018bcfe568009091931002c40109",
     "open reader": "0193cf0000018bcfe5680090919414a46c616b6503a0",
-    "advance reader": ("0193cf0000018bcfe5680090919815a46c616b650329cdc350ce04000000cd0384c3"),
+    "advance reader": "0193cf0000018bcfe5680090919815a46c616b650329cdc350ce04000000cd0384c3",
     "release reader": "0193cf0000018bcfe5680090919516a46c616b652ac3c3",
     "stage": (
-        "0193cf0000018bcfe568009101919b1ea571756572790703c410000102030405060708090a0b0c0d"
-        "0e0f02cedeadbeefc40402000000919900cf0000018bcfe57b880000c400fdc0c09004c4020701"
+        "0193cf0000018bcfe568009101919c1ea571756572790703c410000102030405060708090a0b0c0d"
+        "0e0f02cedeadbeefc40402000000919900cf0000018bcfe57b880000c400fdc0c09004c402070192"
+        "91c40565752e6465c4020000"
     ),
     "prepare": (
         "0193cf0000018bcfe568009091951f09a5717565727907919403c410000102030405060708090a0b"

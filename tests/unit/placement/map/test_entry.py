@@ -4,7 +4,14 @@ import pytest
 from querator.model.ids import GroupId, QueueId
 from querator.model.nodes import NodeKey, Replica
 from querator.model.placement_map import PlacedNode
-from querator.model.queues import DedupUntil, QueueSettings, RetryBackoff
+from querator.model.queues import (
+    DedupUntil,
+    Fairness,
+    GroupSettings,
+    QueueKind,
+    QueueSettings,
+    RetryBackoff,
+)
 from querator.placement.map import entry
 from querator.placement.map.commands import (
     Command,
@@ -48,12 +55,32 @@ SETTINGS = QueueSettings(
     replicas=3,
     priority_aging_ms=6,
     dedup_until=DedupUntil.DONE,
+    kind=QueueKind.FAIR,
+    fairness=Fairness.TURNS,
+    group_leased_max=100,
+    groups=(GroupSettings("eu.de", 3, 50),),
+    key_leased_max=4,
+    key_retry_blocks=False,
 )
 
 # [now, [[tag, ...]]] by hand from the msgpack specification. Released bytes never change; a command
 # that gets another field keeps its old bytes here and adds further ones.
-SETTINGS_BYTES = "9f 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02"
-AGING_SETTINGS = msgspec.structs.replace(SETTINGS, dedup_until=DedupUntil.WINDOW)
+SETTINGS_BYTES = (
+    "dc0015 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02 01 01 64"
+    "91 93 a565752e6465 03 32 04 c2"
+)
+PLAIN_SETTINGS = msgspec.structs.replace(
+    SETTINGS,
+    kind=QueueKind.PLAIN,
+    fairness=Fairness.IN_FLIGHT,
+    group_leased_max=0,
+    groups=(),
+    key_leased_max=1,
+    key_retry_blocks=True,
+)
+PLAIN_SETTINGS_BYTES = "9f 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02"
+"""Settings without a kind of the queue."""
+AGING_SETTINGS = msgspec.structs.replace(PLAIN_SETTINGS, dedup_until=DedupUntil.WINDOW)
 AGING_SETTINGS_BYTES = "9e 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06"
 """Settings without the end of dedup keys."""
 RETRY_SETTINGS = msgspec.structs.replace(AGING_SETTINGS, priority_aging_ms=0)
@@ -119,6 +146,7 @@ GOLDEN: list[tuple[Command, str]] = [
 ]
 OLD: list[tuple[Command, str]] = [
     (CreateQueue("n", "q", SETTINGS), f"94 01 a16e a171 {SETTINGS_BYTES}"),
+    (CreateQueue("n", "q", PLAIN_SETTINGS), f"94 01 a16e a171 {PLAIN_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", AGING_SETTINGS), f"94 01 a16e a171 {AGING_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", RETRY_SETTINGS), f"94 01 a16e a171 {RETRY_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", EARLIER_SETTINGS), f"94 01 a16e a171 {EARLIER_SETTINGS_BYTES}"),
