@@ -35,6 +35,7 @@ from querator.model.limits import MOVE_BATCH_ITEMS_MAX, MOVE_PAUSE_MS_MAX, MOVE_
 from querator.model.queues import QueueState
 from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import OutboxBatch, outbox_batch, outbox_targets
+from querator.service.produce.flows import flows_of_moved
 from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import Accepted, as_answer
@@ -201,9 +202,12 @@ class Mover:
     def _send(self, source: _Source, batch: OutboxBatch) -> None:
         source.active = True
         target = GroupId(batch.target_group)
+        owner = self._router.map.by_group(target)
+        assert owner is not None, "moves for a group that is gone return"
+        flows = flows_of_moved(owner[0], batch.attachment, batch.lengths)
         self._router.post(
             self._router.route(target),
-            Move(source.route.group, batch.first_move, batch.lengths, batch.items),
+            Move(source.route.group, batch.first_move, batch.lengths, batch.items, flows),
             batch.attachment,
             then=partial(self._arrived, source, batch),
         )

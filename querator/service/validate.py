@@ -8,9 +8,16 @@ fields that could do harm in embedded use, where `wire` is not involved.
 from querator.model import limits
 from querator.model.calls import LeasedRanges
 from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
+from querator.model.group_paths import check_group_path
 from querator.model.ids import DEFAULT_NAMESPACE, check_name
 from querator.model.placement_map import PlacementMap
-from querator.model.queues import REPLICAS_ALLOWED, Queue, QueueSettings, QueueState
+from querator.model.queues import (
+    REPLICAS_ALLOWED,
+    Queue,
+    QueueKind,
+    QueueSettings,
+    QueueState,
+)
 
 _SEQ_MAX = 2**64 - 1
 
@@ -23,7 +30,18 @@ _NUMBERS = (
     ("dedup_window_ms", "ms", 0, limits.DEDUP_WINDOW_MS_MAX),
     ("partition_items_max", "", 0, 2**63 - 1),
     ("retry_delay_max_ms", "ms", limits.SCHEDULE_NOW_MS, limits.RETRY_DELAY_MS_MAX),
+    ("group_leased_max", "", 0, limits.FLOW_LEASED_MAX),
+    ("key_leased_max", "", 1, limits.FLOW_LEASED_MAX),
 )
+_OF_KIND = (
+    ("fairness", QueueKind.FAIR),
+    ("group_leased_max", QueueKind.FAIR),
+    ("groups", QueueKind.FAIR),
+    ("key_leased_max", QueueKind.KEYED),
+    ("key_retry_blocks", QueueKind.KEYED),
+)
+"""Settings of queues of one kind."""
+_DEFAULTS = QueueSettings()
 
 
 def usable(placed: PlacementMap, namespace: str, name: str) -> Queue:
@@ -101,6 +119,7 @@ def check_settings(settings: QueueSettings, *, name: str) -> None:
             field="settings.priority_aging",
             unit="ms",
         )
+    _check_flows(settings)
     if settings.dead_queue:
         check_name(settings.dead_queue, field="settings.dead_queue")
     if settings.dead_queue == name:
@@ -113,6 +132,33 @@ def check_settings(settings: QueueSettings, *, name: str) -> None:
             limit=limits.DESCRIPTION_CHARS_MAX,
             unit="characters",
         )
+
+
+def _check_flows(settings: QueueSettings) -> None:
+    """Checks the settings of fair and keyed queues."""
+    for field, kind in _OF_KIND:
+        if settings.kind is not kind and getattr(settings, field) != getattr(_DEFAULTS, field):
+            raise invalid(
+                f"settings.{field}",
+                f"needs a queue of kind {kind.name.lower()}; this one is "
+                f"{settings.kind.name.lower()}",
+            )
+    if len(settings.groups) > limits.GROUP_SETTINGS_MAX:
+        raise over_limit(
+            "settings.groups",
+            value=len(settings.groups),
+            limit=limits.GROUP_SETTINGS_MAX,
+            unit="groups",
+        )
+    before = ""
+    for position, group in enumerate(settings.groups):
+        path = f"settings.groups[{position}]"
+        check_group_path(group.path, field=f"{path}.path")
+        if group.path <= before:
+            raise invalid(f"{path}.path", "is not in ascending order", value=group.path)
+        before = group.path
+        check_between(group.weight, 1, limits.GROUP_WEIGHT_MAX, field=f"{path}.weight")
+        check_between(group.leased_max, 0, limits.FLOW_LEASED_MAX, field=f"{path}.leased_max")
 
 
 def check_between(value: int, least: int, most: int, *, field: str, unit: str = "") -> None:

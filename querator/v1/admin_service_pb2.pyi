@@ -23,6 +23,58 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _QueueKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _QueueKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_QueueKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    QUEUE_KIND_UNSPECIFIED: _QueueKind.ValueType  # 0
+    """As PLAIN."""
+    QUEUE_KIND_PLAIN: _QueueKind.ValueType  # 1
+    """By priority and age."""
+    QUEUE_KIND_FAIR: _QueueKind.ValueType  # 2
+    """Groups of items share the leases (Item.group), and items of one group are ordered as in a plain queue."""
+    QUEUE_KIND_KEYED: _QueueKind.ValueType  # 3
+    """Items of one key (Item.key) are leased strictly in order, one after the other."""
+
+class QueueKind(_QueueKind, metaclass=_QueueKindEnumTypeWrapper):
+    """QueueKind is how a queue orders its items."""
+
+QUEUE_KIND_UNSPECIFIED: QueueKind.ValueType  # 0
+"""As PLAIN."""
+QUEUE_KIND_PLAIN: QueueKind.ValueType  # 1
+"""By priority and age."""
+QUEUE_KIND_FAIR: QueueKind.ValueType  # 2
+"""Groups of items share the leases (Item.group), and items of one group are ordered as in a plain queue."""
+QUEUE_KIND_KEYED: QueueKind.ValueType  # 3
+"""Items of one key (Item.key) are leased strictly in order, one after the other."""
+Global___QueueKind: _TypeAlias = QueueKind  # noqa: Y015
+
+class _Fairness:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FairnessEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fairness.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FAIRNESS_UNSPECIFIED: _Fairness.ValueType  # 0
+    """As IN_FLIGHT."""
+    FAIRNESS_TURNS: _Fairness.ValueType  # 1
+    """Groups take turns, and get items in proportion to their weights."""
+    FAIRNESS_IN_FLIGHT: _Fairness.ValueType  # 2
+    """The group with the fewest leased items for its weight is first; groups with equally many take turns."""
+
+class Fairness(_Fairness, metaclass=_FairnessEnumTypeWrapper):
+    """Fairness is how the groups of a fair queue share its leases."""
+
+FAIRNESS_UNSPECIFIED: Fairness.ValueType  # 0
+"""As IN_FLIGHT."""
+FAIRNESS_TURNS: Fairness.ValueType  # 1
+"""Groups take turns, and get items in proportion to their weights."""
+FAIRNESS_IN_FLIGHT: Fairness.ValueType  # 2
+"""The group with the fewest leased items for its weight is first; groups with equally many take turns."""
+Global___Fairness: _TypeAlias = Fairness  # noqa: Y015
+
 class _DedupUntil:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -96,6 +148,12 @@ class QueueSettings(_message.Message):
     RETRY_JITTER_FIELD_NUMBER: _builtins.int
     PRIORITY_AGING_FIELD_NUMBER: _builtins.int
     DEDUP_UNTIL_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    FAIRNESS_FIELD_NUMBER: _builtins.int
+    GROUP_LEASED_MAX_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    KEY_LEASED_MAX_FIELD_NUMBER: _builtins.int
+    KEY_RETRY_BLOCKS_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     """Number of partitions, 1 to 1,024; unset or 0 means 1 at creation. Can be changed either
     way: new ones take items at once, those beyond the number go when they are empty.
@@ -122,6 +180,23 @@ class QueueSettings(_message.Message):
     """
     dedup_until: Global___DedupUntil.ValueType
     """How long a dedup key counts; unset means in the dedup_window. A change holds for the keys of later items."""
+    kind: Global___QueueKind.ValueType
+    """How the queue orders its items; unset means plain. Cannot be changed later."""
+    fairness: Global___Fairness.ValueType
+    """How the groups of a fair queue share its leases; unset means IN_FLIGHT. For fair queues only."""
+    group_leased_max: _builtins.int
+    """How many items of a group are leased at most, with those of the groups below it, 1 to 1,000,000; unset or 0
+    means no limit. Counts for each group without a limit of its own. For fair queues only. The partitions of the
+    queue share it, and each of them may lease at least one item of a group.
+    """
+    key_leased_max: _builtins.int
+    """How many items of one key are leased together at most, to one consumer, 1 to 1,000,000; unset means 1. For
+    keyed queues only.
+    """
+    key_retry_blocks: _builtins.bool
+    """Whether an item that is to be retried later keeps back the later items of its key; unset means that it does.
+    For keyed queues only.
+    """
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
         """How long a lease lasts when neither call nor item says, 1 s to 24 h; unset means 30 s."""
@@ -150,6 +225,10 @@ class QueueSettings(_message.Message):
         ones: 1 s to 30 d; unset or 0 means that it gains none.
         """
 
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupSettings]:
+        """Groups with a weight or a limit of their own, at most 1,000, each path once. For fair queues only."""
+
     def __init__(
         self,
         *,
@@ -168,15 +247,27 @@ class QueueSettings(_message.Message):
         retry_jitter: _builtins.bool | None = ...,
         priority_aging: _duration_pb2.Duration | None = ...,
         dedup_until: Global___DedupUntil.ValueType = ...,
+        kind: Global___QueueKind.ValueType = ...,
+        fairness: Global___Fairness.ValueType = ...,
+        group_leased_max: _builtins.int | None = ...,
+        groups: _abc.Iterable[Global___GroupSettings] | None = ...,
+        key_leased_max: _builtins.int | None = ...,
+        key_retry_blocks: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "replicas", b"replicas", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "group_leased_max", b"group_leased_max", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "replicas", b"replicas", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "dead_queue", b"dead_queue", "dedup_until", b"dedup_until", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "replicas", b"replicas", "retry_backoff", b"retry_backoff", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "dead_queue", b"dead_queue", "dedup_until", b"dedup_until", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "fairness", b"fairness", "group_leased_max", b"group_leased_max", "groups", b"groups", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "kind", b"kind", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "replicas", b"replicas", "retry_backoff", b"retry_backoff", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dead_queue: _TypeAlias = _typing.Literal["dead_queue"]  # noqa: Y015
     _WhichOneofArgType__dead_queue: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue"]  # noqa: Y015
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
+    _WhichOneofReturnType__group_leased_max: _TypeAlias = _typing.Literal["group_leased_max"]  # noqa: Y015
+    _WhichOneofArgType__group_leased_max: _TypeAlias = _typing.Literal["_group_leased_max", b"_group_leased_max"]  # noqa: Y015
+    _WhichOneofReturnType__key_leased_max: _TypeAlias = _typing.Literal["key_leased_max"]  # noqa: Y015
+    _WhichOneofArgType__key_leased_max: _TypeAlias = _typing.Literal["_key_leased_max", b"_key_leased_max"]  # noqa: Y015
+    _WhichOneofReturnType__key_retry_blocks: _TypeAlias = _typing.Literal["key_retry_blocks"]  # noqa: Y015
+    _WhichOneofArgType__key_retry_blocks: _TypeAlias = _typing.Literal["_key_retry_blocks", b"_key_retry_blocks"]  # noqa: Y015
     _WhichOneofReturnType__max_attempts: _TypeAlias = _typing.Literal["max_attempts"]  # noqa: Y015
     _WhichOneofArgType__max_attempts: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts"]  # noqa: Y015
     _WhichOneofReturnType__partition_items_max: _TypeAlias = _typing.Literal["partition_items_max"]  # noqa: Y015
@@ -192,6 +283,12 @@ class QueueSettings(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group_leased_max) -> _WhichOneofReturnType__group_leased_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key_leased_max) -> _WhichOneofReturnType__key_leased_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key_retry_blocks) -> _WhichOneofReturnType__key_retry_blocks | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_attempts) -> _WhichOneofReturnType__max_attempts | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partition_items_max) -> _WhichOneofReturnType__partition_items_max | None: ...
@@ -203,6 +300,47 @@ class QueueSettings(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_jitter) -> _WhichOneofReturnType__retry_jitter | None: ...
 
 Global___QueueSettings: _TypeAlias = QueueSettings  # noqa: Y015
+
+@_typing.final
+class GroupSettings(_message.Message):
+    """GroupSettings are the settings of one group of a fair queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    LEASED_MAX_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Path of the group, for example `eu.de`: 1 to 8 parts with dots between them, none of them empty, at most 512
+    bytes.
+    """
+    weight: _builtins.int
+    """Weight among the groups with the same parent, 1 to 1,000; unset means 1."""
+    leased_max: _builtins.int
+    """How many of its items are leased at most, with those of the groups below it, 1 to 1,000,000; unset means
+    group_leased_max of the queue.
+    """
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        weight: _builtins.int | None = ...,
+        leased_max: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leased_max", b"_leased_max", "_weight", b"_weight", "leased_max", b"leased_max", "weight", b"weight"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leased_max", b"_leased_max", "_weight", b"_weight", "leased_max", b"leased_max", "path", b"path", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__leased_max: _TypeAlias = _typing.Literal["leased_max"]  # noqa: Y015
+    _WhichOneofArgType__leased_max: _TypeAlias = _typing.Literal["_leased_max", b"_leased_max"]  # noqa: Y015
+    _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
+    _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leased_max) -> _WhichOneofReturnType__leased_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
+
+Global___GroupSettings: _TypeAlias = GroupSettings  # noqa: Y015
 
 @_typing.final
 class Queue(_message.Message):
@@ -1943,3 +2081,121 @@ class PrioritizeItemsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PrioritizeItemsResponse: _TypeAlias = PrioritizeItemsResponse  # noqa: Y015
+
+@_typing.final
+class ListGroupsRequest(_message.Message):
+    """ListGroupsRequest asks for groups of a fair queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Queue."""
+    page_size: _builtins.int
+    """Groups of a page, 1 to 1,000; 0 means 100."""
+    page_token: _builtins.str
+    """next_page_token of the page before; empty: the first page."""
+    stale: _builtins.bool
+    """Answer from any replica, which may be behind."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        stale: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "queue", b"queue", "stale", b"stale"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGroupsRequest: _TypeAlias = ListGroupsRequest  # noqa: Y015
+
+@_typing.final
+class GroupStats(_message.Message):
+    """GroupStats are the counts of one group, with the items of the groups below it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    LEASED_MAX_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    LEASED_FIELD_NUMBER: _builtins.int
+    OLDEST_READY_AT_FIELD_NUMBER: _builtins.int
+    LEASED_SHARE_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """Path; empty for items without a group."""
+    weight: _builtins.int
+    """Weight in force."""
+    leased_max: _builtins.int
+    """How many of its items are leased at most; 0: no limit."""
+    items: _builtins.int
+    """Items in any state."""
+    ready: _builtins.int
+    """Items that are ready."""
+    leased: _builtins.int
+    """Items that are leased or in a reader's batch."""
+    leased_share: _builtins.float
+    """Its part of all leased items of the queue, 0 to 1."""
+    @_builtins.property
+    def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
+        """When the oldest of its own ready items was produced; unset: none of its own is ready."""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        weight: _builtins.int = ...,
+        leased_max: _builtins.int = ...,
+        items: _builtins.int = ...,
+        ready: _builtins.int = ...,
+        leased: _builtins.int = ...,
+        oldest_ready_at: _timestamp_pb2.Timestamp | None = ...,
+        leased_share: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_ready_at", b"oldest_ready_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "items", b"items", "leased", b"leased", "leased_max", b"leased_max", "leased_share", b"leased_share", "oldest_ready_at", b"oldest_ready_at", "ready", b"ready", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupStats: _TypeAlias = GroupStats  # noqa: Y015
+
+@_typing.final
+class ListGroupsResponse(_message.Message):
+    """ListGroupsResponse is a page of groups."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: this is the last page."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupStats]:
+        """The groups."""
+
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___GroupStats] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGroupsResponse: _TypeAlias = ListGroupsResponse  # noqa: Y015

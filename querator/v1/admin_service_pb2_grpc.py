@@ -125,6 +125,11 @@ class AdminServiceStub:
                 request_serializer=querator_dot_v1_dot_admin__service__pb2.PrioritizeItemsRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_admin__service__pb2.PrioritizeItemsResponse.FromString,
                 _registered_method=True)
+        self.ListGroups = channel.unary_unary(
+                '/querator.v1.AdminService/ListGroups',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.ListGroupsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -266,6 +271,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListGroups(self, request, context):
+        """Returns the groups of a fair queue that have items, with their counts over all partitions. The order is the
+        same on each page, and says nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -358,6 +371,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.PrioritizeItems,
                     request_deserializer=querator_dot_v1_dot_admin__service__pb2.PrioritizeItemsRequest.FromString,
                     response_serializer=querator_dot_v1_dot_admin__service__pb2.PrioritizeItemsResponse.SerializeToString,
+            ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.ListGroupsRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.ListGroupsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -847,6 +865,33 @@ class AdminService:
             '/querator.v1.AdminService/PrioritizeItems',
             querator_dot_v1_dot_admin__service__pb2.PrioritizeItemsRequest.SerializeToString,
             querator_dot_v1_dot_admin__service__pb2.PrioritizeItemsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/ListGroups',
+            querator_dot_v1_dot_admin__service__pb2.ListGroupsRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.ListGroupsResponse.FromString,
             options,
             channel_credentials,
             insecure,

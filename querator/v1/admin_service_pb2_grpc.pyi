@@ -84,6 +84,10 @@ class AdminServiceStub:
     """
     PrioritizeItems: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.PrioritizeItemsRequest, _admin_service_pb2.PrioritizeItemsResponse]
     """Gives another priority to items that are ready, held or scheduled. May be repeated."""
+    ListGroups: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListGroupsRequest, _admin_service_pb2.ListGroupsResponse]
+    """Returns the groups of a fair queue that have items, with their counts over all partitions. The order is the
+    same on each page, and says nothing.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -141,6 +145,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """
     PrioritizeItems: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.PrioritizeItemsRequest, _admin_service_pb2.PrioritizeItemsResponse]  # type: ignore[assignment]
     """Gives another priority to items that are ready, held or scheduled. May be repeated."""
+    ListGroups: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListGroupsRequest, _admin_service_pb2.ListGroupsResponse]  # type: ignore[assignment]
+    """Returns the groups of a fair queue that have items, with their counts over all partitions. The order is the
+    same on each page, and says nothing.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """AdminService manages queues and looks into them."""
@@ -303,5 +311,15 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.PrioritizeItemsResponse, _abc.Awaitable[_admin_service_pb2.PrioritizeItemsResponse]]:
         """Gives another priority to items that are ready, held or scheduled. May be repeated."""
+
+    @_abc_1.abstractmethod
+    def ListGroups(
+        self,
+        request: _admin_service_pb2.ListGroupsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListGroupsResponse, _abc.Awaitable[_admin_service_pb2.ListGroupsResponse]]:
+        """Returns the groups of a fair queue that have items, with their counts over all partitions. The order is the
+        same on each page, and says nothing.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

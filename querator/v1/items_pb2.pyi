@@ -170,10 +170,12 @@ class Item(_message.Message):
     first.
     """
     group: _builtins.str
-    """Fair-share group; at most 512 bytes; carried, and used by grouped queues only."""
+    """Group in a fair queue: a path of 1 to 8 parts with dots between them, none of them empty; at most 512 bytes.
+    Other queues store any text and pass it on.
+    """
     key: _builtins.str
     """Items with the same key go to one partition of the queue, in the order in which they are produced; at most
-    512 bytes.
+    512 bytes. A keyed queue leases them one after the other.
     """
     dedup_key: _builtins.str
     """A second item with this key is not stored while the key counts: within the queue's dedup_window, or until the

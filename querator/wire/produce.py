@@ -19,11 +19,13 @@ from querator.model.calls import ProduceCall, ProduceReply
 from querator.model.commands import NO_SLOT, ItemSpecial
 from querator.model.errors import invalid, over_limit
 from querator.model.ids import check_name
+from querator.model.item_options import FlowNames
 from querator.model.routing import slot_of_key
 from querator.v1 import items_pb2, queue_service_pb2, transaction_service_pb2
 from querator.wire import field_checks
 from querator.wire.field_checks import DEFAULT_LIMITS, RequestLimits
 from querator.wire.fields import LEN, MalformedError, next_field, prefix, read_varint
+from querator.wire.flow_names import flow_names
 from querator.wire.retry_policies import check_retry_policy
 
 ITEMS_FIELD = 15
@@ -37,8 +39,8 @@ _PRIORITY, _GROUP, _KEY, _DEDUP_KEY = 0x30, 0x3A, 0x42, 0x62
 
 _INT32_HALF = 1 << 31
 Span = tuple[int, int]
-_Note = tuple[bytes, bytes, int]
-"""Key, dedup key and priority of an item; empty and 0 if it has none."""
+_Note = tuple[bytes, bytes, int, bytes]
+"""Key, dedup key, priority and group of an item; empty and 0 if it has none."""
 
 
 def parse_produce(
@@ -51,12 +53,14 @@ def parse_produce(
 
 
 class CheckedItems(msgspec.Struct, frozen=True):
-    """Items of a request: their bytes, lengths, specials and slots, as in `ProduceCall`."""
+    """Items of a request: the fields are those of `ProduceCall`."""
 
     items: bytes
     lengths: bytes
     specials: tuple[ItemSpecial, ...]
     slots: bytes
+    groups: FlowNames | None
+    keys: FlowNames | None
 
 
 def check_produce(
@@ -95,6 +99,8 @@ def check_produce(
         specials=items.specials,
         timeout_ms=timeout_ms,
         slots=items.slots,
+        groups=items.groups,
+        keys=items.keys,
     )
 
 
@@ -132,13 +138,16 @@ def check_items(
         raise field_checks.malformed(type(message))
     specials = []
     slots: dict[int, int] = {}
+    groups: dict[int, bytes] = {}
+    keys: dict[int, bytes] = {}
     for ordinal, note in walk.notes:
         if note is None:
             item = message.items[ordinal]
             special = _check_item(item, ordinal, now_ms, request_limits)
             key, dedup_key = item.key.encode(), item.dedup_key.encode()
+            group = item.group.encode()
         else:
-            key, dedup_key, priority = note
+            key, dedup_key, priority, group = note
             special = None
             if dedup_key or priority:
                 special = ItemSpecial(ordinal, dedup_key=dedup_key, priority=priority)
@@ -146,11 +155,17 @@ def check_items(
             specials.append(special)
         if key or dedup_key:
             slots[ordinal] = slot_of_key(key or dedup_key)
+            if key:
+                keys[ordinal] = key
+        if group:
+            groups[ordinal] = group
     return CheckedItems(
         walk.items(),
         struct.pack(f"<{count}I", *walk.lengths),
         tuple(specials),
         _packed(slots, count),
+        flow_names(groups, count) if groups else None,
+        flow_names(keys, count) if keys else None,
     )
 
 
@@ -337,7 +352,7 @@ class _Walk:
         """
         buffer, bytes_max = self._buffer, self._known.bytes_max
         attributes = attributes_bytes = priority = 0
-        key = dedup_key = b""
+        key = dedup_key = group = b""
         while pos < end:
             tag = buffer[pos]
             size = buffer[pos + 1]
@@ -350,6 +365,8 @@ class _Walk:
                     dedup_key = buffer[pos - size : pos]
                 elif tag == _KEY:
                     key = buffer[pos - size : pos]
+                elif tag == _GROUP:
+                    group = buffer[pos - size : pos]
             elif tag == _ATTRIBUTES:
                 attributes += 1
                 attributes_bytes += size
@@ -361,7 +378,9 @@ class _Walk:
                 return None
         few = attributes <= limits.ATTRIBUTES_MAX
         small = attributes_bytes <= limits.ATTRIBUTES_BYTES_MAX
-        return (key, dedup_key, priority) if pos == end and few and small else None
+        if pos != end or not (few and small):
+            return None
+        return key, dedup_key, priority, group
 
     def _other(self, pos: int, stop: int) -> int:
         """Skips a field that is not an item and returns its end. An item whose tag or length is not

@@ -15,9 +15,18 @@ from querator.model.calls import (
     QueueCounts,
     QueuePage,
 )
-from querator.model.errors import invalid
+from querator.model.errors import invalid, over_limit
+from querator.model.group_paths import check_group_path
 from querator.model.ids import check_name
-from querator.model.queues import DEAD_QUEUE_DEFAULT, DedupUntil, Queue, QueueSettings
+from querator.model.queues import (
+    DEAD_QUEUE_DEFAULT,
+    DedupUntil,
+    Fairness,
+    GroupSettings,
+    Queue,
+    QueueKind,
+    QueueSettings,
+)
 from querator.v1 import admin_service_pb2, items_pb2
 from querator.wire import field_checks, lease
 from querator.wire.retry_policies import check_backoff
@@ -248,7 +257,66 @@ def check_settings(message: admin_service_pb2.QueueSettings, *, name: str) -> Qu
         retry_jitter=message.retry_jitter if message.HasField("retry_jitter") else True,
         priority_aging_ms=_priority_aging_ms(message),
         dedup_until=_dedup_until(message.dedup_until),
+        kind=_kind(message.kind),
+        fairness=_fairness(message.fairness),
+        group_leased_max=field_checks.check_range(
+            message.group_leased_max,
+            field="settings.group_leased_max",
+            least=0,
+            most=limits.FLOW_LEASED_MAX,
+        ),
+        groups=_groups(message),
+        key_leased_max=field_checks.check_range(
+            message.key_leased_max if message.HasField("key_leased_max") else 1,
+            field="settings.key_leased_max",
+            least=1,
+            most=limits.FLOW_LEASED_MAX,
+        ),
+        key_retry_blocks=message.key_retry_blocks if message.HasField("key_retry_blocks") else True,
     )
+
+
+def _kind(value: int) -> QueueKind:
+    if value not in admin_service_pb2.QueueKind.values():
+        raise invalid("settings.kind", "is not a known kind", value=value)
+    # The protocol has one more value: unspecified.
+    return QueueKind(max(0, value - 1))
+
+
+def _fairness(value: int) -> Fairness:
+    if value not in admin_service_pb2.Fairness.values():
+        raise invalid("settings.fairness", "is not a known fairness", value=value)
+    return Fairness(value or Fairness.IN_FLIGHT)
+
+
+def _groups(message: admin_service_pb2.QueueSettings) -> tuple[GroupSettings, ...]:
+    most = limits.GROUP_SETTINGS_MAX
+    if len(message.groups) > most:
+        raise over_limit("settings.groups", value=len(message.groups), limit=most, unit="groups")
+    by_path: dict[str, GroupSettings] = {}
+    for position, group in enumerate(message.groups):
+        field = f"settings.groups[{position}]"
+        check_group_path(group.path, field=f"{field}.path")
+        if group.path in by_path:
+            raise invalid(f"{field}.path", "is there twice", value=group.path)
+        by_path[group.path] = GroupSettings(
+            path=group.path,
+            weight=field_checks.check_range(
+                group.weight if group.HasField("weight") else 1,
+                field=f"{field}.weight",
+                least=1,
+                most=limits.GROUP_WEIGHT_MAX,
+            ),
+            leased_max=field_checks.check_range(
+                group.leased_max,
+                field=f"{field}.leased_max",
+                least=1,
+                most=limits.FLOW_LEASED_MAX,
+            )
+            if group.HasField("leased_max")
+            else 0,
+        )
+    return tuple(by_path[path] for path in sorted(by_path))
 
 
 def _retry_delay_ms(
@@ -303,6 +371,17 @@ def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings
         retry_jitter=settings.retry_jitter,
         priority_aging=field_checks.duration(settings.priority_aging_ms),
         dedup_until=admin_service_pb2.DedupUntil.ValueType(settings.dedup_until),
+        kind=admin_service_pb2.QueueKind.ValueType(settings.kind + 1),
+        fairness=admin_service_pb2.Fairness.ValueType(settings.fairness),
+        group_leased_max=settings.group_leased_max,
+        groups=[
+            admin_service_pb2.GroupSettings(
+                path=group.path, weight=group.weight, leased_max=group.leased_max or None
+            )
+            for group in settings.groups
+        ],
+        key_leased_max=settings.key_leased_max,
+        key_retry_blocks=settings.key_retry_blocks,
     )
 
 
@@ -453,9 +532,7 @@ def _peeked_message(group: int, partition: int, item: BrowsedItem) -> admin_serv
     return message
 
 
-_FLOW_FIELDS = frozenset(QueueSettings.__struct_fields__[14:])
-"""Settings of fair and keyed queues."""
-assert set(QueueSettings.__struct_fields__) - _FLOW_FIELDS == {
+assert set(QueueSettings.__struct_fields__) == {
     _MODEL_FIELDS.get(name, name)
     for name in admin_service_pb2.QueueSettings.DESCRIPTOR.fields_by_name
 }

@@ -44,6 +44,8 @@ def parse_stage(
         lengths=items.lengths,
         specials=items.specials,
         slots=items.slots,
+        groups=items.groups,
+        keys=items.keys,
         partition=message.partition if message.HasField("partition") else None,
         timeout_ms=_timeout_ms(message),
     )

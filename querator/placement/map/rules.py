@@ -16,6 +16,7 @@ Invariants that hold after every sequence of commands:
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +26,13 @@ from querator.model.errors import ErrorCode
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import NODE_PARTITIONS_MAX, PARTITIONS_MAX
 from querator.model.placement_map import PlacedGroup, PlacementMap
-from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings, QueueState
+from querator.model.queues import (
+    DEAD_QUEUE_DEFAULT,
+    Queue,
+    QueueKind,
+    QueueSettings,
+    QueueState,
+)
 from querator.placement.assign import assign, replicas_wanted
 from querator.placement.map import deletion_rules, group_rules, node_rules
 from querator.placement.map.commands import (
@@ -124,7 +131,11 @@ def _repeat_of_create(existing: Queue, command: CreateQueue) -> Refusal | QueueC
     )
 
 
-def _difference(field: str, there: int | str, wanted: int | str) -> str:
+def _difference(field: str, there: Any, wanted: Any) -> str:
+    if isinstance(there, Enum):
+        return f"{field} is {there.name.lower()}, not {wanted.name.lower()}"
+    if isinstance(there, tuple):
+        return f"{field} differ"
     if isinstance(there, str):
         return (
             f"{field} differs"
@@ -276,6 +287,8 @@ def _update(view: View, command: UpdateQueue) -> Change:
         return Change(settings)
     if settings == queue.settings:
         return Change(QueueUpdated(queue))
+    if settings.kind is not queue.settings.kind:
+        return Change(_kind_is_fixed(queue, settings.kind))
     if settings.dead_queue != queue.settings.dead_queue:
         refusal = _refuse_dead_queue(view.map, queue.namespace, queue.name, settings.dead_queue)
         if refusal is not None:
@@ -291,6 +304,18 @@ def _update(view: View, command: UpdateQueue) -> Change:
     if settings.partitions == queue.settings.partitions:
         return Change(QueueUpdated(updated), put=updated, configured=configured)
     return _with_other_number(view, queue, updated)
+
+
+def _kind_is_fixed(queue: Queue, wanted: QueueKind) -> Refusal:
+    there = queue.settings.kind.name.lower()
+    return Refusal(
+        ErrorCode.INVALID_ARGUMENT,
+        f"settings.kind: queue {queue.name} was created as {there}, and its kind is fixed; create "
+        "another queue",
+        field="settings.kind",
+        limit=there,
+        value=wanted.name.lower(),
+    )
 
 
 def _with_other_number(view: View, queue: Queue, updated: Queue) -> Change:
@@ -446,6 +471,9 @@ def _partitions_empty(view: View, command: PartitionsEmpty) -> Change:
     known += [0] * (ends - len(known))
     known[left:ends] = command.first_seqs
     smaller = msgspec.structs.replace(queue, groups=queue.groups[:left], first_seqs=tuple(known))
+    if queue.settings.kind is QueueKind.FAIR:
+        # The other partitions share the limits of groups.
+        smaller = msgspec.structs.replace(smaller, settings_version=queue.settings_version + 1)
     return Change(Done(ends - left), put=smaller, configured=view.configured[queue.id])
 
 

@@ -31,12 +31,18 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from querator.model.commands import Configure, DeadTarget, PartitionSettings, Refusal
+from querator.model.commands import (
+    Configure,
+    DeadTarget,
+    FlowSettings,
+    PartitionSettings,
+    Refusal,
+)
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.nodes import NodeKey, Replicas
 from querator.model.placement_map import PlacedGroup, PlacementMap
-from querator.model.queues import Queue
+from querator.model.queues import GroupSettings, Queue, QueueKind
 from querator.placement.bootstrap import Propose, learning
 from querator.placement.map.commands import QueueConfigured, ReplicasClosed, ReplicasGone
 from querator.raft.host import Host
@@ -78,6 +84,33 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
         retry=settings.retry_policy,
         priority_aging_ms=settings.priority_aging_ms,
         dedup_until=settings.dedup_until,
+        flows=_flow_settings(queue, partition),
+    )
+
+
+def _flow_settings(queue: Queue, partition: int) -> FlowSettings | None:
+    """The settings of a fair or keyed queue, with this partition's part of the limits of leased
+    items; all parts together are the limit, or 1 each.
+    """
+    settings = queue.settings
+    if settings.kind is QueueKind.PLAIN:
+        return None
+    partitions = len(queue.groups)
+
+    def part_of(limit: int) -> int:
+        more = partition < limit % partitions
+        return max(1, limit // partitions + more) if limit else 0
+
+    return FlowSettings(
+        kind=settings.kind,
+        fairness=settings.fairness,
+        group_leased_max=part_of(settings.group_leased_max),
+        groups=tuple(
+            GroupSettings(group.path, group.weight, part_of(group.leased_max))
+            for group in settings.groups
+        ),
+        key_leased_max=settings.key_leased_max,
+        key_retry_blocks=settings.key_retry_blocks,
     )
 
 

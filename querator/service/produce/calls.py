@@ -9,7 +9,7 @@ refused parts are repeated.
 import asyncio
 
 from querator.model.calls import ProduceCall, ProducedBatch, ProduceReply
-from querator.model.commands import ProduceResult
+from querator.model.commands import FlowNames, ProduceResult
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId, QueueId
 from querator.model.limits import LEADER_WAIT_MS_MAX, OVERLOADED_RETRY_MS
@@ -19,6 +19,7 @@ from querator.service.admission import PartitionBudget
 from querator.service.produce import distant_keys
 from querator.service.produce import split as parts
 from querator.service.produce.chooser import PartitionChooser
+from querator.service.produce.flows import flows_of
 from querator.service.produce.load import PartitionLoad
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import each
@@ -63,12 +64,14 @@ class ProduceService:
         self, queue: Queue, call: ProduceCall, *, deadline: float | None
     ) -> ProduceReply:
         """`deadline` is by the loop's clock; None: there is none. Raises QueratorError."""
+        # The kind of a queue never changes.
+        flows = flows_of(queue, call) if queue.settings.kind else None
         if call.slots:
-            return await self._keyed(queue, call, deadline)
+            return await self._keyed(queue, call, flows, deadline)
         until_s = self.until_rerouted(deadline)
         while True:
             partition = self._home(queue, call)
-            part = parts.whole(call, partition, routing=queue.routing)
+            part = parts.whole(call, partition, routing=queue.routing, flows=flows)
             route = self._router.routes(queue)[partition]
             batch = await self._store(queue, route, part, deadline)
             if isinstance(batch, ProducedBatch):
@@ -77,11 +80,13 @@ class ProduceService:
                 raise batch
             queue = await self.rerouted(queue, call, until_s, batch)
 
-    async def _keyed(self, queue: Queue, call: ProduceCall, deadline: float | None) -> ProduceReply:
+    async def _keyed(
+        self, queue: Queue, call: ProduceCall, flows: FlowNames | None, deadline: float | None
+    ) -> ProduceReply:
         batches: list[ProducedBatch] = []
         errors: list[QueratorError] = []
         until_s = self.until_rerouted(deadline)
-        left = [parts.whole(call, 0, routing=0)]
+        left = [parts.whole(call, 0, routing=0, flows=flows)]
         while left:
             cut = [
                 part

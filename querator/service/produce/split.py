@@ -26,8 +26,9 @@ from collections.abc import Sequence
 import msgspec
 
 from querator.model.calls import ProduceCall, ProducedBatch
-from querator.model.commands import NO_SLOT, ItemSpecial, Produce, ProduceResult
+from querator.model.commands import NO_SLOT, FlowNames, ItemSpecial, Produce, ProduceResult
 from querator.model.errors import ErrorCode, QueratorError, invalid
+from querator.model.item_options import NO_FLOW
 from querator.model.routing import partition_of_producer
 
 
@@ -51,7 +52,10 @@ def identified_partition(call: ProduceCall, partitions: int) -> int | None:
     )
 
 
-def whole(call: ProduceCall, partition: int, *, routing: int) -> Part:
+def whole(
+    call: ProduceCall, partition: int, *, routing: int, flows: FlowNames | None = None
+) -> Part:
+    """The part with all items; `flows` as in `Produce`."""
     command = Produce(
         lengths=call.lengths,
         producer_id=call.producer_id,
@@ -60,6 +64,7 @@ def whole(call: ProduceCall, partition: int, *, routing: int) -> Part:
         specials=call.specials,
         routing=routing,
         slots=call.slots,
+        flows=flows,
     )
     return Part(partition, (), command, call.items)
 
@@ -140,9 +145,23 @@ def _part(
                 if position in specials
             ),
             slots=b"".join(command.slots[2 * p : 2 * p + 2] for p in positions),
+            flows=None if command.flows is None else _flows_of(command.flows, positions),
         ),
         items,
     )
+
+
+def _flows_of(flows: FlowNames, positions: list[int]) -> FlowNames | None:
+    """The names of the items at `positions`; None: none of them has one."""
+    items = struct.unpack(f"<{len(flows.items) >> 1}H", flows.items)
+    numbers: dict[int, int] = {NO_FLOW: NO_FLOW}
+    for position in positions:
+        numbers.setdefault(items[position], len(numbers) - 1)
+    if len(numbers) == 1:
+        return None
+    names = tuple(flows.names[number] for number in numbers if number != NO_FLOW)
+    chosen = [numbers[items[position]] for position in positions]
+    return FlowNames(names, struct.pack(f"<{len(chosen)}H", *chosen))
 
 
 def batch_of(part: Part, result: ProduceResult) -> ProducedBatch:

@@ -55,6 +55,7 @@ from querator.partition.txn_steps import (
 )
 from querator.service.produce import split as parts
 from querator.service.produce.calls import ProduceService
+from querator.service.produce.flows import flows_of
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import each
 from querator.service.routing.route import PartitionRoute
@@ -129,6 +130,7 @@ class TransactionService:
             ),
             home,
             routing=queue.routing,
+            flows=flows_of(queue, call),
         )
         if not call.slots:
             return [whole]
@@ -152,6 +154,7 @@ class TransactionService:
             specials=part.command.specials,
             routing=part.command.routing,
             slots=part.command.slots,
+            flows=part.command.flows,
         )
         route = self._router.routes(queue)[part.partition]
         try:

@@ -7,7 +7,13 @@ import pytest
 
 from querator.model.errors import ErrorCode
 from querator.model.limits import DAY_MS
-from querator.model.queues import DEAD_QUEUE_DEFAULT, QueueSettings, QueueState
+from querator.model.queues import (
+    DEAD_QUEUE_DEFAULT,
+    Fairness,
+    GroupSettings,
+    QueueKind,
+    QueueSettings,
+)
 from querator.raft.clock import SimulatedClock
 from querator.service.admin_service import AdminService
 from querator.wire.queues import encode_dead_letters, encode_peeked_items
@@ -50,6 +56,10 @@ async def test_create_get_update_delete():
         assert await code(admin.delete_queue("default", "nobody")) is ErrorCode.QUEUE_NOT_FOUND
 
 
+def fair(*groups: GroupSettings) -> QueueSettings:
+    return QueueSettings(kind=QueueKind.FAIR, groups=groups)
+
+
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
@@ -74,6 +84,18 @@ async def test_create_get_update_delete():
         (QueueSettings(dead_queue="a/b"), "settings.dead_queue"),
         (QueueSettings(dead_queue="q"), "settings.dead_queue"),
         (QueueSettings(dead_queue="nobody"), "settings.dead_queue"),
+        (QueueSettings(fairness=Fairness.TURNS), "settings.fairness"),
+        (QueueSettings(group_leased_max=5), "settings.group_leased_max"),
+        (QueueSettings(kind=QueueKind.KEYED, groups=(GroupSettings("a"),)), "settings.groups"),
+        (QueueSettings(kind=QueueKind.FAIR, key_leased_max=2), "settings.key_leased_max"),
+        (QueueSettings(key_retry_blocks=False), "settings.key_retry_blocks"),
+        (QueueSettings(kind=QueueKind.FAIR, group_leased_max=-1), "settings.group_leased_max"),
+        (QueueSettings(kind=QueueKind.KEYED, key_leased_max=0), "settings.key_leased_max"),
+        (fair(GroupSettings("a", 0)), "settings.groups[0].weight"),
+        (fair(GroupSettings("a"), GroupSettings("b", 1, -1)), "settings.groups[1].leased_max"),
+        (fair(GroupSettings("b"), GroupSettings("a")), "settings.groups[1].path"),
+        (fair(GroupSettings("a.")), "settings.groups[0].path"),
+        (fair(*[GroupSettings(f"g{n:04}") for n in range(1_001)]), "settings.groups"),
     ],
 )
 async def test_settings_are_refused_by_name(settings, field):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from querator.model.calls import ProduceCall, ProducedBatch, ProduceReply
 from querator.model.commands import NO_SLOT, ItemSpecial
 from querator.model.errors import QueratorError
+from querator.model.item_options import NO_FLOW, FlowNames
 from querator.model.queues import RetryBackoff, RetryWaits
 from querator.model.routing import slot_of_key
 from querator.v1 import items_pb2, queue_service_pb2
@@ -95,6 +96,18 @@ def test_a_call_has_the_items_byte_for_byte(batch: list[items_pb2.Item]) -> None
         )
         assert (ordinal in specials) == (special != ItemSpecial(ordinal))
     assert call.slots == slots(batch)
+    assert names(call.groups, len(batch)) == [item.group for item in batch]
+    assert names(call.keys, len(batch)) == [item.key for item in batch]
+
+
+def names(flows: FlowNames | None, count: int) -> list[str]:
+    """The name of each item."""
+    if flows is None:
+        return [""] * count
+    assert len(set(flows.names)) == len(flows.names)
+    positions = struct.unpack(f"<{count}H", flows.items)
+    assert any(position != NO_FLOW for position in positions), "None says that there is none"
+    return ["" if one == NO_FLOW else flows.names[one].decode() for one in positions]
 
 
 def policy(message: items_pb2.RetryPolicy) -> RetryWaits:

@@ -21,7 +21,10 @@ from querator.model.ids import GroupId, QueueId
 from querator.model.queues import (
     DEAD_QUEUE_DEFAULT,
     DedupUntil,
+    Fairness,
+    GroupSettings,
     Queue,
+    QueueKind,
     QueueSettings,
     QueueState,
     RetryBackoff,
@@ -44,6 +47,21 @@ settings = st.builds(
     partition_items_max=st.integers(0, 2**64 - 1),
     description=st.text(max_size=50),
     replicas=st.integers(0, 2**32 - 1),
+    kind=st.sampled_from(QueueKind),
+    fairness=st.sampled_from(Fairness),
+    group_leased_max=st.integers(0, limits.FLOW_LEASED_MAX),
+    groups=st.lists(
+        st.builds(
+            GroupSettings,
+            path=st.from_regex(r"[a-zé]{1,5}(\.[a-z]{1,5}){0,7}", fullmatch=True),
+            weight=st.integers(1, limits.GROUP_WEIGHT_MAX),
+            leased_max=st.integers(0, limits.FLOW_LEASED_MAX),
+        ),
+        max_size=3,
+        unique_by=lambda group: group.path,
+    ).map(lambda groups: tuple(sorted(groups, key=lambda group: group.path))),
+    key_leased_max=st.integers(1, limits.FLOW_LEASED_MAX),
+    key_retry_blocks=st.booleans(),
 )
 
 
@@ -66,7 +84,9 @@ def test_settings_survive_the_way_there_and_back(given_settings: QueueSettings) 
     request = admin_service_pb2.CreateQueueRequest(queue="orders", settings=message)
     parsed = queues.parse_create_queue(request.SerializeToString())
     assert (parsed.queue, parsed.settings) == (ORDERS, given_settings)
-    assert sorted(parsed.given) == sorted(QueueSettings.__struct_fields__)
+    there = set(QueueSettings.__struct_fields__)
+    # A list without elements is not sent.
+    assert set(parsed.given) == (there if given_settings.groups else there - {"groups"})
 
 
 def test_unset_settings_have_their_defaults() -> None:
@@ -300,3 +320,43 @@ def test_peeked_items_arrive() -> None:
 
 def test_small_answers() -> None:
     assert queues.encode_deleted_queue() == b""
+
+
+def group(path: str, **settings: int) -> admin_service_pb2.GroupSettings:
+    return admin_service_pb2.GroupSettings(path=path, **settings)
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "field", "limit", "value"),
+    [
+        ({"kind": 4}, "kind", "", "4"),
+        ({"fairness": 3}, "fairness", "", "3"),
+        ({"group_leased_max": 1_000_001}, "group_leased_max", "1000000", "1000001"),
+        ({"key_leased_max": 0}, "key_leased_max", "1", "0"),
+        ({"groups": [group("a", weight=0)]}, "groups[0].weight", "1", "0"),
+        ({"groups": [group("a", weight=1_001)]}, "groups[0].weight", "1000", "1001"),
+        ({"groups": [group("a"), group("b", leased_max=0)]}, "groups[1].leased_max", "1", "0"),
+        ({"groups": [group("a"), group("a")]}, "groups[1].path", "", "a"),
+        ({"groups": [group("")]}, "groups[0].path", "", ""),
+        ({"groups": [group("a..b")]}, "groups[0].path", "", "a..b"),
+        ({"groups": [group("a.")]}, "groups[0].path", "", "a."),
+        ({"groups": [group(".".join("a" * 9))]}, "groups[0].path", "8 levels", "9 levels"),
+        ({"groups": [group("é" * 257)]}, "groups[0].path", "512 bytes", "514 bytes"),
+        (
+            {"groups": [group(f"g{number}") for number in range(1_001)]},
+            "groups",
+            "1000 groups",
+            "1001 groups",
+        ),
+    ],
+)
+def test_settings_of_groups_and_keys_are_refused_by_name(
+    given_settings: dict[str, Any], field: str, limit: str, value: str
+) -> None:
+    request = admin_service_pb2.CreateQueueRequest(
+        queue="orders", settings=admin_service_pb2.QueueSettings(**given_settings)
+    )
+    with pytest.raises(QueratorError) as caught:
+        queues.parse_create_queue(request.SerializeToString())
+    error = caught.value
+    assert (error.field, error.limit, error.value) == (f"settings.{field}", limit, value)

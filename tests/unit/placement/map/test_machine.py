@@ -11,7 +11,14 @@ from querator.model.errors import ErrorCode
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.limits import NODE_PARTITIONS_MAX, PARTITIONS_MAX
 from querator.model.nodes import NodeKey
-from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.model.queues import (
+    Fairness,
+    GroupSettings,
+    Queue,
+    QueueKind,
+    QueueSettings,
+    QueueState,
+)
 from querator.placement.map.commands import (
     Command,
     CreateQueue,
@@ -529,3 +536,39 @@ def test_any_commands_keep_the_rules(entries: list[list[Command]], data: st.Data
     assert replica.effects.pending == group.effects.pending
     assert list(replica.map.queues("n")) == list(group.map.queues("n"))
     assert replica.map.epoch == group.map.epoch
+
+
+def test_the_kind_of_a_queue_is_fixed(group: Group):
+    create(group, "fair", kind=QueueKind.FAIR)
+    result = update(group, "fair", kind=QueueKind.KEYED)
+    message = refused(result, ErrorCode.INVALID_ARGUMENT, "settings.kind")
+    assert "was created as fair" in message
+    assert (result.limit, result.value) == ("fair", "keyed")
+    same = update(group, "fair", kind=QueueKind.FAIR)
+    assert isinstance(same, QueueUpdated)
+    assert same.queue.settings_version == 1
+    other = update(group, "fair", fairness=Fairness.TURNS, groups=(GroupSettings("eu", 3),))
+    assert other.queue.settings.groups == (GroupSettings("eu", 3),)
+    assert other.queue.settings_version == 2
+
+
+def test_a_repeated_create_names_the_differences_of_fair_queues(group: Group):
+    create(group, "fair", kind=QueueKind.FAIR)
+    other = QueueSettings(kind=QueueKind.PLAIN, groups=(GroupSettings("eu"),))
+    result = group.propose(CreateQueue("n", "fair", other))
+    message = refused(result, ErrorCode.QUEUE_EXISTS, "queue")
+    assert message.endswith("kind is fair, not plain; groups differ")
+
+
+@pytest.mark.parametrize(("kind", "version"), [(QueueKind.FAIR, 3), (QueueKind.PLAIN, 2)])
+def test_when_partitions_leave_a_fair_queue_the_others_get_their_limits(
+    group: Group, kind: QueueKind, version: int
+):
+    queue = create(group, "q", kind=kind, partitions=4)
+    update(group, "q", partitions=2)
+    group.propose(QueueConfigured(queue.id, 2))
+    group.propose(QueueRouted(queue.id, 1, 2))
+    group.propose(PartitionsEmpty(queue.id, 1, 2, (5, 5)))
+    left = group.map.get(queue.id)
+    assert left is not None
+    assert (len(left.groups), left.settings_version) == (2, version)

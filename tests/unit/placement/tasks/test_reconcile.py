@@ -4,16 +4,25 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from querator.model.commands import FlowSettings
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.nodes import Replica, Replicas, node_key
 from querator.model.placement_map import PlacedGroup, PlacementMap
-from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.model.queues import (
+    Fairness,
+    GroupSettings,
+    Queue,
+    QueueKind,
+    QueueSettings,
+    QueueState,
+)
 from querator.placement.bootstrap import learning
 from querator.placement.map.map_follower import MapFollower
-from querator.placement.tasks.reconcile import Reconciler
+from querator.placement.tasks.reconcile import Reconciler, partition_settings
 from querator.raft.log.rows import mark_deleting, member_row, put_member
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import MEMBERS
@@ -210,3 +219,50 @@ async def test_a_start_finds_what_is_half_deleted():
     txn.commit(sync=True)
     follower = MapFollower(None, environment, lambda _: None)  # type: ignore[arg-type]
     assert await follower.stored_groups() == {1: False, 2: True, 3: False}
+
+
+def flows_of(settings: QueueSettings, partitions: int) -> list[FlowSettings | None]:
+    queue = msgspec.structs.replace(
+        QUEUE, settings=settings, groups=tuple(GroupId(n + 1) for n in range(partitions))
+    )
+    placed = PlacementMap(1, ["n"], [queue])
+    return [partition_settings(placed, queue, number).flows for number in range(partitions)]
+
+
+def test_partitions_of_a_plain_queue_know_nothing_of_flows():
+    assert flows_of(QueueSettings(), 2) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("limit", "parts"),
+    [(0, [0, 0, 0]), (1, [1, 1, 1]), (3, [1, 1, 1]), (10, [4, 3, 3]), (11, [4, 4, 3])],
+)
+def test_the_partitions_of_a_fair_queue_share_its_limits(limit: int, parts: list[int]):
+    groups = (GroupSettings("eu", 3, limit), GroupSettings("us", 2))
+    settings = QueueSettings(
+        partitions=3,
+        kind=QueueKind.FAIR,
+        fairness=Fairness.TURNS,
+        group_leased_max=limit,
+        groups=groups,
+    )
+    assert flows_of(settings, 3) == [
+        FlowSettings(
+            QueueKind.FAIR,
+            Fairness.TURNS,
+            group_leased_max=part,
+            groups=(GroupSettings("eu", 3, part), GroupSettings("us", 2)),
+        )
+        for part in parts
+    ]
+
+
+def test_closing_partitions_have_their_part_of_the_limits_as_well():
+    settings = QueueSettings(partitions=1, kind=QueueKind.FAIR, group_leased_max=8)
+    assert [flows and flows.group_leased_max for flows in flows_of(settings, 4)] == [2, 2, 2, 2]
+
+
+def test_the_settings_of_keys_reach_each_partition():
+    settings = QueueSettings(kind=QueueKind.KEYED, key_leased_max=5, key_retry_blocks=False)
+    expected = FlowSettings(QueueKind.KEYED, key_leased_max=5, key_retry_blocks=False)
+    assert flows_of(settings, 2) == [expected, expected]
