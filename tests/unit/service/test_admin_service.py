@@ -13,6 +13,7 @@ from querator.model.queues import (
     GroupSettings,
     QueueKind,
     QueueSettings,
+    QueueState,
 )
 from querator.raft.clock import SimulatedClock
 from querator.service.admin_service import AdminService
