@@ -58,6 +58,28 @@ class ProduceReply(msgspec.Struct, frozen=True):
     leader: str = ""
 
 
+class FlowCounts(msgspec.Struct, frozen=True):
+    """The counts of a group with those of the groups below it, or of a key, in one partition. An
+    empty `name`: all items; the head is that of items without a group or key.
+
+    `head_seq` is the first of its own items that wait, and `head_attempt` the number of its
+    attempts; 0: none waits. `oldest_ready_at_ms` is when it was produced, if it is ready.
+    `blocked_until_ms` is when it returns, if it is an item that is retried later and keeps back
+    those of its key.
+    """
+
+    name: bytes
+    weight: int
+    leased_max: int
+    items: int
+    ready: int
+    leased: int
+    oldest_ready_at_ms: int = 0
+    head_seq: int = 0
+    head_attempt: int = 0
+    blocked_until_ms: int = 0
+
+
 class LeaseCall(msgspec.Struct, frozen=True):
     """A lease request. `wait_ms` 0: do not wait. `lease_timeout_ms` 0: the item's or the queue's.
     `partition` None: any.

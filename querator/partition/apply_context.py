@@ -2,6 +2,7 @@
 
 from querator.model.commands import PartitionSettings, Refusal
 from querator.model.errors import ErrorCode
+from querator.partition.flows import Flows
 from querator.partition.rows import Block, PartitionState, SettingsRow, encode
 from querator.storage.environment import WriteTransaction
 from querator.storage.tables import SETTINGS
@@ -14,7 +15,7 @@ class ApplyContext:
     """
 
     __slots__ = (
-        "blocks", "group", "index", "log_first", "now_ms", "row", "state", "txn",
+        "blocks", "flows", "group", "index", "log_first", "now_ms", "row", "state", "txn",
     )  # fmt: skip
 
     def __init__(
@@ -36,6 +37,16 @@ class ApplyContext:
         self.now_ms = state.now_ms
         self.row = row
         self.blocks: dict[int, Block] = {}
+        self.flows: Flows | None = None
+        """Those of a fair or keyed queue; None: the queue is plain."""
+        if row is not None and row.settings.flows is not None:
+            self.flows = Flows(txn, group, state, row.settings.flows)
+
+    def begin_flows(self, settings: PartitionSettings) -> None:
+        """The partition gets its first settings, which decide on the kind of its queue."""
+        if settings.flows is not None:
+            self.flows = Flows(self.txn, self.group, self.state, settings.flows)
+            self.flows.begin()
 
     @property
     def queue(self) -> PartitionSettings:
@@ -59,6 +70,10 @@ class ApplyContext:
         if interval_ms:
             age += max(0, self.now_ms - self.state.age_since_ms) // interval_ms
         return age
+
+    @property
+    def keyed(self) -> bool:
+        return self.flows is not None and self.flows.keyed
 
     def put_share(self, row: SettingsRow) -> None:
         SETTINGS.put(self.txn, self.group, value=encode(row))

@@ -14,6 +14,7 @@ from querator.model.limits import SCHEDULE_NOW_MS
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
 from querator.partition.dedup_rows import free_items
+from querator.partition.flows import ROOT
 from querator.partition.rows import (
     Block,
     DeadCause,
@@ -27,6 +28,7 @@ from querator.partition.rows import (
 from querator.partition.segments import (
     LANE,
     check,
+    flows_of,
     place_held,
     place_ready,
     place_scheduled,
@@ -52,6 +54,7 @@ def become_ready(
     attempt: int,
     releases: int,
     priority: int,
+    flow: int,
     age: int | None = None,
     position: int | None = None,
     lane: int = LANE,
@@ -71,17 +74,20 @@ def become_ready(
             place_held(
                 context, first_seq, alive,
                 attempt=attempt, releases=releases, position=position, lane=lane,
-                priority=priority, age=age,
+                priority=priority, age=age, flow=flow,
             )  # fmt: skip
         elif position is None:
             place_ready(
                 context, first_seq, alive,
                 attempt=attempt, releases=releases, position=tail_position(context),
-                priority=priority, age=age,
+                priority=priority, age=age, flow=flow,
             )  # fmt: skip
         else:
             pieces = [(alive, attempt, releases)]
-            restore(context, first_seq, pieces, position=position, priority=priority, age=age)
+            restore(
+                context, first_seq, pieces,
+                position=position, priority=priority, age=age, flow=flow,
+            )  # fmt: skip
     if expired:
         kill(
             context,
@@ -92,6 +98,7 @@ def become_ready(
             came_from=came_from,
             attempt=attempt,
             priority=priority,
+            flow=flow,
         )
 
 
@@ -107,10 +114,12 @@ def attempt_failed(
     releases: int,
     due_ms: int | None,
     priority: int,
+    flow: int,
+    position: int,
 ) -> int:
     """Gives back items of a lease whose attempt counts: dead when their attempts are used up, else
-    scheduled for `due_ms`, or at once to the tail (0). None: their retry policy says when. Returns
-    the number of pieces into which they part.
+    scheduled for `due_ms`, or at once (0): to the tail, or those of a key to their `position`.
+    None: their retry policy says when. Returns the number of pieces into which they part.
     """
     spent = worn(context, block, mask, attempt)
     alive = mask & ~spent
@@ -124,16 +133,18 @@ def attempt_failed(
             become_scheduled(
                 context, first_seq, block, items,
                 attempt=attempt, releases=releases, due_ms=at_ms, priority=priority,
+                flow=flow, position=position,
             )  # fmt: skip
         else:
             become_ready(
                 context, first_seq, block, items, event,
                 came_from=RowState.LEASED, attempt=attempt, releases=releases, priority=priority,
+                flow=flow, position=position if is_of_key(context, flow) else None,
             )  # fmt: skip
     if spent:
         kill(
             context, first_seq, block, spent, DeadCause.ATTEMPTS,
-            came_from=RowState.LEASED, attempt=attempt, priority=priority,
+            came_from=RowState.LEASED, attempt=attempt, priority=priority, flow=flow,
         )  # fmt: skip
     return len(returning) + bool(spent)
 
@@ -148,23 +159,35 @@ def become_scheduled(
     releases: int,
     due_ms: int,
     priority: int,
+    flow: int,
+    position: int,
 ) -> None:
     """Schedules items of a lease for `due_ms`. Items that have expired meanwhile die at once: the
-    sweep has already passed them.
+    sweep has already passed them. Those of a key return to their `position` and keep back the later
+    ones, unless the settings of the queue say that they step aside.
     """
     expired = block.expired(mask, context.now_ms)
     alive = mask & ~expired
     if alive:
         check(RowState.LEASED, Event.RETRY_LATER, RowState.SCHEDULED)
+        place = 0
+        if is_of_key(context, flow) and flows_of(context).settings.key_retry_blocks:
+            place = position
         place_scheduled(
             context, first_seq, alive,
             attempt=attempt, releases=releases, due_ms=due_ms, priority=priority,
+            flow=flow, place=place,
         )  # fmt: skip
     if expired:
         kill(
             context, first_seq, block, expired, DeadCause.EXPIRED,
-            came_from=RowState.LEASED, attempt=attempt, priority=priority,
+            came_from=RowState.LEASED, attempt=attempt, priority=priority, flow=flow,
         )  # fmt: skip
+
+
+def is_of_key(context: ApplyContext, flow: int) -> bool:
+    """Whether a flow is a key, whose items keep their order."""
+    return flow > ROOT and context.keyed
 
 
 def _retry_due_ms(
@@ -216,6 +239,7 @@ def kill(
     came_from: int,
     attempt: int,
     priority: int,
+    flow: int,
 ) -> None:
     """Detached items die: they go to the dead queue, or are dropped and counted if there
     is none.
@@ -232,7 +256,7 @@ def kill(
         target = home_of(targets, context.queue.partition)
         send(
             context, first_seq, mask,
-            attempt=attempt, reason=reason, target_group=target.group, priority=priority,
+            attempt=attempt, reason=reason, target_group=target.group, priority=priority, flow=flow,
         )  # fmt: skip
     else:
         check(came_from, Event.DROP, None)
@@ -257,6 +281,7 @@ def send(
     reason: int,
     target_group: int,
     priority: int,
+    flow: int,
     died_at_ms: int = 0,
 ) -> None:
     """Puts detached items into the outbox, with one move number for each in the order of sequence.
@@ -290,6 +315,9 @@ def send(
             locator=target_group,
             mask=mask,
             priority=priority,
+            flow=flow,
         ),
     )
+    if flow:
+        flows_of(context).came(flow, RowState.MOVING, count)
     context.state.moving += count

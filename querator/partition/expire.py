@@ -21,6 +21,7 @@ from querator.partition.rows import DeadCause, RowState, decode_block, decode_le
 from querator.partition.segments import (
     block_of,
     detach,
+    flows_of,
     load_segment,
     segments_of,
 )
@@ -58,6 +59,8 @@ def expire(context: ApplyContext, *, lapses: bool) -> Done:
     if context.state.redating is not None and work < APPLY_SEGMENTS_MAX:
         work += redate(context, APPLY_SEGMENTS_MAX - work)
     state = context.state
+    if state.review_flow and work < APPLY_SEGMENTS_MAX:
+        work += flows_of(context).review(APPLY_SEGMENTS_MAX - work)
     state.deadline_head_ms = _head(context, DEADLINES)
     state.expiry_head_ms = _head(context, EXPIRIES)
     state.cleanup_head_ms = _cleanup_head(context)
@@ -128,7 +131,8 @@ def _lapse_lease(context: ApplyContext, lease: int) -> int:
         work += attempt_failed(
             context, items.first_seq, block_of(context, items.first_seq), mask, Event.LAPSE,
             lease=lease, attempt=segment.attempt, releases=segment.releases,
-            due_ms=None, priority=segment.priority,
+            due_ms=None, priority=segment.priority, flow=segment.flow,
+            position=segment.position,
         )  # fmt: skip
     end_lease(context, lease, row)
     return max(work, 1)
@@ -171,6 +175,7 @@ def _sweep(context: ApplyContext, segments_max: int) -> int:
             kill(
                 context, first_seq, block, expired, DeadCause.EXPIRED,
                 came_from=segment.state, attempt=segment.attempt, priority=segment.priority,
+                flow=segment.flow,
             )  # fmt: skip
             work += 1 + keys - context.state.lasting_keys
     return work
@@ -185,7 +190,7 @@ def _head(context: ApplyContext, table: Table) -> int:
 
 def _cleanup_head(context: ApplyContext) -> int:
     """When the next row may be forgotten. At most once a minute: no caller waits for it."""
-    if context.state.redating is not None:
+    if context.state.redating is not None or context.state.review_flow:
         return context.now_ms
     head_ms = 0
     if ended_ms := _head(context, ENDED_ORDER):

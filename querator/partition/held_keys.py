@@ -53,7 +53,7 @@ def begin(context: ApplyContext, row: SettingsRow, command: Route) -> tuple[KeyC
     if not waits and not leaves:
         return row.changes
     boundary = state.next_position if leaves else 0
-    in_place = state.ready + state.held + state.leased + state.reserved
+    in_place = state.ready + state.held + state.leased + state.reserved + state.blocking
     state.ahead.append(in_place if leaves else 0)
     mask = sum(1 << source for source in waits)
     change = KeyChange(
@@ -153,6 +153,6 @@ def _empty(context: ApplyContext, lane: int, segments_max: int) -> int:
         become_ready(
             context, first_seq, block_of(context, first_seq), segment.mask, Event.FOLLOW,
             came_from=RowState.HELD, attempt=segment.attempt, releases=segment.releases,
-            priority=segment.priority, age=segment.age, position=position,
+            priority=segment.priority, age=segment.age, position=position, flow=segment.flow,
         )  # fmt: skip
     return len(rows)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import masks
 from querator.partition.departed import check_departed
+from querator.partition.flow_invariants import check_flows
 from querator.partition.held_keys import is_waiting
 from querator.partition.lease import client_hash, request_hash
 from querator.partition.readers import reader_hash
@@ -50,6 +51,7 @@ from querator.storage.tables import (
     ENDED,
     ENDED_ORDER,
     EXPIRIES,
+    FLOWS,
     HELD,
     LEASE_REQUESTS,
     LEASES,
@@ -102,11 +104,13 @@ def check(txn: ReadTransaction, group: int, *, checksums: bool = True) -> list[s
         *_heads(txn, group, state),
         *check_staging(txn, group, state),
         *check_departed(txn, group),
+        *check_flows(txn, group, state, segments),
     ]
 
 
 _TABLES = (
-    BLOCKS, SEGMENTS, READY, HELD, SCHEDULED, LEASES, OUTBOX, OVERLAYS, READERS, STAGES, TXNS,
+    BLOCKS, SEGMENTS, READY, FLOWS, HELD, SCHEDULED, LEASES, OUTBOX, OVERLAYS, READERS, STAGES,
+    TXNS,
 )  # fmt: skip
 
 
@@ -222,7 +226,7 @@ def _indexes(txn: ReadTransaction, group: int, segments: Segments) -> list[str]:
             continue
         scheduled.add((first_seq, slot))
     for place, segment in segments.items():
-        if segment.state == RowState.READY and place not in ready:
+        if segment.state == RowState.READY and not segment.flow and place not in ready:
             wrong.append(f"ready segment {place[0]}+{place[1]} is in no lane")
         if segment.state == RowState.SCHEDULED and place not in scheduled:
             wrong.append(f"scheduled segment {place[0]}+{place[1]} has no schedule")
@@ -457,7 +461,8 @@ def _held(txn: ReadTransaction, group: int, state: PartitionState, segments: Seg
         sum(
             segment.mask.bit_count()
             for segment in segments.values()
-            if segment.state in IN_PLACE and segment.position < change.boundary
+            if (segment.state in IN_PLACE and segment.position < change.boundary)
+            or 0 < segment.place < change.boundary
         )
         for change in changes
     ]

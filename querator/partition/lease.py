@@ -38,6 +38,8 @@ from querator.model.limits import (
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.dead import kill, worn
+from querator.partition.flow_choice import choose
+from querator.partition.flows import ROOT
 from querator.partition.rows import (
     Block,
     DeadCause,
@@ -53,6 +55,7 @@ from querator.partition.rows import (
 from querator.partition.segments import (
     block_of,
     detach,
+    flows_of,
     load_segment,
     put_segment,
     ready_rows,
@@ -69,7 +72,8 @@ from querator.storage.tables import (
 
 NOTHING = LeaseGrant(0, 0, ())
 
-_Candidate = tuple[int, Block, Segment]
+_Candidate = tuple[int, Block, Segment, int]
+"""A ready segment, with the mask of the items that may be leased."""
 _Taken = tuple[int, Block, Segment, int, int]
 """A candidate, with the mask of the leased items and their bytes."""
 
@@ -186,7 +190,7 @@ def _grant(
 ) -> list[LeaseGrant | Refusal]:
     wishes = [max(0, caller.max_items) for caller in callers]
     candidates = _candidates(context, sum(wishes), aside)
-    available = sum(segment.mask.bit_count() for _, _, segment in candidates)
+    available = sum(part.bit_count() for _, _, _, part in candidates)
     shares = fair_shares(wishes, available)
     candidates.reverse()
     return [
@@ -195,10 +199,41 @@ def _grant(
     ]
 
 
+def _chosen(context: ApplyContext, wanted: int, aside: frozenset[int]) -> list[_Candidate]:
+    """As `_candidates`, in a fair or keyed queue."""
+    candidates: list[_Candidate] = []
+    for found in choose(context, wanted, aside=aside):
+        assert found.block is not None
+        segment = _bury(
+            context, found.first_seq, found.block, found.segment, found.expired, found.spent
+        )
+        if found.chosen:
+            candidates.append((found.first_seq, found.block, segment, found.chosen))
+    return candidates
+
+
+def _bury(
+    context: ApplyContext, first_seq: int, block: Block, segment: Segment, expired: int, spent: int
+) -> Segment:
+    """Dead items of a segment die. Returns the segment without them."""
+    for dead, reason in ((expired, DeadCause.EXPIRED), (spent, DeadCause.ATTEMPTS)):
+        if dead:
+            detach(context, first_seq, segment, dead)
+            kill(
+                context, first_seq, block, dead, reason,
+                came_from=RowState.READY, attempt=segment.attempt, priority=segment.priority,
+                flow=segment.flow,
+            )  # fmt: skip
+            segment = without(segment, dead)
+    return segment
+
+
 def _candidates(context: ApplyContext, wanted: int, aside: frozenset[int]) -> list[_Candidate]:
     """Ready segments in the order of leasing, with up to `wanted` items. Dead items among them
     die. Segments of the blocks `aside` are passed over, up to `ASIDE_SEGMENTS_MAX` of them.
     """
+    if context.flows is not None:
+        return _chosen(context, wanted, aside)
     txn, group, now_ms = context.txn, context.group, context.now_ms
     found: list[tuple[int, Block, Segment, int, int]] = []
     count = passed = 0
@@ -217,16 +252,10 @@ def _candidates(context: ApplyContext, wanted: int, aside: frozenset[int]) -> li
         count += (segment.mask & ~expired & ~spent).bit_count()
     candidates: list[_Candidate] = []
     for first_seq, block, segment, expired, spent in found:
-        for dead, reason in ((expired, DeadCause.EXPIRED), (spent, DeadCause.ATTEMPTS)):
-            if dead:
-                detach(context, first_seq, segment, dead)
-                kill(
-                    context, first_seq, block, dead, reason,
-                    came_from=RowState.READY, attempt=segment.attempt, priority=segment.priority,
-                )  # fmt: skip
-                segment = without(segment, dead)
+        if expired or spent:
+            segment = _bury(context, first_seq, block, segment, expired, spent)
         if segment.mask:
-            candidates.append((first_seq, block, segment))
+            candidates.append((first_seq, block, segment, segment.mask))
     return candidates
 
 
@@ -237,8 +266,8 @@ def _grant_one(
     bytes_max = caller.max_bytes if caller.max_bytes > 0 else REPLY_BYTES_DEFAULT
     taken: list[_Taken] = []
     while share and candidates:
-        first_seq, block, segment = candidates[-1]
-        mask = masks.first(segment.mask, share)
+        first_seq, block, segment, part = candidates[-1]
+        mask = masks.first(part, share)
         size = block.size(mask)
         if size > bytes_max:
             mask = block.fitting(mask, bytes_max)
@@ -260,16 +289,26 @@ def _grant_one(
         share -= count
         bytes_max -= size
         candidates.pop()
-        if mask != segment.mask:
-            candidates.append((first_seq, block, without(segment, mask)))
+        if mask != part:
+            candidates.append((first_seq, block, without(segment, mask), part & ~mask))
         detach(context, first_seq, segment, mask)
         context.count_ahead(segment.position, count)
         context.state.leased += count
         context.state.delivered += count
+        if segment.flow:
+            flows_of(context).served(segment.flow, count)
         taken.append((first_seq, block, segment, mask, size))
     if not taken:
         return _too_large(caller, bytes_max, candidates)
+    if context.keyed:
+        _leave_key(taken[-1][2].flow, candidates)
     return _record(context, caller, taken)
+
+
+def _leave_key(flow: int, candidates: list[_Candidate]) -> None:
+    """Drops the candidates of a key of which a caller has some: it alone may have items of it."""
+    while flow > ROOT and candidates and candidates[-1][2].flow == flow:
+        candidates.pop()
 
 
 def _with_later(
@@ -310,11 +349,11 @@ def _too_large(
 ) -> LeaseGrant | Refusal:
     if not candidates:
         return NOTHING
-    first_seq, block, segment = candidates[-1]
-    size = block.size(masks.first(segment.mask, 1))
+    first_seq, block, _, part = candidates[-1]
+    size = block.size(masks.first(part, 1))
     return Refusal(
         ErrorCode.ITEM_TOO_LARGE,
-        f"the next item (sequence {first_seq + masks.low(segment.mask)}) has {size} bytes; "
+        f"the next item (sequence {first_seq + masks.low(part)}) has {size} bytes; "
         f"max_bytes is {bytes_max}",
         field="max_bytes",
         limit=f"{bytes_max} bytes",
@@ -353,8 +392,11 @@ def _record(context: ApplyContext, caller: LeaseCaller, taken: list[_Taken]) -> 
                     mask=piece,
                     priority=segment.priority,
                     age=segment.age,
+                    flow=segment.flow,
                 ),
             )
+            if segment.flow:
+                flows_of(context).came(segment.flow, RowState.LEASED, piece.bit_count())
             piece_size = size if piece == mask else block.size(piece)
             segments.append(
                 LeasedSegment(

@@ -49,6 +49,7 @@ from querator.model.commands import (
     Unhold,
 )
 from querator.model.entries import Applied, Entry, Need, Proposal
+from querator.model.queues import QueueKind
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.model.transactions import (
     AbortTxn,
@@ -73,7 +74,7 @@ from querator.partition.extend import extend
 from querator.partition.give_up import give_up
 from querator.partition.lease import lease
 from querator.partition.moves import move, move_done, move_elsewhere, move_return
-from querator.partition.needs import need
+from querator.partition.needs import need, with_flows
 from querator.partition.prioritize import prioritize
 from querator.partition.produce import produce
 from querator.partition.readers import advance_reader, open_reader, release_reader
@@ -113,7 +114,10 @@ class PartitionMachine:
         return pack(proposals, now_ms)
 
     def need(self, txn: ReadTransaction, command: Any) -> Need:
-        return need(txn, self.group, command)
+        found = need(txn, self.group, command)
+        if self._settings is not None and self._settings.settings.flows is not None:
+            found = with_flows(found, command)
+        return found
 
     def apply(
         self, txn: WriteTransaction, index: int, term: int, command: bytes, *, log_first: int
@@ -127,6 +131,8 @@ class PartitionMachine:
         txns = state.txns
         context = ApplyContext(txn, self.group, state, index=index, log_first=log_first, row=row)
         results = _carry_out(context, body.commands, body.parts)
+        if context.flows is not None:
+            context.flows.refresh()
         STATE.put(txn, self.group, value=encode(state))
         return self._applied(state, results, txns)
 
@@ -343,19 +349,29 @@ def _transactional(context: ApplyContext, command: Command) -> Result:
 
 
 def configure(context: ApplyContext, command: Configure) -> Done:
-    """Settings take effect with the entry that carries them. Older versions are skipped."""
-    row, state = context.row, context.state
+    """Settings take effect with the entry that carries them. Older versions are skipped. The kind
+    of a queue stays, and the items of a keyed one do not age.
+    """
+    row, state, settings = context.row, context.state, command.settings
+    if settings.flows is not None and settings.flows.kind is QueueKind.KEYED:
+        settings = msgspec.structs.replace(settings, priority_aging_ms=0)
     if row is None:
-        state.next_seq = max(state.next_seq, command.settings.first_seq)
+        state.next_seq = max(state.next_seq, settings.first_seq)
         state.age_since_ms = context.now_ms
-        row = SettingsRow(command.version, command.settings)
+        row = SettingsRow(command.version, settings)
+        context.begin_flows(settings)
     elif command.version <= row.version:
         return Done(0)
-    elif command.settings.priority_aging_ms != row.settings.priority_aging_ms:
+    elif settings.priority_aging_ms != row.settings.priority_aging_ms:
         state.age_steps, state.age_since_ms = context.age, context.now_ms
-    context.put_share(
-        msgspec.structs.replace(row, version=command.version, settings=command.settings)
-    )
+    if context.flows is not None:
+        if settings.flows is None or settings.flows.kind is not context.flows.settings.kind:
+            settings = msgspec.structs.replace(settings, flows=context.flows.settings)
+        elif context.flows.configure(settings.flows):
+            state.cleanup_head_ms = context.now_ms
+    elif settings.flows is not None:
+        settings = msgspec.structs.replace(settings, flows=None)
+    context.put_share(msgspec.structs.replace(row, version=command.version, settings=settings))
     return Done(1)
 
 

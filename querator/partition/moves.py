@@ -34,6 +34,7 @@ from querator.partition import masks
 from querator.partition.apply_context import ApplyContext, unconfigured
 from querator.partition.dead import NO_TARGET, become_ready, send
 from querator.partition.departed import moved_upto, note_moved
+from querator.partition.flows import by_flow
 from querator.partition.give_up import drop
 from querator.partition.produce import add_block, expire_at, shorter
 from querator.partition.rows import (
@@ -51,6 +52,7 @@ from querator.partition.segments import (
     block_of,
     check,
     detach,
+    flows_of,
     load_segment,
     place_ready,
     remove,
@@ -67,6 +69,8 @@ def move(context: ApplyContext, command: Move, parts: Sequence[tuple[int, int]])
     judged = _judge(context, command)
     count = len(command.items)
     known, upto = (0, 0) if isinstance(judged, Refusal) else judged
+    plain = isinstance(judged, Refusal) or context.flows is None
+    flow_of = [] if plain else flows_of(context).numbers(command.flows, count)
     alive = masks.full(min(count, max(0, upto - command.first_move + 1)))
     alive &= ~masks.full(max(0, known - command.first_move + 1))
     for ordinal, item in enumerate(command.items):
@@ -86,6 +90,7 @@ def move(context: ApplyContext, command: Move, parts: Sequence[tuple[int, int]])
                 lengths=lengths,
                 alive=here,
                 items=command.items[start : start + length],
+                flow_of=flow_of[start : start + length],
             )
         else:
             attachments.drop(txn, group, context.index, part, log_first=context.log_first)
@@ -152,6 +157,7 @@ def _take_block(
     lengths: bytes,
     alive: int,
     items: Sequence[MovedItem],
+    flow_of: Sequence[int],
 ) -> None:
     queue_timeout_ms = context.queue.expire_timeout_ms
     own: list[OwnTimes] = []
@@ -159,7 +165,8 @@ def _take_block(
     priorities: dict[int, int] = {}
     for ordinal in masks.ordinals(alive):
         item = items[ordinal]
-        priorities[item.priority] = priorities.get(item.priority, 0) | 1 << ordinal
+        priority = 0 if context.keyed else item.priority
+        priorities[priority] = priorities.get(priority, 0) | 1 << ordinal
         if item.reason != DeadCause.NONE:
             letter = msgspec.structs.replace(item, attributes=None)
             overlays.append((ordinal, Overlay(letter=letter, attributes=item.attributes)))
@@ -196,11 +203,13 @@ def _take_block(
     context.state.overlays += len(overlays)
     check(None, Event.MOVE_IN, RowState.READY)
     position, age = tail_position(context), context.age
-    for priority, mask in sorted(priorities.items()):
-        place_ready(
-            context, first_seq, mask,
-            attempt=0, releases=0, position=position, priority=priority, age=age,
-        )  # fmt: skip
+    for flow, items_of_flow in by_flow(alive, flow_of):
+        for priority, mask in sorted(priorities.items()):
+            if mask & items_of_flow:
+                place_ready(
+                    context, first_seq, mask & items_of_flow, attempt=0, releases=0,
+                    position=position, priority=priority, age=age, flow=flow,
+                )  # fmt: skip
 
 
 def move_done(context: ApplyContext, command: MoveDone) -> Done:
@@ -229,14 +238,14 @@ def move_return(context: ApplyContext, command: MoveReturn) -> Done:
     rows = _outbox(context, command.target_group, None)
     for first_move, row in rows:
         mask = masks.from_bytes(row.mask)
-        _leave_outbox(context, command.target_group, first_move, row, mask)
+        flow = _leave_outbox(context, command.target_group, first_move, row, mask)
         if row.reason == DeadCause.VOID:
             _leave(context, row, mask)
         else:
             become_ready(
                 context, row.first_seq, block_of(context, row.first_seq), mask,
                 Event.RETURN, came_from=RowState.MOVING, attempt=0, releases=0,
-                priority=row.priority,
+                priority=row.priority, flow=flow,
             )  # fmt: skip
         returned += mask.bit_count()
     if rows:
@@ -259,12 +268,13 @@ def move_elsewhere(context: ApplyContext, command: MoveElsewhere) -> Done:
         arrived = masks.first(mask, max(0, upto_move - first_move + 1))
         if row.reason == DeadCause.VOID:
             arrived = mask
-        _leave_outbox(context, target, first_move, row, mask)
+        flow = _leave_outbox(context, target, first_move, row, mask)
         if mask & ~arrived:
             check(RowState.MOVING, Event.REROUTE, RowState.MOVING)
             send(
                 context, row.first_seq, mask & ~arrived, attempt=row.attempt, reason=row.reason,
                 target_group=command.to_group, died_at_ms=row.died_at_ms, priority=row.priority,
+                flow=flow,
             )  # fmt: skip
         if arrived:
             _leave(context, row, arrived)
@@ -294,8 +304,10 @@ def _outbox(
 
 def _leave_outbox(
     context: ApplyContext, target_group: int, first_move: int, row: OutboxRow, leaving: int
-) -> None:
-    """Detaches items from the outbox. The rest of their row keeps its numbers."""
+) -> int:
+    """Detaches items from the outbox. The rest of their row keeps its numbers. Returns their
+    flow.
+    """
     txn, group = context.txn, context.group
     mask = masks.from_bytes(row.mask)
     segment = load_segment(txn, group, row.first_seq, masks.low(mask))
@@ -306,6 +318,7 @@ def _leave_outbox(
     if rest:
         left = msgspec.structs.replace(row, mask=masks.to_bytes(rest))
         OUTBOX.put(txn, group, target_group, first_move + leaving.bit_count(), value=encode(left))
+    return segment.flow
 
 
 def _leave(context: ApplyContext, row: OutboxRow, mask: int) -> None:

@@ -52,6 +52,7 @@ from querator.model.limits import (
     ATTRIBUTES_BYTES_MAX,
     CANCEL_ITEMS_MAX,
     ERRORS_KEPT_MAX,
+    GROUP_DEPTH_MAX,
     KIB,
     PRIORITIZE_ITEMS_MAX,
     RESCHEDULE_ITEMS_MAX,
@@ -75,6 +76,9 @@ _ITEM_BYTES: Final = 80
 """Bytes of an item that is stored: its offset in its block, its place in the producer's outcome."""
 _SPECIAL_BYTES: Final = 6 * ROW_BYTES
 """Bytes of an item with times or a key of its own: segment, indexes, key and its indexes."""
+_FLOWS_FACTOR: Final = 1 + GROUP_DEPTH_MAX // 2
+"""The rows of a flow and of those above it, compared with those of a segment."""
+_FLOW_BYTES: Final = 4 * ROW_BYTES
 _BLOCK_BYTES: Final = 8 * KIB
 _EXPIRIES_BYTES: Final = 16 * KIB
 """Bytes of the row of a block whose items all have times of their own."""
@@ -127,6 +131,24 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
         case _:
             tier = Tier.LEASES if isinstance(command, _LEASING) else Tier.FREES
             return Need(tier, _of_step(command))
+
+
+def with_flows(need: Need, command: Command) -> Need:
+    """The need of a command in a fair or keyed queue: the rows of the flows of the items come to
+    those of the segments, and the names of the flows.
+    """
+    bytes_ = need.bytes * _FLOWS_FACTOR + _SMALL_BYTES
+    if isinstance(command, Produce | Stage | Move):
+        items = len(command.lengths) >> 2
+        names = () if command.flows is None else command.flows.names
+        bytes_ += items * _SEGMENT_BYTES
+        for name in names:
+            depth = min(name.count(b".") + 1, GROUP_DEPTH_MAX)
+            bytes_ += depth * (_FLOW_BYTES + 2 * len(name))
+        if isinstance(command, Stage):
+            # Each block of the stage has the names of its items.
+            bytes_ += 2 * items * max((len(name) for name in names), default=0)
+    return Need(need.tier, bytes_)
 
 
 def _of_lease(command: Lease) -> int:

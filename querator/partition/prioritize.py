@@ -13,6 +13,7 @@ changed.
 """
 
 from querator.model.commands import ItemsChanged, Prioritize, Refusal
+from querator.model.errors import ErrorCode
 from querator.model.limits import PRIORITIZE_ITEMS_MAX
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
@@ -37,6 +38,14 @@ def prioritize(context: ApplyContext, command: Prioritize) -> ItemsChanged | Ref
     refusal = too_many_items(command.ranges, PRIORITIZE_ITEMS_MAX)
     if refusal is not None:
         return refusal
+    if context.keyed:
+        return Refusal(
+            ErrorCode.INVALID_ARGUMENT,
+            "the queue is keyed: its items have no priority, because those of a key keep their "
+            "order",
+            field="priority",
+            value=str(command.priority),
+        )
     missing: list[tuple[int, int]] = []
     changed = 0
     for first_seq, wanted in items_by_block(context.txn, context.group, command.ranges, missing):
@@ -58,7 +67,7 @@ def _change(
     """Changes items of one block. Alike ones are joined, and those that are ready share a position
     at the tail.
     """
-    alike: dict[tuple[RowState, int, int, int, int, int], int] = {}
+    alike: dict[tuple[RowState, int, int, int, int, int, int], int] = {}
     for segment, part in parts:
         state = RowState(segment.state)
         check(state, Event.PRIORITIZE, state)
@@ -67,25 +76,26 @@ def _change(
         position, locator, age = segment.position, segment.locator, segment.age
         if state is RowState.READY:
             position = locator = age = 0
-        name = state, segment.attempt, segment.releases, position, locator, age
+        name = state, segment.attempt, segment.releases, position, locator, age, segment.flow
         alike[name] = alike.get(name, 0) | part
-    ready: list[tuple[int, int, int]] = []
-    scheduled: dict[int, dict[tuple[int, int, int, int], int]] = {}
-    for (state, attempt, releases, position, locator, age), mask in sorted(alike.items()):
+    ready: dict[int, list[tuple[int, int, int]]] = {}
+    scheduled: dict[int, dict[tuple[int, int, int, int, int, int], int]] = {}
+    for (state, attempt, releases, position, locator, age, flow), mask in sorted(alike.items()):
         if state is RowState.READY:
-            ready.append((mask, attempt, releases))
+            ready.setdefault(flow, []).append((mask, attempt, releases))
         elif state is RowState.HELD:
             place_held(
                 context, first_seq, mask, attempt=attempt, releases=releases,
-                position=position, lane=locator, priority=priority, age=age,
+                position=position, lane=locator, priority=priority, age=age, flow=flow,
             )  # fmt: skip
         else:
             same_time = scheduled.setdefault(locator, {})
-            same_time[attempt, releases, position, priority] = mask
+            same_time[attempt, releases, position, priority, flow, 0] = mask
     for due_ms, same_time in scheduled.items():
         join_scheduled(context, first_seq, due_ms, same_time)
-    if ready:
+    position = tail_position(context) if ready else 0
+    for flow, pieces in ready.items():
         restore(
-            context, first_seq, ready,
-            position=tail_position(context), priority=priority, age=context.age,
+            context, first_seq, pieces,
+            position=position, priority=priority, age=context.age, flow=flow,
         )  # fmt: skip

@@ -23,6 +23,7 @@ from querator.model.limits import (
 from querator.partition import held_keys, masks, request_places
 from querator.partition.apply_context import ApplyContext, earlier, unconfigured
 from querator.partition.dedup import known_keys, remember_keys, too_many_keys, unsure
+from querator.partition.flows import by_flow, wrong_names
 from querator.partition.producers import admit, remember
 from querator.partition.rows import Block, OwnTimes, ProducerRow, RowState, encode
 from querator.partition.segments import (
@@ -48,6 +49,8 @@ def produce(
     living = 0
     held: dict[int, int] = {}
     specials: list[ItemSpecial] = []
+    flow_of: list[int] = []
+    flows = context.flows
     offset = accepted = 0
     for command in commands:
         count = len(command.lengths) >> 2
@@ -55,6 +58,8 @@ def produce(
         results.append(result)
         if alive:
             accepted += alive.bit_count()
+            if flows is not None:
+                flow_of += flows.numbers(command.flows, count)
             living |= alive << offset
             for lane, mask in held_keys.lanes(context, command.slots, alive).items():
                 held[lane] = held.get(lane, 0) | mask << offset
@@ -71,6 +76,8 @@ def produce(
                 for special in command.specials
                 if alive >> special.ordinal & 1
             ]
+        elif flows is not None:
+            flow_of += [0] * count
         offset += count
     state.next_seq = base + offset
     state.produced += accepted
@@ -89,6 +96,7 @@ def produce(
                 specials=own,
                 held=held,
                 start=start,
+                flow_of=flow_of[start : start + count],
             )
         else:
             attachments.drop(
@@ -133,7 +141,7 @@ def _accept(
     duplicates = known_keys(context, command.specials, first_seq, stored)
     refusal = (
         (unsure(context, command.specials, duplicates) if state.away_keys else None)
-        or _no_room(context, count - len(duplicates), state.occupied + accepted)
+        or _no_room(context, command, count - len(duplicates), state.occupied + accepted)
         or too_many_keys(context, command.specials, duplicates)
     )
     if refusal is not None:
@@ -150,18 +158,23 @@ def _accept(
     return result, alive
 
 
-def _no_room(context: ApplyContext, fresh: int, held: int) -> Refusal | None:
-    """The refusal if `fresh` more items do not fit into the partition; None if they fit."""
-    items_max = context.queue.items_max
-    if items_max <= 0 or held + fresh <= items_max:
+def _no_room(context: ApplyContext, command: Produce, fresh: int, held: int) -> Refusal | None:
+    """The refusal if `fresh` more items, or their flows, do not fit into the partition; None if
+    they fit.
+    """
+    items_max, flows = context.queue.items_max, context.flows
+    if 0 < items_max < held + fresh:
+        return Refusal(
+            ErrorCode.QUEUE_FULL,
+            f"the partition holds {held} items; {fresh} more would exceed its limit of {items_max}",
+            field="items",
+            limit=str(items_max),
+            value=str(held + fresh),
+        )
+    if flows is None:
         return None
-    return Refusal(
-        ErrorCode.QUEUE_FULL,
-        f"the partition holds {held} items; {fresh} more would exceed its limit of {items_max}",
-        field="items",
-        limit=str(items_max),
-        value=str(held + fresh),
-    )
+    count = len(command.lengths) >> 2
+    return wrong_names(command.flows, count, flows.settings.kind) or flows.too_many(command.flows)
 
 
 def _refuse_elsewhere(context: ApplyContext, command: Produce) -> Refusal | None:
@@ -203,27 +216,31 @@ def place_block(
     alive: int,
     specials: list[ItemSpecial],
     held: dict[int, int],
+    flow_of: Sequence[int],
     start: int = 0,
 ) -> None:
     """Writes a block of produced items and places them. `attachment` is the index of its entry, and
     the part. `specials` are those of the block's living items. `held` has items by the lane in
-    which they wait. The ordinals of both count from `start`.
+    which they wait. The ordinals of both count from `start`. `flow_of` is as in `flows.by_flow`.
     """
     now_ms = context.now_ms
     queue_timeout_ms = context.queue.expire_timeout_ms
     own: list[OwnTimes] = []
-    later: dict[tuple[int, int, int], int] = {}
+    later: dict[tuple[int, int, int, int], int] = {}
     priorities: dict[int, int] = {}
     for special in specials:
         ordinal = special.ordinal - start
-        if special.priority:
-            priorities[special.priority] = priorities.get(special.priority, 0) | 1 << ordinal
+        priority = special.priority
+        if priority and flow_of and context.keyed:
+            priority = 0
+        if priority:
+            priorities[priority] = priorities.get(priority, 0) | 1 << ordinal
         due_ms = min(special.enqueue_at_ms, now_ms + SCHEDULE_AHEAD_MS_MAX)
         if due_ms - now_ms < SCHEDULE_NOW_MS:
             due_ms = 0
         else:
             lane = next((lane for lane in held if held[lane] >> special.ordinal & 1), LANE)
-            name = due_ms, lane, special.priority
+            name = due_ms, lane, priority, flow_of[ordinal] if flow_of else 0
             later[name] = later.get(name, 0) | 1 << ordinal
         expire_ms = max(special.expire_timeout_ms, 0)
         lease_ms = min(max(special.lease_timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
@@ -252,16 +269,16 @@ def place_block(
         own=own,
     )
     ready = alive
-    for (due_ms, lane, priority), mask in sorted(later.items()):
+    for (due_ms, lane, priority, flow), mask in sorted(later.items()):
         ready &= ~mask
         check(None, Event.PRODUCE_LATER, RowState.SCHEDULED)
         place_scheduled(
             context, first_seq, mask,
-            attempt=0, releases=0, due_ms=due_ms, priority=priority, lane=lane,
+            attempt=0, releases=0, due_ms=due_ms, priority=priority, flow=flow, lane=lane,
         )  # fmt: skip
     if ready:
         by_lane = {lane: (mask >> start) & ready for lane, mask in held.items()}
-        _add_ready(context, first_seq, ready, by_lane, priorities)
+        _add_ready(context, first_seq, ready, by_lane, priorities, flow_of)
 
 
 def _by_priority(mask: int, priorities: dict[int, int]) -> list[tuple[int, int]]:
@@ -282,6 +299,7 @@ def _add_ready(
     ready: int,
     held: dict[int, int],
     priorities: dict[int, int],
+    flow_of: Sequence[int],
 ) -> None:
     """Places items that are not scheduled. `held` has those of them that wait, by lane."""
     position, age = tail_position(context), context.age
@@ -290,19 +308,22 @@ def _add_ready(
         if mask:
             ready &= ~mask
             check(None, Event.HOLD, RowState.HELD)
-            for priority, part in _by_priority(mask, priorities):
-                place_held(
-                    context, first_seq, part,
-                    attempt=0, releases=0, position=position, lane=lane,
-                    priority=priority, age=age,
-                )  # fmt: skip
+            for flow, together in by_flow(mask, flow_of):
+                for priority, part in _by_priority(together, priorities):
+                    place_held(
+                        context, first_seq, part,
+                        attempt=0, releases=0, position=position, lane=lane,
+                        priority=priority, age=age, flow=flow,
+                    )  # fmt: skip
     if ready:
         check(None, Event.PRODUCE, RowState.READY)
-        for priority, part in _by_priority(ready, priorities):
-            place_ready(
-                context, first_seq, part,
-                attempt=0, releases=0, position=position, priority=priority, age=age,
-            )  # fmt: skip
+        for flow, together in by_flow(ready, flow_of) if flow_of else ((0, ready),):
+            for priority, part in _by_priority(together, priorities):
+                place_ready(
+                    context, first_seq, part,
+                    attempt=0, releases=0, position=position, priority=priority, age=age,
+                    flow=flow,
+                )  # fmt: skip
 
 
 def add_block(

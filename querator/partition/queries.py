@@ -21,6 +21,7 @@ from querator.model.calls import (
 from querator.model.commands import Attributes, LetterFilter, PartitionEffects
 from querator.model.ids import parse_stream_request_id
 from querator.partition import masks, rows
+from querator.partition.flow_queries import flow_heads
 from querator.partition.held_keys import waited_for
 from querator.partition.lease import client_hash
 from querator.partition.outbox import (
@@ -162,11 +163,11 @@ def stats(txn: ReadTransaction, group: int) -> PartitionCounts:
 
 def _oldest_ready_ms(txn: ReadTransaction, group: int, state: PartitionState) -> int:
     """When the oldest of the items at the heads of the lanes was produced; 0: none is ready. Of
-    many priorities, the first LANES_READ_MAX in the order of leasing are considered.
+    many priorities, the first LANES_READ_MAX in the order of leasing are considered; of many groups
+    or keys the first ones that were made.
     """
-    blocks = {
-        int.from_bytes(one, "big") for one in islice(lane_heads(txn, group, state), LANES_READ_MAX)
-    }
+    heads = flow_heads(txn, group) if state.next_flow else lane_heads(txn, group, state)
+    blocks = {int.from_bytes(one, "big") for one in islice(heads, LANES_READ_MAX)}
     return min((load_block(txn, group, block).produced_at_ms for block in blocks), default=0)
 
 

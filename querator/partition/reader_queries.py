@@ -13,6 +13,7 @@ from querator.model.reader_calls import ReaderState
 from querator.model.readers import AdvanceReader, ReaderResult
 from querator.partition import masks
 from querator.partition.browse import run_of
+from querator.partition.flow_choice import has_early
 from querator.partition.queries import run_bytes
 from querator.partition.readers import (
     answer_of,
@@ -103,6 +104,9 @@ def _ready(txn: ReadTransaction, group: int, state: PartitionState, upto_positio
     """The number of items that may be reserved: all ready items, or none if the heads of all lanes
     are beyond `upto_position`.
     """
+    if state.next_flow:
+        early = not upto_position or has_early(txn, group, state, upto_position)
+        return state.leasable if early else 0
     if state.ready and upto_position:
         early = any(True for _ in ready_rows_upto(txn, group, state, upto_position))
         return state.ready if early else 0

@@ -40,6 +40,7 @@ from querator.model.readers import (
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
 from querator.partition.dead import become_ready, kill, worn
+from querator.partition.flow_choice import choose
 from querator.partition.rows import (
     Block,
     DeadCause,
@@ -58,6 +59,7 @@ from querator.partition.segments import (
     block_of,
     check,
     detach,
+    flows_of,
     leave_block,
     load_segment,
     put_segment,
@@ -328,13 +330,14 @@ def _reserve(context: ApplyContext, row: ReaderRow, command: AdvanceReader) -> O
     bytes_left = bytes_max = min(max(command.max_bytes, 0), BATCH_BYTES_MAX)
     count = segments = 0
     check(RowState.READY, Event.RESERVE, RowState.RESERVED)
-    for first_seq, segment in _heads(context, command):
+    for first_seq, segment, part in _heads(context, command):
         block = block_of(context, first_seq)
-        mask = _judge(context, first_seq, block, segment)
-        if not mask:
+        alive = _judge(context, first_seq, block, segment)
+        part &= alive
+        if not part:
             continue
-        segment = without(segment, segment.mask & ~mask)
-        mask = masks.first(mask, items_left)
+        segment = without(segment, segment.mask & ~alive)
+        mask = masks.first(part, items_left)
         size = block.size(mask)
         if size > bytes_left:
             # The first item is taken, however large it is. Otherwise no reader could advance.
@@ -355,28 +358,38 @@ def _reserve(context: ApplyContext, row: ReaderRow, command: AdvanceReader) -> O
                 mask=mask,
                 priority=segment.priority,
                 age=segment.age,
+                flow=segment.flow,
             ),
         )
         items = ReservedItems(first_seq, masks.to_bytes(mask))
         RESERVED.put(txn, group, row.number, count, value=encode(items))
         taken = mask.bit_count()
+        if segment.flow:
+            flows_of(context).served(segment.flow, taken)
+            flows_of(context).came(segment.flow, RowState.RESERVED, taken)
         context.count_ahead(segment.position, taken)
         state.reserved += taken
         count, segments = count + taken, segments + 1
         items_left, bytes_left = items_left - taken, bytes_left - size
-        if items_left <= 0 or bytes_left <= 0 or mask != segment.mask:
+        if items_left <= 0 or bytes_left <= 0 or mask != part:
             break
     if not count:
         return None
     return OpenBatch(row.last_seq + 1, segments, count, bytes_max - bytes_left, context.now_ms)
 
 
-def _heads(context: ApplyContext, command: AdvanceReader) -> list[tuple[int, Segment]]:
-    """Ready segments from the head of the lane, up to the number that one batch may have
-    and needs.
+def _heads(context: ApplyContext, command: AdvanceReader) -> list[tuple[int, Segment, int]]:
+    """Ready segments from the head of the lane, or of the flows whose turn it is, up to the number
+    that one batch may have and needs; each with the items that the batch may have.
     """
     txn, group = context.txn, context.group
-    found: list[tuple[int, Segment]] = []
+    if context.flows is not None:
+        chosen = choose(
+            context, command.max_items, segments_max=BATCH_SEGMENTS_MAX,
+            upto_position=max(0, command.upto_position), whole_keys=True,
+        )  # fmt: skip
+        return [(one.first_seq, one.segment, one.chosen) for one in chosen]
+    found: list[tuple[int, Segment, int]] = []
     count = 0
     if command.upto_position > 0:
         rows = ready_rows_upto(txn, group, context.state, command.upto_position)
@@ -387,7 +400,7 @@ def _heads(context: ApplyContext, command: AdvanceReader) -> list[tuple[int, Seg
             break
         first_seq = int.from_bytes(value, "big")
         segment = load_segment(txn, group, first_seq, key[-1])
-        found.append((first_seq, segment))
+        found.append((first_seq, segment, segment.mask))
         count += segment.mask.bit_count()
     return found
 
@@ -402,6 +415,7 @@ def _judge(context: ApplyContext, first_seq: int, block: Block, segment: Segment
             kill(
                 context, first_seq, block, dead, reason,
                 came_from=RowState.READY, attempt=segment.attempt, priority=segment.priority,
+                flow=segment.flow,
             )  # fmt: skip
             segment = without(segment, dead)
     return segment.mask
@@ -435,12 +449,14 @@ def _release(context: ApplyContext, row: ReaderRow, *, dead: bool) -> None:
                 context, first_seq, block, mask & ~dying, Event.UNRESERVE,
                 came_from=RowState.RESERVED, attempt=attempt, releases=segment.releases,
                 priority=segment.priority, age=segment.age, position=segment.position,
+                flow=segment.flow,
             )  # fmt: skip
         if dying:
             kill(
                 context, first_seq, block, dying,
                 DeadCause.REJECTED if dead else DeadCause.ATTEMPTS,
                 came_from=RowState.RESERVED, attempt=attempt, priority=segment.priority,
+                flow=segment.flow,
             )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def redrive(context: ApplyContext, command: Redrive) -> RedriveResult | Refusal:
         detach(context, first_seq, segment, bit)
         send(
             context, first_seq, bit, attempt=0, reason=DeadCause.NONE,
-            target_group=home.group, priority=segment.priority,
+            target_group=home.group, priority=segment.priority, flow=segment.flow,
         )  # fmt: skip
         redriven += 1
     return RedriveResult(redriven, next_seq)

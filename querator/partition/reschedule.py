@@ -52,7 +52,7 @@ def come_due(context: ApplyContext, first_seq: int, parts: Parts) -> None:
     """
     position, age = tail_position(context), context.age
     block = block_of(context, first_seq)
-    ready: dict[int, list[tuple[int, int, int]]] = {}
+    ready: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
     dying: Parts = []
     for segment, part in parts:
         assert segment.state == RowState.SCHEDULED
@@ -68,18 +68,24 @@ def come_due(context: ApplyContext, first_seq: int, parts: Parts) -> None:
             place_held(
                 context, first_seq, alive, attempt=segment.attempt, releases=segment.releases,
                 position=position, lane=segment.position, priority=segment.priority, age=age,
+                flow=segment.flow,
             )  # fmt: skip
         else:
             check(RowState.SCHEDULED, Event.DUE, RowState.READY)
-            pieces = ready.setdefault(segment.priority, [])
+            name = segment.priority, segment.flow, segment.place
+            pieces = ready.setdefault(name, [])
             pieces.append((alive, segment.attempt, segment.releases))
-    for priority, pieces in sorted(ready.items()):
-        restore(context, first_seq, pieces, position=position, priority=priority, age=age)
+    for (priority, flow, place), pieces in sorted(ready.items()):
+        restore(
+            context, first_seq, pieces,
+            position=place or position, priority=priority, age=age, flow=flow,
+        )  # fmt: skip
     # The living items first: a block without items is removed.
     for segment, expired in dying:
         kill(
             context, first_seq, block, expired, DeadCause.EXPIRED,
             came_from=RowState.SCHEDULED, attempt=segment.attempt, priority=segment.priority,
+            flow=segment.flow,
         )  # fmt: skip
 
 
@@ -144,9 +150,12 @@ def _move(context: ApplyContext, chosen: list[tuple[int, Parts]], due_ms: int) -
     for first_seq, parts in chosen:
         _expire_later(context, first_seq, _all(parts), due_ms)
         _detached(context, first_seq, parts)
-        alike: dict[tuple[int, int, int, int], int] = {}
+        alike: dict[tuple[int, int, int, int, int, int], int] = {}
         for segment, part in parts:
-            name = segment.attempt, segment.releases, segment.position, segment.priority
+            name = (
+                segment.attempt, segment.releases, segment.position, segment.priority,
+                segment.flow, segment.place,
+            )  # fmt: skip
             alike[name] = alike.get(name, 0) | part
         join_scheduled(context, first_seq, due_ms, alike)
 

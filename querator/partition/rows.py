@@ -96,6 +96,12 @@ class PartitionState(msgspec.Struct, array_like=True):
     when the interval of the steps was last changed (`apply_context.ApplyContext.age`). Of
     `dedup_keys`, `lasting_keys` last until an item here is done, and `away_keys` until one of
     another partition is.
+
+
+    `next_flow` 0: the queue is plain. `flows` counts the flows that have a row. `leasable` counts
+    the READY items that the limits of their flows permit to lease. `blocking` counts the SCHEDULED
+    items with a place. `review_flow` is the next flow whose limits are compared with the settings;
+    0: none is.
     """
 
     index: int = 0
@@ -158,6 +164,11 @@ class PartitionState(msgspec.Struct, array_like=True):
     age_since_ms: int = 0
     lasting_keys: int = 0
     away_keys: int = 0
+    next_flow: int = 0
+    flows: int = 0
+    leasable: int = 0
+    blocking: int = 0
+    review_flow: int = 0
 
     @property
     def items(self) -> int:
@@ -174,7 +185,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     def effects(self) -> PartitionEffects:
         """The counts that the owner of the partition needs."""
         return PartitionEffects(
-            ready=self.ready,
+            ready=self.leasable if self.next_flow else self.ready,
             outbox=self.moving,
             txns=self.txns,
             pinned=self.pinned,
@@ -378,7 +389,9 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     the lane for which they are meant. `locator` is the lease (LEASED), the due time in ms
     (SCHEDULED), the target group (MOVING), the number of the reader (RESERVED) or the lane (HELD,
     READY). `priority` is the items' priority now. `age` is that of the partition when they became
-    ready or were held; 0 for SCHEDULED and MOVING items.
+    ready or were held; 0 for SCHEDULED and MOVING items. `flow` is the items' flow in a fair or
+    keyed queue, else 0. `place` is the position to which SCHEDULED items of a key return, which
+    keep back the later ones of the key; 0: they do not.
     """
 
     state: int
@@ -389,6 +402,8 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     mask: int
     priority: int = 0
     age: int = 0
+    flow: int = 0
+    place: int = 0
 
     @property
     def rank(self) -> int:
@@ -402,6 +417,9 @@ _RANKED = Struct(">iQ")
 _RANKED_END = _SEGMENT_SIZE + _RANKED.size
 _IS_RANKED = 0x80
 """Bit of the first byte: priority and age, not both 0, stand before the mask."""
+_FLOW = Struct(">QQ")
+_HAS_FLOW = 0x40
+"""Bit of the first byte: flow and place stand before the mask, after priority and age."""
 
 
 def encode_segment(segment: Segment) -> bytes:
@@ -416,16 +434,22 @@ def encode_segment(segment: Segment) -> bytes:
     )
     if ranked:
         head += _RANKED.pack(priority, age)
+    if segment.flow:
+        head = bytes((head[0] | _HAS_FLOW,)) + head[1:] + _FLOW.pack(segment.flow, segment.place)
     return head + masks.to_bytes(segment.mask)
 
 
 def decode_segment(row: bytes) -> Segment:
     state, attempt, releases, position, locator = _SEGMENT.unpack_from(row)
-    begin, priority, age = _SEGMENT_SIZE, 0, 0
+    begin, priority, age, flow, place = _SEGMENT_SIZE, 0, 0, 0, 0
     if state & _IS_RANKED:
         state &= ~_IS_RANKED
         begin = _RANKED_END
         priority, age = _RANKED.unpack_from(row, _SEGMENT_SIZE)
+    if state & _HAS_FLOW:
+        state &= ~_HAS_FLOW
+        flow, place = _FLOW.unpack_from(row, begin)
+        begin += _FLOW.size
     return Segment(
         state=state,
         attempt=attempt,
@@ -435,6 +459,8 @@ def decode_segment(row: bytes) -> Segment:
         mask=int.from_bytes(row[begin:], "little"),
         priority=priority,
         age=age,
+        flow=flow,
+        place=place,
     )
 
 

@@ -19,6 +19,7 @@ from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.dedup_rows import free_items
+from querator.partition.flows import RANK_0, Flows
 from querator.partition.rows import (
     Block,
     PartitionState,
@@ -33,6 +34,7 @@ from querator.storage import attachments
 from querator.storage.environment import ReadTransaction
 from querator.storage.tables import (
     BLOCKS,
+    FLOW_READY,
     HELD,
     LIVING,
     OVERLAYS,
@@ -104,6 +106,8 @@ def without(segment: Segment, part: int) -> Segment:
         mask=segment.mask & ~part,
         priority=segment.priority,
         age=segment.age,
+        flow=segment.flow,
+        place=segment.place,
     )
 
 
@@ -182,34 +186,66 @@ def detach(context: ApplyContext, first_seq: int, segment: Segment, part: int) -
         put_segment(context, first_seq, without(segment, part))
     moved = rest_slot != slot
     count = part.bit_count()
+    if segment.flow:
+        _leave_flow(context, first_seq, segment, part)
     if segment.state in IN_PLACE:
         context.count_ahead(segment.position, -count)
     if segment.state in (RowState.READY, RowState.HELD):
         if segment.state == RowState.READY:
             state.ready -= count
             state.urgent -= count if segment.locator >= _FIRST_URGENT else 0
-            index = READY
+            index = FLOW_READY if segment.flow else READY
         else:
             state.held -= count
             index = HELD
-        lane, position = segment.locator, segment.position
         if moved:
-            index.delete(txn, group, lane, position, slot)
+            lane: tuple[int, ...] = (segment.locator,)
+            lane = flow_lane(segment.flow, segment.locator) if index is FLOW_READY else lane
+            position = segment.position
+            index.delete(txn, group, *lane, position, slot)
             if rest:
                 value = first_seq.to_bytes(8, "big")
-                index.put(txn, group, lane, position, rest_slot, value=value)
+                index.put(txn, group, *lane, position, rest_slot, value=value)
     elif segment.state == RowState.LEASED:
         state.leased -= count
     elif segment.state == RowState.SCHEDULED:
         state.scheduled -= count
         if moved:
-            SCHEDULED.delete(txn, group, segment.locator, first_seq, slot)
-            if rest:
-                SCHEDULED.put(txn, group, segment.locator, first_seq, rest_slot, value=b"")
+            _leave_schedule(context, first_seq, segment, rest)
     elif segment.state == RowState.RESERVED:
         state.reserved -= count
     else:
         state.moving -= count
+
+
+def _leave_flow(context: ApplyContext, first_seq: int, segment: Segment, part: int) -> None:
+    count, place = part.bit_count(), segment.place
+    flows_of(context).left(segment, count)
+    if place:
+        txn, group, rest = context.txn, context.group, segment.mask & ~part
+        context.count_ahead(place, -count)
+        FLOW_READY.delete(txn, group, segment.flow, 0, place, masks.low(segment.mask))
+        if rest:
+            value = first_seq.to_bytes(8, "big")
+            FLOW_READY.put(txn, group, segment.flow, 0, place, masks.low(rest), value=value)
+
+
+def _leave_schedule(context: ApplyContext, first_seq: int, segment: Segment, rest: int) -> None:
+    txn, group, due_ms = context.txn, context.group, segment.locator
+    SCHEDULED.delete(txn, group, due_ms, first_seq, masks.low(segment.mask))
+    if rest:
+        SCHEDULED.put(txn, group, due_ms, first_seq, masks.low(rest), value=b"")
+
+
+def flows_of(context: ApplyContext) -> Flows:
+    """The flows of a partition that has segments with one."""
+    assert context.flows is not None
+    return context.flows
+
+
+def flow_lane(flow: int, lane: int) -> tuple[int, int]:
+    """The flow and rank of ready segments, as in the keys of FLOW_READY."""
+    return flow, lane ^ RANK_0
 
 
 def tail_position(context: ApplyContext) -> int:
@@ -228,8 +264,9 @@ def place_ready(
     position: int,
     priority: int,
     age: int,
+    flow: int,
 ) -> None:
-    """Makes items ready at a position that no other segment of their rank has."""
+    """Makes items ready at a position that no other segment of their rank and flow has."""
     slot = masks.low(mask)
     lane = lane_of(priority + age)
     put_segment(
@@ -244,10 +281,17 @@ def place_ready(
             mask=mask,
             priority=priority,
             age=age,
+            flow=flow,
         ),
     )
-    READY.put(context.txn, context.group, lane, position, slot, value=first_seq.to_bytes(8, "big"))
-    count = mask.bit_count()
+    count, value = mask.bit_count(), first_seq.to_bytes(8, "big")
+    if flow:
+        flows_of(context).came(flow, RowState.READY, count)
+        FLOW_READY.put(
+            context.txn, context.group, *flow_lane(flow, lane), position, slot, value=value
+        )
+    else:
+        READY.put(context.txn, context.group, lane, position, slot, value=value)
     context.state.ready += count
     if lane >= _FIRST_URGENT:
         context.state.urgent += count
@@ -265,6 +309,7 @@ def place_held(
     lane: int,
     priority: int,
     age: int,
+    flow: int,
 ) -> None:
     """Keeps items in a lane from which nothing is leased. `restore` makes them ready."""
     put_segment(
@@ -279,8 +324,11 @@ def place_held(
             mask=mask,
             priority=priority,
             age=age,
+            flow=flow,
         ),
     )
+    if flow:
+        flows_of(context).came(flow, RowState.HELD, mask.bit_count())
     slot, value = masks.low(mask), first_seq.to_bytes(8, "big")
     HELD.put(context.txn, context.group, lane, position, slot, value=value)
     context.state.held += mask.bit_count()
@@ -295,17 +343,20 @@ def restore(
     position: int,
     priority: int,
     age: int,
+    flow: int,
 ) -> None:
-    """Makes detached items of one priority ready at a position that other items of their block may
-    have, in the order of their sequences. `pieces` are (items, attempt, releases). The work grows
-    with their number, and not with its square. Items with one position have one age.
+    """Makes detached items of one priority and flow ready at a position that other items of their
+    block may have, in the order of their sequences. `pieces` are (items, attempt, releases). The
+    work grows with their number, and not with its square. Items with one position have one age.
     """
     txn, group = context.txn, context.group
     lane = lane_of(priority + age)
-    there = [
-        load_segment(txn, group, first_seq, key[-1])
-        for key, _ in READY.rows(txn, group, lane, position)
-    ]
+    rows = (
+        FLOW_READY.rows(txn, group, *flow_lane(flow, lane), position)
+        if flow
+        else READY.rows(txn, group, lane, position)
+    )
+    there = [load_segment(txn, group, first_seq, key[-1]) for key, _ in rows]
     together = sorted(
         [
             *((segment.mask, segment.attempt, segment.releases) for segment in there),
@@ -321,6 +372,7 @@ def restore(
             place_ready(
                 context, first_seq, mask,
                 attempt=attempt, releases=releases, position=position, priority=priority, age=age,
+                flow=flow,
             )  # fmt: skip
         return
     for mask, _, _ in pieces:
@@ -339,6 +391,7 @@ def restore(
             position=position,
             priority=priority,
             age=age,
+            flow=flow,
         )
 
 
@@ -367,10 +420,12 @@ def place_scheduled(
     releases: int,
     due_ms: int,
     priority: int,
+    flow: int,
     lane: int = LANE,
+    place: int = 0,
 ) -> None:
     """Schedules items. `lane` is the lane in which they are held when they become due, if that lane
-    still waits.
+    still waits. `place` is as in the segment.
     """
     slot = masks.low(mask)
     put_segment(
@@ -384,32 +439,46 @@ def place_scheduled(
             locator=due_ms,
             mask=mask,
             priority=priority,
+            flow=flow,
+            place=place,
         ),
     )
+    if flow:
+        flows_of(context).came(flow, RowState.SCHEDULED, mask.bit_count(), blocking=place > 0)
+        if place:
+            value = first_seq.to_bytes(8, "big")
+            FLOW_READY.put(context.txn, context.group, flow, 0, place, slot, value=value)
+            context.count_ahead(place, mask.bit_count())
     SCHEDULED.put(context.txn, context.group, due_ms, first_seq, slot, value=b"")
     context.state.scheduled += mask.bit_count()
     context.state.schedule_head_ms = earlier(context.state.schedule_head_ms, due_ms)
 
 
 def join_scheduled(
-    context: ApplyContext, first_seq: int, due_ms: int, alike: dict[tuple[int, int, int, int], int]
+    context: ApplyContext,
+    first_seq: int,
+    due_ms: int,
+    alike: dict[tuple[int, int, int, int, int, int], int],
 ) -> None:
-    """Schedules sets of items of a block, each with its (attempt, releases, lane, priority). Joins
-    each with the segment of its kind that is due at the same instant.
+    """Schedules sets of items of a block, each with its (attempt, releases, lane, priority, flow,
+    place). Joins each with the segment of its kind that is due at the same instant.
     """
     txn, group = context.txn, context.group
     slots = [key[-1] for key, _ in SCHEDULED.rows(txn, group, due_ms, first_seq)]
     for slot in slots:
         there = load_segment(txn, group, first_seq, slot)
-        name = there.attempt, there.releases, there.position, there.priority
+        name = (
+            there.attempt, there.releases, there.position, there.priority, there.flow, there.place,
+        )  # fmt: skip
         if name in alike:
             alike[name] |= there.mask
             detach(context, first_seq, there, there.mask)
             SEGMENTS.delete(txn, group, first_seq, slot)
-    for (attempt, releases, lane, priority), mask in sorted(alike.items()):
+    for (attempt, releases, lane, priority, flow, place), mask in sorted(alike.items()):
         place_scheduled(
             context, first_seq, mask,
             attempt=attempt, releases=releases, due_ms=due_ms, priority=priority, lane=lane,
+            flow=flow, place=place,
         )  # fmt: skip
 
 

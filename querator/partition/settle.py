@@ -47,6 +47,7 @@ from querator.partition.dead import (
     attempt_failed,
     become_ready,
     become_scheduled,
+    is_of_key,
     kill,
     worn,
 )
@@ -172,14 +173,18 @@ def _give_back(
     """Applies a retry to detached items."""
     count = mask.bit_count()
     attempt, releases = segment.attempt, segment.releases
-    priority = segment.priority if command.priority is None else command.priority
+    flow = segment.flow
+    of_key = flow > 0 and is_of_key(context, flow)
+    priority = segment.priority
+    if command.priority is not None and not context.keyed:
+        priority = command.priority
     position: int | None = None
     age: int | None = None
     if command.dead:
         context.state.retried += count
         kill(
             context, first_seq, block, mask, DeadCause.REJECTED,
-            came_from=RowState.LEASED, attempt=attempt, priority=priority,
+            came_from=RowState.LEASED, attempt=attempt, priority=priority, flow=flow,
         )  # fmt: skip
         return
     counted = command.count_attempt
@@ -205,7 +210,7 @@ def _give_back(
         if not counted:
             attempt -= 1
             # Items that asked for a later time, or get another priority, are last there.
-            if not command.retry_at_ms and priority == segment.priority:
+            if of_key or (not command.retry_at_ms and priority == segment.priority):
                 position, age = segment.position, segment.age
     if command.count_attempt or command.retry_at_ms:
         context.state.retried += count
@@ -216,19 +221,21 @@ def _give_back(
         attempt_failed(
             context, first_seq, block, mask, Event.RETRY,
             lease=lease, attempt=attempt, releases=releases,
-            due_ms=None if by_policy else due_ms, priority=priority,
+            due_ms=None if by_policy else due_ms, priority=priority, flow=flow,
+            position=segment.position,
         )  # fmt: skip
     elif due_ms:
         become_scheduled(
             context, first_seq, block, mask,
             attempt=attempt, releases=releases, due_ms=due_ms, priority=priority,
+            flow=flow, position=segment.position,
         )  # fmt: skip
     else:
         become_ready(
             context, first_seq, block, mask,
             Event.RETRY if command.retry_at_ms else Event.RELEASE,
             came_from=RowState.LEASED, attempt=attempt, releases=releases,
-            priority=priority, age=age, position=position,
+            priority=priority, age=age, position=position, flow=flow,
         )  # fmt: skip
 
 

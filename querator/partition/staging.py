@@ -51,6 +51,7 @@ from querator.model.transactions import (
 from querator.partition import held_keys, masks
 from querator.partition.apply_context import ApplyContext, earlier, unconfigured
 from querator.partition.dedup import keys_of, known_keys, no_room_for_keys, remember_keys
+from querator.partition.flows import cut_names, wrong_names
 from querator.partition.produce import place_block
 from querator.partition.staging_refusals import closed, full, malformed, name_of
 from querator.partition.staging_rows import (
@@ -103,6 +104,7 @@ def stage(
                 if start <= special.ordinal < stop
             ),
             slots=command.slots[start * 2 : stop * 2],
+            flows=cut_names(command.flows, start, stop),
         )
         STAGED.put(
             context.txn, context.group, number, command.sequence, piece, value=encode(staged)
@@ -124,6 +126,9 @@ def _judge(context: ApplyContext, command: Stage) -> StageResult | Refusal | tup
     if context.row is None:
         return unconfigured()
     refusal = malformed(command)
+    if refusal is None and context.flows is not None:
+        count = len(command.lengths) >> 2
+        refusal = wrong_names(command.flows, count, context.flows.settings.kind)
     if refusal is not None:
         return refusal
     hashed = producer_hash(command.producer)
@@ -324,6 +329,7 @@ def _show(context: ApplyContext, piece: StagedPiece, count: int) -> int:
     state.produced += alive.bit_count()
     living = [special for special in piece.specials if alive >> special.ordinal & 1]
     held = held_keys.lanes(context, piece.slots, alive)
+    flow_of = [] if context.flows is None else context.flows.numbers(piece.flows, count)
     place_block(
         context=context,
         attachment=(piece.index, piece.part),
@@ -332,8 +338,9 @@ def _show(context: ApplyContext, piece: StagedPiece, count: int) -> int:
         alive=alive,
         specials=living,
         held=held,
+        flow_of=flow_of,
     )
-    return 1 + len(piece.specials) + len(held)
+    return 1 + len(piece.specials) + len(held) + len({*flow_of})
 
 
 def discard(context: ApplyContext, command: Discard) -> Done:

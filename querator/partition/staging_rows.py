@@ -4,7 +4,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from querator.model.item_options import ItemSpecial
+from querator.model.item_options import FlowNames, ItemSpecial
 from querator.model.transactions import Participant
 from querator.partition.rows import encode
 
@@ -41,7 +41,7 @@ class StageRow(msgspec.Struct, array_like=True):
 
 class StagedPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Items of one attachment. The ordinals of `specials` count from the start of the piece.
-    `slots` are as in Produce.
+    `slots` and `flows` are as in Produce.
     """
 
     index: int
@@ -50,6 +50,7 @@ class StagedPiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     size: int
     specials: tuple[ItemSpecial, ...] = ()
     slots: bytes = b""
+    flows: FlowNames | None = None
 
 
 class TxnProducerRow(msgspec.Struct, array_like=True):

@@ -35,6 +35,15 @@ SEGMENTS = Table("segments", b"T", "QB")
 """first_seq, lowest ordinal → state, attempt, mask. The authoritative state of an item."""
 READY = Table("ready", b"R", "QQB")
 """lane, position, lowest ordinal → first_seq."""
+FLOWS = Table("flows", b"F", "Q")
+"""flow → parent, counts, turns. A flow is a group of a fair queue, or a key of a keyed one."""
+FLOW_NAMES = Table("flow_names", b"V", "16sQ")
+"""hash of the name, flow → name."""
+FLOW_READY = Table("flow_ready", b"G", "QQQB")
+"""flow, rank (1 is the lowest), position, lowest ordinal → first_seq. In place of `ready`. At rank
+0: scheduled items that keep back those of their key."""
+FLOW_TURNS = Table("flow_turns", b"O", "QQQQQ")
+"""parent, rank, load, start, flow → nothing: the flows that have items to lease, in order."""
 HELD = Table("held", b"H", "QQB")
 """lane, position, lowest ordinal → first_seq."""
 SCHEDULED = Table("scheduled", b"S", "QQB")
@@ -103,7 +112,8 @@ TXN_PRODUCER_CHECKS = Table("txn_producer_checks", b"j", "Q16s")
 PARTITION_TABLES = tuple(
     sorted(
         (
-            STATE, SETTINGS, BLOCKS, LIVING, SEGMENTS, READY, HELD, SCHEDULED, EXPIRIES, OVERLAYS,
+            STATE, SETTINGS, BLOCKS, LIVING, SEGMENTS, READY,
+            FLOWS, FLOW_NAMES, FLOW_READY, FLOW_TURNS, HELD, SCHEDULED, EXPIRIES, OVERLAYS,
             LEASES, DEADLINES, CLIENT_LEASES, LEASE_REQUESTS, ENDED, ENDED_ORDER,
             PRODUCERS, PRODUCER_OUTCOMES, PRODUCER_CHECKS, DEDUP_KEYS, DEDUP_ORDER,
             DEDUP_LASTING, DEDUP_ITEMS, DEDUP_AWAY,

@@ -1,0 +1,116 @@
+"""How the groups of a fair queue share its leases."""
+
+import random
+
+import pytest
+
+from querator.model.queues import Fairness, GroupSettings
+from tests.unit.partition.flow_queue import FlowQueue, fair, weights
+from tests.unit.partition.partition_log import seqs
+
+MODES = list(Fairness)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(4))
+def test_each_group_gets_its_weight_of_ten_rounds(mode: Fairness, seed: int):
+    """Leases of 1 to 100 items. The backlogs differ by a factor of up to 100, and arrive in pieces
+    between the leases.
+    """
+    chance = random.Random(seed)
+    share = {f"g{number:02}": chance.randint(1, 10) for number in range(30)}
+    queue = FlowQueue(fair(mode, groups=weights(**share)), checked=False)
+    queue.fill({name: 10 * weight * chance.randint(1, 3) for name, weight in share.items()})
+    rounds, served = 0, dict.fromkeys(share, 0)
+    wanted = 10 * sum(share.values())
+    while rounds < wanted:
+        taken = queue.take(min(chance.randint(1, 100), wanted - rounds))
+        rounds += len(taken)
+        for name in taken:
+            served[name] += 1
+        late = chance.choice(sorted(share))
+        queue.put(*[late] * chance.randint(1, 100))
+    for name, weight in share.items():
+        assert (
+            abs(served[name] / rounds - weight / sum(share.values()))
+            <= 0.05 * (weight / sum(share.values())) + 1 / rounds
+        ), name
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("items", [1, 7, 100])
+def test_a_single_item_waits_at_most_one_round(mode: Fairness, items: int):
+    queue = FlowQueue(fair(mode), checked=False)
+    groups = [f"g{number}" for number in range(20)]
+    queue.fill(dict.fromkeys(groups, 500))
+    queue.served(items=items, of=333)
+    queue.put("late")
+    passed = 0
+    while "late" not in (taken := queue.take(items)):
+        passed += len(taken)
+    assert passed + taken.index("late") <= len(groups) + items
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_group_with_one_item_at_a_time_gets_no_more_than_one_with_a_backlog(mode: Fairness):
+    queue = FlowQueue(fair(mode))
+    queue.fill({"many": 200})
+    served: list[str] = []
+    queue.put("one")
+    for _ in range(60):
+        served += queue.take(1)
+        if served[-1] == "one":
+            queue.put("one")
+    assert 25 <= served.count("one") <= 31
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_level_is_fair_in_itself(mode: Fairness):
+    """The many groups below one share what a group without others below it gets alone."""
+    queue = FlowQueue(
+        fair(mode, groups=(GroupSettings("eu", 2), GroupSettings("eu.de", 3))), checked=False
+    )
+    queue.fill({"eu.de": 400, "eu.fr": 400, "us": 400, "asia.jp.tokyo": 400})
+    served = queue.served(items=13, of=320)
+    assert served.total() == 320
+    for name, part in (("eu.de", 120), ("eu.fr", 40), ("us", 80), ("asia.jp.tokyo", 80)):
+        assert abs(served[name] - part) <= 4, served
+
+
+def test_own_items_of_a_group_take_turns_with_those_below_it():
+    queue = FlowQueue(fair())
+    queue.fill({"eu": 50, "eu.de": 50, "eu.fr": 50})
+    served = queue.served(items=5, of=60)
+    assert all(abs(count - 20) <= 1 for count in served.values()), served
+
+
+def test_items_without_a_group_are_a_group():
+    queue = FlowQueue(fair())
+    queue.fill({"": 50, "a": 50})
+    assert queue.served(items=7, of=40) == {"": 20, "a": 20}
+
+
+def test_the_group_with_the_fewest_leased_items_is_first():
+    queue = FlowQueue(fair(Fairness.IN_FLIGHT))
+    queue.fill({"noisy": 100})
+    held = queue.lease(50)
+    queue.fill({"quiet": 60})
+    assert queue.take(40) == ["quiet"] * 40
+    queue.complete(held)
+    assert sorted(queue.take(10)) == ["noisy"] * 5 + ["quiet"] * 5
+
+
+def test_leased_items_count_by_weight():
+    queue = FlowQueue(fair(Fairness.IN_FLIGHT, groups=weights(b=3)))
+    queue.fill({"a": 100, "b": 100})
+    held = [queue.names[seq] for _ in range(40) for seq in seqs(queue.lease(1))]
+    assert (held.count("a"), held.count("b")) == (10, 30)
+
+
+def test_a_weight_that_is_changed_takes_effect():
+    queue = FlowQueue(fair(groups=weights(a=4)))
+    queue.fill({"a": 200, "b": 200})
+    assert queue.served(items=5, of=50) == {"a": 40, "b": 10}
+    queue.set(fair(groups=weights(b=4)))
+    served = queue.served(items=5, of=50)
+    assert abs(served["b"] - 40) <= 1, served
