@@ -300,7 +300,7 @@ def _grant_one(
         taken.append((first_seq, block, segment, mask, size))
     if not taken:
         return _too_large(caller, bytes_max, candidates)
-    if context.keyed:
+    if context.flows is not None and context.flows.keyed:
         _leave_key(taken[-1][2].flow, candidates)
     return _record(context, caller, taken)
 

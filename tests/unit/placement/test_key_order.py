@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from querator.model.commands import (
     NO_SLOT,
     Complete,
+    FlowSettings,
     ItemSpecial,
     LeaseItems,
     ProduceResult,
@@ -24,6 +25,7 @@ from querator.model.commands import (
     Route,
     Unhold,
 )
+from querator.model.queues import QueueKind
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import dedup_export, held_keys, masks
 from querator.partition.dedup_export import Closure, ClosureQuery
@@ -32,6 +34,7 @@ from querator.partition.segments import IN_PLACE
 from querator.placement.tasks.repartitioning import passed
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import SEGMENTS, SETTINGS
+from tests.unit.partition.flow_queue import names_of
 from tests.unit.partition.partition_log import PartitionLog, lease_of, seqs
 
 PARTITIONS_MAX = 6
@@ -55,6 +58,11 @@ class Item:
 
 class KeyOrder(RuleBasedStateMachine):
     """`n` partitions as of `version`. While `closed`, a change to `next` partitions is open."""
+
+    keyed = False
+    """Whether the queue is keyed: an item that comes back keeps its place, and nothing of its key
+    is leased meanwhile.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +88,11 @@ class KeyOrder(RuleBasedStateMachine):
             self.groups += 1
             log = PartitionLog(self.environment, group=self.groups)
             log.now_ms += max((other.now_ms - log.now_ms for other in self.logs), default=0)
-            log.configure(partition=len(self.logs), lease_timeout_ms=LEASE_MS)
+            log.configure(
+                partition=len(self.logs),
+                lease_timeout_ms=LEASE_MS,
+                flows=FlowSettings(QueueKind.KEYED) if self.keyed else None,
+            )
             self.logs.append(log)
 
     # --- items -----------------------------------------------------------------------------------
@@ -102,7 +114,14 @@ class KeyOrder(RuleBasedStateMachine):
                 if delay or expire
             )
             packed = struct.pack(f"<{len(mine)}H", *mine)
-            result = log.produce(len(mine), slots=packed, specials=specials, routing=self.version)
+            names = names_of(["" if slot == NO_SLOT else f"key {slot}" for slot in mine])
+            result = log.produce(
+                len(mine),
+                slots=packed,
+                specials=specials,
+                routing=self.version,
+                flows=names if self.keyed else None,
+            )
             if self.closed or (log.group in self.behind and isinstance(result, Refusal)):
                 assert isinstance(result, Refusal)
                 continue
@@ -146,9 +165,11 @@ class KeyOrder(RuleBasedStateMachine):
         for other in self.items.values():
             if other.slot == item.slot and other.number < item.number and other.in_order:
                 state = states.get(other.log.group, {}).get(other.seq)
-                if state in IN_PLACE:
+                if state in IN_PLACE or (self.keyed and state is not None):
                     assert other.log is item.log, (other.number, item.number)
                     assert other.leased, (other.number, item.number)
+                    # Of a key, only those that the same reader's batch has taken with it.
+                    assert not self.keyed or state is RowState.READY
 
     @precondition(lambda self: self.leases)
     @rule(
@@ -173,7 +194,7 @@ class KeyOrder(RuleBasedStateMachine):
                 self.items[log.group, seq].leased = False
                 if verb == "complete":
                     del self.items[log.group, seq]
-                elif verb != "release":
+                elif verb != "release" and not self.keyed:
                     self.items[log.group, seq].in_order = False
 
     @rule(
@@ -211,7 +232,8 @@ class KeyOrder(RuleBasedStateMachine):
             states = self.states(log)
             for seq in leased:
                 if states.get(seq) is not RowState.LEASED:
-                    self.items[log.group, seq].in_order = False
+                    self.items[log.group, seq].in_order &= self.keyed
+                    self.items[log.group, seq].leased = False
         self.leases = [
             (log, lease, found)
             for log, lease, found in self.leases
@@ -328,6 +350,7 @@ class KeyOrder(RuleBasedStateMachine):
 
 @hypothesis_settings(max_examples=150, deadline=None)
 @given(
+    kind=st.sampled_from(["KeyOrder", "KeyedOrder"]),
     n=st.integers(1, 4),
     stages=st.lists(
         st.tuples(st.integers(1, 4), st.booleans(), st.sampled_from([0, 0, 1, 9]), st.booleans()),
@@ -336,10 +359,10 @@ class KeyOrder(RuleBasedStateMachine):
     ),
 )
 def test_slots_go_from_one_to_the_next_and_back(
-    n: int, stages: list[tuple[int, bool, int, bool]]
+    kind: str, n: int, stages: list[tuple[int, bool, int, bool]]
 ) -> None:
     """Several changes, while items wait for the first ones."""
-    queue = KeyOrder()
+    queue = KeyedOrder() if kind == "KeyedOrder" else KeyOrder()
     queue.begin(n, 2_000)
     for after, produces, leases, asks in stages:
         if produces:
@@ -358,5 +381,11 @@ def test_slots_go_from_one_to_the_next_and_back(
     queue.teardown()
 
 
+class KeyedOrder(KeyOrder):
+    keyed = True
+
+
 TestKeyOrder = KeyOrder.TestCase
 TestKeyOrder.settings = hypothesis_settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestKeyedOrder = KeyedOrder.TestCase
+TestKeyedOrder.settings = TestKeyOrder.settings
