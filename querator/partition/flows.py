@@ -147,7 +147,9 @@ def find_flow(txn: ReadTransaction, group: int, name: bytes) -> int:
 class Flows:
     """The flows of a partition while an entry is applied."""
 
-    __slots__ = ("_group", "_names", "_rows", "_state", "_touched", "_txn", "settings")
+    __slots__ = (
+        "_by_load", "_group", "_names", "_rows", "_state", "_touched", "_txn", "keyed", "settings",
+    )  # fmt: skip
 
     def __init__(
         self, txn: WriteTransaction, group: int, state: PartitionState, settings: FlowSettings
@@ -156,13 +158,11 @@ class Flows:
         self._group = group
         self._state = state
         self.settings = settings
+        self.keyed = settings.kind is QueueKind.KEYED
+        self._by_load = not self.keyed and settings.fairness is Fairness.IN_FLIGHT
         self._rows: dict[int, FlowRow] = {}
         self._names: dict[bytes, int] = {}
         self._touched: list[dict[int, None]] = [{} for _ in range(GROUP_DEPTH_MAX + 1)]
-
-    @property
-    def keyed(self) -> bool:
-        return self.settings.kind is QueueKind.KEYED
 
     def begin(self) -> None:
         """Creates the root when the partition gets its first settings."""
@@ -303,6 +303,7 @@ class Flows:
     def configure(self, settings: FlowSettings) -> bool:
         """Sets other settings of the same kind. Returns whether all flows are to be reviewed."""
         before, self.settings = self.settings, settings
+        self._by_load = not self.keyed and settings.fairness is Fairness.IN_FLIGHT
         for one in sorted({*before.groups} ^ {*settings.groups}, key=_path):
             name = one.path.encode()
             flow = self._find(name)
@@ -441,11 +442,9 @@ class Flows:
                 self._unlist(parent, flow, turn)
             return before is not None
         rank, position = head
+        load = leased // weight if self._by_load else 0
         if before is not None:
-            if self.keyed:
-                after = rank, 0, position
-            else:
-                after = rank, self._load(leased, weight), turn.start
+            after = rank, load, position if self.keyed else turn.start
             if after == before:
                 return False
             FLOW_TURNS.delete(self._txn, self._group, parent, *before, flow)
@@ -454,19 +453,13 @@ class Flows:
         elif before is None or before[0] != rank:
             turn.start = self._entering(parent, turn.start, rank, weight)
         turn.listed = True
-        turn.rank, turn.load, turn.at = rank, self._load(leased, weight), turn.start
-        FLOW_TURNS.put(self._txn, self._group, parent, rank, turn.load, turn.at, flow, value=b"")
+        turn.rank, turn.load, turn.at = rank, load, turn.start
+        FLOW_TURNS.put(self._txn, self._group, parent, rank, load, turn.at, flow, value=b"")
         return before is None or before[0] != rank
 
     def _unlist(self, parent: int, flow: int, turn: Turn) -> None:
         FLOW_TURNS.delete(self._txn, self._group, parent, turn.rank, turn.load, turn.at, flow)
         turn.listed = False
-
-    def _load(self, leased: int, weight: int) -> int:
-        """The load in the order of turns."""
-        if self.keyed or self.settings.fairness is not Fairness.IN_FLIGHT:
-            return 0
-        return leased // weight
 
     def _entering(self, parent: int, start: int, rank: int, weight: int) -> int:
         """The start tag of a flow that enters among those of a rank."""

@@ -97,14 +97,16 @@ from querator.storage.tables import SETTINGS, STATE
 
 
 class PartitionMachine:
-    """The rules of one partition. All its state is in the tables. The object caches two things: the
-    last settings row with its value, and the due times that the last apply returned.
+    """The rules of one partition. All its state is in the tables. The object caches three things:
+    the last settings row with its value, whether the queue has flows, and the due times that the
+    last apply returned.
     """
 
     def __init__(self, group: int) -> None:
         self.group = group
         self._settings_raw: bytes | None = None
         self._settings: SettingsRow | None = None
+        self._has_flows = False
         self._lapse_ms = 0
         self._expire_ms = 0
         self._activate_ms = 0
@@ -115,7 +117,7 @@ class PartitionMachine:
 
     def need(self, txn: ReadTransaction, command: Any) -> Need:
         found = need(txn, self.group, command)
-        if self._settings is not None and self._settings.settings.flows is not None:
+        if self._has_flows:
             found = with_flows(found, command)
         return found
 
@@ -134,6 +136,7 @@ class PartitionMachine:
         if context.flows is not None:
             context.flows.refresh()
         STATE.put(txn, self.group, value=encode(state))
+        self._has_flows = context.flows is not None
         return self._applied(state, results, txns)
 
     def tells_early(self, result: Any) -> bool:
@@ -144,6 +147,8 @@ class PartitionMachine:
 
     def recover(self, txn: ReadTransaction) -> Applied:
         raw = STATE.get(txn, self.group)
+        row = self._load_settings(txn)
+        self._has_flows = row is not None and row.settings.flows is not None
         return self._applied(PartitionState() if raw is None else decode_state(raw), ())
 
     def due_commands(self, now_ms: int, *, prompt: bool = False) -> Sequence[Any]:
