@@ -12,6 +12,8 @@ other commands load neither the storage nor the Raft engine.
     completion          `completion`: the commands and options, for a shell
     consume             `consume`: a shell command for each item
     dead                `peek`, `prioritize` and `dead`: items without leases
+    group_settings      options of `queue` for groups, and how they are shown
+    groups              `group`: the groups of fair queues
     leases              `lease`, `complete`, `retry`, `extend`
     node                `node`: operations on one node
     produce             `produce`: items from arguments, lines, JSON lines or CSV
@@ -81,6 +83,7 @@ _COMMANDS: Final = {
     "prioritize": LazyCommand("dead:prioritize", "Give waiting items another priority."),
     "cancel": LazyCommand("dead:cancel", "Remove waiting items."),
     "dead": LazyCommand("dead:dead", "Show dead letters, send them back, or drop them."),
+    "group": LazyCommand("groups:group", "Show the groups of a fair queue."),
     "schedule": LazyCommand("schedules:schedule", "Show, move, run and cancel scheduled items."),
     "txn": LazyCommand("transactions:txn", "Show staged batches of a queue, and drop them."),
     "reader": LazyCommand("readers:reader", "Show readers, and take items back from them."),

@@ -157,7 +157,7 @@ class _Tally:
     help="Ordering key: items with the same key go to one partition; with --ordered they are "
     "leased in the order of the input.",
 )
-@click.option("--group", default="", help="Fair-share group; stored with the item, without effect.")
+@click.option("--group", default="", help="Group, in a fair queue: for example eu.de.")
 @click.option(
     "--priority",
     type=PRIORITY,

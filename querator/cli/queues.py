@@ -1,11 +1,13 @@
 """`querator queue`: create, list, info, update, purge, delete, give-up."""
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
 import click
 import msgspec
 
+from querator.cli.group_settings import flow_details, flow_options, flow_settings
 from querator.cli.shared.confirmation import check_can_ask, confirm, yes_option
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.output import count, note, write_details, write_json, write_table
@@ -19,8 +21,8 @@ from querator.cli.shared.parameters import (
 from querator.cli.shared.tables import Column
 from querator.cli.shared.texts import instant_text
 from querator.cli.shared.views import queue_view
-from querator.client import Client, GivenUp, Purged, QueueInfo
-from querator.client.values import BACKOFFS, DEDUP_UNTIL
+from querator.client import Client, GivenUp, GroupSettings, Purged, QueueInfo
+from querator.client.values import BACKOFFS, DEDUP_UNTIL, KINDS
 from querator.model import limits
 from querator.model.queues import REPLICAS_ALLOWED
 
@@ -125,13 +127,22 @@ def _settings_options(command: Any) -> Any:
     return command
 
 
-def _given(settings: dict[str, Any]) -> dict[str, Any]:
+def _given(settings: dict[str, Any], known: Iterable[GroupSettings] = ()) -> dict[str, Any]:
+    """The settings that are given. `known`: the settings of groups that are in force."""
+    settings = flow_settings(settings, known)
     return {name: value for name, value in settings.items() if value is not None}
 
 
 @queue.command()
 @click.argument("name")
+@click.option(
+    "--kind",
+    type=click.Choice(KINDS),
+    help="plain (default): by priority and age. fair: groups of items share the leases. keyed: "
+    "items of one key one after the other. It cannot be changed later.",
+)
 @_settings_options
+@flow_options
 @server_options
 @output_option
 def create(name: str, target: CommandTarget, as_json: bool, **settings: Any) -> None:
@@ -145,6 +156,7 @@ def create(name: str, target: CommandTarget, as_json: bool, **settings: Any) -> 
       querator queue create mail
       querator queue create mail-dead --max-attempts 0
       querator queue create mail --partitions 4 --dead-queue mail-dead
+      querator queue create jobs --kind fair --group-weight eu=3 --group-max 50
     """
 
     async def main(client: Client) -> QueueInfo:
@@ -235,6 +247,7 @@ def _details(info: QueueInfo) -> tuple[tuple[str, object], ...]:
         ("max attempts", info.max_attempts or "no limit"),
         ("retry delay", _retry_delay(info)),
         ("priority aging", _priority_aging(info)),
+        *flow_details(info),
         ("dead queue", info.dead_queue or "none: dead letters are dropped and counted"),
         ("dedup window", format_duration(info.dedup_window)),
         ("dedup keys", _dedup_keys(info)),
@@ -286,6 +299,7 @@ def _partitions(info: QueueInfo) -> str:
 @queue.command()
 @click.argument("name")
 @_settings_options
+@flow_options
 @click.option(
     "--expected-version",
     type=WholeNumber(min=0),
@@ -309,15 +323,21 @@ def update(
       querator queue update mail --max-attempts 10
       querator queue update mail --lease-timeout 2m --expire-timeout 7d
       querator queue update mail --partitions 12
+      querator queue update jobs --group-weight eu=5 --group-max eu.de=20
     """
-    changes = _given(settings)
-    if not changes:
+    if not _given(settings):
         raise click.UsageError(
             "Name at least one setting to change, for example --max-attempts 10."
         )
 
     async def main(client: Client) -> QueueInfo:
-        return await client.update_queue(name, expected_version=expected_version, **changes)
+        version, changes = expected_version, _given(settings)
+        if "groups" in changes:
+            # The call replaces the settings of all groups.
+            there = await client.get_queue(name)
+            version = version or there.settings_version
+            changes = _given(settings, there.groups)
+        return await client.update_queue(name, expected_version=version, **changes)
 
     _write_queue(target.run(main), as_json=as_json)
 

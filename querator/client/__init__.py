@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from querator.client.client import Client
     from querator.client.consuming.consumer import Consumer
     from querator.client.consuming.leases import LeasedBatch, LeasedItem
+    from querator.client.group_settings import GroupSettings
+    from querator.client.groups import GroupStats
     from querator.client.outcomes import HandlerTimeout, Reject, Retry, UndecodablePayload
     from querator.client.producing.producer import Producer
     from querator.client.schedules import (
@@ -86,6 +88,8 @@ __all__ = [
     "DeadReason",
     "ExtendOutcome",
     "GivenUp",
+    "GroupSettings",
+    "GroupStats",
     "HandlerTimeout",
     "Item",
     "ItemId",
@@ -125,6 +129,8 @@ __all__ = [
 _HOMES = {
     "Client": "client.client",
     "Consumer": "client.consuming.consumer",
+    "GroupSettings": "client.group_settings",
+    "GroupStats": "client.groups",
     "HandlerTimeout": "client.outcomes",
     "LeasedBatch": "client.consuming.leases",
     "LeasedItem": "client.consuming.leases",

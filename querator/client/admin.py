@@ -1,11 +1,12 @@
 """Calls about queues: create, list, update, delete, inspect and repair."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypedDict
 
 from querator.client.checks import check_priority
 from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueExists, QueueNotFound
+from querator.client.groups import GroupStats, group_messages, list_groups
 from querator.client.items import backoff_number, duration, id_texts, timestamp
 from querator.client.pages import item_pages
 from querator.client.results import queue_info, queue_stats
@@ -13,6 +14,8 @@ from querator.client.transport.nodes import Nodes
 from querator.client.typed import check_unsigned
 from querator.client.values import (
     DEDUP_UNTIL,
+    FAIRNESSES,
+    KINDS,
     Cancelled,
     DamagedBlock,
     DeadReason,
@@ -61,6 +64,12 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
             message.retry_backoff = backoff_number("retry_backoff", value)
         elif name == "dedup_until":
             message.dedup_until = _dedup_until_number(value)
+        elif name == "kind":
+            message.kind = pb.QueueKind.ValueType(_number("kind", value, KINDS))
+        elif name == "fairness":
+            message.fairness = pb.Fairness.ValueType(_number("fairness", value, FAIRNESSES))
+        elif name == "groups":
+            message.groups.extend(group_messages(value))
         else:
             try:
                 setattr(message, name, value)
@@ -76,6 +85,13 @@ def _dedup_until_number(value: str) -> pb.DedupUntil.ValueType:
         words = ", ".join(DEDUP_UNTIL)
         raise ValueError(f"dedup_until is {value!r}; it must be one of {words}")
     return pb.DedupUntil.Value(f"DEDUP_UNTIL_{value.upper()}")
+
+
+def _number(name: str, value: str, words: Sequence[str]) -> int:
+    """The number of a word in the protocol. Raises ValueError that names the setting."""
+    if value not in words:
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(words)}")
+    return words.index(value) + 1
 
 
 class LetterOptions(TypedDict, total=False):
@@ -172,6 +188,9 @@ class Admin:
             if not response.next_page_token:
                 return
             request.page_token = response.next_page_token
+
+    def groups(self, name: str, *, stale: bool) -> AsyncIterator[GroupStats]:
+        return list_groups(self._nodes, self._namespace, name, stale=stale)
 
     async def update(
         self, name: str, changes: Mapping[str, Any], *, expected_version: int

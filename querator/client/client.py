@@ -20,9 +20,11 @@ from querator.client.consuming.leases import LeasedItem
 from querator.client.consuming.single import Held, SingleHolder, extend, raise_lost, settle_held
 from querator.client.consuming.verbs import COMPLETE, retry_verb
 from querator.client.errors import OutcomeUnknown, ProducerExpired, RequestError
+from querator.client.group_settings import GroupSettings
+from querator.client.groups import GroupStats
 from querator.client.items import AnyItem, encode_items, keyed_by_content
 from querator.client.names import ClientName
-from querator.client.options import DedupUntil, QueueOptions, RetryBackoff
+from querator.client.options import DedupUntil, Fairness, QueueKind, QueueOptions, RetryBackoff
 from querator.client.producing import producer as producers
 from querator.client.producing.producer import Producer
 from querator.client.producing.window import ProducerIdentity, produce_unknown
@@ -194,6 +196,12 @@ class Client:
         retry_jitter: bool | None = None,
         priority_aging: timedelta | None = None,
         dedup_until: DedupUntil | None = None,
+        kind: QueueKind | None = None,
+        fairness: Fairness | None = None,
+        group_leased_max: int | None = None,
+        groups: Iterable[GroupSettings] | None = None,
+        key_leased_max: int | None = None,
+        key_retry_blocks: bool | None = None,
     ) -> QueueInfo:
         """Creates a queue; returns when it can be used. None means the default.
 
@@ -215,6 +223,15 @@ class Client:
         `priority_aging`: in which time a waiting item gains one step of priority, 1 s to 30 days;
         default: it gains none. `dedup_until`: how long the `dedup_key` of an item counts, in the
         `dedup_window` ("window", the default), or until the item is done ("done").
+
+        `kind`: "plain" (default), "fair" or "keyed"; it cannot be changed. In a fair queue the
+        groups of items (`Item.group`) share the leases: by `fairness` "in_flight" (default) the
+        group with the fewest leased items for its weight comes first, by "turns" each gets items in
+        proportion to its weight. `groups`: weights and limits of single groups, at most 1,000.
+        `group_leased_max`: how many items of any other group are leased at most; default and 0: no
+        limit. In a keyed queue the items of one key (`Item.key`) are leased one after the other, or
+        up to `key_leased_max` together to one consumer. `key_retry_blocks`: whether an item that is
+        retried later keeps back the later items of its key, which is the default.
         """
         settings = {
             "partitions": partitions,
@@ -232,6 +249,12 @@ class Client:
             "retry_jitter": retry_jitter,
             "priority_aging": priority_aging,
             "dedup_until": dedup_until,
+            "kind": kind,
+            "fairness": fairness,
+            "group_leased_max": group_leased_max,
+            "groups": groups,
+            "key_leased_max": key_leased_max,
+            "key_retry_blocks": key_retry_blocks,
         }
         return await self._admin().create(name, settings)
 
@@ -269,6 +292,13 @@ class Client:
         counts may be behind, and are available while a partition has no leader.
         """
         return await self._admin().stats(name, stale=stale)
+
+    @typed
+    def list_groups(self, name: str, *, stale: bool = False) -> AsyncIterator[GroupStats]:
+        """Yields the groups of the fair queue `name` that have items, with their counts. The order
+        says nothing. `stale` as in `stats`. Raises `InvalidArgument` for another kind of queue.
+        """
+        return self._admin().groups(name, stale=stale)
 
     @typed
     def peek(

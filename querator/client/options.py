@@ -4,8 +4,11 @@ They are those of the methods of the same names of `Client` and `Client.schedule
 say what each means. A test compares them.
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Literal, TypedDict
+
+from querator.client.group_settings import GroupSettings
 
 RetryBackoff = Literal["fixed", "linear", "exponential"]
 """How the wait after a failed attempt grows with the attempts."""
@@ -13,6 +16,12 @@ RetryBackoff = Literal["fixed", "linear", "exponential"]
 
 DedupUntil = Literal["window", "done"]
 """How long a dedup key counts: in the queue's window, or until its item is done."""
+
+QueueKind = Literal["plain", "fair", "keyed"]
+"""How a queue orders its items."""
+
+Fairness = Literal["turns", "in_flight"]
+"""How the groups of a fair queue share its leases."""
 
 
 class QueueOptions(TypedDict, total=False):
@@ -33,6 +42,12 @@ class QueueOptions(TypedDict, total=False):
     retry_jitter: bool | None
     priority_aging: timedelta | None
     dedup_until: DedupUntil | None
+    kind: QueueKind | None
+    fairness: Fairness | None
+    group_leased_max: int | None
+    groups: Iterable[GroupSettings] | None
+    key_leased_max: int | None
+    key_retry_blocks: bool | None
 
 
 class ProducerOptions(TypedDict, total=False):

@@ -3,10 +3,13 @@
 from collections.abc import Iterable, Mapping
 
 from querator.client.errors import ErrorCode, LeaseLost, make_error
+from querator.client.groups import group_settings
 from querator.client.items import decode_dead_letter, decode_item, instant, span
 from querator.client.options import DedupUntil, RetryBackoff
 from querator.client.transport.rpc_errors import code_of
 from querator.client.values import (
+    FAIRNESSES,
+    KINDS,
     ExtendOutcome,
     ItemId,
     ItemState,
@@ -112,6 +115,12 @@ def queue_info(queue: admin_service_pb2.Queue, *, created: bool = False) -> Queu
         retry_jitter=settings.retry_jitter,
         priority_aging=span(settings.priority_aging),
         dedup_until=_DEDUP_UNTIL[settings.dedup_until],
+        kind=KINDS[max(0, settings.kind - 1)],
+        fairness=FAIRNESSES[settings.fairness - 1],
+        group_leased_max=settings.group_leased_max,
+        groups=tuple(map(group_settings, settings.groups)),
+        key_leased_max=settings.key_leased_max,
+        key_retry_blocks=settings.key_retry_blocks,
         settings_version=queue.settings_version,
         created_at=instant(queue.created_at),
         created=created,

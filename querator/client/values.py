@@ -12,7 +12,8 @@ from typing import Final, NamedTuple, get_args, overload
 
 import msgspec
 
-from querator.client.options import DedupUntil, RetryBackoff
+from querator.client.group_settings import GroupSettings
+from querator.client.options import DedupUntil, Fairness, QueueKind, RetryBackoff
 from querator.client.typed import wrong_type
 from querator.model import limits
 from querator.model.addresses import EXAMPLE, split_host_port
@@ -78,6 +79,8 @@ class DeadReason(IntEnum):
 
 BACKOFFS: tuple[RetryBackoff, ...] = get_args(RetryBackoff)
 DEDUP_UNTIL: tuple[DedupUntil, ...] = get_args(DedupUntil)
+KINDS: tuple[QueueKind, ...] = get_args(QueueKind)
+FAIRNESSES: tuple[Fairness, ...] = get_args(Fairness)
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
@@ -99,12 +102,13 @@ class Item(msgspec.Struct, frozen=True):
     The item is not leased before `enqueue_at` (aware), or before `delay` has passed since the item
     was given to the client. `expire_timeout`: the item dies when it is not leased within this time.
     `lease_timeout`: how long a lease of this item lasts; None: the queue's. `key`: items with the
-    same key go to one partition, in the order in which they are produced. `priority`: from -2^31 to
-    2^31 - 1; within a partition the lowest is leased first. `dedup_key`: a second item with this
-    key (and the same `key`, if it has one) is not stored within the queue's dedup window, or until
-    the first one is done. `max_attempts`: after this number of attempts the item dies, 0 to 65,535;
-    0: no limit; None: the queue's. `retry`: in place of the queue's retry policy. The server checks
-    the limits.
+    same key go to one partition, in the order in which they are produced; a keyed queue leases them
+    one after the other. `group`: in a fair queue, the group that the item counts for, as "eu.de".
+    `priority`: from -2^31 to 2^31 - 1; within a partition the lowest is leased first. `dedup_key`:
+    a second item with this key (and the same `key`, if it has one) is not stored within the queue's
+    dedup window, or until the first one is done. `max_attempts`: after this number of attempts the
+    item dies, 0 to 65,535; 0: no limit; None: the queue's. `retry`: in place of the queue's retry
+    policy. The server checks the limits.
     """
 
     payload: bytes | str = b""
@@ -275,7 +279,9 @@ class ExtendOutcome(msgspec.Struct, frozen=True):
 
 class QueueInfo(msgspec.Struct, frozen=True):
     """A queue with its settings, with the defaults filled in. `expire_timeout` None: items do not
-    expire. `retry_delay` None: items whose attempt has failed return at once. `created`: whether
+    expire. `retry_delay` None: items whose attempt has failed return at once. `group_leased_max` 0:
+    no limit. `fairness`, `group_leased_max` and `groups` count in a fair queue, `key_leased_max`
+    and `key_retry_blocks` in a keyed one. `created`: whether
     the call that returned this value created the queue. `partitions_opening`: how many of the
     `partitions` do not take items yet. `partitions_closing`: number of further partitions, which
     take no items and are deleted when they are empty.
@@ -300,6 +306,12 @@ class QueueInfo(msgspec.Struct, frozen=True):
     retry_jitter: bool
     priority_aging: timedelta
     dedup_until: DedupUntil
+    kind: QueueKind
+    fairness: Fairness
+    group_leased_max: int
+    groups: tuple[GroupSettings, ...]
+    key_leased_max: int
+    key_retry_blocks: bool
     settings_version: int
     created_at: datetime
     created: bool = False

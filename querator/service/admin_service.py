@@ -47,6 +47,7 @@ from querator.model.placement_map import PlacementMap
 from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings, QueueState
 from querator.partition.queries import ItemPage, reply_bytes
 from querator.partition.rows import RowState
+from querator.service.groups import Groups
 from querator.service.item_changes import ItemChanges
 from querator.service.item_ids import by_partition, check_partitions
 from querator.service.purging import Purging
@@ -113,6 +114,8 @@ class AdminService:
             changes=self.changes, directory=directory, reads=reads, clock=clock
         )
         """Scheduled items: lists, counts and changes."""
+        self.groups = Groups(changes=self.changes, reads=reads)
+        """The groups of fair queues."""
         self.purging = Purging(changes=self.changes, reads=reads)
         """Removes the waiting items of a queue."""
 

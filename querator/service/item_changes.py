@@ -109,6 +109,16 @@ class ItemChanges:
         queue = await self._directory.find(namespace, name)
         return await self._directory.whole(queue, deadline=deadline)
 
+    async def queue(
+        self, namespace: str, name: str, *, stale: bool, deadline: float | None
+    ) -> Queue:
+        """As `whole_queue`; `stale`: as this node knows the queue."""
+        if not stale:
+            return await self.whole_queue(namespace, name, deadline)
+        check_name(namespace, field="namespace")
+        check_name(name, field="queue")
+        return await self._directory.find(namespace, name)
+
     async def asked(self, queue: Queue, group: GroupId, none: T, asked: Awaitable[T]) -> T:
         """The answer of a partition; `none` if it was empty and has left the queue."""
         try:

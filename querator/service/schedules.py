@@ -23,7 +23,7 @@ from querator.model import limits
 from querator.model.calls import BrowsedItem, PeekedPage
 from querator.model.commands import ItemsChanged, Reschedule
 from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
-from querator.model.ids import GroupId, check_name
+from querator.model.ids import GroupId
 from querator.model.queues import Queue
 from querator.model.schedule_calls import (
     CountScheduledCall,
@@ -120,7 +120,9 @@ class Schedules:
         deadline = deadline_after(call.timeout_ms)
         limit = page_items(call.page_size)
         span = _span(call.due)
-        queue = await self._queue(call.namespace, call.queue, stale=call.stale, deadline=deadline)
+        queue = await self._changes.queue(
+            call.namespace, call.queue, stale=call.stale, deadline=deadline
+        )
         scope = f"scheduled/{queue.id}/{span.from_ms}/{span.until_ms}/{span.kind}"
         after = paging.decode_due(scope, call.page_token) if call.page_token else (0, 0, 0)
         chosen, place = await self._merged(
@@ -245,7 +247,9 @@ class Schedules:
         _span(DueFilter(call.from_ms or 0, call.until_ms, call.kind))
         if call.from_ms is not None:
             _check_buckets(call.from_ms, call.until_ms, interval_ms)
-        queue = await self._queue(call.namespace, call.queue, stale=call.stale, deadline=deadline)
+        queue = await self._changes.queue(
+            call.namespace, call.queue, stale=call.stale, deadline=deadline
+        )
         from_ms = call.from_ms
         if from_ms is None:
             first_ms = await self._first_due(queue, stale=call.stale, deadline=deadline)
@@ -328,7 +332,9 @@ class Schedules:
         if ahead_ms > most:
             raise over_limit("due_at", value=ahead_ms, limit=most, unit="ms ahead")
         named = by_partition(call.item_ids)
-        queue = await self._queue(call.namespace, call.queue, stale=False, deadline=deadline)
+        queue = await self._changes.queue(
+            call.namespace, call.queue, stale=False, deadline=deadline
+        )
         if call.due is None:
             return RescheduleReply(
                 *await self._changes.change_named(
@@ -380,15 +386,6 @@ class Schedules:
         return changed
 
     # --- the queue -------------------------------------------------------------------------
-
-    async def _queue(
-        self, namespace: str, name: str, *, stale: bool, deadline: float | None
-    ) -> Queue:
-        if not stale:
-            return await self._changes.whole_queue(namespace, name, deadline)
-        check_name(namespace, field="namespace")
-        check_name(name, field="queue")
-        return await self._directory.find(namespace, name)
 
 
 def _after(place: _Place, partition: int) -> DuePlace:

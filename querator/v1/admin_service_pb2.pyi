@@ -2122,7 +2122,7 @@ Global___ListGroupsRequest: _TypeAlias = ListGroupsRequest  # noqa: Y015
 
 @_typing.final
 class GroupStats(_message.Message):
-    """GroupStats are the counts of one group, with the items of the groups below it."""
+    """GroupStats are the counts of one group."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2141,13 +2141,13 @@ class GroupStats(_message.Message):
     leased_max: _builtins.int
     """How many of its items are leased at most; 0: no limit."""
     items: _builtins.int
-    """Items in any state."""
+    """Its own items in any state, without those of the groups below it."""
     ready: _builtins.int
-    """Items that are ready."""
+    """Items that are ready, with those of the groups below it."""
     leased: _builtins.int
-    """Items that are leased or in a reader's batch."""
+    """Items that are leased or in a reader's batch, with those of the groups below it."""
     leased_share: _builtins.float
-    """Its part of all leased items of the queue, 0 to 1."""
+    """`leased` as a part of all leased items of the queue, 0 to 1."""
     @_builtins.property
     def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
         """When the oldest of its own ready items was produced; unset: none of its own is ready."""

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from querator.client import LeasedItem
+from querator.client import GroupSettings, LeasedItem
 from querator.client.values import (
     DeadLetter,
     Item,
@@ -59,6 +59,12 @@ class QueueView(msgspec.Struct, frozen=True):
     created_at: datetime
     partitions_opening: int = 0
     partitions_closing: int = 0
+    kind: str = "plain"
+    fairness: str = "in_flight"
+    group_leased_max: int = 0
+    groups: tuple[GroupSettings, ...] = ()
+    key_leased_max: int = 1
+    key_retry_blocks: bool = True
 
 
 def queue_view(queue: QueueInfo) -> QueueView:
@@ -86,6 +92,12 @@ def queue_view(queue: QueueInfo) -> QueueView:
         created_at=queue.created_at,
         partitions_opening=queue.partitions_opening,
         partitions_closing=queue.partitions_closing,
+        kind=queue.kind,
+        fairness=queue.fairness,
+        group_leased_max=queue.group_leased_max,
+        groups=queue.groups,
+        key_leased_max=queue.key_leased_max,
+        key_retry_blocks=queue.key_retry_blocks,
     )
 
 

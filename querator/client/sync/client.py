@@ -34,6 +34,7 @@ from querator.client.consuming.policy import (
     OnUndecodable,
 )
 from querator.client.consuming.stop_signals import STOP_SIGNALS, stopping_at
+from querator.client.groups import GroupStats
 from querator.client.items import AnyItem
 from querator.client.options import (
     ConsumerOptions,
@@ -347,6 +348,10 @@ class SyncClient:
     def stats(self, name: str, *, stale: bool = False) -> QueueStats:
         """Returns exact counts; with `stale` they may be behind. See `Client.stats`."""
         return self._runner.run(self._client.stats(name, stale=stale))
+
+    def list_groups(self, name: str, *, stale: bool = False) -> Iterator[GroupStats]:
+        """Yields the groups of a fair queue with their counts. See `Client.list_groups`."""
+        return listed(self._runner, lambda: self._client.list_groups(name, stale=stale))
 
     def peek(
         self,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from querator.server.calls.grpc_calls import Context, Unary, answer_within_ms
 from querator.service.admin_service import AdminService
-from querator.wire import dead_letters, item_changes, queues, schedules
+from querator.wire import dead_letters, groups, item_changes, queues, schedules
 
 
 class AdminCalls:
@@ -30,6 +30,7 @@ class AdminCalls:
             "CountScheduledItems": self.count_scheduled_items,
             "RescheduleItems": self.reschedule_items,
             "PrioritizeItems": self.prioritize_items,
+            "ListGroups": self.list_groups,
             "CancelItems": self.cancel_items,
             "PurgeQueue": self.purge_queue,
             "DropDeadLetters": self.drop_dead_letters,
@@ -171,6 +172,10 @@ class AdminCalls:
     async def prioritize_items(self, data: bytes, context: Context) -> bytes:
         call = item_changes.parse_prioritize(data, timeout_ms=answer_within_ms(context))
         return item_changes.encode_prioritized(await self._service.changes.prioritize(call))
+
+    async def list_groups(self, data: bytes, context: Context) -> bytes:
+        call = groups.parse_list_groups(data, timeout_ms=answer_within_ms(context))
+        return groups.encode_groups(await self._service.groups.list_groups(call))
 
     async def cancel_items(self, data: bytes, context: Context) -> bytes:
         call = item_changes.parse_cancel(data, timeout_ms=answer_within_ms(context))

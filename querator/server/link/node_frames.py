@@ -39,6 +39,7 @@ from querator.partition.dedup_export import (
     FactsQuery,
     KeptKeysQuery,
 )
+from querator.partition.flow_queries import FlowPage
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.reader_queries import Outlook
 from querator.partition.schedule_queries import DueCounts, DuePage
@@ -60,6 +61,7 @@ from querator.service.routing.forwarder import (
     DueItemsQuery,
     DueKeysQuery,
     EpochQuery,
+    FlowsQuery,
     LetterCountsQuery,
     LettersQuery,
     Payload,
@@ -72,7 +74,7 @@ from querator.service.routing.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 11
+LINK_VERSION = 12
 """Version of the frames in this module. Two nodes talk only if they have the same version."""
 
 
@@ -288,6 +290,7 @@ _REPLIES: dict[type, Any] = {
     LettersQuery: msgspec.msgpack.Decoder(ItemPage).decode,
     DueKeysQuery: msgspec.msgpack.Decoder(DuePage).decode,
     DueItemsQuery: msgspec.msgpack.Decoder(tuple[BrowsedItem, ...]).decode,
+    FlowsQuery: msgspec.msgpack.Decoder(FlowPage).decode,
     DueCountsQuery: msgspec.msgpack.Decoder(DueCounts).decode,
     BrowseQuery: msgspec.msgpack.Decoder(BrowsedPage).decode,
     StreamLeasesQuery: msgspec.msgpack.Decoder(LeasePage).decode,

@@ -19,6 +19,7 @@ from querator.model.queues import Queue
 from querator.model.reader_calls import ReaderState
 from querator.partition import dedup_export, queries, reader_queries
 from querator.partition.dedup_export import SharingQuery
+from querator.partition.flow_queries import FlowPage, flow_page
 from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.reader_queries import Outlook
@@ -34,6 +35,7 @@ from querator.service.routing.forwarder import (
     DamageQuery,
     DueQuery,
     EpochQuery,
+    FlowsQuery,
     LetterCountsQuery,
     LettersQuery,
     PeekQuery,
@@ -54,7 +56,9 @@ T = TypeVar("T")
 NOT_OPEN = "replica"
 """Error field of a node that cannot open its replica: another node may lead the group."""
 
-PartitionQuery = StatsQuery | PeekQuery | LettersQuery | LetterCountsQuery | ReadersQuery
+PartitionQuery = (
+    StatsQuery | PeekQuery | LettersQuery | LetterCountsQuery | ReadersQuery | FlowsQuery
+)
 _ANSWERED = (
     EpochQuery,
     BatchQuery,
@@ -69,6 +73,7 @@ _ANSWERED = (
     LettersQuery,
     LetterCountsQuery,
     ReadersQuery,
+    FlowsQuery,
     *get_args(DueQuery),
 )
 
@@ -134,6 +139,12 @@ class Queries:
         """Raises QueratorError."""
         [(found, next_seq)] = await self._all([query], deadline)
         return found, next_seq
+
+    async def flows(self, query: FlowsQuery, *, deadline: float | None = None) -> FlowPage:
+        """Raises QueratorError."""
+        page = await self._one(query, deadline)
+        assert isinstance(page, FlowPage)
+        return page
 
     async def due(self, query: DueQuery, *, deadline: float | None = None) -> Any:
         """The answer to a query about scheduled items. Raises QueratorError."""
@@ -257,6 +268,8 @@ class Queries:
                         limit=query.limit,
                         bytes_max=query.bytes_max,
                     )
+                case FlowsQuery():
+                    return flow_page(txn, group, after=query.after, limit=query.limit)
                 case LetterCountsQuery():
                     return queries.count_letters(
                         txn, group, query.origin_queue, query.chosen, after_seq=query.after_seq

@@ -102,6 +102,17 @@ class DueCountsQuery(msgspec.Struct, frozen=True, array_like=True, tag="C"):
 DueQuery = DueKeysQuery | DueItemsQuery | DueCountsQuery
 
 
+class FlowsQuery(msgspec.Struct, frozen=True, array_like=True, tag="G"):
+    """A `FlowPage`: the next flows of a fair or keyed queue, in the order of the hashes of their
+    names, after a hash (empty: from the first on). `stale` as in `StatsQuery`.
+    """
+
+    group: GroupId
+    after: bytes
+    limit: int
+    stale: bool = False
+
+
 class BrowseQuery(msgspec.Struct, frozen=True, array_like=True, tag="b"):
     """A `BrowsedPage`; the fields are those of `BrowseCall`."""
 
@@ -195,6 +206,7 @@ Query = (
     | LettersQuery
     | LetterCountsQuery
     | DueQuery
+    | FlowsQuery
     | BrowseQuery
     | StreamLeasesQuery
     | ReadersQuery

@@ -59,7 +59,9 @@ NARROW_HELPS = ("help", "help-queue-create", "help-dead", "help-produce", "help-
 TABLES = {
     "queue-create": ("queue", "create", "mail"),
     "queue-info": ("queue", "info", "mail"),
+    "queue-info-fair": ("queue", "info", "jobs"),
     "queue-list": ("queue", "list"),
+    "group-list": ("group", "list", "jobs"),
     "stats": ("stats",),
     "stats-partitions": ("stats", "mail", "--partitions"),
     "peek": ("peek", "mail"),
@@ -145,7 +147,8 @@ def cluster() -> Iterator[ScriptedCluster]:
     with scripted_cluster() as cluster:
         cluster.answers = {
             "CreateQueue": admin_service_pb2.CreateQueueResponse(queue=MAIL, created=True),
-            "GetQueue": admin_service_pb2.GetQueueResponse(queue=MAIL),
+            "GetQueue": _queue,
+            "ListGroups": _groups(),
             "ListQueues": admin_service_pb2.ListQueuesResponse(queues=[MAIL, DEAD]),
             "GetQueueStats": _stats,
             "PeekItems": _peeked,
@@ -272,6 +275,25 @@ DEAD = admin_service_pb2.Queue(
     settings_version=1,
     created_at=NOON,
     partitions_closing=2,
+)
+FAIR = admin_service_pb2.Queue(
+    namespace="default",
+    name="jobs",
+    id=3,
+    state=admin_service_pb2.QUEUE_STATE_ACTIVE,
+    settings=admin_service_pb2.QueueSettings(
+        partitions=4,
+        lease_timeout=Duration(seconds=30),
+        kind=admin_service_pb2.QUEUE_KIND_FAIR,
+        fairness=admin_service_pb2.FAIRNESS_IN_FLIGHT,
+        group_leased_max=50,
+        groups=[
+            admin_service_pb2.GroupSettings(path="eu", weight=3),
+            admin_service_pb2.GroupSettings(path="eu.fr", weight=2, leased_max=1_200),
+        ],
+    ),
+    settings_version=4,
+    created_at=NOON,
 )
 LETTER_PAYLOAD = b'{"to": "ann@example.org", "subject": "Welcome"}'
 LEASED = admin_service_pb2.PeekedItem(
@@ -515,6 +537,27 @@ def _scan(place: QueuePlace) -> QueueScan:
         stood_still=not mail,
         problems=(),
     )
+
+
+def _queue(data: bytes) -> admin_service_pb2.GetQueueResponse:
+    named = admin_service_pb2.GetQueueRequest.FromString(data).queue
+    return admin_service_pb2.GetQueueResponse(queue=FAIR if named == "jobs" else MAIL)
+
+
+def _groups() -> admin_service_pb2.ListGroupsResponse:
+    Stats = admin_service_pb2.GroupStats
+    return admin_service_pb2.ListGroupsResponse(
+        groups=[
+            Stats(group="us", weight=1, items=102_000, ready=101_950, leased=50, leased_max=50,
+                  oldest_ready_at=ago(hours=3), leased_share=0.5),
+            Stats(group="eu", weight=3, ready=12, leased=50, leased_share=0.5),
+            Stats(group="eu.de", weight=1, items=12, leased=12, leased_share=0.12),
+            Stats(group="eu.fr", weight=2, items=50, ready=12, leased=38,
+                  oldest_ready_at=ago(minutes=5), leased_share=0.38),
+            Stats(items=1, weight=1, ready=1, oldest_ready_at=ago(minutes=0.5)),
+            Stats(group="zz\x1b[2J\u202e", weight=1, items=1, ready=1),
+        ]
+    )  # fmt: skip
 
 
 def _staged() -> transaction_service_pb2.ListTxnsResponse:

@@ -1,0 +1,15 @@
+"""The settings of groups of fair queues."""
+
+import msgspec
+
+
+class GroupSettings(msgspec.Struct, frozen=True):
+    """The settings of one group of a fair queue. `path`: its name, for example "eu.de": the group
+    `de` below the group `eu`. `weight`: its part among the groups with the same parent, 1 to 1,000.
+    `leased_max`: how many of its items are leased at most, with those of the groups below it; None:
+    as the queue says.
+    """
+
+    path: str
+    weight: int = 1
+    leased_max: int | None = None
