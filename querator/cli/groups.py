@@ -69,11 +69,11 @@ _ORDERS = {
 def list_groups(
     queue: str, sort: str, limit: int, stale: bool, target: CommandTarget, as_json: bool
 ) -> None:
-    """Show the groups of the fair queue QUEUE that have items: how many are ready and leased, the
-    age of the oldest ready one, and the part of all leased items that the group has.
+    """Show the groups of the fair queue QUEUE that have items: how many are ready and leased, how
+    long the first ready one has waited, and the part of all leased items that the group has.
 
-    The numbers of ready and leased items include those of the groups below. Items without a group
-    are in the row `(none)`. With --output json each group is a line.
+    The numbers include those of the groups below. The row `(all)` is that of the whole queue. With
+    --output json each group is a line, and the whole queue has an empty path.
 
     \b
     Examples:
@@ -85,10 +85,11 @@ def list_groups(
         return [one async for one in client.list_groups(queue, stale=stale)]
 
     found = sorted(target.run(main), key=_ORDERS[sort])
+    leased = next((one.leased for one in found if not one.path), 0)
     shown = found[:limit]
     if as_json:
-        write_json_lines(map(_view, shown))
-    elif not found:
+        write_json_lines(_view(one, leased) for one in shown)
+    elif not any(one.items for one in found):
         note("No group has items.")
     else:
         write_table(
@@ -104,14 +105,14 @@ def list_groups(
             ),
             (
                 (
-                    one.path or "(none)",
+                    one.path or "(all)",
                     one.weight,
                     one.leased_max,
                     one.ready,
                     one.leased,
                     one.items,
                     age_text(one.oldest_ready_at),
-                    f"{one.leased_share:.1%}" if one.leased else "",
+                    f"{one.leased / leased:.1%}" if one.leased and leased else "",
                 )
                 for one in shown
             ),
@@ -120,7 +121,7 @@ def list_groups(
         note(f"{len(found) - limit:,} more groups; see --limit.")
 
 
-def _view(one: GroupStats) -> GroupView:
+def _view(one: GroupStats, leased: int) -> GroupView:
     return GroupView(
         group=one.path,
         weight=one.weight,
@@ -128,6 +129,6 @@ def _view(one: GroupStats) -> GroupView:
         items=one.items,
         ready=one.ready,
         leased=one.leased,
-        leased_share=one.leased_share,
+        leased_share=one.leased / leased if leased else 0.0,
         oldest_ready_at=one.oldest_ready_at,
     )

@@ -15,11 +15,9 @@ from querator.v1 import admin_service_pb2 as pb
 
 
 class GroupStats(msgspec.Struct, frozen=True):
-    """Counts of a group over all partitions. `path` is empty for items without a group. `items`:
-    its own items in any state. `ready` and `leased` include those of the groups below it.
-    `oldest_ready_at`: when the oldest of its own ready items was produced; None: none is ready.
-    `leased_share`: `leased` as a part of all leased items of the queue, 0 to 1. `leased_max` None:
-    no limit.
+    """Counts of a group over all partitions, with those of the groups below it. `path` is empty for
+    all items of the queue. `leased_max` None: no limit. `items`: those in any state.
+    `oldest_ready_at`: when the first of its own ready items was produced; None: none is ready.
     """
 
     path: str
@@ -29,7 +27,6 @@ class GroupStats(msgspec.Struct, frozen=True):
     ready: int
     leased: int
     oldest_ready_at: datetime | None
-    leased_share: float
 
 
 def group_messages(groups: Iterable[GroupSettings]) -> list[pb.GroupSettings]:
@@ -81,5 +78,4 @@ def _group_stats(message: pb.GroupStats) -> GroupStats:
         ready=message.ready,
         leased=message.leased,
         oldest_ready_at=instant(oldest) if message.HasField("oldest_ready_at") else None,
-        leased_share=message.leased_share,
     )

@@ -15,7 +15,9 @@ class ListGroupsCall(msgspec.Struct, frozen=True):
 
 
 class GroupCounts(msgspec.Struct, frozen=True):
-    """The counts of a group over all partitions; the fields are those of the protocol."""
+    """The counts of a group over all partitions; the fields are those of the protocol. `path`
+    empty: all items.
+    """
 
     path: str
     weight: int
@@ -24,7 +26,6 @@ class GroupCounts(msgspec.Struct, frozen=True):
     ready: int
     leased: int
     oldest_ready_at_ms: int
-    leased_share: float
 
 
 class GroupPage(msgspec.Struct, frozen=True):

@@ -4,16 +4,20 @@ Each partition lists its groups in the order of the hashes of their paths, which
 of them. A page takes the next ones of each partition and adds up those with the same path. What a
 partition has listed reaches up to its last hash, so the page ends at the lowest of the last hashes
 of the partitions that have more: beyond it a sum might lack a part. The next page continues there.
-A page may therefore be shorter than was asked for, but not empty unless it is the last one.
+So a page may be shorter than was asked for, but is not empty unless it is the last one.
 """
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
+from querator.model.calls import FlowCounts
 from querator.model.errors import invalid
 from querator.model.flow_calls import GroupCounts, GroupPage, ListGroupsCall
 from querator.model.ids import GroupId
 from querator.model.queues import GroupSettings, QueueKind, QueueSettings
-from querator.partition.flow_queries import FlowCounts, FlowPage
+from querator.partition.flow_queries import FlowPage
+from querator.partition.flows import name_hash
 from querator.service.item_changes import ItemChanges
 from querator.service.reading import paging
 from querator.service.reading.queries import Queries, all_results
@@ -48,53 +52,64 @@ class Groups:
 
         async def ask(group: GroupId) -> FlowPage:
             query = FlowsQuery(group, after, rows, call.stale)
-            none = FlowPage((), 0, more=False)
+            none = FlowPage((), b"")
             return await self._changes.asked(
                 queue, group, none, self._reads.flows(query, deadline=deadline)
             )
 
         pages = await all_results([ask(group) for group in queue.groups])
         chosen, last = _merged(pages, limit)
-        leased = sum(page.leased for page in pages)
         own = {group.path: group for group in queue.settings.groups}
         return GroupPage(
-            tuple(_counts(one, queue.settings, own, leased) for one in chosen),
+            tuple(_counts(one, queue.settings, own) for one in chosen),
             paging.encode(scope, last) if last else "",
         )
 
 
 def _merged(pages: Sequence[FlowPage], limit: int) -> tuple[list[FlowCounts], bytes]:
-    """The sums of the next groups, at most `limit`, and the hash of the last one (empty: no group
-    is left).
+    """The sums of the next groups, about `limit`, and the hash of the last one (empty: no group is
+    left).
     """
-    until = min((page.flows[-1].hashed for page in pages if page.more), default=None)
-    sums: dict[bytes, FlowCounts] = {}
+    until = min((page.after for page in pages if page.after), default=b"")
+    sums: dict[tuple[bytes, bytes], FlowCounts] = {}
     for page in pages:
         for flow in page.flows:
-            if until is None or flow.hashed <= until:
-                there = sums.get(flow.name)
-                sums[flow.name] = flow if there is None else there.plus(flow)
-    ordered = sorted(sums.values(), key=lambda flow: (flow.hashed, flow.name))
-    chosen = ordered[:limit]
-    if len(chosen) < len(ordered) or until is not None:
-        return chosen, chosen[-1].hashed
-    return chosen, b""
+            place = name_hash(flow.name), flow.name
+            if not until or place[0] <= until:
+                there = sums.get(place)
+                sums[place] = flow if there is None else _sum(there, flow)
+    places = sorted(sums)
+    if len(places) > limit:
+        until = places[limit - 1][0]
+    # Groups of one hash are on one page.
+    chosen = [sums[place] for place in places if not until or place[0] <= until]
+    return chosen, until
+
+
+def _sum(one: FlowCounts, other: FlowCounts) -> FlowCounts:
+    """The counts of a group in two partitions."""
+    oldest = one.oldest_ready_at_ms, other.oldest_ready_at_ms
+    return msgspec.structs.replace(
+        one,
+        items=one.items + other.items,
+        ready=one.ready + other.ready,
+        leased=one.leased + other.leased,
+        oldest_ready_at_ms=min(oldest) or max(oldest),
+    )
 
 
 def _counts(
-    flow: FlowCounts, settings: QueueSettings, groups: Mapping[str, GroupSettings], leased: int
+    flow: FlowCounts, settings: QueueSettings, groups: Mapping[str, GroupSettings]
 ) -> GroupCounts:
     path = flow.name.decode()
     own = groups.get(path, GroupSettings(path))
-    # Items without a group have no limit.
-    limit = (own.leased_max or settings.group_leased_max) if path else 0
     return GroupCounts(
         path=path,
         weight=own.weight,
-        leased_max=limit,
+        # A partition has a part of the limit. All items together have none.
+        leased_max=(own.leased_max or settings.group_leased_max) if path else 0,
         items=flow.items,
         ready=flow.ready,
         leased=flow.leased,
         oldest_ready_at_ms=flow.oldest_ready_at_ms,
-        leased_share=flow.leased / leased if leased else 0.0,
     )

@@ -2122,7 +2122,7 @@ Global___ListGroupsRequest: _TypeAlias = ListGroupsRequest  # noqa: Y015
 
 @_typing.final
 class GroupStats(_message.Message):
-    """GroupStats are the counts of one group."""
+    """GroupStats are the counts of one group, with the items of the groups below it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2133,24 +2133,23 @@ class GroupStats(_message.Message):
     READY_FIELD_NUMBER: _builtins.int
     LEASED_FIELD_NUMBER: _builtins.int
     OLDEST_READY_AT_FIELD_NUMBER: _builtins.int
-    LEASED_SHARE_FIELD_NUMBER: _builtins.int
     group: _builtins.str
-    """Path; empty for items without a group."""
+    """Path; empty: all items of the queue."""
     weight: _builtins.int
-    """Weight in force."""
+    """Its weight among the groups with the same parent."""
     leased_max: _builtins.int
     """How many of its items are leased at most; 0: no limit."""
     items: _builtins.int
-    """Its own items in any state, without those of the groups below it."""
+    """Items in any state."""
     ready: _builtins.int
-    """Items that are ready, with those of the groups below it."""
+    """Items that are ready."""
     leased: _builtins.int
-    """Items that are leased or in a reader's batch, with those of the groups below it."""
-    leased_share: _builtins.float
-    """`leased` as a part of all leased items of the queue, 0 to 1."""
+    """Items that are leased or in a reader's batch."""
     @_builtins.property
     def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
-        """When the oldest of its own ready items was produced; unset: none of its own is ready."""
+        """When the first of its own ready items was produced, without those of the groups below it. Unset: none of
+        its own is ready.
+        """
 
     def __init__(
         self,
@@ -2162,11 +2161,10 @@ class GroupStats(_message.Message):
         ready: _builtins.int = ...,
         leased: _builtins.int = ...,
         oldest_ready_at: _timestamp_pb2.Timestamp | None = ...,
-        leased_share: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_ready_at", b"oldest_ready_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "items", b"items", "leased", b"leased", "leased_max", b"leased_max", "leased_share", b"leased_share", "oldest_ready_at", b"oldest_ready_at", "ready", b"ready", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "items", b"items", "leased", b"leased", "leased_max", b"leased_max", "oldest_ready_at", b"oldest_ready_at", "ready", b"ready", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

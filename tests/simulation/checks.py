@@ -18,6 +18,7 @@ All checks are incremental: their cost follows what a turn has changed.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -36,7 +37,7 @@ from querator.raft.log.journal import Journal
 from querator.raft.log.rows import KIND_CONFIGURATION
 from querator.raft.requests import Outcome, Quarantine
 from querator.storage.attachments import AttachmentDamaged
-from querator.storage.environment import WriteTransaction
+from querator.storage.environment import ReadTransaction, WriteTransaction
 from tests.simulation.clock import EPOCH_MS
 from tests.simulation.node import SimulatedNode
 from tests.simulation.timeline import MS, Timeline
@@ -450,6 +451,11 @@ class Checks:
                     self.found(f"group {machine.group}: {IN_VAIN_MAX} leases were asked for under "
                                f"the name of one that has ended: {grant.value}")  # fmt: skip
 
+    def first_applied(
+        self, machine: "CheckedMachine", txn: ReadTransaction, results: Sequence[Any]
+    ) -> None:
+        """An entry was applied for the first time; `txn` shows the state after it."""
+
     def digest(self, node: str, group: GroupId, index: int, digest: bytes) -> None:
         known = self._truth(group).digests.setdefault(index, digest)
         if known != digest:
@@ -492,6 +498,7 @@ class CheckedMachine(PartitionMachine):
             for result in applied.results:
                 if isinstance(result, LeaseResult):
                     self._checks.leased(self, result)
+            self._checks.first_applied(self, txn, applied.results)
         if index % DIGEST_EVERY == 0:
             self._checks.digest(self.node, GroupId(self.group), index, self.digest(txn))
         return applied

@@ -30,6 +30,8 @@ SWEPT = 0.12
 """Share of seeds that have a queue which is purged."""
 RETRIED = 0.12
 """Share of seeds that have a queue whose items say how they are retried."""
+GROUPED = 0.12
+"""Share of seeds that have a fair queue."""
 LOST = 0.15
 """Share of seeds in which a machine loses its disk."""
 SPOIL_DATA = frozenset(("old copy", "twins", "damage", "lost disk"))
@@ -92,6 +94,9 @@ class WholeProfile:
     retried: bool = False
     """Whether there is one more queue, whose items say how they are retried."""
 
+    grouped: bool = False
+    """Whether there is one more queue, which is fair, and an operator of its groups."""
+
     retiring: bool = False
     """Whether there is one node more than replicas, and nodes are drained and taken back."""
     removing: bool = False
@@ -138,6 +143,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         schedules=chance.random() < 0.5,
         ranked=chance.random() < RANKED,
         retried=chance.random() < RETRIED,
+        grouped=chance.random() < GROUPED,
         clocks_mended=True,
     )
 
@@ -201,6 +207,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         ranked=random.Random(f"ranked {seed}").random() < RANKED,
         sweeping=random.Random(f"sweeping {seed}").random() < SWEPT,
         retried=random.Random(f"retried {seed}").random() < RETRIED,
+        grouped=random.Random(f"grouped {seed}").random() < GROUPED,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
         clocks_mended=retiring,

@@ -91,9 +91,12 @@ class Ended:
     gave_up: bool = True
 
 
-def wire_item(payload: bytes) -> bytes:
-    """An item as a client sends it: field 15, which contains field 1."""
+def wire_item(payload: bytes, *, group: bytes = b"", key: bytes = b"") -> bytes:
+    """An item as a client sends it: field 15, which contains field 1, and perhaps 7 and 8."""
     inner = b"\x0a" + _varint(len(payload)) + payload
+    for tag, text in ((b"\x3a", group), (b"\x42", key)):
+        if text:
+            inner += tag + _varint(len(text)) + text
     return b"\x7a" + _varint(len(inner)) + inner
 
 
@@ -265,12 +268,9 @@ class Producing(Program):
 
     async def act(self) -> None:
         count = self._chance.choice(self.counts)
-        references = tuple(f"{self.name}.{self._items + number}" for number in range(count))
+        references = tuple(self._named(self._items + number) for number in range(count))
         self._items += count
-        items = [
-            wire_item(reference.encode() + b" " * self._chance.randrange(self._item_bytes))
-            for reference in references
-        ]
+        items = [self._item(reference) for reference in references]
         delay_ms = self._chance.choice(self.delays_ms) if self._delays_now() else 0
         begun_us = self._ground.timeline.now_us
         at_ms = EPOCH_MS + begun_us // MS + delay_ms if delay_ms else 0
@@ -287,6 +287,7 @@ class Producing(Program):
             timeout_ms=self._chance.choice((0, 0, 5_000)),
             slots=self._slots(count),
         )
+        call = self._sent(call, references)
         recorded = history.Produce(
             references, self._producer.hex(), self._sequence, delay_s=delay_ms / 1000
         )
@@ -309,6 +310,17 @@ class Producing(Program):
             for batch in ended.result.batches
         )
         pending.ended(history.Produced(parts))
+
+    def _named(self, number: int) -> str:
+        """The reference of an item."""
+        return f"{self.name}.{number}"
+
+    def _item(self, reference: str) -> bytes:
+        return wire_item(reference.encode() + b" " * self._chance.randrange(self._item_bytes))
+
+    def _sent(self, call: ProduceCall, references: Sequence[str]) -> ProduceCall:
+        """The call as it is sent."""
+        return call
 
     def stored(
         self,

@@ -46,6 +46,7 @@ from tests.simulation.node import SimulatedNode
 from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
 from tests.simulation.whole import (
+    grouping,
     lapsing,
     ranking,
     reading,
@@ -57,7 +58,9 @@ from tests.simulation.whole import (
 )
 from tests.simulation.whole.copies import Copies
 from tests.simulation.whole.draining import Draining, Probing
+from tests.simulation.whole.fairness import FairnessChecker
 from tests.simulation.whole.faults import TwoNetworks, WholeFaults
+from tests.simulation.whole.flow_checks import FlowChecks
 from tests.simulation.whole.ledger import Ledger
 from tests.simulation.whole.loop import RightClock, VirtualLoop
 from tests.simulation.whole.node import WholeNode
@@ -104,22 +107,25 @@ QUIET_COMMITS_MAX = 4
 SEARCH_STEPS = 30_000
 PARTITIONS = {
     stuck.QUEUE: stuck.PARTITIONS, lapsing.QUEUE: 1, ranking.DEAD: 1, tries.DEAD: 1,
+    grouping.DEAD: 1,
 }  # fmt: skip
 ATTEMPTS = {
     "w": 3, ranking.QUEUE: ranking.MAX_ATTEMPTS, tries.QUEUE: retrying.MAX_ATTEMPTS,
-    sweeping.QUEUE: 0,
+    sweeping.QUEUE: 0, grouping.QUEUE: grouping.MAX_ATTEMPTS,
 }  # fmt: skip
 """Of queues with a dead queue."""
 WITHOUT_USUAL_PROGRAMS = frozenset(
     (
         "w.dead", reading.QUEUE, scheduling.QUEUE, ranking.QUEUE, ranking.DEAD, sweeping.QUEUE,
-        sweeping.DEAD, tries.QUEUE, tries.DEAD,
+        sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.QUEUE, grouping.DEAD,
     )
 )  # fmt: skip
 LEASE_TIMEOUT_MS = 4_000
 RETRY_DELAYS_MS = {"w": 300, tries.QUEUE: retrying.RETRY_DELAY_MS}
 OPERATORS_SLOWER = 4
-DYING = ("w.dead", ranking.QUEUE, ranking.DEAD, sweeping.DEAD, tries.QUEUE, tries.DEAD)
+DYING = (
+    "w.dead", ranking.QUEUE, ranking.DEAD, sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.DEAD,
+)  # fmt: skip
 """Queues that take no probes: the checkers of their items know only their own programs."""
 WATCHED_FAULTS = frozenset(("hung disk", "hung loop", "slow disk", "pause"))
 EXPECTED_LOGS = ("damage.found", "damage.unsendable", "clock.rejected")
@@ -131,6 +137,7 @@ WITHOUT_HISTORY = frozenset(
     (
         "w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE, scheduling.QUEUE,
         ranking.QUEUE, ranking.DEAD, sweeping.QUEUE, sweeping.DEAD, tries.QUEUE, tries.DEAD,
+        grouping.QUEUE, grouping.DEAD,
     )
 )  # fmt: skip
 
@@ -151,6 +158,8 @@ def _names_of_queues(profile: WholeProfile) -> list[str]:
         names[:0] = [sweeping.DEAD, sweeping.QUEUE]
     if profile.retried:
         names += [tries.DEAD, tries.QUEUE]
+    if profile.grouped:
+        names[:0] = [grouping.DEAD, grouping.QUEUE]
     return names
 
 
@@ -170,7 +179,10 @@ class WholeWorld:
         self.timeline.tell("WORLD", f"seed {seed}: {self.profile}")
         # Leases pass over blocks that are damaged.
         self.ranks = Ranks(trusts_order="damage" not in self.profile.faults)
-        self.checks = ranking.RankedChecks(self.timeline, self.ranks)
+        self.fairness = FairnessChecker(trusts_order=self.ranks.trusts_order)
+        self.checks = FlowChecks(
+            self.timeline, self.ranks, self.fairness if self.profile.grouped else None
+        )
         self.tries = tries.Tries(retrying.MAX_ATTEMPTS)
         self.latency_us = max(50, self.profile.nature.latency_us)
         self.loss = self.profile.loss
@@ -394,6 +406,7 @@ class WholeWorld:
             "undecided histories": self.undecided,
             "leases beside other priorities": self.ranks.compared,
             "changed attributes": self.tries.compared,
+            "grants beside waiting groups": self.fairness.compared,
             "lost disks": self.replacing.lost is not None,
             "removed nodes": self.replacing.leaving is not None,
             "faults": sum(self.faults.happened.values()),
@@ -461,6 +474,7 @@ class WholeWorld:
             retry_delay_max_ms=1_000,
             retry_jitter=name != tries.QUEUE,
             partition_items_max=self.profile.dead_room if name == "w.dead" else 0,
+            **(grouping.settings_of(self.seed) if name == grouping.QUEUE else {}),
         )
         operator = Calling(self, "operator", name, self._chance)
         ended = await operator.call(
@@ -521,6 +535,8 @@ class WholeWorld:
             self._add_swept()
         if self.profile.retried:
             self._add_retried()
+        if self.profile.grouped:
+            self._add_grouped()
 
     def _add_readers(self) -> None:
         queue = reading.QUEUE
@@ -578,6 +594,19 @@ class WholeWorld:
         self._add(retrying.FailingLetters, f"{tries.DEAD}.c", tries.DEAD, slower=2)
         self._add(retrying.Watching, f"{queue}.watching", queue, slower=2)
         self._add(Redriving, f"{queue}.redriving", queue, slower=OPERATORS_SLOWER)
+
+    def _add_grouped(self) -> None:
+        queue = grouping.QUEUE
+        for number in range(2):
+            self._add(
+                grouping.Grouping, f"{queue}.p{number}", queue,
+                item_bytes=self.profile.item_bytes, delays=False, identified=True, slower=2,
+            )  # fmt: skip
+            self._add(grouping.consumer(self.seed), f"{queue}.c{number}", queue)
+        self._add(grouping.Weighing, f"{queue}.weighing", queue, slower=2 * OPERATORS_SLOWER)
+        self._add(Redriving, f"{queue}.redriving", queue, slower=OPERATORS_SLOWER)
+        if grouping.changes_partitions(self.seed):
+            self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
 
     def _readers_finish(self) -> bool:
         """Whether a reader gets all items, and gets them acknowledged, in time."""
@@ -807,7 +836,10 @@ class WholeWorld:
             self.found(text)
         apart_ms = uncertainty_ms([node.clock for node in self._nodes.values()])
         for text in chain(
-            self.plans.judge(apart_ms), self.ranks.judge(), self.tries.judge(apart_ms)
+            self.plans.judge(apart_ms),
+            self.ranks.judge(),
+            self.tries.judge(apart_ms),
+            self.fairness.judge(),
         ):
             self.found(text)
         for name, items in present.items():

@@ -549,12 +549,13 @@ def _groups() -> admin_service_pb2.ListGroupsResponse:
     return admin_service_pb2.ListGroupsResponse(
         groups=[
             Stats(group="us", weight=1, items=102_000, ready=101_950, leased=50, leased_max=50,
-                  oldest_ready_at=ago(hours=3), leased_share=0.5),
-            Stats(group="eu", weight=3, ready=12, leased=50, leased_share=0.5),
-            Stats(group="eu.de", weight=1, items=12, leased=12, leased_share=0.12),
+                  oldest_ready_at=ago(hours=3)),
+            Stats(group="eu", weight=3, items=62, ready=12, leased=50),
+            Stats(group="eu.de", weight=1, items=12, leased=12),
             Stats(group="eu.fr", weight=2, items=50, ready=12, leased=38,
-                  oldest_ready_at=ago(minutes=5), leased_share=0.38),
-            Stats(items=1, weight=1, ready=1, oldest_ready_at=ago(minutes=0.5)),
+                  oldest_ready_at=ago(minutes=5)),
+            Stats(items=102_063, weight=1, ready=101_963, leased=100,
+                  oldest_ready_at=ago(minutes=0.5)),
             Stats(group="zz\x1b[2J\u202e", weight=1, items=1, ready=1),
         ]
     )  # fmt: skip

@@ -57,9 +57,9 @@ def cluster() -> Iterator[Commands]:
             "GetQueue": pb.GetQueueResponse(queue=QUEUE),
             "ListGroups": pb.ListGroupsResponse(
                 groups=[
-                    pb.GroupStats(group="b", ready=5, leased=1, weight=1),
+                    pb.GroupStats(group="b", ready=5, leased=1, weight=1, items=6),
                     pb.GroupStats(group="a\x1b", ready=1, leased=3, weight=2, leased_max=9),
-                    pb.GroupStats(group="", ready=7, weight=1),
+                    pb.GroupStats(group="", ready=7, leased=4, weight=1, items=11),
                 ]
             ),
         }
@@ -145,7 +145,7 @@ def test_wrong_options_are_refused_by_name(
     [
         ("group", ["", "a\x1b", "b"]),
         ("ready", ["", "b", "a\x1b"]),
-        ("leased", ["a\x1b", "b", ""]),
+        ("leased", ["", "a\x1b", "b"]),
     ],
 )
 def test_list_is_sorted(cluster: Commands, order: str, expected: list[str]) -> None:
@@ -154,11 +154,12 @@ def test_list_is_sorted(cluster: Commands, order: str, expected: list[str]) -> N
     views = [msgspec.json.decode(line) for line in run.output.splitlines()]
     assert [view["group"] for view in views] == expected
     assert views[expected.index("a\x1b")]["leased_max"] == 9
+    assert [view["leased_share"] for view in views if view["group"] == "b"] == [0.25]
 
 
 def test_list_escapes_paths_and_says_what_it_leaves_out(cluster: Commands) -> None:
     run = cluster.run("group", "list", "jobs", "--limit", "2")
     assert "\x1b" not in run.output
     assert "a\\x1b" in run.output
-    assert "(none)" in run.output
+    assert "(all)" in run.output
     assert "1 more groups; see --limit." in run.output
