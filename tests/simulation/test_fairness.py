@@ -153,9 +153,9 @@ def test_other_settings_begin_again() -> None:
     log.produce("b", 11)
     log.lease(1, 2)
     log.configure(GroupSettings("a", 2))
-    log.lease(3, 4, 5)
+    log.lease(3, 4, 5, 6)
     assert log.found == []
-    log.lease(6)
+    log.lease(7)
     assert len(log.found) == 1
 
 
@@ -195,7 +195,7 @@ def test_completed_items_are_not_in_flight() -> None:
     assert log.found == []
 
 
-@pytest.mark.parametrize(("leases", "wrong"), [((1, 2, 3), False), ((1, 2, 3, 4), True)])
+@pytest.mark.parametrize(("leases", "wrong"), [((1, 2, 3, 4), False), ((1, 2, 3, 4, 5), True)])
 def test_items_in_flight_count_by_weight(leases: tuple[int, ...], wrong: bool) -> None:
     log = Log(GroupSettings("a", 2), fairness=Fairness.IN_FLIGHT)
     log.produce("a", *range(1, 9))

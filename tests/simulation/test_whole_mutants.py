@@ -23,7 +23,7 @@ QUIET = replace(
     offset_ms=0, drift_ppm=0, log_bytes_kept=1 << 26, loss=0.0, winding=False, dead_room=0,
     wayward=False, passing=False, patient=False, stuck=False, lapsing=False, readers=False,
     retiring=False, removing=False, schedules=False, ranked=False, retried=False,
-    sweeping=False,
+    sweeping=False, grouped=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
 OLD_COPIES = replace(QUIET, faults=("old copy",), fault_every_us=700 * MS, faulty_us=10 * SECOND)
@@ -36,6 +36,7 @@ SCHEDULES = replace(QUIET, schedules=True, faulty_us=6 * SECOND)
 RANKED = replace(QUIET, ranked=True, faulty_us=6 * SECOND)
 SWEPT = replace(QUIET, sweeping=True, faulty_us=6 * SECOND)
 RETRIED = replace(QUIET, retried=True, faulty_us=6 * SECOND)
+GROUPED = replace(QUIET, grouped=True, faulty_us=6 * SECOND)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,10 @@ RETRIED = replace(QUIET, retried=True, faulty_us=6 * SECOND)
         (mutants.lets_items_die_young, RETRIED),
         (mutants.counts_attempts_by_the_queue_alone, RETRIED),
         (mutants.waits_by_the_queue_alone, RETRIED),
+        (mutants.gives_groups_one_weight, GROUPED),
+        (mutants.overlooks_limits_of_groups, GROUPED),
+        (mutants.serves_one_group_on, GROUPED),
+        (mutants.forgets_groups_of_moves, GROUPED),
         (mutants.lets_old_copies_in, OLD_COPIES),
         (mutants.lets_old_copies_in, TWINS),
         (mutants.never_gives_up_targets, REMOVALS),
@@ -83,7 +88,19 @@ def test_a_broken_service_is_found(mutant: Callable[[], Any], profile: WholeProf
 
 @pytest.mark.parametrize(
     "profile",
-    [QUIET, CRASHES, DEATHS, SCHEDULES, RANKED, SWEPT, RETRIED, OLD_COPIES, TWINS, REMOVALS],
+    [
+        QUIET,
+        CRASHES,
+        DEATHS,
+        SCHEDULES,
+        RANKED,
+        SWEPT,
+        RETRIED,
+        GROUPED,
+        OLD_COPIES,
+        TWINS,
+        REMOVALS,
+    ],
 )
 def test_a_sound_service_is_not(profile: WholeProfile):
     for seed in range(1, 3):

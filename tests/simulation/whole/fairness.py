@@ -1,7 +1,8 @@
 """How the groups of a fair queue share its leases, as the log of each partition shows it.
 
     by turns: while a group waits, another one gets at most its weight for each weight of the group
-    by items in flight: no group gets an item while one with fewer leased items for its weight waits
+    by items in flight: no group gets an item while another one waits that has leased its weight
+        fewer times
     a limit of leased items is never exceeded by a lease
 
 The rules hold among the groups with the same parent, at each level; the items of a group itself
@@ -47,6 +48,14 @@ class _Partition:
         self.served: Counter[str] = Counter()
         self.since: dict[str, Counter[str]] = {}
         """What was served when a group began to wait."""
+        self._least: dict[str, int] = {}
+
+    def least(self, node: str, weight: int) -> int:
+        """The least weight that the group has had while others waited: tags that it got by this
+        weight may still be ahead.
+        """
+        self._least[node] = least = min(weight, self._least.get(node, weight))
+        return least
 
 
 class FairnessChecker:
@@ -126,7 +135,7 @@ class FairnessChecker:
                     continue
                 others = weight_of(settings, other)
                 more = (there.served[other] - since[other]) / others - own
-                if more > 1 / weight + 1 / others + 1e-9:
+                if more > 1 / there.least(node, weight) + 1 / there.least(other, others) + 1e-9:
                     self._found.append(
                         f"group {group}: while {_name(node)} of weight {weight} waited and got "
                         f"{there.served[node] - since[node]}, {_name(other)} of weight {others} "
@@ -148,7 +157,7 @@ class FairnessChecker:
                 if other == node or parent_of(other) != parent_of(node):
                     continue
                 least, others = stayed[other] + granted[other] - 1, weight_of(settings, other)
-                if least * weight > most * others:
+                if least // others > most // weight:
                     self._found.append(
                         f"group {group}: {_name(other)} of weight {others} got an item with "
                         f"{least} leased, and {_name(node)} of weight {weight} waited with {most}"

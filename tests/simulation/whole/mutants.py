@@ -22,6 +22,7 @@ from querator.partition import (
     settle,
 )
 from querator.partition.dead import send
+from querator.partition.flow_choice import _Chooser
 from querator.partition.outbox import outbox_batch
 from querator.partition.rows import Block, RowState, decode_overlay, encode
 from querator.partition.segments import ready_rows
@@ -320,6 +321,40 @@ def waits_by_the_queue_alone() -> Any:
         return [(most, retry, items) for most, _, items in pieces]
 
     return replaced(Block, "by_retry", by_queue)
+
+
+def gives_groups_one_weight() -> Any:
+    """All groups count alike, whatever their weights."""
+    child = _Chooser._child
+
+    def alike(self: Any, parent: Any, flow: int) -> Any:
+        source = child(self, parent, flow)
+        source.weight = 1
+        return source
+
+    return replaced(_Chooser, "_child", alike)
+
+
+def overlooks_limits_of_groups() -> Any:
+    """A lease takes any number of items of a group."""
+    child = _Chooser._child
+
+    def unlimited(self: Any, parent: Any, flow: int) -> Any:
+        source = child(self, parent, flow)
+        source.room = -1
+        return source
+
+    return replaced(_Chooser, "_child", unlimited)
+
+
+def serves_one_group_on() -> Any:
+    """A lease does not count what it has taken of a group."""
+    return replaced(_Chooser, "_serve", lambda self, parent, source, got: None)
+
+
+def forgets_groups_of_moves() -> Any:
+    """Items that move to a fair queue have no group there."""
+    return replaced(moves, "flows_of_moved", lambda *args: None)
 
 
 def lets_old_copies_in() -> Any:

@@ -115,8 +115,8 @@ def references_in(items: bytes) -> list[str]:
     while at < len(items):
         size, at = _read_varint(items, at + 1)
         end = at + size
-        _, begin = _read_varint(items, at + 1)
-        found.append(items[begin:end].decode().strip())
+        length, begin = _read_varint(items, at + 1)
+        found.append(items[begin : begin + length].decode().strip())
         at = end
     return found
 
