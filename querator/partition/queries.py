@@ -196,6 +196,18 @@ def effects(txn: ReadTransaction, group: int) -> PartitionEffects:
     return (PartitionState() if raw is None else decode_state(raw)).effects
 
 
+def leasable_beside(txn: ReadTransaction, group: int, aside: int) -> int:
+    """How many items can be leased while this number of ready items is set aside, in a view of the
+    generation in use. In a fair or keyed queue, other items may take the places of these: at least
+    one can perhaps be leased if any ready item is not set aside.
+    """
+    raw = STATE.get(txn, group)
+    state = PartitionState() if raw is None else decode_state(raw)
+    if state.next_flow:
+        return max(state.leasable - aside, min(1, state.leasable, max(0, state.ready - aside)))
+    return max(0, state.ready - aside)
+
+
 def applied_index(txn: ReadTransaction, group: int) -> int:
     """Index of the last entry that the partition's tables include. 0 means none."""
     raw = STATE.get(generations.view(txn, group), group)

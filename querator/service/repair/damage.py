@@ -290,13 +290,14 @@ class DamagedBlocks:
                 if len(blocks) > ASIDE_BLOCKS_MAX:
                     return msgspec.structs.replace(effects, ready=0)
                 aside = payloads.ready_items(view, group, blocks)
+                ready = queries.leasable_beside(view, group, aside)
         except Exception as error:  # noqa: BLE001 - counted later; the caller continues without
             defect_error(error, "counting ready items beside damaged blocks")
             self._uncounted.add(group)
             self._count_later(group, UNCOUNTED_S)
             return None
         self._uncounted.discard(group)
-        return msgspec.structs.replace(effects, ready=max(0, effects.ready - aside))
+        return msgspec.structs.replace(effects, ready=ready)
 
     def _count_later(self, group: GroupId, after_s: float) -> None:
         if group not in self._recounts and not self._stopped:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from querator.model.calls import (
     BrowsedItem,
     DeadOrigin,
+    FlowCounts,
     LaterAttributes,
     LoadedItems,
     PartitionCounts,
@@ -58,6 +59,7 @@ from querator.model.transactions import (
     TransactionState,
     TxnResult,
 )
+from querator.partition.flow_queries import FlowPage
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.schedule_queries import (
     DueCounts,
@@ -81,6 +83,7 @@ from querator.service.routing.forwarder import (
     DueItemsQuery,
     DueKeysQuery,
     EpochQuery,
+    FlowsQuery,
     LettersQuery,
     PeekQuery,
     ReadyQuery,
@@ -231,6 +234,10 @@ ANSWERS: list[tuple[Any, Any]] = [
         DueCounts(((0, 3), (7, 1)), 8, 9, DuePlace(10, 11)),
     ),
     (LettersQuery(GROUP, None, 3, 4, 5), ItemPage((), 0)),
+    (
+        FlowsQuery(GROUP, bytes(range(16)), 100, True),
+        FlowPage((FlowCounts(b"eu.de", 3, 50, 60, 7, 8, 9, 10, 11, 12),), b"h" * 16),
+    ),
     (
         StreamLeasesQuery(
             group=GROUP, client_id="c", consumer_id="me", before=2, after_lease=3, limit=4
