@@ -16,6 +16,11 @@ elsewhere.
     entry                 the format of log entries: commands and attachments
     expire                Expire and Activate: lapses, expiry, schedules, forgetting
     extend                Extend: later deadlines of leases
+    flow_choice           which items of which flows a lease or a batch gets
+    flow_invariants       a full check of flows
+    flow_queries          lists of groups and keys with their counts
+    flow_rows             layouts of the rows of flows
+    flows                 groups and keys: their counts, limits and turns
     give_up               GiveUp: drops items with damaged payload
     held_keys             held items: waiting for earlier items of their key
     invariants            a full check of the tables
