@@ -203,6 +203,7 @@ APPLY_SEGMENTS_MAX = 2_000  # Work of one command; more is done in further entri
 # Segments of damaged blocks that one lease skips: checking each costs a few microseconds.
 ASIDE_SEGMENTS_MAX = 4_096
 PRODUCERS_MAX = 100_000  # Per partition.
+LEASE_TURNS_MAX = 2_048  # Of flows, in one lease or batch: of a larger one, each takes more items.
 FLOWS_MAX = 100_000  # Per partition, with items; produces to further ones are refused.
 # How far a new producer's creation may be ahead of the partition's time: it is remembered that much
 # longer. The limit is generous, because state time may be behind true time: when a leader's wall

@@ -3,8 +3,9 @@
 A flow takes as many items at once as keep it the first. So a flow that is alone costs what a plain
 queue costs, and the work grows with the turns and not with the number of flows. Turns are taken in
 memory: the stored ones are read as far as they are needed, and those of flows that have been chosen
-from are put back behind the items that they get. The items of one flow and rank are chosen together
-in the end, so that segments are not cut into single items.
+from are put back behind the items that they get. In a lease or batch of more than LEASE_TURNS_MAX
+items each turn takes more of them, so that the number of turns is bounded. The items of one flow
+and rank are chosen together in the end, so that segments are not cut into single items.
 
 What is chosen may not be taken as a whole: `Flows.served` counts what is taken.
 """
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
 from querator.model.commands import FlowSettings
-from querator.model.limits import APPLY_SEGMENTS_MAX, ASIDE_SEGMENTS_MAX
+from querator.model.limits import APPLY_SEGMENTS_MAX, ASIDE_SEGMENTS_MAX, LEASE_TURNS_MAX
 from querator.model.queues import Fairness, QueueKind
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
@@ -163,9 +164,12 @@ class _Chooser:
         self._segments_left = segments_max
         self._aside_left = ASIDE_SEGMENTS_MAX
         self._passes_left = LANES_PASSED_MAX
+        self._least = 1
+        """How many items a turn takes at least."""
         self._found: dict[tuple[int, int], list[Found]] = {}
 
     def choose(self, wanted: int) -> list[Found]:
+        self._least = -(-wanted // LEASE_TURNS_MAX)
         root = self._parent(ROOT, self._load(ROOT))
         taken = 0
         while taken < wanted and not self._is_full:
@@ -250,16 +254,20 @@ class _Chooser:
         return taken
 
     def _ahead_of(self, source: _Source, key: _Key, after: _Key | None, most: int) -> int:
-        """How many items keep a turn before the next one, at least 1, up to `most`."""
+        """How many items keep a turn before the next one, and not less than any turn takes; up to
+        `most`.
+        """
         if source.room >= 0:
             most = min(most, source.room)
         if self._keyed or after is None or after[0] != key[0]:
             return most
         if after[1] > key[1]:
-            return min(most, after[1] * source.weight - source.leased)
-        if self._by_load:
-            most = min(most, (key[1] + 1) * source.weight - source.leased)
-        return min(most, max(1, (after[2] - key[2]) * source.weight // STEP))
+            count = after[1] * source.weight - source.leased
+        else:
+            count = max(1, (after[2] - key[2]) * source.weight // STEP)
+            if self._by_load:
+                count = min(count, (key[1] + 1) * source.weight - source.leased)
+        return min(most, max(count, self._least) if count > 0 else 0)
 
     def _serve(self, parent: _Source, source: _Source, got: int) -> None:
         if got:

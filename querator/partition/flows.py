@@ -21,7 +21,9 @@ nothing for the time when it had nothing, and loses at most one turn. A flow who
 one item behind, so that a flow with one item at a time gets no more than one with a backlog.
 
 Keys are in the order of their first items. Nothing of a key is leased while some of it is leased or
-reserved, or while an item that is retried later keeps the others back.
+reserved, or while an item that is retried later keeps the others back. When the number of
+partitions changes, items that keep their place keep back their key in its next partition, too
+(`partition.held_keys`). Items that are scheduled and keep none back come due where they are.
 
 The weight and limit of a group are in its row. When the settings change, the groups that they name
 are changed at once. A change of what holds for all flows reviews them in steps of bounded work,

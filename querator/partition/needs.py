@@ -53,6 +53,7 @@ from querator.model.limits import (
     CANCEL_ITEMS_MAX,
     ERRORS_KEPT_MAX,
     GROUP_DEPTH_MAX,
+    GROUP_SETTINGS_MAX,
     KIB,
     PRIORITIZE_ITEMS_MAX,
     RESCHEDULE_ITEMS_MAX,
@@ -138,7 +139,9 @@ def with_flows(need: Need, command: Command) -> Need:
     those of the segments, and the names of the flows.
     """
     bytes_ = need.bytes * _FLOWS_FACTOR + _SMALL_BYTES
-    if isinstance(command, Produce | Stage | Move):
+    if isinstance(command, Configure):
+        bytes_ += 2 * GROUP_SETTINGS_MAX * GROUP_DEPTH_MAX * ROW_BYTES
+    elif isinstance(command, Produce | Stage | Move):
         items = len(command.lengths) >> 2
         names = () if command.flows is None else command.flows.names
         bytes_ += items * _SEGMENT_BYTES

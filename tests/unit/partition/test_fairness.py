@@ -5,6 +5,7 @@ import random
 import pytest
 
 from querator.model.queues import Fairness, GroupSettings
+from querator.partition import flow_choice
 from tests.unit.partition.flow_queue import FlowQueue, fair, weights
 from tests.unit.partition.partition_log import seqs
 
@@ -114,3 +115,22 @@ def test_a_weight_that_is_changed_takes_effect():
     queue.set(fair(groups=weights(b=4)))
     served = queue.served(items=5, of=50)
     assert abs(served["b"] - 40) <= 1, served
+
+
+def test_a_large_lease_takes_a_bounded_number_of_turns(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(flow_choice, "LEASE_TURNS_MAX", 10)
+    queue = FlowQueue(fair(groups=weights(a=3)))
+    queue.fill({"a": 300, "b": 300})
+    turns = 0
+    take = flow_choice._Chooser._take
+
+    def counted(self: flow_choice._Chooser, source: flow_choice._Source, count: int) -> int:
+        nonlocal turns
+        turns += 1
+        return take(self, source, count)
+
+    monkeypatch.setattr(flow_choice._Chooser, "_take", counted)
+    first = queue.served(items=100, of=100)
+    assert turns <= 11
+    assert abs(first["a"] - 75) <= 10
+    assert abs((first + queue.served(items=100, of=100))["a"] - 150) <= 10
