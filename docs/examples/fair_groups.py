@@ -1,4 +1,4 @@
-from querator import GroupSettings, Item, SyncClient
+from querator import FairGroup, Item, SyncClient
 
 
 def shown(leased):
@@ -10,7 +10,7 @@ with SyncClient("127.0.0.1:4470") as client:
         "renders",
         kind="fair",
         fairness="turns",
-        groups=[GroupSettings("acme", weight=2), GroupSettings("trial", leased_max=2)],
+        groups=[FairGroup("acme", weight=2), FairGroup("trial", leased_max=2)],
     )
     client.produce("renders", *[Item(b"frame", group="globex") for _ in range(1_000)])
     client.produce("renders", *[Item(b"frame", group="acme") for _ in range(100)])
@@ -32,6 +32,6 @@ with SyncClient("127.0.0.1:4470") as client:
 
     for item in leased:
         item.complete()
-    client.update_queue("renders", groups=[GroupSettings("acme", weight=2)])
+    client.update_queue("renders", groups=[FairGroup("acme", weight=2)])
     leased = client.lease("renders", max_items=40)
     print("without a limit, trial has", shown(leased).count("trial"), "of", len(leased))

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from querator.cli.shared.parameters import WholeNumber
-from querator.client import GroupSettings, QueueInfo
+from querator.client import FairGroup, QueueInfo
 from querator.model import limits
 from querator.model.errors import QueratorError
 from querator.model.group_paths import check_group_path
@@ -96,7 +96,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 )
 
 
-def flow_settings(settings: dict[str, Any], known: Iterable[GroupSettings] = ()) -> dict[str, Any]:
+def flow_settings(settings: dict[str, Any], known: Iterable[FairGroup] = ()) -> dict[str, Any]:
     """The settings with `groups` and `group_leased_max` in place of the options. `known`: the
     settings of groups that are in force.
     """
@@ -104,17 +104,17 @@ def flow_settings(settings: dict[str, Any], known: Iterable[GroupSettings] = ())
     weights, limited = settings.pop("group_weights"), settings.pop("group_limits")
     groups = {group.path: group for group in known}
     for path, weight in weights:
-        there = groups.get(path, GroupSettings(path))
-        groups[path] = GroupSettings(path, weight, there.leased_max)
+        there = groups.get(path, FairGroup(path))
+        groups[path] = FairGroup(path, weight, there.leased_max)
     for path, limit in limited:
         if path:
-            there = groups.get(path, GroupSettings(path))
-            groups[path] = GroupSettings(path, there.weight, limit or None)
+            there = groups.get(path, FairGroup(path))
+            groups[path] = FairGroup(path, there.weight, limit or None)
         else:
             settings["group_leased_max"] = limit
     if weights or any(path for path, _ in limited):
         settings["groups"] = [
-            group for path, group in sorted(groups.items()) if group != GroupSettings(path)
+            group for path, group in sorted(groups.items()) if group != FairGroup(path)
         ]
     return settings
 
@@ -142,6 +142,6 @@ def flow_details(info: QueueInfo) -> tuple[tuple[str, object], ...]:
     return ()
 
 
-def _group_text(group: GroupSettings) -> str:
+def _group_text(group: FairGroup) -> str:
     limit = "" if group.leased_max is None else f", at most {group.leased_max:,} leased"
     return f"{group.path} (weight {group.weight:,}{limit})"

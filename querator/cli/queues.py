@@ -21,7 +21,7 @@ from querator.cli.shared.parameters import (
 from querator.cli.shared.tables import Column
 from querator.cli.shared.texts import instant_text
 from querator.cli.shared.views import queue_view
-from querator.client import Client, GivenUp, GroupSettings, Purged, QueueInfo
+from querator.client import Client, FairGroup, GivenUp, Purged, QueueInfo
 from querator.client.values import BACKOFFS, DEDUP_UNTIL, KINDS
 from querator.model import limits
 from querator.model.queues import REPLICAS_ALLOWED
@@ -127,7 +127,7 @@ def _settings_options(command: Any) -> Any:
     return command
 
 
-def _given(settings: dict[str, Any], known: Iterable[GroupSettings] = ()) -> dict[str, Any]:
+def _given(settings: dict[str, Any], known: Iterable[FairGroup] = ()) -> dict[str, Any]:
     """The settings that are given. `known`: the settings of groups that are in force."""
     settings = flow_settings(settings, known)
     return {name: value for name, value in settings.items() if value is not None}

@@ -9,6 +9,8 @@ not belong here (`querator.wire`). See docs/sdk.md.
     producing     the producer: batches, its stream, unanswered requests
     consuming     the consumer: lease streams, leases, settling
     readers       readers: named batches that can be read again
+    groups        groups of fair queues: settings as messages, counts
+    fair_groups   the settings of a group
     schedules     scheduled items: list, count, move, run and cancel them
     transactions  staged batches: list and abort
     admin         calls about queues: create, list, update, delete, peek
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from querator.client.client import Client
     from querator.client.consuming.consumer import Consumer
     from querator.client.consuming.leases import LeasedBatch, LeasedItem
-    from querator.client.group_settings import GroupSettings
+    from querator.client.fair_groups import FairGroup
     from querator.client.groups import GroupStats
     from querator.client.outcomes import HandlerTimeout, Reject, Retry, UndecodablePayload
     from querator.client.producing.producer import Producer
@@ -87,8 +89,8 @@ __all__ = [
     "DeadLetter",
     "DeadReason",
     "ExtendOutcome",
+    "FairGroup",
     "GivenUp",
-    "GroupSettings",
     "GroupStats",
     "HandlerTimeout",
     "Item",
@@ -129,7 +131,7 @@ __all__ = [
 _HOMES = {
     "Client": "client.client",
     "Consumer": "client.consuming.consumer",
-    "GroupSettings": "client.group_settings",
+    "FairGroup": "client.fair_groups",
     "GroupStats": "client.groups",
     "HandlerTimeout": "client.outcomes",
     "LeasedBatch": "client.consuming.leases",

@@ -20,7 +20,7 @@ from querator.client.consuming.leases import LeasedItem
 from querator.client.consuming.single import Held, SingleHolder, extend, raise_lost, settle_held
 from querator.client.consuming.verbs import COMPLETE, retry_verb
 from querator.client.errors import OutcomeUnknown, ProducerExpired, RequestError
-from querator.client.group_settings import GroupSettings
+from querator.client.fair_groups import FairGroup
 from querator.client.groups import GroupStats
 from querator.client.items import AnyItem, encode_items, keyed_by_content
 from querator.client.names import ClientName
@@ -199,7 +199,7 @@ class Client:
         kind: QueueKind | None = None,
         fairness: Fairness | None = None,
         group_leased_max: int | None = None,
-        groups: Iterable[GroupSettings] | None = None,
+        groups: Iterable[FairGroup] | None = None,
         key_leased_max: int | None = None,
         key_retry_blocks: bool | None = None,
     ) -> QueueInfo:

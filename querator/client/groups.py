@@ -6,7 +6,7 @@ from datetime import datetime
 import msgspec
 
 from querator.client.checks import check
-from querator.client.group_settings import GroupSettings
+from querator.client.fair_groups import FairGroup
 from querator.client.items import instant
 from querator.client.transport.nodes import Nodes
 from querator.client.typed import check_fields
@@ -29,13 +29,13 @@ class GroupStats(msgspec.Struct, frozen=True):
     oldest_ready_at: datetime | None
 
 
-def group_messages(groups: Iterable[GroupSettings]) -> list[pb.GroupSettings]:
+def group_messages(groups: Iterable[FairGroup]) -> list[pb.GroupSettings]:
     """Raises TypeError and ValueError that name the setting."""
     messages = []
     for position, group in enumerate(groups):
         name = f"groups[{position}]"
-        if not isinstance(group, GroupSettings):
-            raise TypeError(f"{name} is {group!r}; it must be a GroupSettings")
+        if not isinstance(group, FairGroup):
+            raise TypeError(f"{name} is {group!r}; it must be a FairGroup")
         check_fields(group, name)
         check(f"{name}.weight", group.weight, 1, limits.GROUP_WEIGHT_MAX)
         if group.leased_max is not None:
@@ -46,9 +46,9 @@ def group_messages(groups: Iterable[GroupSettings]) -> list[pb.GroupSettings]:
     return messages
 
 
-def group_settings(message: pb.GroupSettings) -> GroupSettings:
+def group_settings(message: pb.GroupSettings) -> FairGroup:
     limit = message.leased_max if message.HasField("leased_max") else None
-    return GroupSettings(message.path, message.weight, limit)
+    return FairGroup(message.path, message.weight, limit)
 
 
 async def list_groups(

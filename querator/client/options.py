@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Literal, TypedDict
 
-from querator.client.group_settings import GroupSettings
+from querator.client.fair_groups import FairGroup
 
 RetryBackoff = Literal["fixed", "linear", "exponential"]
 """How the wait after a failed attempt grows with the attempts."""
@@ -45,7 +45,7 @@ class QueueOptions(TypedDict, total=False):
     kind: QueueKind | None
     fairness: Fairness | None
     group_leased_max: int | None
-    groups: Iterable[GroupSettings] | None
+    groups: Iterable[FairGroup] | None
     key_leased_max: int | None
     key_retry_blocks: bool | None
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, get_args, overload
 
 import msgspec
 
-from querator.client.group_settings import GroupSettings
+from querator.client.fair_groups import FairGroup
 from querator.client.options import DedupUntil, Fairness, QueueKind, RetryBackoff
 from querator.client.typed import wrong_type
 from querator.model import limits
@@ -309,7 +309,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     kind: QueueKind
     fairness: Fairness
     group_leased_max: int
-    groups: tuple[GroupSettings, ...]
+    groups: tuple[FairGroup, ...]
     key_leased_max: int
     key_retry_blocks: bool
     settings_version: int

@@ -11,6 +11,7 @@ background reads, which have threads of their own. No state here has to survive 
     admission         limits of unanswered work
     settle            complete, retry and extend: split by partition, merged
     schedules         scheduled items: lists and counts by due time, changes
+    groups            the groups of a fair queue, with their counts
     item_changes      changes of items that an operator names
     purging           purge of a queue, in steps
     item_ids          ids of items in calls, by partition

@@ -9,6 +9,7 @@ checks that need the state of a queue do not belong here.
     fields           the protobuf wire format: varints, tags, bounds of fields
     field_checks     limits that an operator may raise, checks of single fields
     produce          produce requests and answers; items stay the received bytes
+    flow_names       groups and keys of items, as commands name them
     item_changes     requests and answers of AdminService that change or remove items
     dead_letters     requests and answers of AdminService that redrive and drop dead letters
     retry_policies   retry policies of items
@@ -20,6 +21,7 @@ checks that need the state of a queue do not belong here.
     transactions     requests and answers of TransactionService
     queues           requests and answers of AdminService
     schedules        requests and answers of AdminService about scheduled items
+    groups           requests and answers of AdminService about groups
     cluster          requests and answers of ClusterService, in both directions
     routing          requests and answers of GetRouting
     columns          items by column, as the buffers of Apache Arrow arrays

@@ -160,12 +160,12 @@ def check_items(
         if group:
             groups[ordinal] = group
     return CheckedItems(
-        walk.items(),
-        struct.pack(f"<{count}I", *walk.lengths),
-        tuple(specials),
-        _packed(slots, count),
-        flow_names(groups, count) if groups else None,
-        flow_names(keys, count) if keys else None,
+        items=walk.items(),
+        lengths=struct.pack(f"<{count}I", *walk.lengths),
+        specials=tuple(specials),
+        slots=_packed(slots, count),
+        groups=flow_names(groups, count) if groups else None,
+        keys=flow_names(keys, count) if keys else None,
     )
 
 

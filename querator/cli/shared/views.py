@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from querator.client import GroupSettings, LeasedItem
+from querator.client import FairGroup, LeasedItem
 from querator.client.values import (
     DeadLetter,
     Item,
@@ -62,7 +62,7 @@ class QueueView(msgspec.Struct, frozen=True):
     kind: str = "plain"
     fairness: str = "in_flight"
     group_leased_max: int = 0
-    groups: tuple[GroupSettings, ...] = ()
+    groups: tuple[FairGroup, ...] = ()
     key_leased_max: int = 1
     key_retry_blocks: bool = True
 

@@ -3,7 +3,7 @@
 import msgspec
 
 
-class GroupSettings(msgspec.Struct, frozen=True):
+class FairGroup(msgspec.Struct, frozen=True):
     """The settings of one group of a fair queue. `path`: its name, for example "eu.de": the group
     `de` below the group `eu`. `weight`: its part among the groups with the same parent, 1 to 1,000.
     `leased_max`: how many of its items are leased at most, with those of the groups below it; None:
