@@ -30,7 +30,7 @@ _Key = tuple[int, int, int, int]
 """The place of a turn: rank, load, start, flow."""
 
 
-class Found:
+class Chosen:
     """A ready segment: `dead` of its items have expired or used up their attempts, and `chosen`
     others are to be taken.
     """
@@ -48,7 +48,7 @@ class Found:
         self.chosen = 0
 
 
-Look = Callable[[int, int], Found | None]
+Look = Callable[[int, int], Chosen | None]
 """Reads the ready segment of a block at a slot. None: it is set aside."""
 
 
@@ -60,7 +60,7 @@ def choose(
     segments_max: int = APPLY_SEGMENTS_MAX,
     upto_position: int = 0,
     whole_keys: bool = False,
-) -> list[Found]:
+) -> list[Chosen]:
     """Ready segments with up to `wanted` items that are chosen, in the order of leasing. Those of
     the blocks `aside` are passed over. `upto_position` 0: any. `whole_keys`: any number of items of
     a key may be taken together.
@@ -69,14 +69,14 @@ def choose(
     assert flows is not None
     flows.refresh()
 
-    def look(first_seq: int, slot: int) -> Found | None:
+    def look(first_seq: int, slot: int) -> Chosen | None:
         if first_seq in aside:
             return None
         block = block_of(context, first_seq)
         segment = load_segment(context.txn, context.group, first_seq, slot)
         expired = block.expired(segment.mask, now_ms)
         spent = worn(context, block, segment.mask & ~expired, segment.attempt)
-        return Found(first_seq, block, segment, expired, spent)
+        return Chosen(first_seq, block, segment, expired, spent)
 
     chooser = _Chooser(
         context.txn, context.group, flows.settings, flows.load, look,
@@ -98,8 +98,8 @@ def has_early(txn: ReadTransaction, group: int, state: PartitionState, upto_posi
         assert row is not None
         return decode_flow(row)
 
-    def look(first_seq: int, slot: int) -> Found:
-        return Found(first_seq, None, load_segment(txn, group, first_seq, slot), 0, 0)
+    def look(first_seq: int, slot: int) -> Chosen:
+        return Chosen(first_seq, None, load_segment(txn, group, first_seq, slot), 0, 0)
 
     chooser = _Chooser(
         txn, group, settings, load, look, segments_max=1, upto=upto_position, whole_keys=True
@@ -135,7 +135,7 @@ class _Source:
         self.rows: Iterator[tuple[bytes, bytes]] = iter(())
         self.latest: tuple[bytes, bytes] | None = None
         """The next row of its ready segments."""
-        self.limit: Found | None = None
+        self.limit: Chosen | None = None
         """The segment from which it gives items, of which `rest` are left."""
         self.rest = 0
 
@@ -166,9 +166,9 @@ class _Chooser:
         self._passes_left = LANES_PASSED_MAX
         self._least = 1
         """How many items a turn takes at least."""
-        self._found: dict[tuple[int, int], list[Found]] = {}
+        self._found: dict[tuple[int, int], list[Chosen]] = {}
 
-    def choose(self, wanted: int) -> list[Found]:
+    def choose(self, wanted: int) -> list[Chosen]:
         self._least = -(-wanted // LEASE_TURNS_MAX)
         root = self._parent(ROOT, self._load(ROOT))
         taken = 0
@@ -321,7 +321,7 @@ class _Chooser:
         return got
 
     def _next_segment(self, source: _Source, rank: int) -> bool:
-        """Goes on to the next segment of the rank. False: there is none."""
+        """Begins the next segment of the rank. False: there is none."""
         if source.latest is None or self._is_full or self._rank(source) != rank:
             return False
         key, value = source.latest

@@ -176,12 +176,14 @@ def _leasable(
         ):
             yield f"flow {flow} is not listed as it should be"
         if row.own.listed:
-            yield from _turn(flow, row.own, head, row.leased, 1, settings)
+            yield from _turn(flow, row.own, head, settings, leased=row.leased, weight=1)
         if row.turn.listed:
             if parent:
                 turns = [one.turn for one in rows.values() if one.parent == flow] + [row.own]
                 head = min(rank for turn in turns if turn.listed for rank in [turn.rank]), 0
-            yield from _turn(flow, row.turn, head, row.leased_in_all, row.weight, settings)
+            yield from _turn(
+                flow, row.turn, head, settings, leased=row.leased_in_all, weight=row.weight
+            )
     if state.leasable != rows[ROOT].passes[3]:
         yield f"leasable counts {state.leasable}; the root says {rows[ROOT].passes[3]}"
 
@@ -190,9 +192,10 @@ def _turn(
     flow: int,
     turn: Turn,
     head: tuple[int, int] | None,
+    settings: FlowSettings,
+    *,
     leased: int,
     weight: int,
-    settings: FlowSettings,
 ) -> Iterator[str]:
     assert head is not None
     rank, position = head

@@ -205,15 +205,22 @@ def _chosen(context: ApplyContext, wanted: int, aside: frozenset[int]) -> list[_
     for found in choose(context, wanted, aside=aside):
         assert found.block is not None
         segment = _bury(
-            context, found.first_seq, found.block, found.segment, found.expired, found.spent
-        )
+            context, found.first_seq, found.block, found.segment,
+            expired=found.expired, spent=found.spent,
+        )  # fmt: skip
         if found.chosen:
             candidates.append((found.first_seq, found.block, segment, found.chosen))
     return candidates
 
 
 def _bury(
-    context: ApplyContext, first_seq: int, block: Block, segment: Segment, expired: int, spent: int
+    context: ApplyContext,
+    first_seq: int,
+    block: Block,
+    segment: Segment,
+    *,
+    expired: int,
+    spent: int,
 ) -> Segment:
     """Dead items of a segment die. Returns the segment without them."""
     for dead, reason in ((expired, DeadCause.EXPIRED), (spent, DeadCause.ATTEMPTS)):
@@ -253,7 +260,7 @@ def _candidates(context: ApplyContext, wanted: int, aside: frozenset[int]) -> li
     candidates: list[_Candidate] = []
     for first_seq, block, segment, expired, spent in found:
         if expired or spent:
-            segment = _bury(context, first_seq, block, segment, expired, spent)
+            segment = _bury(context, first_seq, block, segment, expired=expired, spent=spent)
         if segment.mask:
             candidates.append((first_seq, block, segment, segment.mask))
     return candidates

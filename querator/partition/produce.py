@@ -278,7 +278,10 @@ def place_block(
         )  # fmt: skip
     if ready:
         by_lane = {lane: (mask >> start) & ready for lane, mask in held.items()}
-        _add_ready(context, first_seq, ready, by_lane, priorities, flow_of)
+        _add_ready(
+                context, first_seq, ready,
+                held=by_lane, priorities=priorities, flow_of=flow_of,
+            )  # fmt: skip
 
 
 def _by_priority(mask: int, priorities: dict[int, int]) -> list[tuple[int, int]]:

@@ -90,13 +90,13 @@ async def test_a_consumer_that_waits_for_a_group_at_its_limit_is_woken(how: str)
         if how == "complete":
             await node.complete(lease)
         else:
-            options: dict[str, Any] = {
+            options: dict[str, dict[str, Any]] = {
                 "retry": {},
                 "release": {"count_attempt": False},
                 "dead": {"dead": True},
                 "later": {"retry_at_ms": 4_000_000_000_000},
-            }[how]
-            await node.retry(lease, **options)
+            }
+            await node.retry(lease, **options[how])
         assert sum(groups_of(await waits).values()) >= 1
 
 
@@ -190,7 +190,9 @@ async def test_damaged_items_of_a_group_do_not_hide_those_that_limits_permit():
         await create(node, GroupSettings("a", leased_max=2))
         for _ in range(3):
             await put(node, "a")
-        [group] = node.placement.map.find("default", "q").groups
+        queue = node.placement.map.find("default", "q")
+        assert queue is not None
+        [group] = queue.groups
         assert isinstance(node.environment, MemoryEnvironment)
         with damaged(node.environment, group, 0, 1):
             reply = await node.lease(10, wait_ms=LONG_MS)
