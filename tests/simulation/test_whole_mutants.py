@@ -23,7 +23,7 @@ QUIET = replace(
     offset_ms=0, drift_ppm=0, log_bytes_kept=1 << 26, loss=0.0, winding=False, dead_room=0,
     wayward=False, passing=False, patient=False, stuck=False, lapsing=False, readers=False,
     retiring=False, removing=False, schedules=False, ranked=False, retried=False,
-    sweeping=False, grouped=False,
+    sweeping=False, grouped=False, keyed=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
 OLD_COPIES = replace(QUIET, faults=("old copy",), fault_every_us=700 * MS, faulty_us=10 * SECOND)
@@ -37,6 +37,7 @@ RANKED = replace(QUIET, ranked=True, faulty_us=6 * SECOND)
 SWEPT = replace(QUIET, sweeping=True, faulty_us=6 * SECOND)
 RETRIED = replace(QUIET, retried=True, faulty_us=6 * SECOND)
 GROUPED = replace(QUIET, grouped=True, faulty_us=6 * SECOND)
+KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,9 @@ GROUPED = replace(QUIET, grouped=True, faulty_us=6 * SECOND)
         (mutants.overlooks_limits_of_groups, GROUPED),
         (mutants.serves_one_group_on, GROUPED),
         (mutants.forgets_groups_of_moves, GROUPED),
+        (mutants.leases_a_key_twice, KEYED),
+        (mutants.puts_retried_items_of_keys_at_the_tail, KEYED),
+        (mutants.forgets_keys_of_requests, KEYED),
         (mutants.lets_old_copies_in, OLD_COPIES),
         (mutants.lets_old_copies_in, TWINS),
         (mutants.never_gives_up_targets, REMOVALS),

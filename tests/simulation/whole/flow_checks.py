@@ -2,7 +2,7 @@
 the log, as the first replica applies it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from querator.model.commands import LeaseGrant, LeaseResult
@@ -17,45 +17,64 @@ from tests.simulation.checks import CheckedMachine
 from tests.simulation.timeline import Timeline
 from tests.simulation.whole.fairness import FairnessChecker, Now
 from tests.simulation.whole.grouping import path_of
+from tests.simulation.whole.key_order import KeyOrderChecker, There
 from tests.simulation.whole.programs import references_in
 from tests.simulation.whole.ranking import RankedChecks
 from tests.simulation.whole.ranks import Ranks
 
 
 class FlowChecks(RankedChecks):
-    def __init__(self, timeline: Timeline, ranks: Ranks, fairness: FairnessChecker | None) -> None:
-        """`fairness` None: there is no fair queue."""
+    def __init__(
+        self,
+        timeline: Timeline,
+        ranks: Ranks,
+        *,
+        fairness: FairnessChecker | None,
+        key_order: KeyOrderChecker | None,
+    ) -> None:
+        """None: there is no such queue."""
         super().__init__(timeline, ranks)
         self._fairness = fairness
+        self._key_order = key_order
         self._references: dict[tuple[int, int], str] = {}
         """By group and sequence."""
 
     def first_applied(
         self, machine: CheckedMachine, txn: ReadTransaction, results: Iterable[Any]
     ) -> None:
-        if self._fairness is None:
+        if self._fairness is None and self._key_order is None:
             return
-        group = machine.group
-        raw = SETTINGS.get(txn, group)
+        raw = SETTINGS.get(txn, machine.group)
         flows = None if raw is None else decode_settings(raw).settings.flows
-        if flows is None or flows.kind is not QueueKind.FAIR:
+        if flows is None:
             return
-        ready: dict[int, str] = {}
-        leased: dict[int, str] = {}
+        there = dict(self._items(txn, machine.group))
+        if flows.kind is QueueKind.FAIR and self._fairness is not None:
+            ready = {seq: item.key for seq, item in there.items() if item.state == RowState.READY}
+            leased = {
+                seq: item.key
+                for seq, item in there.items()
+                if item.state in (RowState.LEASED, RowState.RESERVED)
+            }
+            self._fairness.applied(machine.group, Now(flows, ready, leased), _granted(results))
+        elif flows.kind is QueueKind.KEYED and self._key_order is not None:
+            keyed = {
+                seq: item
+                for seq, item in there.items()
+                if item.key and item.state != RowState.MOVING
+            }
+            self._key_order.applied(machine.group, flows, keyed, _granted(results))
+
+    def _items(self, txn: ReadTransaction, group: int) -> Iterator[tuple[int, There]]:
+        """The items of a partition by sequence, each with its group or key."""
         for key, row in SEGMENTS.rows(txn, group):
             segment = decode_segment(row)
             first_seq = int.from_bytes(key[-9:-1], "big")
-            if segment.state == RowState.READY:
-                there = ready
-            elif segment.state in (RowState.LEASED, RowState.RESERVED):
-                there = leased
-            else:
-                continue
+            lease = segment.locator if segment.state == RowState.LEASED else 0
             for ordinal in masks.ordinals(segment.mask):
                 reference = self._reference(txn, group, first_seq, ordinal)
                 if reference:
-                    there[first_seq + ordinal] = path_of(reference)
-        self._fairness.applied(group, Now(flows, ready, leased), _granted(results))
+                    yield first_seq + ordinal, There(path_of(reference), segment.state, lease)
 
     def _reference(self, txn: ReadTransaction, group: int, first_seq: int, ordinal: int) -> str:
         """The reference of an item; empty if its payload is damaged."""

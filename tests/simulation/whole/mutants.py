@@ -10,6 +10,7 @@ import msgspec
 from querator.model.commands import LeaseGrant, LeaseResult, LetterFilter
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import (
+    dead,
     lease,
     machine,
     masks,
@@ -23,6 +24,7 @@ from querator.partition import (
 )
 from querator.partition.dead import send
 from querator.partition.flow_choice import _Chooser
+from querator.partition.flows import ROOT, Flows
 from querator.partition.outbox import outbox_batch
 from querator.partition.rows import Block, RowState, decode_overlay, encode
 from querator.partition.segments import ready_rows
@@ -33,6 +35,7 @@ from querator.raft.starts import StartMemory
 from querator.server.link.node_calls import NodeCalls
 from querator.service import moves, schedules
 from querator.service.lease.dispatcher import LeaseDispatcher
+from querator.service.produce import calls
 from querator.service.routing.router import Router
 from querator.storage.tables import OVERLAYS
 from tests.simulation.mutants import replaced
@@ -355,6 +358,27 @@ def serves_one_group_on() -> Any:
 def forgets_groups_of_moves() -> Any:
     """Items that move to a fair queue have no group there."""
     return replaced(moves, "flows_of_moved", lambda *args: None)
+
+
+def leases_a_key_twice() -> Any:
+    """A key of which something is leased does not wait."""
+
+    def leasable(self: Flows, flow: int, row: Any) -> int:
+        if not self.keyed or flow == ROOT:
+            return int(row.ready)
+        return min(row.ready, self.settings.key_leased_max)
+
+    return replaced(Flows, "own_leasable", leasable)
+
+
+def puts_retried_items_of_keys_at_the_tail() -> Any:
+    """Failed items of a key return as those of plain queues."""
+    return replaced(dead, "is_of_key", lambda context, flow: False)
+
+
+def forgets_keys_of_requests() -> Any:
+    """Items of a keyed queue are stored without their keys."""
+    return replaced(calls, "flows_of", lambda queue, call: None)
 
 
 def lets_old_copies_in() -> Any:

@@ -32,6 +32,8 @@ RETRIED = 0.12
 """Share of seeds that have a queue whose items say how they are retried."""
 GROUPED = 0.12
 """Share of seeds that have a fair queue."""
+KEYED = 0.12
+"""Share of seeds that have a keyed queue."""
 LOST = 0.15
 """Share of seeds in which a machine loses its disk."""
 SPOIL_DATA = frozenset(("old copy", "twins", "damage", "lost disk"))
@@ -97,6 +99,9 @@ class WholeProfile:
     grouped: bool = False
     """Whether there is one more queue, which is fair, and an operator of its groups."""
 
+    keyed: bool = False
+    """Whether there is one more queue, which is keyed."""
+
     retiring: bool = False
     """Whether there is one node more than replicas, and nodes are drained and taken back."""
     removing: bool = False
@@ -144,6 +149,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         ranked=chance.random() < RANKED,
         retried=chance.random() < RETRIED,
         grouped=chance.random() < GROUPED,
+        keyed=chance.random() < KEYED,
         clocks_mended=True,
     )
 
@@ -208,6 +214,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         sweeping=random.Random(f"sweeping {seed}").random() < SWEPT,
         retried=random.Random(f"retried {seed}").random() < RETRIED,
         grouped=random.Random(f"grouped {seed}").random() < GROUPED,
+        keyed=random.Random(f"keyed {seed}").random() < KEYED,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
         clocks_mended=retiring,

@@ -47,6 +47,7 @@ from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
 from tests.simulation.whole import (
     grouping,
+    keying,
     lapsing,
     ranking,
     reading,
@@ -61,6 +62,7 @@ from tests.simulation.whole.draining import Draining, Probing
 from tests.simulation.whole.fairness import FairnessChecker
 from tests.simulation.whole.faults import TwoNetworks, WholeFaults
 from tests.simulation.whole.flow_checks import FlowChecks
+from tests.simulation.whole.key_order import KeyOrderChecker
 from tests.simulation.whole.ledger import Ledger
 from tests.simulation.whole.loop import RightClock, VirtualLoop
 from tests.simulation.whole.node import WholeNode
@@ -107,17 +109,18 @@ QUIET_COMMITS_MAX = 4
 SEARCH_STEPS = 30_000
 PARTITIONS = {
     stuck.QUEUE: stuck.PARTITIONS, lapsing.QUEUE: 1, ranking.DEAD: 1, tries.DEAD: 1,
-    grouping.DEAD: 1,
+    grouping.DEAD: 1, keying.DEAD: 1,
 }  # fmt: skip
 ATTEMPTS = {
     "w": 3, ranking.QUEUE: ranking.MAX_ATTEMPTS, tries.QUEUE: retrying.MAX_ATTEMPTS,
-    sweeping.QUEUE: 0, grouping.QUEUE: grouping.MAX_ATTEMPTS,
+    sweeping.QUEUE: 0, grouping.QUEUE: grouping.MAX_ATTEMPTS, keying.QUEUE: keying.MAX_ATTEMPTS,
 }  # fmt: skip
 """Of queues with a dead queue."""
 WITHOUT_USUAL_PROGRAMS = frozenset(
     (
         "w.dead", reading.QUEUE, scheduling.QUEUE, ranking.QUEUE, ranking.DEAD, sweeping.QUEUE,
-        sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.QUEUE, grouping.DEAD,
+        sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.QUEUE, grouping.DEAD, keying.QUEUE,
+        keying.DEAD,
     )
 )  # fmt: skip
 LEASE_TIMEOUT_MS = 4_000
@@ -125,6 +128,7 @@ RETRY_DELAYS_MS = {"w": 300, tries.QUEUE: retrying.RETRY_DELAY_MS}
 OPERATORS_SLOWER = 4
 DYING = (
     "w.dead", ranking.QUEUE, ranking.DEAD, sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.DEAD,
+    keying.DEAD,
 )  # fmt: skip
 """Queues that take no probes: the checkers of their items know only their own programs."""
 WATCHED_FAULTS = frozenset(("hung disk", "hung loop", "slow disk", "pause"))
@@ -137,7 +141,7 @@ WITHOUT_HISTORY = frozenset(
     (
         "w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE, scheduling.QUEUE,
         ranking.QUEUE, ranking.DEAD, sweeping.QUEUE, sweeping.DEAD, tries.QUEUE, tries.DEAD,
-        grouping.QUEUE, grouping.DEAD,
+        grouping.QUEUE, grouping.DEAD, keying.QUEUE, keying.DEAD,
     )
 )  # fmt: skip
 
@@ -160,6 +164,8 @@ def _names_of_queues(profile: WholeProfile) -> list[str]:
         names += [tries.DEAD, tries.QUEUE]
     if profile.grouped:
         names[:0] = [grouping.DEAD, grouping.QUEUE]
+    if profile.keyed:
+        names[:0] = [keying.DEAD, keying.QUEUE]
     return names
 
 
@@ -180,8 +186,12 @@ class WholeWorld:
         # Leases pass over blocks that are damaged.
         self.ranks = Ranks(trusts_order="damage" not in self.profile.faults)
         self.fairness = FairnessChecker(trusts_order=self.ranks.trusts_order)
+        self.key_order = KeyOrderChecker()
         self.checks = FlowChecks(
-            self.timeline, self.ranks, self.fairness if self.profile.grouped else None
+            self.timeline,
+            self.ranks,
+            fairness=self.fairness if self.profile.grouped else None,
+            key_order=self.key_order if self.profile.keyed else None,
         )
         self.tries = tries.Tries(retrying.MAX_ATTEMPTS)
         self.latency_us = max(50, self.profile.nature.latency_us)
@@ -407,6 +417,7 @@ class WholeWorld:
             "leases beside other priorities": self.ranks.compared,
             "changed attributes": self.tries.compared,
             "grants beside waiting groups": self.fairness.compared,
+            "grants before others of a key": self.key_order.compared,
             "lost disks": self.replacing.lost is not None,
             "removed nodes": self.replacing.leaving is not None,
             "faults": sum(self.faults.happened.values()),
@@ -474,7 +485,7 @@ class WholeWorld:
             retry_delay_max_ms=1_000,
             retry_jitter=name != tries.QUEUE,
             partition_items_max=self.profile.dead_room if name == "w.dead" else 0,
-            **(grouping.settings_of(self.seed) if name == grouping.QUEUE else {}),
+            **self._settings_of_kind(name),
         )
         operator = Calling(self, "operator", name, self._chance)
         ended = await operator.call(
@@ -485,6 +496,11 @@ class WholeWorld:
         )
         if ended.result is None:
             operator.unexpected("create", ended)
+
+    def _settings_of_kind(self, name: str) -> dict[str, Any]:
+        if name == grouping.QUEUE:
+            return grouping.settings_of(self.seed)
+        return keying.settings_of(self.seed) if name == keying.QUEUE else {}
 
     def _under_load(self) -> None:
         profile = self.profile
@@ -537,6 +553,8 @@ class WholeWorld:
             self._add_retried()
         if self.profile.grouped:
             self._add_grouped()
+        if self.profile.keyed:
+            self._add_keyed()
 
     def _add_readers(self) -> None:
         queue = reading.QUEUE
@@ -607,6 +625,20 @@ class WholeWorld:
         self._add(Redriving, f"{queue}.redriving", queue, slower=OPERATORS_SLOWER)
         if grouping.changes_partitions(self.seed):
             self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
+
+    def _add_keyed(self) -> None:
+        queue = keying.QUEUE
+        for number in range(2):
+            self._add(
+                keying.Keying, f"{queue}.p{number}", queue,
+                item_bytes=self.profile.item_bytes, delays=False, identified=True, slower=2,
+            )  # fmt: skip
+            self._add(keying.consumer(self.seed), f"{queue}.c{number}", queue)
+        if keying.changes_partitions(self.seed):
+            self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
+        else:
+            # A letter returns to the number of its partition, also when its key has moved.
+            self._add(Redriving, f"{queue}.redriving", queue, slower=OPERATORS_SLOWER)
 
     def _readers_finish(self) -> bool:
         """Whether a reader gets all items, and gets them acknowledged, in time."""
@@ -840,6 +872,7 @@ class WholeWorld:
             self.ranks.judge(),
             self.tries.judge(apart_ms),
             self.fairness.judge(),
+            self.key_order.judge(),
         ):
             self.found(text)
         for name, items in present.items():
