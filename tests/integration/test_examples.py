@@ -27,6 +27,13 @@ OUTPUTS = {
         "stored: False, as it is being worked on",
         "stored: True",
     ],
+    "keyed_queue.py": [
+        "first: ['ann: open', 'ben: open']",
+        "meanwhile: []",
+        "then: ['ann: pay in']",
+        "stuck: [('ben', 'SCHEDULED', ('the bank is closed',))]",
+        "skipped: ['ben: pay in']",
+    ],
     "fair_groups.py": [
         "the first seven: {'acme': 4, 'globex': 2, 'initech': 1}",
         "trial has 2 of 20",
