@@ -24,6 +24,7 @@ from querator.partition import (
 )
 from querator.partition.dead import send
 from querator.partition.flow_choice import _Chooser
+from querator.partition.flow_rows import FlowRow
 from querator.partition.flows import ROOT, Flows
 from querator.partition.outbox import outbox_batch
 from querator.partition.rows import Block, RowState, decode_overlay, encode
@@ -363,9 +364,9 @@ def forgets_groups_of_moves() -> Any:
 def leases_a_key_twice() -> Any:
     """A key of which something is leased does not wait."""
 
-    def leasable(self: Flows, flow: int, row: Any) -> int:
+    def leasable(self: Flows, flow: int, row: FlowRow) -> int:
         if not self.keyed or flow == ROOT:
-            return int(row.ready)
+            return row.ready
         return min(row.ready, self.settings.key_leased_max)
 
     return replaced(Flows, "own_leasable", leasable)
