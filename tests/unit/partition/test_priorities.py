@@ -458,6 +458,16 @@ def test_a_segment_of_priority_0_has_the_bytes_that_it_always_had():
             assert decode_segment(encode_segment(other)) == other
 
 
+def test_the_flow_and_place_of_a_segment_stand_before_its_mask():
+    plain = Segment(state=3, attempt=3, releases=4, position=5, locator=6, mask=0b1011)
+    keyed = msgspec.structs.replace(plain, flow=7, place=8)
+    row = "43000000030400000000000000050000000000000006000000000000000700000000000000080b"
+    assert encode_segment(keyed).hex() == row
+    assert decode_segment(bytes.fromhex(row)) == keyed
+    both = msgspec.structs.replace(keyed, priority=-1, age=2)
+    assert decode_segment(encode_segment(both)) == both
+
+
 def test_a_plain_block_stays_one_segment():
     log = new_log()
     log.produce(BLOCK_ITEMS_MAX)
