@@ -35,6 +35,13 @@ async def test_an_item_is_leased_until_it_expires(make: Make):
     assert texts(await queue.lease(1)) == ["a"]
 
 
+async def test_an_item_does_not_die_before_its_age(make: Make):
+    queue = await make(dead_queue="")
+    await queue.produce(short("a", 4))
+    await queue.retry(await queue.lease_one(), at=soon(3.2))
+    assert (await queue.lease_one()).attempt == 2
+
+
 async def test_an_expiry_does_not_cut_a_lease(make: Make):
     queue = await make(dead_queue="")
     await queue.produce(short("a"))
