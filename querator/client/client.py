@@ -16,9 +16,10 @@ from querator.client.consuming.consumer import (
     PREFETCH_DEFAULT,
     Consumer,
 )
+from querator.client.consuming.follow_ups import FollowUps
 from querator.client.consuming.leases import LeasedItem
 from querator.client.consuming.single import Held, SingleHolder, extend, raise_lost, settle_held
-from querator.client.consuming.verbs import COMPLETE, retry_verb
+from querator.client.consuming.verbs import complete_verb, retry_verb
 from querator.client.errors import OutcomeUnknown, ProducerExpired, RequestError
 from querator.client.fair_groups import FairGroup
 from querator.client.groups import GroupStats
@@ -531,14 +532,23 @@ class Client:
         return holder
 
     @typed
-    async def complete(self, queue: str, *held: Held, check: bool = True) -> list[SettleOutcome]:
+    async def complete(
+        self,
+        queue: str,
+        *held: Held,
+        check: bool = True,
+        follow_ups: FollowUps | None = None,
+    ) -> list[SettleOutcome]:
         """Completes leased items. Each of `held` is a leased item or batch, a `LeaseRef`, or a
-        lease id (all items of the lease).
+        lease id (all items of the lease). `follow_ups` as in `LeasedItem.complete`; `held` is then
+        one.
 
         Returns one outcome for each of `held`. With `check`, raises `LeaseLost` when any item was
         lost; the other items are completed nevertheless.
         """
-        outcomes = await settle_held(self._nodes(), self.namespace, queue, COMPLETE, held)
+        outcomes = await settle_held(
+            self._nodes(), self.namespace, queue, complete_verb(follow_ups), held
+        )
         if check:
             raise_lost(outcomes)
         return outcomes
@@ -556,6 +566,7 @@ class Client:
         priority: int | None = None,
         attributes: Mapping[str, str] | None = None,
         check: bool = True,
+        follow_ups: FollowUps | None = None,
     ) -> list[SettleOutcome]:
         """Gives leased items back: ready at once, after `delay`, at `retry_at`, or as dead letters.
 
@@ -572,6 +583,7 @@ class Client:
             count_attempt=count_attempt,
             priority=priority,
             attributes=attributes,
+            follow_ups=follow_ups,
         )
         outcomes = await settle_held(self._nodes(), self.namespace, queue, verb, held)
         if check:

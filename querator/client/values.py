@@ -68,13 +68,15 @@ class ItemState(IntEnum):
 
 
 class DeadReason(IntEnum):
-    """Why an item became a dead letter: its attempts were used up, it was not leased in time, or a
-    consumer rejected it (or a reader's batch was given up).
+    """Why an item became a dead letter: its attempts were used up, it was not leased in time, a
+    consumer rejected it (or a reader's batch was given up), or it was a follow-up whose queue was
+    deleted before it arrived.
     """
 
     ATTEMPTS = 1
     EXPIRED = 2
     REJECTED = 3
+    UNDELIVERED = 5
 
 
 BACKOFFS: tuple[RetryBackoff, ...] = get_args(RetryBackoff)

@@ -161,15 +161,32 @@ class LeasedRanges(msgspec.Struct, frozen=True):
     ranges: Ranges = ()
 
 
+class FollowUpItems(msgspec.Struct, frozen=True):
+    """Items for `queue` that a settle produces in the same step. The other fields are those of
+    `ProduceCall`.
+    """
+
+    queue: str
+    items: bytes
+    lengths: bytes
+    specials: tuple[ItemSpecial, ...] = ()
+    slots: bytes = b""
+
+
 class CompleteCall(msgspec.Struct, frozen=True):
+    """With `follow_ups` there is one lease, and `all_or_nothing`."""
+
     namespace: str
     queue: str
     leases: tuple[LeasedRanges, ...]
     all_or_nothing: bool = False
     timeout_ms: int = 0
+    follow_ups: tuple[FollowUpItems, ...] = ()
 
 
 class RetryCall(msgspec.Struct, frozen=True):
+    """`follow_ups` as in `CompleteCall`."""
+
     namespace: str
     queue: str
     leases: tuple[LeasedRanges, ...]
@@ -181,6 +198,7 @@ class RetryCall(msgspec.Struct, frozen=True):
     priority: int | None = None
     attributes: Attributes | None = None
     timeout_ms: int = 0
+    follow_ups: tuple[FollowUpItems, ...] = ()
 
 
 class LeaseOutcome(msgspec.Struct, frozen=True):

@@ -13,14 +13,13 @@ import msgspec
 
 from querator.model.entries import TimeBack
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.item_options import NO_SLOT as NO_SLOT
 from querator.model.item_options import FlowNames as FlowNames
+from querator.model.item_options import FollowUpFields
 from querator.model.item_options import ItemSpecial as ItemSpecial
 from querator.model.queues import DedupUntil, Fairness, GroupSettings, QueueKind, RetryWaits
 from querator.model.readers import ReaderCommand, ReaderResult
 from querator.model.transactions import StageResult, TxnCommand, TxnResult
-
-NO_SLOT = 0xFFFF
-"""The slot of an item without a key."""
 
 Ranges = tuple[tuple[int, int], ...]
 """Runs of sequences: (first_seq, count), ascending, not overlapping."""
@@ -185,7 +184,8 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
 
     A dead letter carries its origin. A redriven item returns with `reason` 0 and a fresh start.
     `attributes` are those that a retry has given to the item; None: none has. `max_attempts` and
-    `retry` are as in `ItemSpecial`, for the queue to which a dead letter may return.
+    `retry` are as in `ItemSpecial`, for the queue to which a dead letter may return. `follow_up`:
+    the fields of a follow-up that has some.
     """
 
     origin_queue: str
@@ -194,7 +194,9 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
     origin_seq: int
     attempts: int
     reason: int
-    """A `DeadCause` of the rows; VOID: no item arrives under this number."""
+    """A `DeadCause` of the rows; VOID: no item arrives under this number; FOLLOW_UP: a follow-up
+    arrives.
+    """
     errors: tuple[str, ...]
     produced_at_ms: int
     died_at_ms: int
@@ -204,6 +206,7 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
     attributes: Attributes | None = None
     max_attempts: int | None = None
     retry: RetryWaits | None = None
+    follow_up: FollowUpFields | None = None
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
@@ -211,7 +214,9 @@ class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
     skipped. Accepts the first ones for which there is space.
 
     Refused as a whole when it would leave a gap, or when there is no space for any. `flows` is as
-    in Produce, for the queue that receives the items.
+    in Produce, for the queue that receives the items. `homes` are the groups over which that queue
+    distributes keys, by partition, as of `routing`; empty when no item has a slot. `holders` are
+    (ordinal, partition, sequence): as in `ItemSpecial`.
     """
 
     source_group: int
@@ -219,6 +224,9 @@ class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
     lengths: bytes
     items: tuple[MovedItem, ...]
     flows: FlowNames | None = None
+    routing: int = 0
+    homes: tuple[int, ...] = ()
+    holders: tuple[tuple[int, int, int], ...] = ()
 
 
 class MoveDone(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=10):
@@ -456,6 +464,34 @@ class FreeKeys(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=45):
     items: tuple[tuple[int, int], ...]
 
 
+class FollowTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where the next `count` follow-ups of a command go: to this partition (`group` 0), or to a
+    partition with the `group`, of any queue.
+    """
+
+    queue: str
+    partition: int
+    group: int
+    count: int
+
+
+class Follow(msgspec.Struct, frozen=True, array_like=True, tag=50):
+    """Carries out `settle` and adds its follow-ups, both or neither. Their wire bytes travel beside
+    the command, as the proposal's attachment.
+
+    `settle` names one lease, with `all_or_nothing`. `lengths`, `specials`, `routing` and `slots`
+    are as in `Produce`; the items of all targets may have slots. `targets` name all items in their
+    order.
+    """
+
+    settle: Complete | Retry
+    lengths: bytes
+    targets: tuple[FollowTarget, ...]
+    specials: tuple[ItemSpecial, ...] = ()
+    routing: int = 0
+    slots: bytes = b""
+
+
 Command = (
     Produce
     | Lease
@@ -482,6 +518,7 @@ Command = (
     | Cancel
     | DropLetters
     | FreeKeys
+    | Follow
     | ReaderCommand
     | TxnCommand
 )
@@ -657,3 +694,8 @@ class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
     """Stages, of all kinds."""
     drained: int = 0
     """Unfinished changes of the number of partitions for which no earlier item is left here."""
+
+    @property
+    def staying(self) -> int:
+        """Items that count for the queue's limit when others move here: those that do not move."""
+        return self.occupied - self.outbox

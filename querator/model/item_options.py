@@ -18,6 +18,21 @@ class FlowNames(msgspec.Struct, frozen=True, array_like=True, gc=False):
     items: bytes
 
 
+NO_SLOT = 0xFFFF
+"""The slot of an item without a key."""
+
+
+class FollowUpFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a follow-up takes to the partition for which it is meant. `ordinal` is its place in its
+    block. `slot` is that of its key.
+    """
+
+    ordinal: int
+    enqueue_at_ms: int = 0
+    dedup_key: bytes = b""
+    slot: int = NO_SLOT
+
+
 class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The attributes of one item beyond a plain item. `ordinal` is its position in its command.
     `max_attempts` and `retry` None: those of the queue. `holder`: the partition and the sequence of

@@ -5,6 +5,7 @@ elsewhere.
 
     adoption              Adopt: takes over what other partitions remember
     apply_context         the context in which one entry is applied
+    arrivals              follow-ups that a Move brings: repeats, keys
     browse                scans of items by sequence, in pages, without leases
     dead                  how items die and become ready: expiry and attempts
     dedup                 dedup keys: which items repeat one
@@ -21,6 +22,7 @@ elsewhere.
     flow_queries          lists of groups and keys with their counts
     flow_rows             layouts of the rows of flows
     flows                 groups and keys: their counts, limits and turns
+    follow_ups            Follow: settles, and produces in the same step
     give_up               GiveUp: drops items with damaged payload
     held_keys             held items: waiting for earlier items of their key
     invariants            a full check of the tables

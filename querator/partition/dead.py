@@ -18,6 +18,7 @@ from querator.partition.flows import ROOT
 from querator.partition.rows import (
     Block,
     DeadCause,
+    FollowUps,
     OutboxRow,
     OutboxTarget,
     RowState,
@@ -240,9 +241,10 @@ def kill(
     attempt: int,
     priority: int,
     flow: int,
+    follow_ups: FollowUps | None = None,
 ) -> None:
-    """Detached items die: they go to the dead queue, or are dropped and counted if there
-    is none.
+    """Detached items die: they go to the dead queue, or are dropped and counted if there is none.
+    `follow_ups` are as in the row of the outbox.
     """
     count = mask.bit_count()
     context.state.dead += count
@@ -257,6 +259,7 @@ def kill(
         send(
             context, first_seq, mask,
             attempt=attempt, reason=reason, target_group=target.group, priority=priority, flow=flow,
+            follow_ups=follow_ups,
         )  # fmt: skip
     else:
         check(came_from, Event.DROP, None)
@@ -283,9 +286,10 @@ def send(
     priority: int,
     flow: int,
     died_at_ms: int = 0,
+    follow_ups: FollowUps | None = None,
 ) -> None:
     """Puts detached items into the outbox, with one move number for each in the order of sequence.
-    `died_at_ms` 0 means now.
+    `died_at_ms` 0 means now. `follow_ups` are as in the row.
     """
     txn, group = context.txn, context.group
     row = OUTBOX_TARGETS.get(txn, group, target_group)
@@ -302,6 +306,7 @@ def send(
         reason=reason,
         died_at_ms=died_at_ms or context.now_ms,
         priority=priority,
+        follow_ups=follow_ups,
     )
     OUTBOX.put(txn, group, target_group, move, value=encode(outgoing))
     put_segment(

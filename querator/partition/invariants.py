@@ -17,6 +17,7 @@ from querator.partition.lease import client_hash, request_hash
 from querator.partition.readers import reader_hash
 from querator.partition.rows import (
     Block,
+    DeadCause,
     LeaseRow,
     PartitionState,
     RowState,
@@ -323,6 +324,8 @@ def _outbox(
             RowState.MOVING, target_group, mask,
         ):  # fmt: skip
             wrong.append(f"move {first_move} to group {target_group} names no moving items")
+        if row.reason == DeadCause.FOLLOW_UP and row.follow_ups is None:
+            wrong.append(f"move {first_move} to group {target_group} has lost its target")
     for target_group, target in targets.items():
         if expected[target_group] != target.next_move:
             wrong.append(f"moves to group {target_group} are missing before {target.next_move}")

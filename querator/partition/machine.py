@@ -26,6 +26,7 @@ from querator.model.commands import (
     Expire,
     Extend,
     ExtendResult,
+    Follow,
     ForgetGroups,
     FreeKeys,
     GiveUp,
@@ -71,6 +72,7 @@ from querator.partition.departed import forget_groups
 from querator.partition.entry import pack, unpack_entry
 from querator.partition.expire import activate, expire
 from querator.partition.extend import extend
+from querator.partition.follow_ups import follow
 from querator.partition.give_up import give_up
 from querator.partition.lease import lease
 from querator.partition.moves import move, move_done, move_elsewhere, move_return
@@ -216,25 +218,32 @@ def _carry_out(
         for place, answer in zip(produces, answers, strict=True):
             results[place] = answer
     for place, command in enumerate(commands):
-        if isinstance(command, Move | Stage):
+        if isinstance(command, Move | Stage | Follow):
             moved = len(command.lengths) >> 2
             mine: list[tuple[int, int]] = []
             while moved:
                 mine.append((part, parts[part]))
                 moved -= parts[part]
                 part += 1
-            taking = (
-                move(context, command, mine)
-                if isinstance(command, Move)
-                else stage(context, command, mine)
-            )
-            results[place] = taking
+            results[place] = _taking(context, command, mine)
         elif not isinstance(
             command, Configure | Route | Adopt | Unhold | RepairTime | FreeKeys | Produce
         ):
             results[place] = _one(context, command)
     assert part == len(parts), "every attachment belongs to a command"
     return tuple(results)
+
+
+def _taking(
+    context: ApplyContext, command: Move | Stage | Follow, parts: list[tuple[int, int]]
+) -> Result:
+    match command:
+        case Move():
+            return move(context, command, parts)
+        case Stage():
+            return stage(context, command, parts)
+        case Follow():
+            return follow(context, command, parts)
 
 
 def _first(

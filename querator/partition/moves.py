@@ -11,7 +11,13 @@ permanently refuses new moves, and reports the last move that it has. So the mov
 go to another partition of its queue (MoveElsewhere) and do not arrive twice.
 
 A dead letter arrives with an overlay that names its origin. A redriven item arrives like a fresh
-one. Attributes that a retry has given to an item arrive with it.
+one. Attributes that a retry has given to an item arrive with it. A follow-up arrives like a
+produced item: later, or not at all when its dedup key is known. Its key belongs to a partition by
+the queue's routing. A target takes such items only for its own routing, as it does with produced
+ones, and sends on those that belong to another partition.
+
+Items that wait in the outbox of the target do not count for its limit here. Otherwise two full
+partitions that send to each other would wait for ever.
 """
 
 from collections.abc import Sequence
@@ -22,27 +28,26 @@ from querator.model.commands import (
     Done,
     Move,
     Moved,
-    MovedItem,
     MoveDone,
     MoveElsewhere,
     MoveReturn,
     Refusal,
 )
 from querator.model.errors import ErrorCode
-from querator.model.limits import APPLY_SEGMENTS_MAX, LEASE_TIMEOUT_MS_MAX
+from querator.model.item_options import ItemSpecial
+from querator.model.limits import APPLY_SEGMENTS_MAX
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext, unconfigured
-from querator.partition.dead import NO_TARGET, become_ready, send
+from querator.partition.arrivals import Arrivals, fitting
+from querator.partition.dead import NO_TARGET, become_ready, kill, send
 from querator.partition.departed import moved_upto, note_moved
-from querator.partition.flows import by_flow
 from querator.partition.give_up import drop
-from querator.partition.produce import add_block, expire_at, shorter
+from querator.partition.produce import place_block
 from querator.partition.rows import (
     DeadCause,
     OutboxRow,
     OutboxTarget,
     Overlay,
-    OwnTimes,
     RowState,
     decode_outbox,
     decode_target,
@@ -54,9 +59,7 @@ from querator.partition.segments import (
     detach,
     flows_of,
     load_segment,
-    place_ready,
     remove,
-    tail_position,
 )
 from querator.partition.states import Event
 from querator.storage import attachments
@@ -78,26 +81,26 @@ def move(context: ApplyContext, command: Move, parts: Sequence[tuple[int, int]])
             alive &= ~(1 << ordinal)
     base = state.next_seq
     state.next_seq = base + count
+    arrivals = Arrivals(context, command, alive, base)
     start = 0
     for part, length in parts:
-        here = (alive >> start) & masks.full(length)
-        if here:
-            lengths = command.lengths[start * 4 : (start + length) * 4]
+        if (arrivals.alive >> start) & masks.full(length):
             _take_block(
                 context=context,
+                command=command,
+                arrivals=arrivals,
+                flow_of=flow_of,
                 part=part,
-                first_seq=base + start,
-                lengths=lengths,
-                alive=here,
-                items=command.items[start : start + length],
-                flow_of=flow_of[start : start + length],
+                base=base,
+                start=start,
+                length=length,
             )
         else:
             attachments.drop(txn, group, context.index, part, log_first=context.log_first)
         start += length
     if isinstance(judged, Refusal):
         return judged
-    taken = alive.bit_count()
+    taken = arrivals.alive.bit_count()
     if upto > known:
         note_moved(context, command.source_group, upto)
         state.moved_in += taken
@@ -138,78 +141,73 @@ def _judge(context: ApplyContext, command: Move) -> Refusal | tuple[int, int]:
             value=str(command.first_move),
         )
     fresh = max(0, command.first_move + count - 1 - known)
-    held, items_max = context.state.occupied, context.queue.items_max
+    held, items_max = context.state.staying, context.queue.items_max
     if fresh and 0 < items_max <= held:
         return Refusal(
             ErrorCode.QUEUE_FULL,
-            f"the partition holds {held} items; its limit is {items_max}",
+            f"the partition holds {held} items that do not move; its limit is {items_max}",
             field="items",
             limit=str(items_max),
             value=str(held + fresh),
         )
-    return known, known + (min(fresh, items_max - held) if items_max > 0 else fresh)
+    upto = known + (min(fresh, items_max - held) if items_max > 0 else fresh)
+    return fitting(context, command, known, upto)
 
 
 def _take_block(
     context: ApplyContext,
+    command: Move,
+    arrivals: Arrivals,
     part: int,
-    first_seq: int,
-    lengths: bytes,
-    alive: int,
-    items: Sequence[MovedItem],
     flow_of: Sequence[int],
+    base: int,
+    start: int,
+    length: int,
 ) -> None:
-    queue_timeout_ms = context.queue.expire_timeout_ms
-    own: list[OwnTimes] = []
+    """Stores the `length` items from `start` on, which are in one attachment."""
+    first_seq = base + start
+    alive = (arrivals.alive >> start) & masks.full(length)
+    specials: list[ItemSpecial] = []
     overlays: list[tuple[int, Overlay]] = []
-    priorities: dict[int, int] = {}
     for ordinal in masks.ordinals(alive):
-        item = items[ordinal]
-        priority = 0 if context.keyed else item.priority
-        priorities[priority] = priorities.get(priority, 0) | 1 << ordinal
-        if item.reason != DeadCause.NONE:
+        item = command.items[start + ordinal]
+        if item.reason not in (DeadCause.NONE, DeadCause.FOLLOW_UP):
             letter = msgspec.structs.replace(item, attributes=None)
             overlays.append((ordinal, Overlay(letter=letter, attributes=item.attributes)))
+            if item.priority:
+                specials.append(ItemSpecial(start + ordinal, priority=item.priority))
             continue
         if item.attributes is not None:
             overlays.append((ordinal, Overlay(attributes=item.attributes)))
-        retries = item.max_attempts is not None or item.retry is not None
-        if item.expire_timeout_ms > 0 or item.lease_timeout_ms > 0 or retries:
-            expire_ms = max(item.expire_timeout_ms, 0)
-            lease_ms = min(max(item.lease_timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
-            at_ms = expire_at(context.now_ms, shorter(expire_ms, queue_timeout_ms))
-            own.append(
-                OwnTimes(
-                    ordinal=ordinal,
-                    expire_at_ms=at_ms,
-                    expire_timeout_ms=expire_ms,
-                    lease_timeout_ms=lease_ms,
-                    max_attempts=item.max_attempts,
-                    retry=item.retry,
-                )
+        fields = item.follow_up
+        specials.append(
+            ItemSpecial(
+                start + ordinal,
+                0 if fields is None else fields.enqueue_at_ms,
+                item.expire_timeout_ms,
+                item.lease_timeout_ms,
+                priority=item.priority,
+                max_attempts=item.max_attempts,
+                retry=item.retry,
             )
-    expires_ms = expire_at(context.now_ms, queue_timeout_ms)
-    add_block(
+        )
+    place_block(
         context=context,
         attachment=(context.index, part),
         first_seq=first_seq,
-        lengths=lengths,
+        lengths=command.lengths[start * 4 : (start + length) * 4],
         alive=alive,
-        expire_at_ms=expires_ms,
-        own=own,
+        specials=specials,
+        held=arrivals.held,
+        flow_of=flow_of[start : start + length],
+        start=start,
+        away=(arrivals.away >> start) & alive,
+        event=Event.MOVE_IN,
     )
     for ordinal, overlay in overlays:
         OVERLAYS.put(context.txn, context.group, first_seq + ordinal, value=encode(overlay))
     context.state.overlays += len(overlays)
-    check(None, Event.MOVE_IN, RowState.READY)
-    position, age = tail_position(context), context.age
-    for flow, items_of_flow in by_flow(alive, flow_of):
-        for priority, mask in sorted(priorities.items()):
-            if mask & items_of_flow:
-                place_ready(
-                    context, first_seq, mask & items_of_flow, attempt=0, releases=0,
-                    position=position, priority=priority, age=age, flow=flow,
-                )  # fmt: skip
+    arrivals.send_on(context, command, first_seq, start, length)
 
 
 def move_done(context: ApplyContext, command: MoveDone) -> Done:
@@ -232,7 +230,8 @@ def move_done(context: ApplyContext, command: MoveDone) -> Done:
 
 def move_return(context: ApplyContext, command: MoveReturn) -> Done:
     """Brings items back as ready ones with a fresh start. `changed` counts them; 0 means that none
-    is left. Items that have expired die again, under the current settings.
+    is left. Items that have expired die again, under the current settings. Follow-ups were never
+    items of this queue: they die (UNDELIVERED).
     """
     returned = 0
     rows = _outbox(context, command.target_group, None)
@@ -241,6 +240,13 @@ def move_return(context: ApplyContext, command: MoveReturn) -> Done:
         flow = _leave_outbox(context, command.target_group, first_move, row, mask)
         if row.reason == DeadCause.VOID:
             _leave(context, row, mask)
+        elif row.follow_ups is not None:
+            kill(
+                context, row.first_seq, block_of(context, row.first_seq), mask,
+                DeadCause.UNDELIVERED,
+                came_from=RowState.MOVING, attempt=0, priority=row.priority, flow=flow,
+                follow_ups=row.follow_ups,
+            )  # fmt: skip
         else:
             become_ready(
                 context, row.first_seq, block_of(context, row.first_seq), mask,
@@ -275,6 +281,7 @@ def move_elsewhere(context: ApplyContext, command: MoveElsewhere) -> Done:
                 context, row.first_seq, mask & ~arrived, attempt=row.attempt, reason=row.reason,
                 target_group=command.to_group, died_at_ms=row.died_at_ms, priority=row.priority,
                 flow=flow,
+                follow_ups=row.follow_ups,
             )  # fmt: skip
         if arrived:
             _leave(context, row, arrived)

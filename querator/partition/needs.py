@@ -2,7 +2,7 @@
 
     tier     commands                                                 refused
     ------   ------------------------------------------------------   ---------------
-    ADDS     Produce, Stage, Move: they add items                     first
+    ADDS     Produce, Stage, Move, Follow: they add items             first
     LEASES   commands that hand out items, or put them back           next
              without end: Lease, Retry, Redrive, Reschedule,
              Prioritize, opening readers, reserving for them, Begin
@@ -29,6 +29,7 @@ from querator.model.commands import (
     DropLetters,
     Expire,
     Extend,
+    Follow,
     ForgetGroups,
     GiveUp,
     Lease,
@@ -114,6 +115,8 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
         case Retry():
             tier = Tier.FREES if command.dead else Tier.LEASES
             return Need(tier, _of_settle(txn, group, command.leases, retry=command))
+        case Follow():
+            return Need(Tier.ADDS, _of_follow(txn, group, command))
         case Complete():
             return Need(Tier.FREES, _of_settle(txn, group, command.leases))
         case Extend():
@@ -182,6 +185,22 @@ def _of_settle(
             noted = retry.error or retry.attributes is not None
             bytes_ += bits * _LATER_BYTES if noted else 0
     return bytes_
+
+
+def _of_follow(txn: ReadTransaction, group: int, command: Follow) -> int:
+    """Each item may be in a segment and a row of the outbox of its own, with what it needs at its
+    target.
+    """
+    settle = command.settle
+    retry = settle if isinstance(settle, Retry) else None
+    items = len(command.lengths) >> 2
+    special = len(command.specials) + len(command.targets)
+    return (
+        _of_settle(txn, group, settle.leases, retry=retry)
+        + _BLOCK_BYTES
+        + items * _ITEM_BYTES
+        + special * 2 * _SPECIAL_BYTES
+    )
 
 
 def _of_extend(txn: ReadTransaction, group: int, command: Extend) -> int:

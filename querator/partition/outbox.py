@@ -16,8 +16,10 @@ from querator.partition.payloads import BlockDamaged, read_payload
 from querator.partition.rows import (
     Block,
     DeadCause,
+    FollowUps,
     OutboxRow,
     Overlay,
+    OwnTimes,
     decode_outbox,
     decode_overlay,
     decode_settings,
@@ -148,6 +150,11 @@ def _moved_item(
             retry=letter.retry,
         )
     own = block.own_times(ordinal)
+    follow_ups = row.follow_ups
+    if follow_ups is not None:
+        return _moved_follow_up(
+            row, block, ordinal, own, follow_ups, queue=queue, partition=partition, group=group
+        )
     return MovedItem(
         origin_queue=queue,
         origin_partition=partition,
@@ -164,6 +171,44 @@ def _moved_item(
         attributes=overlay.attributes,
         max_attempts=own.max_attempts,
         retry=own.retry,
+    )
+
+
+def _moved_follow_up(
+    row: OutboxRow,
+    block: Block,
+    ordinal: int,
+    own: OwnTimes,
+    follow_ups: FollowUps,
+    *,
+    queue: str,
+    partition: int,
+    group: int,
+) -> MovedItem:
+    """A follow-up on its way, or one that goes to the dead queue because its queue is gone: its
+    origin is then where it should have gone.
+    """
+    lost = row.reason == DeadCause.UNDELIVERED
+    errors: tuple[str, ...] = ()
+    if lost:
+        errors = (f"queue {follow_ups.queue} was deleted before this follow-up of {queue} arrived",)
+    fields = next((one for one in follow_ups.fields if one.ordinal == ordinal), None)
+    return MovedItem(
+        origin_queue=follow_ups.queue if lost else queue,
+        origin_partition=follow_ups.partition if lost else partition,
+        origin_group=group,
+        origin_seq=row.first_seq + ordinal,
+        attempts=0,
+        reason=row.reason,
+        errors=errors,
+        produced_at_ms=block.produced_at_ms,
+        died_at_ms=row.died_at_ms if lost else 0,
+        expire_timeout_ms=own.expire_timeout_ms,
+        lease_timeout_ms=own.lease_timeout_ms,
+        priority=row.priority,
+        max_attempts=own.max_attempts,
+        retry=own.retry,
+        follow_up=None if lost else fields,
     )
 
 

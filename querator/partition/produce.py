@@ -115,7 +115,7 @@ def _accept(
     count = len(command.lengths) >> 2
     if context.row is None:
         return unconfigured(), 0
-    refusal = _refuse_elsewhere(context, command)
+    refusal = refuse_elsewhere(context, command)
     if refusal is not None:
         return refusal, 0
     if count == 0:
@@ -177,7 +177,7 @@ def _no_room(context: ApplyContext, command: Produce, fresh: int, held: int) -> 
     return wrong_names(command.flows, count, flows.settings.kind) or flows.too_many(command.flows)
 
 
-def _refuse_elsewhere(context: ApplyContext, command: Produce) -> Refusal | None:
+def refuse_elsewhere(context: ApplyContext, command: Produce) -> Refusal | None:
     """The refusal if the request does not belong to this partition under the current routing."""
     share = context.share
     if share.closing:
@@ -218,10 +218,14 @@ def place_block(
     held: dict[int, int],
     flow_of: Sequence[int],
     start: int = 0,
+    away: int = 0,
+    event: Event = Event.PRODUCE,
 ) -> None:
     """Writes a block of produced items and places them. `attachment` is the index of its entry, and
     the part. `specials` are those of the block's living items. `held` has items by the lane in
     which they wait. The ordinals of both count from `start`. `flow_of` is as in `flows.by_flow`.
+    Living items in `away` (a mask that counts from the block) are not placed and do not expire
+    here. `event` makes items ready.
     """
     now_ms = context.now_ms
     queue_timeout_ms = context.queue.expire_timeout_ms
@@ -230,6 +234,12 @@ def place_block(
     priorities: dict[int, int] = {}
     for special in specials:
         ordinal = special.ordinal - start
+        retries = special.max_attempts is not None or special.retry is not None
+        timed = special.expire_timeout_ms > 0 or special.lease_timeout_ms > 0 or retries
+        if away >> ordinal & 1:
+            if timed:
+                own.append(_own_times(special, ordinal, 0))
+            continue
         priority = special.priority
         if priority and flow_of and context.keyed:
             priority = 0
@@ -242,22 +252,10 @@ def place_block(
             lane = next((lane for lane in held if held[lane] >> special.ordinal & 1), LANE)
             name = due_ms, lane, priority, flow_of[ordinal] if flow_of else 0
             later[name] = later.get(name, 0) | 1 << ordinal
-        expire_ms = max(special.expire_timeout_ms, 0)
-        lease_ms = min(max(special.lease_timeout_ms, 0), LEASE_TIMEOUT_MS_MAX)
-        timeout_ms = shorter(expire_ms, queue_timeout_ms)
-        retries = special.max_attempts is not None or special.retry is not None
-        if expire_ms or lease_ms or (due_ms and timeout_ms) or retries:
+        timeout_ms = shorter(max(special.expire_timeout_ms, 0), queue_timeout_ms)
+        if timed or (due_ms and timeout_ms):
             expires = expire_at(max(now_ms, special.enqueue_at_ms if due_ms else 0), timeout_ms)
-            own.append(
-                OwnTimes(
-                    ordinal=ordinal,
-                    expire_at_ms=expires,
-                    expire_timeout_ms=expire_ms,
-                    lease_timeout_ms=lease_ms,
-                    max_attempts=special.max_attempts,
-                    retry=special.retry,
-                )
-            )
+            own.append(_own_times(special, ordinal, expires))
     expires_ms = expire_at(now_ms, queue_timeout_ms)
     add_block(
         context=context,
@@ -268,7 +266,7 @@ def place_block(
         expire_at_ms=expires_ms,
         own=own,
     )
-    ready = alive
+    ready = alive & ~away
     for (due_ms, lane, priority, flow), mask in sorted(later.items()):
         ready &= ~mask
         check(None, Event.PRODUCE_LATER, RowState.SCHEDULED)
@@ -279,12 +277,28 @@ def place_block(
     if ready:
         by_lane = {lane: (mask >> start) & ready for lane, mask in held.items()}
         _add_ready(
-                context, first_seq, ready,
-                held=by_lane, priorities=priorities, flow_of=flow_of,
-            )  # fmt: skip
+            context=context,
+            first_seq=first_seq,
+            ready=ready,
+            held=by_lane,
+            priorities=priorities,
+            flow_of=flow_of,
+            event=event,
+        )
 
 
-def _by_priority(mask: int, priorities: dict[int, int]) -> list[tuple[int, int]]:
+def _own_times(special: ItemSpecial, ordinal: int, expire_at_ms: int) -> OwnTimes:
+    return OwnTimes(
+        ordinal=ordinal,
+        expire_at_ms=expire_at_ms,
+        expire_timeout_ms=max(special.expire_timeout_ms, 0),
+        lease_timeout_ms=min(max(special.lease_timeout_ms, 0), LEASE_TIMEOUT_MS_MAX),
+        max_attempts=special.max_attempts,
+        retry=special.retry,
+    )
+
+
+def by_priority(mask: int, priorities: dict[int, int]) -> list[tuple[int, int]]:
     """A set cut into (priority, items). Items that are in no set of `priorities` have 0."""
     found: list[tuple[int, int]] = []
     for priority, items in sorted(priorities.items()):
@@ -303,6 +317,7 @@ def _add_ready(
     held: dict[int, int],
     priorities: dict[int, int],
     flow_of: Sequence[int],
+    event: Event,
 ) -> None:
     """Places items that are not scheduled. `held` has those of them that wait, by lane."""
     position, age = tail_position(context), context.age
@@ -312,16 +327,16 @@ def _add_ready(
             ready &= ~mask
             check(None, Event.HOLD, RowState.HELD)
             for flow, together in by_flow(mask, flow_of):
-                for priority, part in _by_priority(together, priorities):
+                for priority, part in by_priority(together, priorities):
                     place_held(
                         context, first_seq, part,
                         attempt=0, releases=0, position=position, lane=lane,
                         priority=priority, age=age, flow=flow,
                     )  # fmt: skip
     if ready:
-        check(None, Event.PRODUCE, RowState.READY)
+        check(None, event, RowState.READY)
         for flow, together in by_flow(ready, flow_of) if flow_of else ((0, ready),):
-            for priority, part in _by_priority(together, priorities):
+            for priority, part in by_priority(together, priorities):
                 place_ready(
                     context, first_seq, part,
                     attempt=0, releases=0, position=position, priority=priority, age=age,

@@ -21,6 +21,7 @@ from querator.model.commands import (
     PartitionEffects,
     PartitionSettings,
 )
+from querator.model.item_options import FollowUpFields
 from querator.model.queues import RetryWaits
 from querator.partition import masks
 
@@ -38,7 +39,7 @@ class RowState(IntEnum):
 
 class DeadCause(IntEnum):
     """Why an item became a dead letter. The wire uses the same numbers. NONE marks a redriven item.
-    VOID marks a move under whose number nothing arrives.
+    VOID marks a move under whose number nothing arrives, FOLLOW_UP a follow-up on its way.
     """
 
     NONE = 0
@@ -46,12 +47,15 @@ class DeadCause(IntEnum):
     EXPIRED = 2
     REJECTED = 3
     VOID = 4
+    UNDELIVERED = 5
+    FOLLOW_UP = 6
 
 
 class SettleKind(IntEnum):
     """How a command settles leased items. A retry with `retry_at`, a retry with an uncounted
     attempt, and a retry with a priority are verbs of their own: a repeat of one verb is no repeat
-    of another. So is each of them with attributes: `ATTRIBUTED` is added to its number.
+    of another. So is each of them with attributes: `ATTRIBUTED` is added to its number. `FOLLOWED`
+    is added to the number of every verb that comes with follow-ups.
     """
 
     COMPLETE = 1
@@ -69,7 +73,9 @@ class SettleKind(IntEnum):
 
 ATTRIBUTED = 16
 """Added to a `SettleKind`: the retry has changed the attributes of the items."""
-assert max(SettleKind) < ATTRIBUTED
+FOLLOWED = 32
+"""Added to a verb: it has produced follow-ups."""
+assert max(SettleKind) < ATTRIBUTED < ATTRIBUTED + max(SettleKind) < FOLLOWED
 
 
 class Redating(msgspec.Struct, frozen=True, array_like=True):
@@ -180,6 +186,11 @@ class PartitionState(msgspec.Struct, array_like=True):
         to come.
         """
         return self.items + self.pinned
+
+    @property
+    def staying(self) -> int:
+        """Items that count for the limit when others move here: not those that move away."""
+        return self.occupied - self.moving
 
     @property
     def effects(self) -> PartitionEffects:
@@ -578,9 +589,20 @@ class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     lasting: bool = False
 
 
+class FollowUps(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Follow-ups on their way to `partition` of `queue`. `fields` are those of items that have
+    some, in ascending order.
+    """
+
+    queue: str
+    partition: int
+    fields: tuple[FollowUpFields, ...] = ()
+
+
 class OutboxRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Items of one segment on their way to a target, in the order of their sequences. Each has one
-    move number.
+    move number. `follow_ups` are given when the items are follow-ups, also when they could not be
+    delivered and go to the dead queue (UNDELIVERED).
     """
 
     first_seq: int
@@ -589,6 +611,7 @@ class OutboxRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     reason: int
     died_at_ms: int
     priority: int = 0
+    follow_ups: FollowUps | None = None
 
 
 class OutboxTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -7,6 +7,9 @@ lost item means that nothing is carried out. For each item named under a lease:
     the same verb has settled it under the lease    repeated; nothing changes
     else (another verb, lapsed, never held)         lost
 
+A verb with follow-ups (`rows.FOLLOWED`) is a verb of its own in the same way: only a command that
+had follow-ups, too, repeats it.
+
 The same holds after the lease has ended, as long as it is remembered (`ended_leases`). Complete is
 one verb, and a retry is one of twenty (`rows.SettleKind`, `rows.ATTRIBUTED`): a reject after a
 release is lost, and so is a release with a priority or with attributes after one without, as nodes
@@ -19,6 +22,7 @@ another verb has ended the lease, such a command is no repeat: it names all item
 """
 
 from bisect import bisect_right
+from collections.abc import Callable
 
 import msgspec
 
@@ -54,6 +58,7 @@ from querator.partition.dead import (
 from querator.partition.ended_leases import end_lease
 from querator.partition.rows import (
     ATTRIBUTED,
+    FOLLOWED,
     Block,
     DeadCause,
     LeasedItems,
@@ -69,6 +74,11 @@ from querator.partition.rows import (
 from querator.partition.segments import block_of, check, detach, leave_block, load_segment
 from querator.partition.states import Event
 from querator.storage.tables import ENDED, LEASES, OVERLAYS, SEGMENTS
+
+Admit = Callable[[SettleResult], Refusal | None]
+"""Refuses a command that has been judged, before it is carried out. A command with it has
+follow-ups.
+"""
 
 
 class _Held:
@@ -93,10 +103,15 @@ class _Piece(msgspec.Struct, frozen=True, gc=False):
     mask: int
 
 
-def complete(context: ApplyContext, command: Complete) -> SettleResult:
-    result, pieces, leases = _judge(
-        context, command.leases, command.all_or_nothing, SettleKind.COMPLETE
-    )
+def complete(
+    context: ApplyContext, command: Complete, admit: Admit | None = None
+) -> SettleResult | Refusal:
+    verb = int(SettleKind.COMPLETE) if admit is None else SettleKind.COMPLETE + FOLLOWED
+    result, pieces, leases = _judge(context, command.leases, command.all_or_nothing, verb)
+    if admit is not None:
+        refusal = admit(result)
+        if refusal is not None:
+            return refusal
     check(RowState.LEASED, Event.COMPLETE, None)
     gone: dict[int, int] = {}
     for piece in pieces:
@@ -107,7 +122,7 @@ def complete(context: ApplyContext, command: Complete) -> SettleResult:
     # Once for each block, in the order of the command.
     for first_seq, mask in gone.items():
         leave_block(context, first_seq, block_of(context, first_seq), mask)
-    _write(context, leases, SettleKind.COMPLETE)
+    _write(context, leases, verb)
     return result
 
 
@@ -132,10 +147,14 @@ _PRIORITIZED = {
 }
 
 
-def retry(context: ApplyContext, command: Retry) -> SettleResult | Refusal:
-    verb = verb_of(command)
+def retry(
+    context: ApplyContext, command: Retry, admit: Admit | None = None
+) -> SettleResult | Refusal:
+    verb = verb_of(command) if admit is None else verb_of(command) + FOLLOWED
     result, pieces, leases = _judge(context, command.leases, command.all_or_nothing, verb)
     refusal = _too_many_attributes(command, pieces)
+    if refusal is None and admit is not None:
+        refusal = admit(result)
     if refusal is not None:
         return refusal
     due_ms = min(command.retry_at_ms, context.now_ms + SCHEDULE_AHEAD_MS_MAX)

@@ -254,7 +254,14 @@ class GrpcServer:
 
     def _lease_stream(self, context: Context, request_id: str, _: object) -> LeaseStream:
         messages = self.incoming.messages_of(context.peer())
-        return LeaseStream(context, request_id, self._queue_service, self._calls.counts, messages)
+        return LeaseStream(
+            context=context,
+            request_id=request_id,
+            service=self._queue_service,
+            counts=self._calls.counts,
+            messages=messages,
+            request_limits=self._limits,
+        )
 
     def _node_calls(self, context: Context, request_id: str, _: object) -> NodeCalls:
         exchange = self._queue_service.exchange

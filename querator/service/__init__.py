@@ -10,6 +10,7 @@ background reads, which have threads of their own. No state here has to survive 
     validate          checks of a call that need no partition
     admission         limits of unanswered work
     settle            complete, retry and extend: split by partition, merged
+    follow_ups        where the follow-ups of a settle go
     schedules         scheduled items: lists and counts by due time, changes
     groups            the groups of a fair queue, with their counts
     item_changes      changes of items that an operator names

@@ -114,6 +114,8 @@ def assemble(
         clock=clock,
         calls=settles,
         budget=PartitionBudget("settles", calls_max=settles_max),
+        producing=producing,
+        produces=produces,
     )
     exchange = None
     if forwarder is not None:

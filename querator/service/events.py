@@ -70,7 +70,7 @@ class ServiceEvents:
         if effects.outbox:
             self._mover.wake(route)
         if group in self._mover.full:
-            self._mover.on_items(group, effects.occupied)
+            self._mover.on_items(group, effects.staying)
         self._committer.wake(route)
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:

@@ -1,4 +1,5 @@
-"""Moves of items between partitions: dead letters to their dead queue, redriven letters home.
+"""Moves of items between partitions: dead letters to their dead queue, redriven letters home, and
+follow-ups to their queues.
 
 The source keeps the items to move in its outbox, numbered for each target. The target remembers the
 number of the last move that it has accepted (`moved_upto`). So the mover may forget everything and
@@ -28,13 +29,27 @@ from functools import partial
 import msgspec
 
 from querator import telemetry
-from querator.model.commands import Command, Move, Moved, MoveDone, MoveElsewhere, MoveReturn
+from querator.model.commands import (
+    NO_SLOT,
+    Command,
+    Move,
+    Moved,
+    MoveDone,
+    MoveElsewhere,
+    MoveReturn,
+)
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
-from querator.model.limits import MOVE_BATCH_ITEMS_MAX, MOVE_PAUSE_MS_MAX, MOVE_PAUSE_MS_MIN
-from querator.model.queues import QueueState
+from querator.model.limits import (
+    LEADER_WAIT_MS_MAX,
+    MOVE_BATCH_ITEMS_MAX,
+    MOVE_PAUSE_MS_MAX,
+    MOVE_PAUSE_MS_MIN,
+)
+from querator.model.queues import Queue, QueueState
 from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import OutboxBatch, outbox_batch, outbox_targets
+from querator.service.produce.distant_keys import holders_of, is_unsure
 from querator.service.produce.flows import flows_of_moved
 from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.directory import QueueDirectory
@@ -117,7 +132,7 @@ class Mover:
             self._loop.call_soon(self._step, source)
 
     def on_items(self, group: GroupId, items: int) -> None:
-        """One of the `full` targets holds `items` items."""
+        """One of the `full` targets holds `items` items that do not move."""
         for source in [source for source in self.full[group] if items < source.full[group]]:
             self._not_full(source, group)
             source.pauses.pop(group, None)
@@ -199,18 +214,44 @@ class Mover:
         then = partial(self._returned, source, target)
         self._router.post(source.route, MoveReturn(target), then=then)
 
-    def _send(self, source: _Source, batch: OutboxBatch) -> None:
+    def _send(
+        self,
+        source: _Source,
+        batch: OutboxBatch,
+        holders: tuple[tuple[int, int, int], ...] = (),
+    ) -> None:
         source.active = True
         target = GroupId(batch.target_group)
         owner = self._router.map.by_group(target)
         assert owner is not None, "moves for a group that is gone return"
         flows = flows_of_moved(owner[0], batch.attachment, batch.lengths)
+        routing, homes = self._homes(target, batch)
         self._router.post(
             self._router.route(target),
-            Move(source.route.group, batch.first_move, batch.lengths, batch.items, flows),
+            Move(
+                source_group=source.route.group,
+                first_move=batch.first_move,
+                lengths=batch.lengths,
+                items=batch.items,
+                flows=flows,
+                routing=routing,
+                homes=homes,
+                holders=holders,
+            ),
             batch.attachment,
             then=partial(self._arrived, source, batch),
         )
+
+    def _homes(self, target: GroupId, batch: OutboxBatch) -> tuple[int, tuple[int, ...]]:
+        """The routing of the target's queue, and the groups over which it distributes keys; empty
+        when no item of the batch has one.
+        """
+        owner = self._router.map.by_group(target)
+        fields = [item.follow_up for item in batch.items if item.follow_up is not None]
+        if owner is None or all(one.slot == NO_SLOT for one in fields):
+            return 0, ()
+        queue = owner[0]
+        return queue.routing, tuple(queue.groups[: queue.routed_partitions])
 
     def _arrived(
         self, source: _Source, batch: OutboxBatch, outcome: Accepted | QueratorError
@@ -218,6 +259,12 @@ class Mover:
         target = GroupId(batch.target_group)
         if isinstance(outcome, QueratorError):
             owner = self._router.map.by_group(target)
+            if is_unsure(outcome) and owner is not None:
+                # Owned: it ends by itself, within the time that partitions may take to answer.
+                task = self._loop.create_task(self._ask(source, batch, owner[0], outcome))
+                self._asking.add(task)
+                task.add_done_callback(self._asking.discard)
+                return
             if outcome.code is not ErrorCode.ROUTING_CHANGED or owner is None:
                 if outcome.code is ErrorCode.QUEUE_FULL and not self._is_full(
                     source, target, items_max=int(outcome.limit)
@@ -241,6 +288,23 @@ class Mover:
                 del source.batch_max[target]
         self._router.post(source.route, command, then=partial(self._done, source, target))
 
+    async def _ask(
+        self, source: _Source, batch: OutboxBatch, queue: Queue, refusal: QueratorError
+    ) -> None:
+        """Sends the batch again, with what the target has to know about dedup keys."""
+        target = GroupId(batch.target_group)
+        deadline = self._loop.time() + LEADER_WAIT_MS_MAX / 1000
+        try:
+            holders = await holders_of(self._router, queue, target, refusal, deadline)
+        except Exception as error:  # noqa: BLE001 - the top of the task: it is tried again
+            self._failed(source, target, as_answer(error, "asking about dedup keys"))
+            return
+        if self._stopped or not source.route.local:
+            source.active = False
+            self._forget(source)
+            return
+        self._send(source, batch, tuple((at, *place) for at, place in holders.items()))
+
     def _returned(
         self, source: _Source, target: GroupId, outcome: Accepted | QueratorError
     ) -> None:
@@ -263,7 +327,7 @@ class Mover:
         source.batch_max[target] = 1
         route = self._router.route(target)
         if route.local:
-            if route.effects.occupied < items_max:
+            if route.effects.staying < items_max:
                 return False
             source.full[target] = items_max
             self.full.setdefault(target, set()).add(source)

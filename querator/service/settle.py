@@ -4,6 +4,10 @@ A lease id names its group, which is never reused. A lease of another queue, or 
 of the same name, is answered LEASE_LOST like any ended lease, without asking a partition. One
 exception: a group that is younger than those of the queue may not be known to this node yet.
 
+A call with follow-ups has one lease, so it goes to one partition as a whole, with its follow-ups
+(`service.follow_ups`). When the partitions have changed meanwhile, it is refused and not executed,
+and sent again with other targets.
+
 A partition that fails affects only its own leases: their outcomes carry the reason (for example
 OUTCOME_UNKNOWN: repeat them), the other outcomes are exact. When all leases of a call fail, the
 call fails.
@@ -46,9 +50,12 @@ from querator.model.ids import (
 from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.queues import Queue
 from querator.service.admission import ConnectionBudget, PartitionBudget
+from querator.service.follow_ups import FollowUpPlan, plan_follow_ups
+from querator.service.produce import distant_keys
+from querator.service.produce.calls import ProduceService
 from querator.service.produce.split import merged_error
 from querator.service.routing.directory import QueueDirectory
-from querator.service.routing.outcomes import each
+from querator.service.routing.outcomes import Accepted, each
 from querator.service.routing.router import Router, deadline_after
 from querator.service.validate import check_leases
 
@@ -341,8 +348,14 @@ class SettleService:
         clock: "Clock",
         calls: ConnectionBudget,
         budget: PartitionBudget,
+        producing: ProduceService,
+        produces: ConnectionBudget,
     ) -> None:
-        """`calls` counts unanswered calls, `budget` their commands."""
+        """`calls` counts unanswered calls, `budget` their commands. Follow-ups count as produces:
+        as `produces`, and in the budget of `producing`.
+        """
+        self._producing = producing
+        self._produces = produces
         self._router = router
         self._directory = directory
         self._clock = clock
@@ -353,6 +366,10 @@ class SettleService:
         """One outcome per lease, in order. Raises QueratorError."""
         queue = await self._directory.find(call.namespace, call.queue)
         check_leases(call.leases)
+        if call.follow_ups:
+            size = sum(len(part.items) for part in call.follow_ups)
+            with self._calls.held(), self._produces.held(size):
+                return await self._settle_followed(queue, call, deadline_after(call.timeout_ms))
         with self._calls.held():
             return await settle(
                 self._router,
@@ -362,6 +379,62 @@ class SettleService:
                 budget=self._budget,
                 deadline=deadline_after(call.timeout_ms),
             )
+
+    async def _settle_followed(
+        self, queue: Queue, call: CompleteCall | RetryCall, deadline: float | None
+    ) -> SettleReply:
+        """Settles items of one lease, with follow-ups. Raises QueratorError."""
+        until_s = self._producing.until_rerouted(deadline)
+        (ref,) = call.leases
+        while True:
+            queue, shares, unheard = await _shares(
+                self._directory, queue, call.leases, field="leases[{}].lease_id", deadline=deadline
+            )
+            if unheard:
+                raise _unheard(ref)
+            if not shares:
+                return SettleReply((lost(ref),))
+            partition, leases = shares[0].partition, tuple(shares[0].leases)
+            settle_items = command_of(call)(leases)
+            assert isinstance(settle_items, Complete | Retry)
+            plan = await plan_follow_ups(self._directory, self._producing, queue, partition, call)
+            try:
+                result = await self._sent(queue, partition, plan, settle_items, deadline)
+            except QueratorError as error:
+                if error.code is not ErrorCode.ROUTING_CHANGED:
+                    raise
+                queue = await self._producing.rerouted(queue, call, until_s, error)
+                continue
+            assert isinstance(result, SettleResult)
+            return SettleReply((outcome_of(ref, result.outcomes[0]),))
+
+    async def _sent(
+        self,
+        queue: Queue,
+        partition: int,
+        plan: FollowUpPlan,
+        settle_items: Complete | Retry,
+        deadline: float | None,
+    ) -> Accepted:
+        """The partition's answer. Raises QueratorError."""
+        route = self._router.routes(queue)[partition]
+        while True:
+            try:
+                return await self._router.call(
+                    route,
+                    plan.command(settle_items),
+                    plan.items,
+                    deadline=deadline,
+                    budget=self._producing.budget,
+                )
+            except QueratorError as error:
+                if not distant_keys.is_unsure(error):
+                    raise
+                holders = await distant_keys.holders_of(
+                    self._router, queue, route.group, error, deadline
+                )
+                specials = distant_keys.with_holders(plan.specials, holders)
+                plan = msgspec.structs.replace(plan, specials=specials)
 
     async def extend(self, call: ExtendCall) -> ExtendReply:
         """One outcome per lease in order, or for a client by partition and lease.

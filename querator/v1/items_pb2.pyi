@@ -103,6 +103,8 @@ class _DeadReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DeadReason
     """It was not leased before it expired."""
     DEAD_REASON_REJECTED: _DeadReason.ValueType  # 3
     """A consumer rejected it by a retry with `dead`, or a reader's batch was given up."""
+    DEAD_REASON_UNDELIVERED: _DeadReason.ValueType  # 5
+    """A follow-up whose queue was deleted before it arrived. Its origin is where it should have gone."""
 
 class DeadReason(_DeadReason, metaclass=_DeadReasonEnumTypeWrapper):
     """DeadReason says why an item became a dead letter."""
@@ -115,6 +117,8 @@ DEAD_REASON_EXPIRED: DeadReason.ValueType  # 2
 """It was not leased before it expired."""
 DEAD_REASON_REJECTED: DeadReason.ValueType  # 3
 """A consumer rejected it by a retry with `dead`, or a reader's batch was given up."""
+DEAD_REASON_UNDELIVERED: DeadReason.ValueType  # 5
+"""A follow-up whose queue was deleted before it arrived. Its origin is where it should have gone."""
 Global___DeadReason: _TypeAlias = DeadReason  # noqa: Y015
 
 @_typing.final

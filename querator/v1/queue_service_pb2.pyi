@@ -545,6 +545,39 @@ class LeaseOutcome(_message.Message):
 Global___LeaseOutcome: _TypeAlias = LeaseOutcome  # noqa: Y015
 
 @_typing.final
+class FollowUps(_message.Message):
+    """FollowUps are items for one queue that a request produces when it settles leased items. They are stored with
+    the settled items in one step. Those for other partitions and queues arrive there a little later, each
+    exactly once. Until then they count as items of the queue whose items are settled.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    queue: _builtins.str
+    """Name of the queue, in the namespace of the request; empty means the queue of the request."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[_items_pb2.Item]:
+        """The items; with those of the request's other FollowUps at most 1,000 by default. The same field number as in
+        ProduceRequest.
+        """
+
+    def __init__(
+        self,
+        *,
+        queue: _builtins.str = ...,
+        items: _abc.Iterable[_items_pb2.Item] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowUps: _TypeAlias = FollowUps  # noqa: Y015
+
+@_typing.final
 class CompleteRequest(_message.Message):
     """CompleteRequest ends leases of items whose work is done."""
 
@@ -554,6 +587,7 @@ class CompleteRequest(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     LEASES_FIELD_NUMBER: _builtins.int
     ALL_OR_NOTHING_FIELD_NUMBER: _builtins.int
+    FOLLOW_UPS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -564,6 +598,13 @@ class CompleteRequest(_message.Message):
     def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseItems]:
         """The items by lease; at most 1,000 leases."""
 
+    @_builtins.property
+    def follow_ups(self) -> _containers.RepeatedCompositeFieldContainer[Global___FollowUps]:
+        """Items that are produced in the same step, if and only if the leased items are completed. The request then
+        names one lease, and items that it all still holds: otherwise nothing is completed and nothing produced.
+        A repeat of the request produces nothing again.
+        """
+
     def __init__(
         self,
         *,
@@ -571,10 +612,11 @@ class CompleteRequest(_message.Message):
         queue: _builtins.str = ...,
         leases: _abc.Iterable[Global___LeaseItems] | None = ...,
         all_or_nothing: _builtins.bool = ...,
+        follow_ups: _abc.Iterable[Global___FollowUps] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_or_nothing", b"all_or_nothing", "leases", b"leases", "namespace", b"namespace", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_or_nothing", b"all_or_nothing", "follow_ups", b"follow_ups", "leases", b"leases", "namespace", b"namespace", "queue", b"queue"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -620,6 +662,7 @@ class RetryRequest(_message.Message):
     ALL_OR_NOTHING_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    FOLLOW_UPS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -650,6 +693,10 @@ class RetryRequest(_message.Message):
         at most 1,000 items of a partition; that many are under one lease.
         """
 
+    @_builtins.property
+    def follow_ups(self) -> _containers.RepeatedCompositeFieldContainer[Global___FollowUps]:
+        """Items that are produced in the same step; as in CompleteRequest."""
+
     def __init__(
         self,
         *,
@@ -663,10 +710,11 @@ class RetryRequest(_message.Message):
         all_or_nothing: _builtins.bool = ...,
         priority: _builtins.int | None = ...,
         attributes: _items_pb2.Attributes | None = ...,
+        follow_ups: _abc.Iterable[Global___FollowUps] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt", "_priority", b"_priority", "attributes", b"attributes", "count_attempt", b"count_attempt", "priority", b"priority", "retry_at", b"retry_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt", "_priority", b"_priority", "all_or_nothing", b"all_or_nothing", "attributes", b"attributes", "count_attempt", b"count_attempt", "dead", b"dead", "error", b"error", "leases", b"leases", "namespace", b"namespace", "priority", b"priority", "queue", b"queue", "retry_at", b"retry_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt", "_priority", b"_priority", "all_or_nothing", b"all_or_nothing", "attributes", b"attributes", "count_attempt", b"count_attempt", "dead", b"dead", "error", b"error", "follow_ups", b"follow_ups", "leases", b"leases", "namespace", b"namespace", "priority", b"priority", "queue", b"queue", "retry_at", b"retry_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__count_attempt: _TypeAlias = _typing.Literal["count_attempt"]  # noqa: Y015
     _WhichOneofArgType__count_attempt: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt"]  # noqa: Y015

@@ -57,6 +57,18 @@ def malformed(kind: type[Message]) -> QueratorError:
     return QueratorError(ErrorCode.INVALID_ARGUMENT, f"the bytes are not a message of type {name}")
 
 
+def within(path: str, error: QueratorError) -> QueratorError:
+    """The same refusal of a field that is inside of another one. `path` ends with a dot."""
+    return QueratorError(
+        error.code,
+        error.message.replace(error.field, path + error.field, 1) if error.field else error.message,
+        field=path + error.field,
+        limit=error.limit,
+        value=error.value,
+        retry_delay_ms=error.retry_delay_ms,
+    )
+
+
 def under_limit(field: str, *, value: object, limit: object, unit: str = "") -> QueratorError:
     """The error for a value below the lower limit; both are in `unit`."""
     suffix = f" {unit}" if unit else ""

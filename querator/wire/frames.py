@@ -94,7 +94,11 @@ def _spans(frame: bytes) -> list[tuple[int, int]]:
 
 
 def parse_lease_frame(
-    frame: bytes, *, subscribed: SubscribeCall | None, now_ms: int
+    frame: bytes,
+    *,
+    subscribed: SubscribeCall | None,
+    now_ms: int,
+    request_limits: RequestLimits = DEFAULT_LIMITS,
 ) -> tuple[int, LeaseFrame | QueratorError]:
     """Parses a `LeaseStreamRequest`: its number, and the call or the error that refuses it.
 
@@ -107,13 +111,16 @@ def parse_lease_frame(
     except DecodeError as error:
         return _number_of_malformed(frame, error, queue_service_pb2.LeaseStreamRequest)
     try:
-        return message.request_number, _lease_frame(message, subscribed, now_ms)
+        return message.request_number, _lease_frame(message, subscribed, now_ms, request_limits)
     except QueratorError as error:
         return message.request_number, error
 
 
 def _lease_frame(
-    message: queue_service_pb2.LeaseStreamRequest, subscribed: SubscribeCall | None, now_ms: int
+    message: queue_service_pb2.LeaseStreamRequest,
+    subscribed: SubscribeCall | None,
+    now_ms: int,
+    request_limits: RequestLimits,
 ) -> LeaseFrame:
     kind = message.WhichOneof("frame")
     if kind is None:
@@ -129,10 +136,10 @@ def _lease_frame(
         return EndDeliveries()
     if kind == "complete":
         _check_own_queue(message.complete, namespace, queue)
-        return settle.check_complete(message.complete, namespace, queue)
+        return settle.check_complete(message.complete, namespace, queue, now_ms, request_limits)
     if kind == "retry":
         _check_own_queue(message.retry, namespace, queue)
-        return settle.check_retry(message.retry, namespace, queue, now_ms)
+        return settle.check_retry(message.retry, namespace, queue, now_ms, request_limits)
     if kind == "extend":
         _check_own_queue(message.extend, namespace, queue)
         return settle.check_extend(message.extend, namespace, queue, subscribed.client_id)

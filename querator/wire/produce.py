@@ -119,7 +119,9 @@ def _check_count(count: int, request_limits: RequestLimits) -> None:
 
 
 def check_items(
-    message: queue_service_pb2.ProduceRequest | transaction_service_pb2.StageRequest,
+    message: queue_service_pb2.ProduceRequest
+    | queue_service_pb2.FollowUps
+    | transaction_service_pb2.StageRequest,
     buffer: bytes,
     spans: Sequence[Span],
     now_ms: int,

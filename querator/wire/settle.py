@@ -7,32 +7,43 @@ from querator.model.calls import (
     CompleteCall,
     ExtendCall,
     ExtendReply,
+    FollowUpItems,
     LeasedRanges,
     LeaseOutcome,
     RetryCall,
     SettleReply,
 )
 from querator.model.commands import Attributes, Ranges
-from querator.model.errors import ErrorCode, invalid, over_limit
+from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
 from querator.model.ids import check_name
 from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
 from querator.wire import field_checks
+from querator.wire.field_checks import DEFAULT_LIMITS, RequestLimits
+from querator.wire.produce import check_items, check_request_bytes
 
 _SEQ_MAX = 2**64 - 1
 
 
-def parse_complete(data: bytes) -> CompleteCall:
-    """A `CompleteRequest`."""
+def parse_complete(
+    data: bytes, *, now_ms: int, request_limits: RequestLimits = DEFAULT_LIMITS
+) -> CompleteCall:
+    """A `CompleteRequest`. `now_ms` bounds how far ahead follow-ups may be scheduled."""
     message = field_checks.parse_message(queue_service_pb2.CompleteRequest, data)
     queue = check_name(message.queue, field="queue")
-    return check_complete(message, field_checks.check_namespace(message.namespace), queue)
+    namespace = field_checks.check_namespace(message.namespace)
+    return check_complete(message, namespace, queue, now_ms, request_limits)
 
 
-def parse_retry(data: bytes, *, now_ms: int) -> RetryCall:
-    """A `RetryRequest`. `now_ms` bounds how far ahead the items may be scheduled."""
+def parse_retry(
+    data: bytes, *, now_ms: int, request_limits: RequestLimits = DEFAULT_LIMITS
+) -> RetryCall:
+    """A `RetryRequest`. `now_ms` bounds how far ahead the items, and follow-ups, may be
+    scheduled.
+    """
     message = field_checks.parse_message(queue_service_pb2.RetryRequest, data)
     queue = check_name(message.queue, field="queue")
-    return check_retry(message, field_checks.check_namespace(message.namespace), queue, now_ms)
+    namespace = field_checks.check_namespace(message.namespace)
+    return check_retry(message, namespace, queue, now_ms, request_limits)
 
 
 def parse_extend(data: bytes) -> ExtendCall:
@@ -43,8 +54,20 @@ def parse_extend(data: bytes) -> ExtendCall:
 
 
 def check_complete(
-    message: queue_service_pb2.CompleteRequest, namespace: str, queue: str
+    message: queue_service_pb2.CompleteRequest,
+    namespace: str,
+    queue: str,
+    now_ms: int,
+    request_limits: RequestLimits,
 ) -> CompleteCall:
+    if message.follow_ups:
+        return CompleteCall(
+            namespace=namespace,
+            queue=queue,
+            leases=_one_lease(message.leases),
+            all_or_nothing=True,
+            follow_ups=_follow_ups(message, queue, now_ms, request_limits),
+        )
     return CompleteCall(
         namespace=namespace,
         queue=queue,
@@ -54,7 +77,11 @@ def check_complete(
 
 
 def check_retry(
-    message: queue_service_pb2.RetryRequest, namespace: str, queue: str, now_ms: int
+    message: queue_service_pb2.RetryRequest,
+    namespace: str,
+    queue: str,
+    now_ms: int,
+    request_limits: RequestLimits,
 ) -> RetryCall:
     retry_at_ms = 0
     if message.HasField("retry_at"):
@@ -64,15 +91,62 @@ def check_retry(
     return RetryCall(
         namespace=namespace,
         queue=queue,
-        leases=_leases(message.leases),
+        leases=_one_lease(message.leases) if message.follow_ups else _leases(message.leases),
         retry_at_ms=retry_at_ms,
         dead=message.dead,
         error=field_checks.check_chars(message.error, limits.ERROR_CHARS_MAX, field="error"),
         count_attempt=message.count_attempt if message.HasField("count_attempt") else True,
-        all_or_nothing=message.all_or_nothing,
+        all_or_nothing=message.all_or_nothing or bool(message.follow_ups),
         priority=message.priority if message.HasField("priority") else None,
         attributes=_attributes(message),
+        follow_ups=_follow_ups(message, queue, now_ms, request_limits),
     )
+
+
+def _one_lease(leases: Sequence[queue_service_pb2.LeaseItems]) -> tuple[LeasedRanges, ...]:
+    if len(leases) > 1:
+        raise QueratorError(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"leases is {len(leases)} leases; with follow_ups the limit is 1 lease: send a request "
+            "for each lease",
+            field="leases",
+            limit="1 lease",
+            value=f"{len(leases)} leases",
+        )
+    return _leases(leases)
+
+
+def _follow_ups(
+    message: queue_service_pb2.CompleteRequest | queue_service_pb2.RetryRequest,
+    own_queue: str,
+    now_ms: int,
+    request_limits: RequestLimits,
+) -> tuple[FollowUpItems, ...]:
+    """The follow-ups of a request for items of `own_queue`."""
+    if not message.follow_ups:
+        return ()
+    check_request_bytes(message.ByteSize(), request_limits)
+    if len(message.follow_ups) > limits.FOLLOW_UP_QUEUES_MAX:
+        most = limits.FOLLOW_UP_QUEUES_MAX
+        raise over_limit("follow_ups", value=len(message.follow_ups), limit=most, unit="queues")
+    count = sum(len(part.items) for part in message.follow_ups)
+    if count > request_limits.request_items_max:
+        most = request_limits.request_items_max
+        raise over_limit("follow_ups", value=count, limit=most, unit="items")
+    found = []
+    for place, part in enumerate(message.follow_ups):
+        path = f"follow_ups[{place}]."
+        queue = check_name(part.queue, field=f"{path}queue") if part.queue else own_queue
+        # As protobuf writes it, the items are tagged and length-prefixed like those of a produce.
+        data = part.SerializeToString()
+        try:
+            checked = check_items(part, data, ((0, len(data)),), now_ms, request_limits)
+        except QueratorError as error:
+            raise field_checks.within(path, error) from error
+        found.append(
+            FollowUpItems(queue, checked.items, checked.lengths, checked.specials, checked.slots)
+        )
+    return tuple(found)
 
 
 def _attributes(message: queue_service_pb2.RetryRequest) -> Attributes | None:

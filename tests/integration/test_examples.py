@@ -14,6 +14,7 @@ from tests.integration.page_programs import DOCS, PageBlock, PageReader
 EXAMPLES = DOCS / "examples"
 OUTPUTS = {
     "hello.py": ["b'hello'"],
+    "chain.py": ["orders: 0", "invoices: order 17", "parcels: label of box 1"],
     "reminders.py": [
         "due: ann, ben, cem, dia",
         "moved: ben, cem, dia, ann",

@@ -241,6 +241,14 @@ class LeaseTalker:
         if batch.counted:
             self._free(batch, mask.bit_count())
 
+    def not_settled(self, batch: LeasedBatch, mask: int) -> None:
+        if not batch.counted:
+            return
+        self._credit.held += mask.bit_count()
+        if batch not in self._batches:
+            self._batches.add(batch)
+            self._credit.held_bytes += batch.size
+
     async def extend(self, lease: LeaseState, lease_timeout: timedelta | None) -> None:
         outcomes = await self._extend([lease.id], lease_timeout)
         if not outcomes[0].remaining:

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from querator.client.consuming.verbs import COMPLETE, RELEASE, Verb, retry_verb
+from querator.client.consuming.follow_ups import FollowUps
+from querator.client.consuming.verbs import COMPLETE, RELEASE, Verb, complete_verb, retry_verb
 from querator.client.items import decode_dead_letter, decode_item, instant
 from querator.client.outcomes import UndecodablePayload
 from querator.client.typed import typed
@@ -60,6 +61,7 @@ class Holder(Protocol):
 
     def settle(self, verb: Verb, batch: "LeasedBatch", mask: int) -> "asyncio.Future[None]": ...
     def settled_elsewhere(self, batch: "LeasedBatch", mask: int) -> None: ...
+    def not_settled(self, batch: "LeasedBatch", mask: int) -> None: ...
     async def extend(self, lease: LeaseState, lease_timeout: timedelta | None) -> None: ...
     def now(self) -> float: ...
 
@@ -158,9 +160,12 @@ class LeasedBatch:
         """Mask of the items that are not settled; bit i is item i."""
         return ((1 << self.count) - 1) & ~self._settled
 
-    def complete(self) -> "asyncio.Future[None]":
-        """Completes all items that are not settled: their work is done, and they are removed."""
-        return self.settle(COMPLETE, self.left)
+    def complete(self, *, follow_ups: FollowUps | None = None) -> "asyncio.Future[None]":
+        """Completes all items that are not settled: their work is done, and they are removed.
+        `follow_ups` as in `LeasedItem.complete`, once for all of them.
+        """
+        verb = COMPLETE if follow_ups is None else complete_verb(follow_ups)
+        return self.settle(verb, self.left)
 
     def retry(
         self,
@@ -171,13 +176,14 @@ class LeasedBatch:
         count_attempt: bool = True,
         priority: int | None = None,
         attributes: Mapping[str, str] | None = None,
+        follow_ups: FollowUps | None = None,
     ) -> "asyncio.Future[None]":
         """Gives back all items that are not settled, to be leased again after `delay`, at
         `retry_at`, or at once; `priority` None: with the priority that they have. `attributes` take
         the place of all attributes that the items have; None: they keep them. Raises ValueError for
         `delay` with `retry_at`, a negative `delay`, a `retry_at` without a time zone, times more
         than 10 years ahead, a priority outside of 32 bits, more than 64 attributes, and attributes
-        of more than 8 KiB.
+        of more than 8 KiB. `follow_ups` as in `complete`.
         """
         verb = retry_verb(
             delay=delay,
@@ -186,12 +192,15 @@ class LeasedBatch:
             count_attempt=count_attempt,
             priority=priority,
             attributes=attributes,
+            follow_ups=follow_ups,
         )
         return self.settle(verb, self.left)
 
-    def reject(self, error: str = "") -> "asyncio.Future[None]":
+    def reject(
+        self, error: str = "", *, follow_ups: FollowUps | None = None
+    ) -> "asyncio.Future[None]":
         """Makes dead letters of all items that are not settled."""
-        return self.settle(retry_verb(error=error, dead=True), self.left)
+        return self.settle(retry_verb(error=error, dead=True, follow_ups=follow_ups), self.left)
 
     def release(self) -> "asyncio.Future[None]":
         """Gives all items that are not settled back to their places, as if not leased."""
@@ -209,6 +218,11 @@ class LeasedBatch:
             raise RuntimeError(f"settled already: {self!r}")
         self._settled |= mask
         return self._holder.settle(verb, self, mask)
+
+    def not_settled(self, mask: int) -> None:
+        """Takes back that items were settled: their settle was refused."""
+        self._settled &= ~mask
+        self._holder.not_settled(self, mask)
 
     def settled_elsewhere(self, mask: int) -> None:
         """Marks items that were settled by a separate call."""
@@ -415,9 +429,16 @@ class LeasedItem:
     def __repr__(self) -> str:
         return f"<LeasedItem {self.id} of {self.queue!r}, attempt {self.attempt}>"
 
-    def complete(self) -> "asyncio.Future[None]":
-        """Completes the item: its work is done, and it is removed."""
-        return self._batch.settle(COMPLETE, 1 << self._index)
+    def complete(self, *, follow_ups: FollowUps | None = None) -> "asyncio.Future[None]":
+        """Completes the item: its work is done, and it is removed.
+
+        `follow_ups` are items by the name of their queue. They are produced in the same step:
+        exactly once if the item is completed, else not at all. When they are refused (no such
+        queue, too large, queue full), the future fails, and the item is not settled. Raises
+        TypeError and ValueError as `Client.produce`.
+        """
+        verb = COMPLETE if follow_ups is None else complete_verb(follow_ups)
+        return self._batch.settle(verb, 1 << self._index)
 
     def retry(
         self,
@@ -428,6 +449,7 @@ class LeasedItem:
         count_attempt: bool = True,
         priority: int | None = None,
         attributes: Mapping[str, str] | None = None,
+        follow_ups: FollowUps | None = None,
     ) -> "asyncio.Future[None]":
         """Gives the item back, to be leased again after `delay`, at `retry_at`, or at once. `error`
         stays with the item. `priority` None: it keeps its priority. `attributes` take the place of
@@ -441,12 +463,16 @@ class LeasedItem:
             count_attempt=count_attempt,
             priority=priority,
             attributes=attributes,
+            follow_ups=follow_ups,
         )
         return self._batch.settle(verb, 1 << self._index)
 
-    def reject(self, error: str = "") -> "asyncio.Future[None]":
+    def reject(
+        self, error: str = "", *, follow_ups: FollowUps | None = None
+    ) -> "asyncio.Future[None]":
         """Makes the item a dead letter, with the text `error`."""
-        return self._batch.settle(retry_verb(error=error, dead=True), 1 << self._index)
+        verb = retry_verb(error=error, dead=True, follow_ups=follow_ups)
+        return self._batch.settle(verb, 1 << self._index)
 
     def release(self) -> "asyncio.Future[None]":
         """Gives the item back to its place, as if it had not been leased."""

@@ -74,7 +74,10 @@ class SettleFrame:
 
     def complete_request(self, namespace: str, queue: str) -> queue_service_pb2.CompleteRequest:
         return queue_service_pb2.CompleteRequest(
-            namespace=namespace, queue=queue, leases=self.leases()
+            namespace=namespace,
+            queue=queue,
+            leases=self.leases(),
+            follow_ups=self.verb.follow_up_messages,
         )
 
     def retry_request(self, namespace: str, queue: str) -> queue_service_pb2.RetryRequest:
@@ -89,6 +92,7 @@ class SettleFrame:
             count_attempt=verb.count_attempt,
             priority=verb.priority,
             attributes=verb.attributes_message,
+            follow_ups=verb.follow_up_messages,
         )
 
     def resolve(self, outcomes: Sequence[queue_service_pb2.LeaseOutcome]) -> RequestError | None:
@@ -115,7 +119,11 @@ class SettleFrame:
         return reason
 
     def fail(self, error: RequestError) -> None:
+        """Items that were refused because of their follow-ups can be settled otherwise."""
+        refused = self.verb.follow_ups is not None and error.code is not ErrorCode.OUTCOME_UNKNOWN
         for part in self.parts:
+            if refused:
+                part.batch.not_settled(part.mask)
             for _, future in part.waiters:
                 if not future.done():
                     future.set_exception(copy_error(error))

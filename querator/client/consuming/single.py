@@ -117,6 +117,9 @@ class SingleHolder:
     def settled_elsewhere(self, batch: LeasedBatch, mask: int) -> None:
         """Does nothing: single calls do not count held items."""
 
+    def not_settled(self, batch: LeasedBatch, mask: int) -> None:
+        """Does nothing, for the same reason."""
+
     async def extend(self, lease: LeaseState, lease_timeout: timedelta | None) -> None:
         outcomes = await extend(
             self._nodes, self._namespace, self._queue, [lease.id], lease_timeout
@@ -222,7 +225,10 @@ async def _settle_once(
 ) -> list[queue_service_pb2.LeaseOutcome]:
     if verb.completes:
         complete = queue_service_pb2.CompleteRequest(
-            namespace=namespace, queue=queue, leases=leases
+            namespace=namespace,
+            queue=queue,
+            leases=leases,
+            follow_ups=verb.follow_up_messages,
         )
         completed = await nodes.call(
             lambda node, left: node.queues.Complete(complete, timeout=left),
@@ -239,6 +245,7 @@ async def _settle_once(
         count_attempt=verb.count_attempt,
         priority=verb.priority,
         attributes=verb.attributes_message,
+        follow_ups=verb.follow_up_messages,
     )
     retried = await nodes.call(
         lambda node, left: node.queues.Retry(retry, timeout=left), patience=ATTEMPT_SECONDS
@@ -251,6 +258,14 @@ async def settle_held(
 ) -> list[SettleOutcome]:
     """Returns one outcome for each of `held`. Lost items do not raise; the outcomes have them."""
     named = list(held)
+    if verb.follow_ups is not None and len(named) != 1:
+        raise make_error(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"held is {len(named)} leases; with follow_ups it must be 1: settle each by itself",
+            field="held",
+            limit="1",
+            value=str(len(named)),
+        )
     outcomes: list[queue_service_pb2.LeaseOutcome] = []
     for part in requests(verb, named, _items_of):
         leases = [_lease_items(thing) for thing in part]

@@ -6,16 +6,18 @@ from typing import NamedTuple, TypeVar
 
 from querator.client import clock
 from querator.client.checks import check_attributes, check_delay, check_instant, check_priority
+from querator.client.consuming.follow_ups import EncodedFollowUps, FollowUps, encode_follow_ups
 from querator.client.typed import typed
 from querator.model import limits
-from querator.v1 import items_pb2
+from querator.v1 import items_pb2, queue_service_pb2
 
 T = TypeVar("T")
 
 
 class Verb(NamedTuple):
     """How a lease is ended. `retry_at` None: at once. A release has `count_attempt` False.
-    `priority` and `attributes` None: the items keep theirs.
+    `priority` and `attributes` None: the items keep theirs. Items are settled with `follow_ups` by
+    themselves, because no two verbs with follow-ups are equal.
     """
 
     completes: bool
@@ -25,6 +27,11 @@ class Verb(NamedTuple):
     count_attempt: bool = True
     priority: int | None = None
     attributes: tuple[tuple[str, str], ...] | None = None
+    follow_ups: EncodedFollowUps | None = None
+
+    @property
+    def follow_up_messages(self) -> list[queue_service_pb2.FollowUps]:
+        return [] if self.follow_ups is None else self.follow_ups.messages
 
     @property
     def attributes_message(self) -> items_pb2.Attributes | None:
@@ -38,6 +45,12 @@ COMPLETE = Verb(completes=True)
 RELEASE = Verb(completes=False, count_attempt=False)
 
 
+def complete_verb(follow_ups: FollowUps | None) -> Verb:
+    """Makes the verb of a complete. Raises as `encode_follow_ups`."""
+    encoded = encode_follow_ups(follow_ups)
+    return COMPLETE if encoded is None else Verb(completes=True, follow_ups=encoded)
+
+
 @typed
 def retry_verb(
     *,
@@ -48,6 +61,7 @@ def retry_verb(
     count_attempt: bool = True,
     priority: int | None = None,
     attributes: Mapping[str, str] | None = None,
+    follow_ups: FollowUps | None = None,
 ) -> Verb:
     """Makes the verb of a retry. `error` is cut to the length that the server keeps. Raises
     ValueError for both `delay` and `retry_at`, for a negative `delay`, for a naive `retry_at`, for
@@ -80,6 +94,7 @@ def retry_verb(
         count_attempt=count_attempt,
         priority=priority,
         attributes=None if attributes is None else tuple(sorted(attributes.items())),
+        follow_ups=encode_follow_ups(follow_ups),
     )
 
 

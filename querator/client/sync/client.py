@@ -25,6 +25,7 @@ from querator.client.client import (
     Client,
 )
 from querator.client.consuming.consumer import CONCURRENCY_DEFAULT, Consumer
+from querator.client.consuming.follow_ups import FollowUps
 from querator.client.consuming.handling import GRACE_DEFAULT, Handling
 from querator.client.consuming.leases import LeasedBatch, LeasedItem
 from querator.client.consuming.policy import (
@@ -453,11 +454,19 @@ class SyncClient:
         )
         return [SyncLeasedItem(self._runner, item) for item in items]
 
-    def complete(self, queue: str, *held: SyncHeld, check: bool = True) -> list[SettleOutcome]:
+    def complete(
+        self,
+        queue: str,
+        *held: SyncHeld,
+        check: bool = True,
+        follow_ups: FollowUps | None = None,
+    ) -> list[SettleOutcome]:
         """Completes leased items. Raises `LeaseLost` unless `check` is False; see
         `Client.complete`.
         """
-        return self._runner.run(self._client.complete(queue, *map(_bare, held), check=check))
+        return self._runner.run(
+            self._client.complete(queue, *map(_bare, held), check=check, follow_ups=follow_ups)
+        )
 
     def retry(
         self,
@@ -471,6 +480,7 @@ class SyncClient:
         priority: int | None = None,
         attributes: Mapping[str, str] | None = None,
         check: bool = True,
+        follow_ups: FollowUps | None = None,
     ) -> list[SettleOutcome]:
         """Gives leased items back: ready at once, after `delay`, at `retry_at`, or as dead letters.
         See `Client.retry`.
@@ -487,6 +497,7 @@ class SyncClient:
                 priority=priority,
                 attributes=attributes,
                 check=check,
+                follow_ups=follow_ups,
             )
         )
 

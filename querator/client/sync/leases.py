@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
+from querator.client.consuming.follow_ups import FollowUps
 from querator.client.consuming.leases import LeasedBatch, LeasedItem
 from querator.client.values import DeadLetter, Item, ItemId
 
@@ -140,9 +141,11 @@ class SyncLeasedItem:
     def __repr__(self) -> str:
         return repr(self.leased)
 
-    def complete(self) -> None:
-        """Completes the item: its work is done, and it is removed."""
-        self._runner.run(_settled(self.leased.complete))
+    def complete(self, *, follow_ups: FollowUps | None = None) -> None:
+        """Completes the item: its work is done, and it is removed. `follow_ups` are produced in the
+        same step; see `LeasedItem.complete`.
+        """
+        self._runner.run(_settled(lambda: self.leased.complete(follow_ups=follow_ups)))
 
     def retry(
         self,
@@ -153,6 +156,7 @@ class SyncLeasedItem:
         count_attempt: bool = True,
         priority: int | None = None,
         attributes: Mapping[str, str] | None = None,
+        follow_ups: FollowUps | None = None,
     ) -> None:
         """Gives the item back, to be leased again after `delay`, at `retry_at`, or at once. See
         `LeasedItem.retry`.
@@ -166,13 +170,14 @@ class SyncLeasedItem:
                     count_attempt=count_attempt,
                     priority=priority,
                     attributes=attributes,
+                    follow_ups=follow_ups,
                 )
             )
         )
 
-    def reject(self, error: str = "") -> None:
+    def reject(self, error: str = "", *, follow_ups: FollowUps | None = None) -> None:
         """Makes the item a dead letter, with the text `error`."""
-        self._runner.run(_settled(lambda: self.leased.reject(error)))
+        self._runner.run(_settled(lambda: self.leased.reject(error, follow_ups=follow_ups)))
 
     def release(self) -> None:
         """Gives the item back to its place, as if it had not been leased."""
@@ -222,9 +227,11 @@ class SyncLeasedBatch:
         """Returns all payloads, without making a `SyncLeasedItem` of each."""
         return self.leased.payloads()
 
-    def complete(self) -> None:
-        """Completes all items that are not settled: their work is done, and they are removed."""
-        self._runner.run(_settled(self.leased.complete))
+    def complete(self, *, follow_ups: FollowUps | None = None) -> None:
+        """Completes all items that are not settled: their work is done, and they are removed.
+        `follow_ups` as in `LeasedBatch.complete`.
+        """
+        self._runner.run(_settled(lambda: self.leased.complete(follow_ups=follow_ups)))
 
     def retry(
         self,
@@ -235,6 +242,7 @@ class SyncLeasedBatch:
         count_attempt: bool = True,
         priority: int | None = None,
         attributes: Mapping[str, str] | None = None,
+        follow_ups: FollowUps | None = None,
     ) -> None:
         """Gives back all items that are not settled, to be leased again after `delay`, at
         `retry_at`, or at once. See `LeasedBatch.retry`.
@@ -248,13 +256,14 @@ class SyncLeasedBatch:
                     count_attempt=count_attempt,
                     priority=priority,
                     attributes=attributes,
+                    follow_ups=follow_ups,
                 )
             )
         )
 
-    def reject(self, error: str = "") -> None:
+    def reject(self, error: str = "", *, follow_ups: FollowUps | None = None) -> None:
         """Makes dead letters of all items that are not settled."""
-        self._runner.run(_settled(lambda: self.leased.reject(error)))
+        self._runner.run(_settled(lambda: self.leased.reject(error, follow_ups=follow_ups)))
 
     def release(self) -> None:
         """Gives all items that are not settled back to their places, as if not leased."""

@@ -22,6 +22,7 @@ from querator.server.incoming import Messages
 from querator.service.lease.subscriptions import Subscription
 from querator.service.queue_service import QueueService
 from querator.wire import frames
+from querator.wire.field_checks import RequestLimits
 from querator.wire.frames import Credit, EndDeliveries
 
 CUT_NOTICED_S = 0.05
@@ -46,12 +47,14 @@ class LeaseStream:
         service: QueueService,
         counts: CallCounts,
         messages: Messages,
+        request_limits: RequestLimits,
     ) -> None:
         self._context = context
         self._request_id = request_id
         self._service = service
         self._counts = counts
         self._messages = messages
+        self._limits = request_limits
         self._outbox = Outbox()
         self._call: SubscribeCall | None = None
         self._subscription: Subscription | None = None
@@ -145,7 +148,9 @@ class LeaseStream:
 
     def _on_frame(self, frame: bytes, subscription: Subscription, tasks: asyncio.TaskGroup) -> None:
         """Handles a frame. Raises when the frame has no number to answer to."""
-        number, said = frames.parse_lease_frame(frame, subscribed=self._call, now_ms=now_ms())
+        number, said = frames.parse_lease_frame(
+            frame, subscribed=self._call, now_ms=now_ms(), request_limits=self._limits
+        )
         assert not isinstance(said, SubscribeCall)
         if isinstance(said, Credit):
             try:

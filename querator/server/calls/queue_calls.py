@@ -26,11 +26,13 @@ def queue_calls(service: QueueService, request_limits: RequestLimits) -> Mapping
         return lease.encode_leased(await service.lease(call))
 
     async def complete_items(data: bytes, context: Context) -> bytes:
-        call = within_deadline(settle.parse_complete(data), context)
+        parsed = settle.parse_complete(data, now_ms=now_ms(), request_limits=request_limits)
+        call = within_deadline(parsed, context)
         return settle.encode_completed(await service.complete(call))
 
     async def retry_items(data: bytes, context: Context) -> bytes:
-        call = within_deadline(settle.parse_retry(data, now_ms=now_ms()), context)
+        parsed = settle.parse_retry(data, now_ms=now_ms(), request_limits=request_limits)
+        call = within_deadline(parsed, context)
         return settle.encode_retried(await service.retry(call))
 
     async def extend_leases(data: bytes, context: Context) -> bytes:

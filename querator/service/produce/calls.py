@@ -8,7 +8,13 @@ refused parts are repeated.
 
 import asyncio
 
-from querator.model.calls import ProduceCall, ProducedBatch, ProduceReply
+from querator.model.calls import (
+    CompleteCall,
+    ProduceCall,
+    ProducedBatch,
+    ProduceReply,
+    RetryCall,
+)
 from querator.model.commands import FlowNames, ProduceResult
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId, QueueId
@@ -70,7 +76,7 @@ class ProduceService:
             return await self._keyed(queue, call, flows, deadline)
         until_s = self.until_rerouted(deadline)
         while True:
-            partition = self._home(queue, call)
+            partition = self.home(queue, call)
             part = parts.whole(call, partition, routing=queue.routing, flows=flows)
             route = self._router.routes(queue)[partition]
             batch = await self._store(queue, route, part, deadline)
@@ -93,7 +99,7 @@ class ProduceService:
                 for one in left
                 for part in parts.cut(
                     one,
-                    home=self._home(queue, call),
+                    home=self.home(queue, call),
                     partitions=queue.routed_partitions,
                     routing=queue.routing,
                 )
@@ -137,7 +143,7 @@ class ProduceService:
     async def rerouted(
         self,
         queue: Queue,
-        call: ProduceCall | StageCall,
+        call: ProduceCall | StageCall | CompleteCall | RetryCall,
         until_s: float,
         *refusals: QueratorError,
     ) -> Queue:
@@ -174,7 +180,7 @@ class ProduceService:
                     retry_delay_ms=OVERLOADED_RETRY_MS,
                 ) from None
 
-    def _home(self, queue: Queue, call: ProduceCall) -> int:
+    def home(self, queue: Queue, call: ProduceCall) -> int:
         """The partition of a request without keys."""
         partition = parts.identified_partition(call, queue.routed_partitions)
         if partition is None:

@@ -8,12 +8,14 @@ of the others were freed. So a producer is never answered with an item that was 
 asked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from querator.model.commands import FreeKeys, Refusal
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.ids import GroupId
+from querator.model.item_options import ItemSpecial
 from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.queues import Queue
 from querator.partition.dedup import UNSURE
@@ -32,6 +34,31 @@ async def resolved(
     """The part with what the refusal asks for. Raises QueratorError when a partition cannot be
     asked.
     """
+    group = queue.groups[part.partition]
+    holders = await holders_of(router, queue, group, refusal, deadline)
+    command = msgspec.structs.replace(
+        part.command, specials=with_holders(part.command.specials, holders)
+    )
+    return msgspec.structs.replace(part, command=command)
+
+
+def with_holders(
+    specials: Sequence[ItemSpecial], holders: Mapping[int, tuple[int, int]]
+) -> tuple[ItemSpecial, ...]:
+    return tuple(
+        msgspec.structs.replace(special, holder=holders[special.ordinal])
+        if special.ordinal in holders
+        else special
+        for special in specials
+    )
+
+
+async def holders_of(
+    router: Router, queue: Queue, group: GroupId, refusal: QueratorError, deadline: float | None
+) -> dict[int, tuple[int, int]]:
+    """The places of the items that still have their keys, by ordinal of the command that `group`
+    has refused. The keys of the others are freed there. Raises as `resolved`.
+    """
     asked: list[tuple[int, tuple[int, int]]] = []
     by_partition: dict[int, list[int]] = {}
     for one in refusal.value.split(","):
@@ -44,19 +71,10 @@ async def resolved(
         kept.update((partition, seq) for seq in found)
     done = sorted({place for _, place in asked} - kept)
     if done:
-        group = queue.groups[part.partition]
         result = await router.propose(group, FreeKeys(tuple(done)), deadline=deadline)
         if isinstance(result, Refusal):
             raise result.as_error()
-    holders = {ordinal: place for ordinal, place in asked if place in kept}
-    specials = tuple(
-        msgspec.structs.replace(special, holder=holders[special.ordinal])
-        if special.ordinal in holders
-        else special
-        for special in part.command.specials
-    )
-    command = msgspec.structs.replace(part.command, specials=specials)
-    return msgspec.structs.replace(part, command=command)
+    return {ordinal: place for ordinal, place in asked if place in kept}
 
 
 async def _kept(

@@ -18,6 +18,8 @@ from querator.model.commands import (
     Facts,
     FlowNames,
     FlowSettings,
+    Follow,
+    FollowTarget,
     ForgetGroups,
     FreeKeys,
     GiveUp,
@@ -46,6 +48,7 @@ from querator.model.commands import (
     Unhold,
 )
 from querator.model.entries import Proposal
+from querator.model.item_options import FollowUpFields
 from querator.model.limits import BLOCK_BYTES_MAX
 from querator.model.queues import (
     DedupUntil,
@@ -91,6 +94,9 @@ LETTER = MovedItem(
     attributes=(("page", "7"),),
     max_attempts=7,
     retry=SLOWLY,
+)
+FOLLOW_UP = msgspec.structs.replace(
+    LETTER, reason=6, follow_up=FollowUpFields(3, START_MS + 9000, b"key", 263)
 )
 COMMANDS = {
     "produce": produce([b"a", b"bcd"]),
@@ -154,6 +160,9 @@ COMMANDS = {
     ),
     "move": Proposal(
         Move(7, 1, pack_struct("<I", 2), (LETTER,), FlowNames((b"eu.de",), b"\0\0")), b"ab"
+    ),
+    "move of a follow-up": Proposal(
+        Move(7, 1, pack_struct("<I", 2), (FOLLOW_UP,), routing=5, homes=(9, 11)), b"ab"
     ),
     "move done": Proposal(MoveDone(9, 17)),
     "move return": Proposal(MoveReturn(9)),
@@ -239,9 +248,26 @@ COMMANDS = {
     "decide": Proposal(Decide(9, 30, "no", keep=True)),
     "abort txn": Proposal(AbortTxn("query", 7)),
     "finish": Proposal(Finish(9)),
+    "follow": Proposal(
+        Follow(
+            Retry((LeaseItems(3, ((7, 1),)),), error="late", all_or_nothing=True),
+            pack_struct("<2I", 1, 1),
+            (FollowTarget("work", 0, 0, 1), FollowTarget("next", 2, 9, 1)),
+            (ItemSpecial(1, dedup_key=b"key"),),
+            routing=4,
+            slots=b"\x07\x01\xff\xff",
+        ),
+        b"ab",
+    ),
 }
 # The same commands as earlier releases wrote them, without the fields that were added since.
 OLD = {
+    "move": (
+        Proposal(Move(7, 1, pack_struct("<I", 2), (LETTER,)), b"ab"),
+        "0193cf0000018bcfe5680091019195090701c40402000000919fa4776f726b01072a030192a4736c"
+        "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cdea6002"
+        "c2",
+    ),
     "produce": (
         produce([b"a", b"bcd"]),
         "0193cf0000018bcfe568009102919601c4080100000003000000c40000c290",
@@ -505,9 +531,9 @@ GOLDEN = {
         "6465033204c2"
     ),
     "move": (
-        "0193cf0000018bcfe5680091019196090701c40402000000919fa4776f726b01072a030192a4736c"
-        "6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cdea6002"
-        "c29291c40565752e6465c4020000"
+        "0193cf0000018bcfe5680091019199090701c4040200000091dc0010a4776f726b01072a030192a4"
+        "736c6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cdea"
+        "6002c2c09291c40565752e6465c4020000009090"
     ),
     "move done": "0193cf0000018bcfe568009091930a0911",
     "move return": "0193cf0000018bcfe568009091920b09",
@@ -549,6 +575,16 @@ GOLDEN = {
     "abort txn": "0193cf0000018bcfe5680090919325a5717565727907",
     "finish": "0193cf0000018bcfe568009091922609",
     "free keys": "0193cf0000018bcfe568009091922d92920328920329",
+    "move of a follow-up": (
+        "0193cf0000018bcfe5680091019199090701c4040200000091dc0010a4776f726b01072a030692a4"
+        "736c6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cdea"
+        "6002c29403cf0000018bcfe58b28c4036b6579cd0107c00592090b90"
+    ),
+    "follow": (
+        "0193cf0000018bcfe56800910291973299049192039192070100c2a46c617465c3c3c0c0c4080100"
+        "0000010000009294a4776f726b00000194a46e657874020901919901000000c4036b657900c0c090"
+        "04c4040701ffff"
+    ),
 }
 
 
@@ -570,7 +606,7 @@ def test_bytes_of_earlier_releases(name):
 
 def test_every_command_has_golden_bytes():
     numbers = {type(proposal.command).__struct_config__.tag for proposal in COMMANDS.values()}
-    assert numbers == {*range(1, 28), *range(30, 39), 45}
+    assert numbers == {*range(1, 28), *range(30, 39), 45, 50}
 
 
 def test_an_unknown_version_is_not_guessed():

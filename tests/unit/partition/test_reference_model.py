@@ -2,6 +2,7 @@
 and order.
 """
 
+from struct import pack
 from typing import Any
 
 import msgspec
@@ -16,6 +17,8 @@ from querator.model.commands import (
     Configure,
     DropLetters,
     Extend,
+    Follow,
+    FollowTarget,
     GiveUp,
     ItemSpecial,
     ItemsRemoved,
@@ -31,6 +34,7 @@ from querator.model.commands import (
     Reschedule,
     Retry,
 )
+from querator.model.entries import Proposal
 from querator.model.queues import DedupUntil, RetryBackoff, RetryWaits
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import masks, queries, reader_queries
@@ -85,6 +89,34 @@ def leased(grant: LeaseGrant) -> list[tuple[int, int]]:
         for segment in grant.segments
         for ordinal in masks.ordinals(segment.mask)
     ]
+
+
+def specials_of(plans: list[Plan], now_ms: int) -> tuple[ItemSpecial, ...]:
+    return tuple(
+        ItemSpecial(
+            ordinal,
+            now_ms + plan.delay if plan.delay else 0,
+            plan.expire,
+            plan.lease,
+            plan.key.encode(),
+            priority=plan.priority,
+            max_attempts=plan.max_attempts,
+            retry=policy_of(plan.waits),
+        )
+        for ordinal, plan in enumerate(plans)
+        if plan != Plan(0, 0, 0, 0, None, None)
+    )
+
+
+def _follow(command: Complete | Retry, following: list[Plan], now_ms: int) -> Proposal:
+    """The command, with follow-ups for the same partition if there are some."""
+    if not following:
+        return Proposal(command)
+    items = [b"item %d" % number for number in range(len(following))]
+    lengths = pack(f"<{len(items)}I", *map(len, items))
+    target = FollowTarget("work", 0, 0, len(items))
+    specials = specials_of(following, now_ms)
+    return Proposal(Follow(command, lengths, (target,), specials), b"".join(items))
 
 
 def verb_of(
@@ -191,20 +223,7 @@ class Comparison(RuleBasedStateMachine):
         ordered=st.booleans(),
     )
     def produce(self, plans: list[Plan], producer: int, sequence: int, ordered: bool) -> None:
-        specials = tuple(
-            ItemSpecial(
-                ordinal,
-                self.log.now_ms + plan.delay if plan.delay else 0,
-                plan.expire,
-                plan.lease,
-                plan.key.encode(),
-                priority=plan.priority,
-                max_attempts=plan.max_attempts,
-                retry=policy_of(plan.waits),
-            )
-            for ordinal, plan in enumerate(plans)
-            if plan != Plan(0, 0, 0, 0, None, None)
-        )
+        specials = specials_of(plans, self.log.now_ms)
         identity: dict[str, Any] = {}
         if producer:
             producer_id = START_MS.to_bytes(6, "big") + bytes([producer] * 10)
@@ -247,6 +266,7 @@ class Comparison(RuleBasedStateMachine):
         counted=st.booleans(),
         priority=st.none() | priorities,
         attributes=st.sampled_from([None, None, None, (), (("page", "7"),), (("page", "8"),)]),
+        following=st.just([]) | st.just([]) | plans,
     )
     def settle(
         self,
@@ -259,6 +279,7 @@ class Comparison(RuleBasedStateMachine):
         counted: bool,
         priority: int | None,
         attributes: Attributes | None,
+        following: list[Plan],
     ) -> None:
         lease = data.draw(st.integers(1, self.next_lease))
         known = list(self.model.leases[lease].items) if lease in self.model.leases else [1]
@@ -266,29 +287,41 @@ class Comparison(RuleBasedStateMachine):
         ranges = masks.merge_ranges((seq, 1) for seq in names)
         named = (LeaseItems(lease, ranges),)
         verb = verb_of(completes, delay, dead, counted, priority, attributes)
+        all_or_nothing = all_or_nothing or bool(following)
+        command: Complete | Retry
         if completes:
-            result = self.log.one(Complete(named, all_or_nothing))
+            command = Complete(named, all_or_nothing)
         else:
-            at_ms = self.log.now_ms + delay if delay else 0
-            result = self.log.one(
-                Retry(
-                    leases=named,
-                    retry_at_ms=at_ms,
-                    dead=dead,
-                    error=error,
-                    count_attempt=counted,
-                    all_or_nothing=all_or_nothing,
-                    priority=priority,
-                    attributes=attributes,
-                )
+            command = Retry(
+                leases=named,
+                retry_at_ms=self.log.now_ms + delay if delay else 0,
+                dead=dead,
+                error=error,
+                count_attempt=counted,
+                all_or_nothing=all_or_nothing,
+                priority=priority,
+                attributes=attributes,
             )
-        *_, lost, _ = self.model.settle(lease, sorted(names), verb, do=False)
+        if following:
+            verb += " with follow-ups"
+        result = self.log.entry(_follow(command, following, self.log.now_ms))[0]
+        done, repeated, lost, _ = self.model.settle(lease, sorted(names), verb, do=False)
+        if isinstance(result, Refusal):
+            # It would be unclear whether the follow-ups are stored.
+            assert following
+            assert done
+            assert repeated
+            assert not lost
+            self.model.next_seq += len(following)
+            return
+        assert not (following and done and repeated and not lost)
         refused = all_or_nothing and (lost or lease not in self.model.leases)
         done, repeated, lost, items = self.model.settle(lease, sorted(names), verb, do=not refused)
         outcome = result.outcomes[0]
         assert spread(outcome.done) == (set() if refused else done)
         assert (spread(outcome.repeated), spread(outcome.lost)) == (repeated, lost)
-        if refused:
+        if refused or not done:
+            self.model.next_seq += len(following)
             return
         # The machine processes a lease block by block, which is the lease's order.
         if completes:
@@ -303,6 +336,8 @@ class Comparison(RuleBasedStateMachine):
                 priority=priority,
                 attributes=attributes,
             )
+        if following:
+            self.model.produce(following, (0, 0), ordered=False)
 
     @rule(name=st.sampled_from(["lake", "pond"]))
     def open_reader(self, name: str) -> None:

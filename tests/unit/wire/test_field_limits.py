@@ -65,7 +65,7 @@ def attributes(values: dict[str, str]) -> items_pb2.Attributes:
 
 
 def complete_with(**fields: Any) -> object:
-    return settle.parse_complete(make.complete(**fields).SerializeToString())
+    return settle.parse_complete(make.complete(**fields).SerializeToString(), now_ms=make.NOW_MS)
 
 
 def extend_with(**fields: Any) -> object:
@@ -416,7 +416,7 @@ def test_malformed_field_is_refused_by_name(field: str, send: Callable[[], objec
     [
         lambda data: produce.parse_produce(data, now_ms=0),
         lease.parse_lease,
-        settle.parse_complete,
+        lambda data: settle.parse_complete(data, now_ms=0),
         lambda data: settle.parse_retry(data, now_ms=0),
         settle.parse_extend,
         queues.parse_create_queue,

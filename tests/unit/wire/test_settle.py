@@ -33,7 +33,7 @@ def frame_of(number: int = 5, **frame: Any) -> tuple[int, object]:
 def test_complete() -> None:
     request = make.complete(namespace="n", all_or_nothing=True)
     call = CompleteCall(namespace="n", queue="orders", leases=REF, all_or_nothing=True)
-    assert settle.parse_complete(request.SerializeToString()) == call
+    assert settle.parse_complete(request.SerializeToString(), now_ms=make.NOW_MS) == call
     bare = queue_service_pb2.CompleteRequest(leases=[make.lease_items()])
     assert frame_of(complete=bare) == (5, CompleteCall("default", "orders", REF))
     named = make.complete(namespace="default")
@@ -91,7 +91,7 @@ def test_extend() -> None:
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6)), max_size=8))
 def test_ranges_are_put_in_order_and_joined(ranges: list[tuple[int, int]]) -> None:
     request = make.complete(leases=[make.lease_items(*ranges)])
-    (ref,) = settle.parse_complete(request.SerializeToString()).leases
+    (ref,) = settle.parse_complete(request.SerializeToString(), now_ms=make.NOW_MS).leases
     named = {seq for first, count in ranges for seq in range(first, first + count)}
     got = [seq for first, count in ref.ranges for seq in range(first, first + count)]
     assert got == sorted(named)
