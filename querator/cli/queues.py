@@ -22,7 +22,8 @@ from querator.cli.shared.tables import Column
 from querator.cli.shared.texts import instant_text
 from querator.cli.shared.views import queue_view
 from querator.client import Client, FairGroup, GivenUp, Purged, QueueInfo
-from querator.client.values import BACKOFFS, DEDUP_UNTIL, KINDS
+from querator.client.options import IfExists
+from querator.client.values import BACKOFFS, DEDUP_UNTIL, IF_EXISTS, KINDS
 from querator.model import limits
 from querator.model.queues import REPLICAS_ALLOWED
 
@@ -143,10 +144,22 @@ def _given(settings: dict[str, Any], known: Iterable[FairGroup] = ()) -> dict[st
 )
 @_settings_options
 @flow_options
+@click.option(
+    "--if-exists",
+    type=click.Choice(IF_EXISTS),
+    default="compare",
+    show_default=True,
+    help="A queue that exists: compare it with the given settings, or keep it as it is.",
+)
 @server_options
 @output_option
-def create(name: str, target: CommandTarget, as_json: bool, **settings: Any) -> None:
-    """Create the queue NAME. If it exists with the settings that are given, nothing is changed.
+def create(
+    name: str, if_exists: IfExists, target: CommandTarget, as_json: bool, **settings: Any
+) -> None:
+    """Create the queue NAME. If it exists, nothing is changed.
+
+    The command is refused if the existing queue has another value for a setting that is given. With
+    --if-exists keep it is not: a script runs also after `queue update`.
 
     Items that die move to the queue `dead`, which is created with the first queue that names no
     other one.
@@ -157,10 +170,11 @@ def create(name: str, target: CommandTarget, as_json: bool, **settings: Any) -> 
       querator queue create mail-dead --max-attempts 0
       querator queue create mail --partitions 4 --dead-queue mail-dead
       querator queue create jobs --kind fair --group-weight eu=3 --group-max 50
+      querator queue create mail --max-attempts 5 --if-exists keep
     """
 
     async def main(client: Client) -> QueueInfo:
-        return await client.create_queue(name, **_given(settings))
+        return await client.create_queue(name, if_exists=if_exists, **_given(settings))
 
     info = target.run(main)
     if as_json:

@@ -160,14 +160,20 @@ class Admin:
         self._nodes = nodes
         self._namespace = namespace
 
-    async def create(self, name: str, settings: Mapping[str, Any]) -> QueueInfo:
+    async def create(self, name: str, settings: Mapping[str, Any], *, keep: bool) -> QueueInfo:
+        """`keep`: an existing queue with other settings is taken as it is."""
         request = pb.CreateQueueRequest(
             namespace=self._namespace, queue=name, settings=settings_message(settings)
         )
-        response = await self._nodes.call(
-            lambda node, left: node.admin.CreateQueue(request, timeout=left),
-            telling=(QueueExists,),
-        )
+        try:
+            response = await self._nodes.call(
+                lambda node, left: node.admin.CreateQueue(request, timeout=left),
+                telling=(QueueExists,),
+            )
+        except QueueExists:
+            if not keep:
+                raise
+            return await self.get(name)
         return queue_info(response.queue, created=response.created)
 
     async def get(self, name: str) -> QueueInfo:

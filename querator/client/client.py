@@ -13,7 +13,6 @@ from querator.client.admin import ONE_CHOICE, Admin, letters
 from querator.client.consuming.consumer import (
     CONCURRENCY_DEFAULT,
     PREFETCH_BYTES_DEFAULT,
-    PREFETCH_DEFAULT,
     Consumer,
 )
 from querator.client.consuming.follow_ups import FollowUps
@@ -25,7 +24,14 @@ from querator.client.fair_groups import FairGroup
 from querator.client.groups import GroupStats
 from querator.client.items import AnyItem, encode_items, keyed_by_content
 from querator.client.names import ClientName
-from querator.client.options import DedupUntil, Fairness, QueueKind, QueueOptions, RetryBackoff
+from querator.client.options import (
+    DedupUntil,
+    Fairness,
+    IfExists,
+    QueueKind,
+    QueueOptions,
+    RetryBackoff,
+)
 from querator.client.producing import producer as producers
 from querator.client.producing.producer import Producer
 from querator.client.producing.window import ProducerIdentity, produce_unknown
@@ -203,12 +209,14 @@ class Client:
         groups: Iterable[FairGroup] | None = None,
         key_leased_max: int | None = None,
         key_retry_blocks: bool | None = None,
+        if_exists: IfExists = "compare",
     ) -> QueueInfo:
         """Creates a queue; returns when it can be used. None means the default.
 
-        If the queue exists, nothing is changed, and `created` is False. Raises `QueueExists` when a
-        setting that is given differs from the one in force; settings that are None are not
-        compared.
+        If the queue exists, nothing is changed, and `created` is False. With `if_exists` "compare"
+        this raises `QueueExists` when a setting that is given differs from the one in force;
+        settings that are None are not compared. With "keep" the queue is taken as it is, so that a
+        program starts although an operator has changed its settings.
 
         `partitions`: 1 to 1,024, default 1. `lease_timeout`: 1 s to 24 h, default 30 s.
         `expire_timeout`: at most 10 years, default never. `max_attempts`: default 20; 0 means no
@@ -257,7 +265,7 @@ class Client:
             "key_leased_max": key_leased_max,
             "key_retry_blocks": key_retry_blocks,
         }
-        return await self._admin().create(name, settings)
+        return await self._admin().create(name, settings, keep=if_exists == "keep")
 
     @typed
     async def get_queue(self, name: str) -> QueueInfo:
@@ -660,7 +668,7 @@ class Client:
         queue: str,
         *,
         concurrency: int = CONCURRENCY_DEFAULT,
-        prefetch_items: int = PREFETCH_DEFAULT,
+        prefetch_items: int | None = None,
         prefetch_bytes: int = PREFETCH_BYTES_DEFAULT,
         batch_items: int = limits.STREAM_BATCH_ITEMS_DEFAULT,
         batch_bytes: int = 0,
@@ -672,12 +680,13 @@ class Client:
         """A consumer that leases items as fast as they are settled; used in an `async with` block.
 
         The consumer holds at most `prefetch_items` unsettled items, together at most
-        `prefetch_bytes`. A delivery has at most `batch_items` items and `batch_bytes` bytes (0: 3
-        MiB). `auto_extend`: leases last as long as the consumer's connection lives.
-        `release_on_disconnect`: a broken connection gives the items back at once. Otherwise they
-        stay leased to this consumer, and lapse if it does not connect again. `idle_timeout` ends
-        the iteration when no item came for that long. `concurrency` is the default of
-        `Consumer.run`. Raises ValueError for an option out of range.
+        `prefetch_bytes`. None: `run` holds as many as it calls handlers, and other programs 200. A
+        delivery has at most `batch_items` items and `batch_bytes` bytes (0: 3 MiB). `auto_extend`:
+        leases last as long as the consumer's connection lives. `release_on_disconnect`: a broken
+        connection gives the items back at once. Otherwise they stay leased to this consumer, and
+        lapse if it does not connect again. `idle_timeout` ends the iteration when no item came for
+        that long. `concurrency` is the default of `Consumer.run`. Raises ValueError for an option
+        out of range.
         """
 
         async def extend_leases(

@@ -15,6 +15,7 @@ RetryBackoff = Literal["fixed", "linear", "exponential"]
 
 
 DedupUntil = Literal["window", "done"]
+IfExists = Literal["compare", "keep"]
 """How long a dedup key counts: in the queue's window, or until its item is done."""
 
 QueueKind = Literal["plain", "fair", "keyed"]
@@ -61,7 +62,7 @@ class ProducerOptions(TypedDict, total=False):
 
 class ConsumerOptions(TypedDict, total=False):
     concurrency: int
-    prefetch_items: int
+    prefetch_items: int | None
     prefetch_bytes: int
     batch_items: int
     batch_bytes: int

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, get_args, overload
 import msgspec
 
 from querator.client.fair_groups import FairGroup
-from querator.client.options import DedupUntil, Fairness, QueueKind, RetryBackoff
+from querator.client.options import DedupUntil, Fairness, IfExists, QueueKind, RetryBackoff
 from querator.client.typed import wrong_type
 from querator.model import limits
 from querator.model.addresses import EXAMPLE, split_host_port
@@ -80,6 +80,7 @@ class DeadReason(IntEnum):
 
 
 BACKOFFS: tuple[RetryBackoff, ...] = get_args(RetryBackoff)
+IF_EXISTS: tuple[IfExists, ...] = get_args(IfExists)
 DEDUP_UNTIL: tuple[DedupUntil, ...] = get_args(DedupUntil)
 KINDS: tuple[QueueKind, ...] = get_args(QueueKind)
 FAIRNESSES: tuple[Fairness, ...] = get_args(Fairness)

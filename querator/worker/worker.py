@@ -19,7 +19,7 @@ import msgspec
 from querator.client import Client, Consumer, LeasedItem, QueueInfo
 from querator.client.checks import check, check_span
 from querator.client.consuming.consumer import CONCURRENCY_DEFAULT
-from querator.client.consuming.handling import called, check_handler_timeout
+from querator.client.consuming.handling import called, check_handler_timeout, give_up
 from querator.client.consuming.policy import (
     RETRY_FIRST,
     RETRY_MOST,
@@ -88,8 +88,9 @@ class Worker:
     quick handlers. `lease_timeout` None: the items' own, or the queue's. `grace`: how long handlers
     may take after a stop; then they are cancelled, or left alone on their threads, and their items
     go back to their places. `create`: makes the queue with default settings if it does not exist.
-    `idle_timeout`: ends when no item came for that long. `name` is for the log. A worker logs to
-    `querator.worker`.
+    `idle_timeout`: ends when no item came for that long. `cancel_lost`: an async handler is
+    cancelled as soon as the lease of its item is known to be lost; one on a thread is left alone.
+    `name` is for the log. A worker logs to `querator.worker`.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Worker:
         grace: timedelta = GRACE_DEFAULT,
         idle_timeout: timedelta | None = None,
         create: bool = False,
+        cancel_lost: bool = False,
         metrics: "WorkerMetrics | None" = None,
     ) -> None:
         """Raises LoadError (`querator.worker.loading`) for a handler that cannot be called with an
@@ -147,6 +149,7 @@ class Worker:
         self._begun = self._running = 0
         """Number of items whose handling has begun, and of those whose handling has not ended."""
         self._create = create
+        self._cancel_lost = cancel_lost
         self._metrics = metrics
         self._consumer_options: dict[str, Any] = {
             "prefetch_items": prefetch,
@@ -380,6 +383,9 @@ class Worker:
                     "%s failed after it was settled", _name(item), exc_info=_of_handler(error)
                 )
             return ItemOutcome.SETTLED
+        if isinstance(error, LeaseLost) and item.lost:
+            give_up(item)
+            return ItemOutcome.LOST
         if error is None:
             return await _settled(item, item.complete(), ItemOutcome.COMPLETED)
         return await self._failed(item, error)
@@ -393,7 +399,11 @@ class Worker:
             self._metrics.started(self._queue)
         began = time.perf_counter()
         try:
-            return await called(self._caller.call(item), self._handler_timeout)
+            return await called(
+                self._caller.call(item),
+                self._handler_timeout,
+                while_leased=item if self._cancel_lost else None,
+            )
         finally:
             if self._metrics is not None:
                 self._metrics.ended(self._queue, time.perf_counter() - began)

@@ -32,7 +32,9 @@ async def test_queues_are_made_listed_changed_and_deleted(client: Client):
     assert not again.created
     with pytest.raises(QueueExists, match="partitions is 2, not 3"):
         await client.create_queue("a", partitions=3)
-    await client.create_queue("b", description="second")
+    kept = await client.create_queue("a", partitions=3, if_exists="keep")
+    assert (kept.partitions, kept.created) == (2, False)
+    assert (await client.create_queue("b", description="second", if_exists="keep")).created
     assert [queue.name async for queue in client.list_queues()] == ["a", "b", "dead"]
     changed = await client.update_queue("a", max_attempts=3, expected_version=1)
     assert (changed.max_attempts, changed.lease_timeout) == (3, timedelta(seconds=7))

@@ -2,7 +2,9 @@
 
 The consumer grants the server credit for as many items as it is ready to hold (`prefetch_items`).
 An item counts until it is settled. So the number of held items is bounded, and a slow consumer
-takes no more than that from other consumers.
+takes no more than that from other consumers. By default `run` holds as many items as it calls
+handlers: an item that waits here is leased, so no other consumer gets it. A program that iterates
+may collect items before it settles them, so it gets more.
 
 When the stream breaks, the leases live on. Items that were handed out or wait here can be settled
 over the next stream, and unanswered settles are repeated there. The server extends leases only
@@ -44,6 +46,7 @@ from querator.model import limits
 
 CONCURRENCY_DEFAULT = 8
 PREFETCH_DEFAULT = 200
+"""Items that a consumer holds by default if the program iterates over items or batches."""
 PREFETCH_BYTES_DEFAULT = 16 * limits.MIB
 CLOSE_SECONDS = 5.0
 
@@ -75,7 +78,7 @@ class Consumer:
         extend: Extend,
         max_attempts: Callable[[], Awaitable[int]],
         concurrency: int = CONCURRENCY_DEFAULT,
-        prefetch_items: int = PREFETCH_DEFAULT,
+        prefetch_items: int | None = None,
         prefetch_bytes: int = PREFETCH_BYTES_DEFAULT,
         batch_items: int = limits.STREAM_BATCH_ITEMS_DEFAULT,
         batch_bytes: int = 0,
@@ -86,11 +89,16 @@ class Consumer:
     ) -> None:
         check("concurrency", concurrency, 1, 100_000)
         check("prefetch_bytes", prefetch_bytes, batch_bytes or limits.REPLY_BYTES_DEFAULT, 2**40)
-        check("prefetch_items", prefetch_items, 1, limits.STREAM_CREDIT_ITEMS_MAX)
+        self._chosen = prefetch_items is not None
+        """Whether it is decided how many items are held. If not, the first use decides."""
+        if prefetch_items is not None:
+            check("prefetch_items", prefetch_items, 1, limits.STREAM_CREDIT_ITEMS_MAX)
+            batch_items = min(batch_items, prefetch_items)
         check("batch_items", batch_items, 1, limits.REQUEST_ITEMS_MAX)
         check("batch_bytes", batch_bytes, 0, limits.REPLY_BYTES_MAX)
         self._nodes = nodes
         self._concurrency = concurrency
+        self._batch_items = batch_items
         self._idle_seconds = None if idle_timeout is None else idle_timeout.total_seconds()
         self.queue = queue
         self._stop = GracefulStop()
@@ -100,9 +108,9 @@ class Consumer:
             queue=queue,
             client_id=client_id,
             extend=extend,
-            prefetch_items=prefetch_items,
+            prefetch_items=prefetch_items or 0,
             prefetch_bytes=prefetch_bytes,
-            batch_items=min(batch_items, prefetch_items),
+            batch_items=batch_items,
             batch_bytes=batch_bytes,
             lease_timeout=None
             if lease_timeout is None
@@ -156,6 +164,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> LeasedItem:
+        self._hold(PREFETCH_DEFAULT)
         item = await self._talker.next_item(self._idle_seconds)
         if item is None:
             raise StopAsyncIteration
@@ -166,6 +175,7 @@ class Consumer:
 
         Raises RuntimeError when a run is being handed out item by item.
         """
+        self._hold(PREFETCH_DEFAULT)
         if self._talker.parts:
             raise RuntimeError("a batch is being handed out item by item: use another consumer")
         while not self._talker.stopping:
@@ -173,6 +183,12 @@ class Consumer:
             if batch is None:
                 return
             yield batch
+
+    def _hold(self, items: int) -> None:
+        """Holds up to `items` items, unless it is decided how many are held."""
+        if not self._chosen:
+            self._chosen = True
+            self._talker.hold(items, self._batch_items)
 
     @typed
     async def run(
@@ -189,6 +205,7 @@ class Consumer:
         on_error: OnError | None = None,
         grace: timedelta | None = GRACE_DEFAULT,
         stop_signals: Collection[signal.Signals] = STOP_SIGNALS,
+        cancel_lost: bool = False,
     ) -> None:
         """Calls `handler` with each item, `concurrency` at a time, until iteration ends.
 
@@ -211,6 +228,10 @@ class Consumer:
         the handler awaits; a handler that blocks the event loop, or suppresses the cancellation, is
         not ended.
 
+        `cancel_lost`: a handler is cancelled as soon as the lease of its item is known to be lost,
+        in the same way. The item is counted in `lost`. Without it, a handler can ask `item.lost`,
+        or wait for `item.until_lost()` beside its work.
+
         The first of `stop_signals` (SIGTERM, and SIGINT of Ctrl-C) calls `stop`, and a second one
         `stop` without time for the handlers; `run` then returns. In threads other than the main
         thread, and for signals for which the program has a handler, signals keep their effect.
@@ -231,6 +252,7 @@ class Consumer:
             on_error=on_error,
             on_lost=self.count_lost,
             max_attempts=self.max_attempts,
+            cancel_lost=cancel_lost,
         )
         await self.run_handling(
             handling, concurrency=concurrency, grace=grace, stop_signals=stop_signals
@@ -247,6 +269,7 @@ class Consumer:
         """As `run`, with a handling that is made already."""
         workers = self._concurrency if concurrency is None else concurrency
         check("concurrency", workers, 1, 100_000)
+        self._hold(min(workers, limits.STREAM_CREDIT_ITEMS_MAX))
         if grace is not None:
             check_span("grace", grace)
         loop = asyncio.get_running_loop()

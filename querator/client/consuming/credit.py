@@ -13,15 +13,20 @@ class CreditAccount:
     """The account of one consumer, whose streams follow each other."""
 
     def __init__(self, *, prefetch_items: int, prefetch_bytes: int, batch_items: int) -> None:
-        self._prefetch = prefetch_items
+        """`prefetch_items` 0: no credit is granted before `hold`."""
         self._prefetch_bytes = prefetch_bytes
-        self._portion = min(max(batch_items, prefetch_items // 4), max(1, prefetch_items // 2))
+        self.hold(prefetch_items, batch_items)
         self.held = 0
         self.held_bytes = 0
         self._items = 0
         self._bytes = 0
         self._granted = False
         """Whether this stream may still deliver."""
+
+    def hold(self, prefetch_items: int, batch_items: int) -> None:
+        self._prefetch = prefetch_items
+        batch_items = min(batch_items, prefetch_items)
+        self._portion = min(max(batch_items, prefetch_items // 4), max(1, prefetch_items // 2))
 
     def opened(self) -> None:
         """A new stream has no credit."""
@@ -38,6 +43,8 @@ class CreditAccount:
         """Whether the credit that can be granted is worth a frame: enough for a whole delivery, or
         any credit if a task waits for items.
         """
+        if not self._prefetch:
+            return False
         items = self._prefetch - self.held - self._items
         size = self._prefetch_bytes - self.held_bytes - self._bytes
         if items >= self._portion or size > self._prefetch_bytes // 4:

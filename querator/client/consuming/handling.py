@@ -13,6 +13,7 @@ from querator.client.consuming.policy import Disposition, FailurePolicy
 from querator.client.errors import LeaseLost, RequestError
 from querator.client.logs import HANDLERS
 from querator.client.outcomes import HandlerTimeout
+from querator.client.results import lease_lost
 from querator.client.typed import wrong_type
 
 GRACE_DEFAULT = timedelta(seconds=25)
@@ -27,15 +28,29 @@ Handler = Callable[[LeasedItem], Awaitable[object]]
 OnError = Callable[[LeasedItem, Exception], None]
 
 
-async def called(work: Awaitable[object], most: timedelta | None) -> BaseException | None:
+async def called(
+    work: Awaitable[object], most: timedelta | None, *, while_leased: LeasedItem | None = None
+) -> BaseException | None:
     """Waits for the work of a handler. Returns its exception, or `HandlerTimeout` if it was
-    cancelled because it did not end within `most`. Raises CancelledError when this task is
-    cancelled.
+    cancelled because it did not end within `most`, or `LeaseLost` if it was cancelled because the
+    lease of `while_leased` is lost. Raises CancelledError when this task is cancelled.
     """
     limit = asyncio.timeout(None if most is None else most.total_seconds())
+    lease = None if while_leased is None else while_leased.batch.lease
+    loop = asyncio.get_running_loop()
+
+    def on_lost() -> None:
+        limit.reschedule(loop.time())
+
     try:
         async with limit:
-            await work
+            if lease is not None:
+                lease.watch(on_lost)
+            try:
+                await work
+            finally:
+                if lease is not None:
+                    lease.unwatch(on_lost)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():
@@ -44,6 +59,8 @@ async def called(work: Awaitable[object], most: timedelta | None) -> BaseExcepti
         return error
     # SystemExit would end the event loop with all other handlers.
     except (Exception, SystemExit) as error:  # noqa: BLE001  the log and the item have it
+        if isinstance(error, TimeoutError) and lease is not None and lease.lost and limit.expired():
+            return lease_lost(lease.id)
         if isinstance(error, TimeoutError) and most is not None and limit.expired():
             return HandlerTimeout(f"handler did not end within {most.total_seconds():g} s")
         return error
@@ -71,12 +88,15 @@ class Handling:
         on_lost: Callable[[], None],
         max_attempts: Callable[[], Awaitable[int]],
         room: Callable[[], Awaitable[None]] | None = None,
+        cancel_lost: bool = False,
     ) -> None:
         """`max_attempts`: those that the queue allows, for the log; 0: no limit, or not known.
-        `room` is awaited before each call; its time is not that of the handler.
+        `room` is awaited before each call; its time is not that of the handler. `cancel_lost`: a
+        handler is cancelled when the lease of its item is lost.
         """
         check_handler_timeout(timeout)
         self._room = room
+        self._cancel_lost = cancel_lost
         self._handler = handler
         self._policy = policy
         self._timeout = timeout
@@ -92,6 +112,10 @@ class Handling:
             if not item.settled:
                 item.release().add_done_callback(retrieve_exception)
             raise
+        if isinstance(error, LeaseLost) and item.lost and not item.settled:
+            self._on_lost()
+            give_up(item)
+            return
         if error is not None:
             settled = await self._failed(item, error)
         else:
@@ -108,7 +132,7 @@ class Handling:
             return error
         if not inspect.isawaitable(work):
             self._refuse_handler(item)
-        return await called(work, self._timeout)
+        return await called(work, self._timeout, while_leased=item if self._cancel_lost else None)
 
     def _refuse_handler(self, item: LeasedItem) -> NoReturn:
         if not item.settled:
@@ -164,6 +188,15 @@ class Handling:
             )
         except RequestError as error:
             HANDLERS.warning("%s may not be settled: %s", _name(item), error)
+
+
+def give_up(item: LeasedItem) -> None:
+    """Ends the work on an item whose lease is lost."""
+    HANDLERS.warning(
+        "%s is given up, as its lease is lost: another consumer may have the item", _name(item)
+    )
+    # The server decides: if the lease lives nevertheless, the item goes back to its place.
+    item.release().add_done_callback(retrieve_exception)
 
 
 def _log_failure(

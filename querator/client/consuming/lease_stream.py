@@ -119,6 +119,11 @@ class LeaseTalker:
         self._readers.wake_all()
         self._stream.wake()
 
+    def hold(self, items: int, batch_items: int) -> None:
+        """Holds up to `items` items from here on."""
+        self._credit.hold(items, batch_items)
+        self._stream.wake()
+
     def give_back_waiting(self) -> None:
         """Releases the delivered items that are not handed out."""
         waiting = masks_left(self.parts, self._ready)
@@ -252,6 +257,7 @@ class LeaseTalker:
     async def extend(self, lease: LeaseState, lease_timeout: timedelta | None) -> None:
         outcomes = await self._extend([lease.id], lease_timeout)
         if not outcomes[0].remaining:
+            lease.lose()
             raise lease_lost(lease.id)
         lease.extended(outcomes[0], now=self._loop.time())
 
@@ -473,7 +479,7 @@ class LeaseTalker:
     def _forget(self, batch: LeasedBatch) -> None:
         """The items may belong to another consumer: they do not count here any more."""
         batch.counted = False
-        batch.lease.kept, batch.lease.ends = False, 0.0
+        batch.lease.lose()
         self._batches.discard(batch)
         self._credit.held -= batch.left.bit_count()
         self._credit.held_bytes -= batch.size
@@ -501,4 +507,4 @@ class LeaseTalker:
             if outcome.remaining:
                 lease.extended(outcome, now=self._loop.time())
             else:
-                lease.ends = 0.0
+                lease.lose()

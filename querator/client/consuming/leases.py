@@ -9,7 +9,7 @@ the event loop share a frame. An item can be settled once; a second settle raise
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -29,10 +29,11 @@ class LeaseState:
     seconds.
 
     `kept`: the server extends the lease as long as its stream lives, so that only the server knows
-    its end. `stream`: number of the stream that delivered it, 0 for a single call.
+    its end. `stream`: number of the stream that delivered it, 0 for a single call. `lost`: the
+    lease is known to have ended.
     """
 
-    __slots__ = ("deadline", "ends", "id", "kept", "stream", "timeout")
+    __slots__ = ("_watchers", "deadline", "ends", "id", "kept", "lost", "stream", "timeout")
 
     def __init__(self, batch: items_pb2.LeasedBatch, *, now: float, kept: bool, stream: int):
         remaining = batch.lease_remaining
@@ -42,6 +43,25 @@ class LeaseState:
         self.deadline = instant(batch.deadline)
         self.kept = kept
         self.stream = stream
+        self.lost = False
+        self._watchers: tuple[Callable[[], None], ...] = ()
+
+    def watch(self, on_lost: Callable[[], None]) -> None:
+        """Calls `on_lost` once the lease is known to have ended: now, if it has. On the loop."""
+        if self.lost:
+            on_lost()
+        else:
+            self._watchers += (on_lost,)
+
+    def unwatch(self, on_lost: Callable[[], None]) -> None:
+        self._watchers = tuple(one for one in self._watchers if one is not on_lost)
+
+    def lose(self) -> None:
+        """The lease is known to have ended."""
+        self.lost, self.kept, self.ends = True, False, 0.0
+        watchers, self._watchers = self._watchers, ()
+        for on_lost in watchers:
+            on_lost()
 
     def extended(self, outcome: ExtendOutcome, *, now: float) -> None:
         self.ends = now + outcome.remaining.total_seconds()
@@ -127,6 +147,13 @@ class LeasedBatch:
         `deadline`, it does not include extensions by the server.
         """
         return timedelta(seconds=max(0.0, self.lease.ends - self._holder.now()))
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is known to have ended: another consumer may have the items. False
+        proves nothing, because the server decides.
+        """
+        return self.lease.lost
 
     @property
     def repeated_answer(self) -> bool:
@@ -401,6 +428,23 @@ class LeasedItem:
     def remaining(self) -> timedelta:
         """How long the lease still lasts; see `LeasedBatch.remaining`."""
         return self._batch.remaining
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is known to have ended; see `LeasedBatch.lost`."""
+        return self._batch.lost
+
+    async def until_lost(self) -> None:
+        """Returns as soon as the lease is known to have ended. Never, if it does not end before the
+        item is settled: run it beside the work, and cancel it.
+        """
+        gone = asyncio.Event()
+        lease, on_lost = self._batch.lease, gone.set
+        lease.watch(on_lost)
+        try:
+            await gone.wait()
+        finally:
+            lease.unwatch(on_lost)
 
     @property
     def dead_letter(self) -> DeadLetter | None:

@@ -112,6 +112,8 @@ class SettleFrame:
                     continue
                 items = part.batch.lost_items(mask, lost) if lost else ()
                 if items:
+                    if len(items) == mask.bit_count():
+                        part.batch.lease.lose()
                     future.set_exception(lease_lost(outcome.lease_id, items))
                 else:
                     future.set_result(None)

@@ -39,6 +39,7 @@ from querator.client.groups import GroupStats
 from querator.client.items import AnyItem
 from querator.client.options import (
     ConsumerOptions,
+    IfExists,
     ProducerOptions,
     QueueOptions,
 )
@@ -322,9 +323,13 @@ class SyncClient:
         """The name of this client as an owner of leases."""
         return self._client.client_id
 
-    def create_queue(self, name: str, **settings: Unpack[QueueOptions]) -> QueueInfo:
-        """Creates a queue; returns when it can be used. `settings` as in `Client.create_queue`."""
-        return self._runner.run(self._client.create_queue(name, **settings))
+    def create_queue(
+        self, name: str, *, if_exists: IfExists = "compare", **settings: Unpack[QueueOptions]
+    ) -> QueueInfo:
+        """Creates a queue; returns when it can be used. The options are those of
+        `Client.create_queue`.
+        """
+        return self._runner.run(self._client.create_queue(name, if_exists=if_exists, **settings))
 
     def get_queue(self, name: str) -> QueueInfo:
         """Returns the queue with its settings. Raises `QueueNotFound`."""

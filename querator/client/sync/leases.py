@@ -124,6 +124,11 @@ class SyncLeasedItem:
         return self.leased.remaining
 
     @property
+    def lost(self) -> bool:
+        """Whether the lease is known to have ended; see `LeasedItem.lost`."""
+        return self.leased.lost
+
+    @property
     def dead_letter(self) -> DeadLetter | None:
         """Origin of the item if it is a dead letter; else None."""
         return self.leased.dead_letter

@@ -13,7 +13,13 @@ from prometheus_client import CollectorRegistry
 
 from querator import Client, Node, Reject, Retry, Worker
 from querator.client import DeadReason, ItemState, LeasedItem, SyncLeasedItem
-from querator.client.errors import ErrorCode, NamespaceNotFound, QueueDeleting, QueueNotFound
+from querator.client.errors import (
+    ErrorCode,
+    LeaseLost,
+    NamespaceNotFound,
+    QueueDeleting,
+    QueueNotFound,
+)
 from querator.client.sync import handler_threads
 from querator.worker import WorkerResult
 from querator.worker.loading import LoadError
@@ -244,6 +250,28 @@ async def test_a_late_async_handler_is_cancelled_and_its_item_retried(client: Cl
     assert result == WorkerResult(retried=1)
     [item] = [item async for item in client.peek("q")]
     assert item.errors == ("handler did not end within 0.01 s",)
+
+
+async def test_a_handler_whose_lease_is_lost_is_cancelled_if_that_is_wanted(client: Client):
+    await client.produce("q", b"a")
+    ended: list[bool] = []
+
+    async def extend(item: LeasedItem) -> None:
+        with pytest.raises(LeaseLost):
+            await item.extend()
+
+    async def handle(item: LeasedItem) -> None:
+        # Another process ends the lease.
+        await client.complete("q", item.lease_id)
+        learns = asyncio.get_running_loop().create_task(extend(item))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(item.lost)
+            await learns
+
+    assert await done(client, handle, cancel_lost=True) == WorkerResult(lost=1)
+    assert ended == [True]
 
 
 async def test_a_late_handler_on_a_thread_continues_and_holds_up_no_other(client: Client):

@@ -241,7 +241,7 @@ async def test_run_completes_retries_and_releases():
             if item.payload == b"2":
                 await item.reject("own way")
 
-        async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        async with client.consumer("q", prefetch_items=10, idle_timeout=IDLE) as consumer:
             await consumer.run(
                 handler, concurrency=3, on_error=lambda item, error: told.append((item.id, error))
             )
@@ -315,7 +315,7 @@ async def test_a_cancelled_run_gives_its_items_back_and_leaves_nothing_behind():
             await asyncio.Event().wait()
 
         async def work() -> None:
-            async with client.consumer("q") as consumer:
+            async with client.consumer("q", prefetch_items=10) as consumer:
                 await consumer.run(handler, concurrency=1)
 
         task = asyncio.get_running_loop().create_task(work())

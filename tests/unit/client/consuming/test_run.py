@@ -106,7 +106,7 @@ async def test_a_lost_lease_and_a_failed_settle_are_logged_and_do_not_end_run(no
 async def test_stop_gives_waiting_items_back_while_a_handler_still_works(node, client):
     await node.make_ready([b"a", b"b", b"c"], [b"d"])
     handler = Held()
-    async with client.consumer("q") as consumer:
+    async with client.consumer("q", prefetch_items=10) as consumer:
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(consumer.run(handler, concurrency=1))
             await handler.began.wait()
@@ -305,7 +305,7 @@ async def test_a_handler_may_ask_for_a_retry_or_a_rejection(
         raise asked[item.payload]
 
     await node.make_ready([*asked])
-    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+    async with client.consumer("q", prefetch_items=10, idle_timeout=IDLE) as consumer:
         await consumer.run(handle, concurrency=1, retry_first=timedelta(0))
     busy, at, again, rejected = (frame.retry for frame in node.settles)
     assert (busy.error, busy.count_attempt, busy.HasField("retry_at")) == ("busy", False, True)
@@ -499,3 +499,66 @@ async def test_exceptions_retry_and_reject_by_their_type(node, client):
         "OSError: y": False,
         "KeyError: 'z'": True,
     }
+
+
+async def test_a_handler_is_cancelled_when_the_lease_of_its_item_is_lost(node, client, caplog):
+    """It worked on although another consumer could have the item."""
+    await node.make_ready([b"a", b"b"])
+    node.lost = {1, 2}
+    waits, ended = asyncio.Event(), []
+
+    async def handler(item: LeasedItem) -> None:
+        if item.payload == b"a":
+            await waits.wait()
+            return
+        waits.set()
+        assert not item.lost
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append((item.payload, item.lost))
+
+    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        await consumer.run(handler, concurrency=2, cancel_lost=True)
+        assert consumer.lost == 2
+    assert ended == [(b"b", True)]
+    assert any("Item 0-2 of q, attempt 1, is given up, as its lease is lost" in one for one in
+               caplog.messages)  # fmt: skip
+
+
+async def test_a_handler_may_wait_for_the_loss_of_its_lease(node, client):
+    await node.make_ready([b"a", b"b"])
+    node.lost = {1, 2}
+    both, told = asyncio.Event(), []
+
+    async def handler(item: LeasedItem) -> None:
+        if item.payload == b"a":
+            await both.wait()
+            return
+        both.set()
+        await item.until_lost()
+        await item.until_lost()
+        told.append(item.lost)
+
+    async with client.consumer("q", idle_timeout=IDLE) as consumer:
+        await consumer.run(handler, concurrency=2)
+        assert consumer.lost == 2
+    assert told == [True]
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "chosen", "held"), [(2, None, 2), (None, None, 8), (2, 5, 5)]
+)
+async def test_run_leases_as_many_items_as_it_handles(
+    node, client, concurrency: int | None, chosen: int | None, held: int
+):
+    """It leased 200 ahead, so that other consumers were idle."""
+    await node.make_ready(*([b"%d" % n] for n in range(12)))
+    handler = Held()
+    async with client.consumer("q", prefetch_items=chosen) as consumer:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(consumer.run(handler, concurrency=concurrency))
+            await until(lambda: consumer.held == held)
+            assert len(node.ready) == 12 - held
+            consumer.stop()
+            handler.goes_on.set()
