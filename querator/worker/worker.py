@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from querator.worker.metrics import WorkerMetrics
 
 GRACE_DEFAULT: Final = timedelta(seconds=30)
+LONG_S: Final = 60.0
+"""A handler that runs for this long is logged, and again when it has run twice as long."""
+_LONG_CHECK_S: Final = 5.0
+_LISTED_MAX: Final = 10
+"""Long handlers that are named at once."""
 _EMPTY_S: Final = 0.1
 """After this time without an item, `until_empty` asks for the exact counts of the queue."""
 
@@ -148,6 +153,10 @@ class Worker:
         self._idle_timeout = idle_timeout
         self._begun = self._running = 0
         """Number of items whose handling has begun, and of those whose handling has not ended."""
+        self._called_s: dict[LeasedItem, float] = {}
+        """When the handler of an item was called, by the loop's clock."""
+        self._long_s: dict[LeasedItem, float] = {}
+        """How long a handler may run before it is logged again."""
         self._create = create
         self._cancel_lost = cancel_lost
         self._metrics = metrics
@@ -297,10 +306,15 @@ class Worker:
         )
 
     async def _consume_until(self, until_empty: bool) -> None:
-        while not self.stopping:
-            await self._consume(until_empty)
-            if not until_empty or not await self._has_ready():
-                return
+        watching = asyncio.get_running_loop().create_task(self._watch_handlers())
+        try:
+            while not self.stopping:
+                await self._consume(until_empty)
+                if not until_empty or not await self._has_ready():
+                    return
+        finally:
+            watching.cancel()
+            await asyncio.wait((watching,))
 
     async def _consume(self, until_empty: bool) -> None:
         consumer = self._client.consumer(
@@ -398,6 +412,7 @@ class Worker:
         if self._metrics is not None:
             self._metrics.started(self._queue)
         began = time.perf_counter()
+        self._called_s[item] = asyncio.get_running_loop().time()
         try:
             return await called(
                 self._caller.call(item),
@@ -405,8 +420,26 @@ class Worker:
                 while_leased=item if self._cancel_lost else None,
             )
         finally:
+            del self._called_s[item]
+            self._long_s.pop(item, None)
             if self._metrics is not None:
                 self._metrics.ended(self._queue, time.perf_counter() - began)
+
+    async def _watch_handlers(self) -> None:
+        """Logs handlers that run long: their items stay leased, and no other consumer gets them."""
+        while True:
+            await asyncio.sleep(min(_LONG_CHECK_S, LONG_S))
+            self._log_long(asyncio.get_running_loop().time())
+
+    def _log_long(self, now_s: float) -> None:
+        long = [
+            (now_s - called_s, item)
+            for item, called_s in self._called_s.items()
+            if now_s - called_s >= self._long_s.get(item, LONG_S)
+        ]
+        for ran_s, item in long[:_LISTED_MAX]:
+            self._long_s[item] = 2 * ran_s
+            LOG.warning("%s has been handled for %.0f s; its lease is extended", _name(item), ran_s)
 
     async def _failed(self, item: LeasedItem, error: BaseException) -> ItemOutcome:
         chosen, error, settled = self._policy.settle(item, error)

@@ -10,14 +10,15 @@ import msgspec
 from querator.cli.shared.parameters import (
     DurationType,
     WholeNumber,
+    duration_field,
     format_duration,
-    parse_duration,
 )
 from querator.client.values import BACKOFFS, Item, RetryPolicy
 from querator.model.limits import ATTEMPTS_MAX, RETRY_DELAY_MS_MAX, SCHEDULE_NOW_MS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_DELAY_MAX: Final = timedelta(milliseconds=RETRY_DELAY_MS_MAX)
 _NAMES: Final = ("retry_delay", "retry_delay_max", "retry_backoff", "retry_jitter")
 _OPTIONS: Final = (
     click.option(
@@ -130,25 +131,13 @@ def retry_of(line: JsonRetry) -> RetryPolicy:
         raise ValueError(
             f"retry.backoff is {line.backoff!r}; it must be one of {', '.join(BACKOFFS)}"
         )
-    delay = _delay("delay", line.delay)
+    delay = duration_field("retry.delay", line.delay, _DELAY_MAX)
     if delay and delay < timedelta(milliseconds=SCHEDULE_NOW_MS):
         raise ValueError(f"retry.delay is {line.delay}; it must be 0 or at least 100ms")
-    delay_max = _delay("delay_max", line.delay_max)
+    delay_max = duration_field("retry.delay_max", line.delay_max, _DELAY_MAX)
     if delay_max < timedelta(milliseconds=SCHEDULE_NOW_MS):
         raise ValueError(f"retry.delay_max is {line.delay_max}; at least 100ms")
     return msgspec.convert(
         {"delay": delay, "delay_max": delay_max, "backoff": line.backoff, "jitter": line.jitter},
         RetryPolicy,
     )
-
-
-def _delay(name: str, text: str) -> timedelta:
-    try:
-        delay = parse_duration(text)
-    except ValueError:
-        raise ValueError(
-            f"retry.{name} is {text!r}; it must be a duration, for example 30s, 5m or 1h30m"
-        ) from None
-    if delay > timedelta(milliseconds=RETRY_DELAY_MS_MAX):
-        raise ValueError(f"retry.{name} is {text}; at most 30d")
-    return delay

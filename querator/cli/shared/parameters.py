@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from querator.client import clock
@@ -14,6 +15,7 @@ from querator.model import limits
 from querator.model.errors import QueratorError
 
 INSTANT_EXAMPLE = "for example 2026-01-31T08:00:00Z, or 2026-01-31 (UTC)"
+_SHOWN_CHARS = 80
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 _UNIT = {
     "ms": timedelta(milliseconds=1),
@@ -60,6 +62,25 @@ def format_limit(duration: timedelta) -> str:
     if years and not rest:
         return f"{years} year" if years == 1 else f"{years} years"
     return "24h" if duration == timedelta(days=1) else format_duration(duration)
+
+
+def duration_field(name: str, text: str, most: timedelta) -> timedelta:
+    """The duration in a field of a line. Raises ValueError with the name of the field."""
+    try:
+        duration = parse_duration(text)
+    except ValueError:
+        raise ValueError(
+            f"{name} is {_quoted(text)}; it must be a duration, for example 30s, 5m, 1h30m or 7d"
+        ) from None
+    if duration > most:
+        raise ValueError(f"{name} is {text}; at most {format_limit(most)}")
+    return duration
+
+
+def _quoted(text: str) -> str:
+    """As in the line, cut."""
+    quoted = msgspec.json.encode(text).decode()
+    return quoted if len(quoted) <= _SHOWN_CHARS else f"{quoted[:_SHOWN_CHARS]}…"
 
 
 def parse_instant(text: str) -> datetime:

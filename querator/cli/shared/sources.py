@@ -18,8 +18,7 @@ import msgspec
 from querator.cli.shared.item_template import JsonRetry, retry_of
 from querator.cli.shared.parameters import (
     INSTANT_EXAMPLE,
-    format_limit,
-    parse_duration,
+    duration_field,
     parse_instant,
 )
 from querator.client.values import Item
@@ -332,20 +331,8 @@ def _json_item(line: JsonItem, template: Item) -> Item:
         changes["enqueue_at"] = None
     for name, most_ms in _DURATIONS.items():
         if (text := getattr(line, name)) is not None:
-            changes[name] = _duration(name, text, timedelta(milliseconds=most_ms))
+            changes[name] = duration_field(name, text, timedelta(milliseconds=most_ms))
     return msgspec.structs.replace(template, **changes)
-
-
-def _duration(name: str, text: str, most: timedelta) -> timedelta:
-    try:
-        duration = parse_duration(text)
-    except ValueError:
-        raise ValueError(
-            f"{name} is {_shown(text)}; it must be a duration, for example 30s, 5m, 1h30m or 7d"
-        ) from None
-    if duration > most:
-        raise ValueError(f"{name} is {text}; at most {format_limit(most)}")
-    return duration
 
 
 def _json_payload(line: JsonItem) -> bytes:

@@ -22,6 +22,7 @@ from querator.client.errors import (
 )
 from querator.client.sync import handler_threads
 from querator.worker import WorkerResult
+from querator.worker import worker as worker_module
 from querator.worker.loading import LoadError
 from querator.worker.metrics import WorkerMetrics
 from querator.worker.outcomes import ItemOutcome
@@ -250,6 +251,52 @@ async def test_a_late_async_handler_is_cancelled_and_its_item_retried(client: Cl
     assert result == WorkerResult(retried=1)
     [item] = [item async for item in client.peek("q")]
     assert item.errors == ("handler did not end within 0.01 s",)
+
+
+async def test_handlers_that_run_long_are_logged(
+    client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """Nothing told that an item was leased for hours."""
+    monkeypatch.setattr(worker_module, "LONG_S", 0.02)
+    await client.produce("q", b"a", b"b")
+    let = asyncio.Event()
+
+    async def handle(item: LeasedItem) -> None:
+        await let.wait()
+
+    def logged() -> list[str]:
+        return [one for one in caplog.messages if "has been handled for" in one]
+
+    async with asyncio.TaskGroup() as tasks:
+        working = tasks.create_task(done(client, handle))
+        await until(lambda: len(logged()) >= 4)
+        let.set()
+    assert working.result().completed == 2
+    assert logged()[0].startswith("Item 0-")
+    assert logged()[0].endswith(" of q, attempt 1, has been handled for 0 s; its lease is extended")
+
+
+async def test_outcomes_have_the_meaning_of_the_counts_of_the_queue(client: Client):
+    """`retried` and `released` of a worker were said to count otherwise than those of stats."""
+    await client.produce("q", b"retry", b"reject", b"fine", b"stay")
+    worker: list[Worker] = []
+
+    async def handle(item: LeasedItem) -> None:
+        if item.payload == b"retry":
+            raise Retry("later", delay=timedelta(hours=1))
+        if item.payload == b"reject":
+            raise Reject("bad")
+        if item.payload == b"stay":
+            worker[0].stop(grace=timedelta(0))
+            await asyncio.Event().wait()
+
+    worker.append(Worker(client, "q", handle, concurrency=1))
+    async with asyncio.timeout(BOUND_S):
+        result = await worker[0].run()
+    assert result == WorkerResult(completed=1, retried=1, rejected=1, released=1)
+    total = (await client.stats("q")).total
+    assert total.retried == result.retried + result.rejected + result.died
+    assert total.released == result.released
 
 
 async def test_a_handler_whose_lease_is_lost_is_cancelled_if_that_is_wanted(client: Client):

@@ -125,7 +125,7 @@ def test_a_json_payload_is_text_or_json_or_base64(line: bytes, payload: bytes) -
         ),
         (
             b'{"payload":"a","retry":{"delay":"soon"}}',
-            "retry.delay is 'soon'; it must be a duration, for example 30s, 5m or 1h30m",
+            'retry.delay is "soon"; it must be a duration, for example 30s, 5m, 1h30m or 7d',
         ),
         (
             b'{"payload":"a","retry":{"delay":"10ms"}}',
