@@ -25,6 +25,7 @@ Code belongs into a package; only modules that assemble a node or serve all pack
     partition    the state machine of a queue's partition
     placement    queues, nodes, and the places of partitions
     raft         Raft groups: replication of entries into a machine
+    recurrence_times  due times of cron expressions and intervals
     server       the gRPC server, links between nodes, the admin port
     service      calls between the API and the partitions
     spark        queues as a data source of Spark

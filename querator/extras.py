@@ -19,6 +19,7 @@ Extra = Literal["server", "spark", "reload"]
 
 MODULES: Final[dict[Extra, tuple[str, ...]]] = {
     "server": (
+        "cronsim",
         "grpc_health",
         "grpc_reflection",
         "lmdb",

@@ -23,6 +23,7 @@ FILES: Final = (
     "transaction_service",
     "reader_service",
     "admin_service",
+    "recurrences",
     "cluster_service",
     "items",
     "errors",

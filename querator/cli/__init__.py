@@ -19,6 +19,7 @@ other commands load neither the storage nor the Raft engine.
     produce             `produce`: items from arguments, lines, JSON lines or CSV
     queues              `queue`: queues and their settings
     readers             `reader`: readers and their named batches
+    recurring           `recurring`: items that a queue produces by itself
     reference           the page docs/cli.md, made from the commands
     schedules           `schedule`: scheduled items by due time
     serve               `serve`: one node in a process of its own
@@ -85,6 +86,7 @@ _COMMANDS: Final = {
     "dead": LazyCommand("dead:dead", "Show dead letters, send them back, or drop them."),
     "group": LazyCommand("groups:group", "Show the groups of a fair queue."),
     "schedule": LazyCommand("schedules:schedule", "Show, move, run and cancel scheduled items."),
+    "recurring": LazyCommand("recurring:recurring", "Let queues produce items by themselves."),
     "txn": LazyCommand("transactions:txn", "Show staged batches of a queue, and drop them."),
     "reader": LazyCommand("readers:reader", "Show readers, and take items back from them."),
     "stats": LazyCommand("stats:stats", "Show counts, once or repeatedly."),

@@ -11,6 +11,7 @@ not belong here (`querator.wire`). See docs/sdk.md.
     readers       readers: named batches that can be read again
     groups        groups of fair queues: settings as messages, counts
     fair_groups   the settings of a group
+    recurrences   items that a queue produces by itself
     schedules     scheduled items: list, count, move, run and cancel them
     transactions  staged batches: list and abort
     admin         calls about queues: create, list, update, delete, peek
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from querator.client.groups import GroupStats
     from querator.client.outcomes import HandlerTimeout, Reject, Retry, UndecodablePayload
     from querator.client.producing.producer import Producer
+    from querator.client.recurrences import Recurrence, Recurrences, RecurrenceTime
     from querator.client.schedules import (
         Rescheduled,
         ScheduledBucket,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
         SyncLeasedItem,
         SyncProducer,
     )
+    from querator.client.sync.recurrences import SyncRecurrences
     from querator.client.sync.schedules import SyncScheduledItems
     from querator.client.values import (
         Cancelled,
@@ -109,6 +112,9 @@ __all__ = [
     "Purged",
     "QueueInfo",
     "QueueStats",
+    "Recurrence",
+    "RecurrenceTime",
+    "Recurrences",
     "Reject",
     "Rescheduled",
     "Retry",
@@ -122,6 +128,7 @@ __all__ = [
     "SyncLeasedBatch",
     "SyncLeasedItem",
     "SyncProducer",
+    "SyncRecurrences",
     "SyncScheduledItems",
     "Tls",
     "TlsError",
@@ -137,6 +144,9 @@ _HOMES = {
     "LeasedBatch": "client.consuming.leases",
     "LeasedItem": "client.consuming.leases",
     "Producer": "client.producing.producer",
+    "Recurrence": "client.recurrences",
+    "RecurrenceTime": "client.recurrences",
+    "Recurrences": "client.recurrences",
     "Reject": "client.outcomes",
     "Rescheduled": "client.schedules",
     "Retry": "client.outcomes",
@@ -148,6 +158,7 @@ _HOMES = {
     "SyncLeasedBatch": "client.sync.client",
     "SyncLeasedItem": "client.sync.client",
     "SyncProducer": "client.sync.client",
+    "SyncRecurrences": "client.sync.recurrences",
     "SyncScheduledItems": "client.sync.schedules",
     "Tls": "wire.tls",
     "TlsError": "wire.tls",

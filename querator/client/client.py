@@ -36,6 +36,7 @@ from querator.client.producing import producer as producers
 from querator.client.producing.producer import Producer
 from querator.client.producing.window import ProducerIdentity, produce_unknown
 from querator.client.readers import Readers
+from querator.client.recurrences import Recurrences
 from querator.client.results import lease_lost, produced_runs
 from querator.client.schedules import ScheduledItems
 from querator.client.transactions import Aborted, StagedBatches, Transactions
@@ -465,6 +466,13 @@ class Client:
         them.
         """
         return ScheduledItems(self._nodes(), self.namespace)
+
+    @property
+    def recurrences(self) -> Recurrences:
+        """Calls about recurrences: items that a queue produces by itself, at the times of a cron
+        expression or of an interval.
+        """
+        return Recurrences(self._nodes(), self.namespace)
 
     # Single calls.
 

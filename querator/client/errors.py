@@ -5,8 +5,10 @@
        ├─ InvalidArgument             a field is malformed; `field` names it
        │  └─ LimitExceeded            … or outside its limit; `limit` and `value` say by how much
        ├─ NotFound                    ├─ QueueNotFound  ├─ NamespaceNotFound
-       │                              ├─ ReaderNotFound  └─ BatchNotFound
+       │                              ├─ ReaderNotFound  ├─ BatchNotFound
+       │                              └─ RecurrenceNotFound
        ├─ QueueExists, QueueDeleting, QueueInUse, VersionConflict
+       ├─ RecurrenceExists, TooManyRecurrences
        ├─ LeaseLost                   another consumer may have the item by now; drop the work
        │  └─ LeaseEnded
        ├─ ProducerFailed              ├─ SequenceGap  ├─ ProducerExpired  └─ TooManyProducers
@@ -72,6 +74,8 @@ __all__ = [
     "ReaderFailed",
     "ReaderFenced",
     "ReaderNotFound",
+    "RecurrenceExists",
+    "RecurrenceNotFound",
     "RequestError",
     "RoutingChanged",
     "SequenceGap",
@@ -82,6 +86,7 @@ __all__ = [
     "TooManyDedupKeys",
     "TooManyProducers",
     "TooManyReaders",
+    "TooManyRecurrences",
     "TransactionAborted",
     "Unavailable",
     "UsedAfterFork",
@@ -138,7 +143,9 @@ class LimitExceeded(InvalidArgument):
 
 
 class NotFound(RequestError):
-    """Base of the errors for a queue, namespace, reader or batch that does not exist."""
+    """Base of the errors for a queue, namespace, reader, batch or recurrence that does not
+    exist.
+    """
 
 
 class QueueNotFound(NotFound):
@@ -157,6 +164,18 @@ class BatchNotFound(NotFound):
     """The batch is acknowledged, or was never handed out."""
 
 
+class RecurrenceNotFound(NotFound):
+    """The queue has no recurrence of this name."""
+
+
+class RecurrenceExists(RequestError):
+    """The recurrence exists with another specification than the given one."""
+
+
+class TooManyRecurrences(RequestError):
+    """The queue has as many recurrences as it may."""
+
+
 class QueueExists(RequestError):
     """The queue exists with other settings than the given ones."""
 
@@ -170,7 +189,7 @@ class QueueInUse(RequestError):
 
 
 class VersionConflict(RequestError):
-    """The settings were changed since they were read."""
+    """The settings, or the recurrence, were changed since they were read."""
 
 
 class LeaseLost(RequestError):
@@ -330,6 +349,9 @@ _CLASSES: dict[ErrorCode, type[RequestError]] = {
     ErrorCode.BATCH_RELEASED: BatchReleased,
     ErrorCode.BATCH_NOT_FOUND: BatchNotFound,
     ErrorCode.TOO_MANY_READERS: TooManyReaders,
+    ErrorCode.RECURRENCE_NOT_FOUND: RecurrenceNotFound,
+    ErrorCode.RECURRENCE_EXISTS: RecurrenceExists,
+    ErrorCode.TOO_MANY_RECURRENCES: TooManyRecurrences,
     ErrorCode.TRANSACTION_ABORTED: TransactionAborted,
     ErrorCode.STAGE_FULL: StageFull,
 }

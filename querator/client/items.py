@@ -151,6 +151,17 @@ def encode_item(item: AnyItem) -> bytes:
     return _prefix(len(body)) + body
 
 
+def item_message(item: AnyItem) -> items_pb2.Item:
+    """One item as a message. Raises as `encode_items`."""
+    if isinstance(item, bytes | str):
+        item = values.Item(item)
+    try:
+        return _message(item)
+    except (AttributeError, TypeError):
+        _check_types(item)
+        raise
+
+
 def _message(item: values.Item) -> items_pb2.Item:
     # Setting only the given fields costs half of naming all fields in the constructor.
     message = items_pb2.Item(payload=_payload(item))
@@ -328,6 +339,9 @@ _LONGEST = {
     "retry_delay_max": timedelta(milliseconds=limits.RETRY_DELAY_MS_MAX),
     "priority_aging": timedelta(milliseconds=limits.PRIORITY_AGING_MS_MAX),
     "interval": timedelta(milliseconds=limits.SCHEDULE_INTERVAL_MS_MAX),
+    "phase": timedelta(milliseconds=limits.RECURRENCE_INTERVAL_MS_MAX),
+    "jitter": timedelta(milliseconds=limits.RECURRENCE_JITTER_MS_MAX),
+    "missed_after": timedelta(milliseconds=limits.MISSED_AFTER_MS_MAX),
 }
 
 

@@ -17,6 +17,10 @@ RetryBackoff = Literal["fixed", "linear", "exponential"]
 DedupUntil = Literal["window", "done"]
 IfExists = Literal["compare", "keep"]
 """How long a dedup key counts: in the queue's window, or until its item is done."""
+MissedRuns = Literal["skip", "one", "all"]
+"""What becomes of due times that were missed."""
+Overlap = Literal["allow", "skip"]
+"""Whether a run is skipped while the item of the last one is not finished."""
 
 QueueKind = Literal["plain", "fair", "keyed"]
 """How a queue orders its items."""
@@ -100,3 +104,17 @@ class ChangeOptions(TypedDict, total=False):
     kind: str
     all_items: bool
     dry_run: bool
+
+
+class RecurrenceOptions(TypedDict, total=False):
+    """Options of `Recurrences.create` and `update`."""
+
+    cron: str | None
+    time_zone: str | None
+    interval: timedelta | None
+    phase: timedelta | None
+    jitter: timedelta | None
+    missed_runs: MissedRuns | None
+    missed_max: int | None
+    missed_after: timedelta | None
+    overlap: Overlap | None

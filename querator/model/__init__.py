@@ -19,6 +19,8 @@ Encodings of these values are in `querator.wire` and next to the state machines.
     queues           queue settings, and a queue as the map knows it
     reader_calls     calls of readers and their replies
     readers          commands and results of readers
+    recurrence_calls  calls about recurrences and their replies
+    recurrences       recurrences: commands, results and rows
     routing          the partition of an identified request
     schedule_calls   calls about scheduled items and their replies
     shares           a limit that several keys share fairly

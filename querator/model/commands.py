@@ -19,6 +19,7 @@ from querator.model.item_options import FollowUpFields
 from querator.model.item_options import ItemSpecial as ItemSpecial
 from querator.model.queues import DedupUntil, Fairness, GroupSettings, QueueKind, RetryWaits
 from querator.model.readers import ReaderCommand, ReaderResult
+from querator.model.recurrences import RecurrenceCommand, RecurrenceResult
 from querator.model.transactions import StageResult, TxnCommand, TxnResult
 
 Ranges = tuple[tuple[int, int], ...]
@@ -519,6 +520,7 @@ Command = (
     | DropLetters
     | FreeKeys
     | Follow
+    | RecurrenceCommand
     | ReaderCommand
     | TxnCommand
 )
@@ -667,6 +669,7 @@ Result = (
     | RedriveResult
     | ItemsRemoved
     | ItemsChanged
+    | RecurrenceResult
     | ReaderResult
     | StageResult
     | TxnResult
@@ -694,6 +697,8 @@ class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
     """Stages, of all kinds."""
     drained: int = 0
     """Unfinished changes of the number of partitions for which no earlier item is left here."""
+    recurring: int = 0
+    """Recurrences whose next run is to be decided, or whose next due time is to be found."""
 
     @property
     def staying(self) -> int:

@@ -43,6 +43,9 @@ class ErrorCode(IntEnum):
     BATCH_RELEASED = 43
     BATCH_NOT_FOUND = 44
     TOO_MANY_READERS = 45
+    RECURRENCE_NOT_FOUND = 50
+    RECURRENCE_EXISTS = 51
+    TOO_MANY_RECURRENCES = 52
     TRANSACTION_ABORTED = 30
     STAGE_FULL = 31
 
@@ -182,6 +185,19 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
     ),
     ErrorCode.TOO_MANY_READERS: ErrorSpec(
         "RESOURCE_EXHAUSTED", 429, False, False, "The partition has reached its limit of readers."
+    ),
+    ErrorCode.RECURRENCE_NOT_FOUND: ErrorSpec(
+        "NOT_FOUND", 404, False, False, "The queue has no recurrence of this name."
+    ),
+    ErrorCode.RECURRENCE_EXISTS: ErrorSpec(
+        "ALREADY_EXISTS",
+        409,
+        False,
+        False,
+        "The recurrence exists with another specification than the given one.",
+    ),
+    ErrorCode.TOO_MANY_RECURRENCES: ErrorSpec(
+        "RESOURCE_EXHAUSTED", 429, False, False, "The queue has reached its limit of recurrences."
     ),
     ErrorCode.TRANSACTION_ABORTED: ErrorSpec(
         "ABORTED", 409, False, False, "Nothing of the batch is visible; it must be staged again."

@@ -144,6 +144,27 @@ SCHEDULE_BUCKETS_MAX = 1_000  # Of one count of scheduled items by time.
 SCHEDULE_INTERVAL_MS_MIN = 1 * SECOND_MS
 SCHEDULE_INTERVAL_MS_MAX = 10 * YEAR_MS
 SCHEDULE_INTERVAL_MS_DEFAULT = 1 * MINUTE_MS
+# Recurrences: items that a queue produces by itself. All are in its first partition.
+RECURRENCES_MAX = 1_000  # Per queue: a repair of time changes all in one command.
+RECURRENCE_ITEM_BYTES_MAX = 64 * KIB  # An item with its time and number: the template is in a row.
+CRON_CHARS_MAX = 256
+TIME_ZONE_CHARS_MAX = 64
+RECURRENCE_INTERVAL_MS_MIN = 1 * SECOND_MS
+RECURRENCE_INTERVAL_MS_MAX = 366 * DAY_MS
+RECURRENCE_JITTER_MS_MAX = 1 * DAY_MS
+MISSED_AFTER_MS_MIN = 1 * SECOND_MS
+MISSED_AFTER_MS_MAX = 7 * DAY_MS
+MISSED_AFTER_MS_DEFAULT = 1 * MINUTE_MS  # Longer than elections and restarts take.
+MISSED_RUNS_MAX = 1_000  # After one gap.
+MISSED_RUNS_DEFAULT = 100
+MISSED_COUNTED_MAX = 1_000  # Of each gap: finding one takes some microseconds.
+FIRE_ITEMS_MAX = 100  # Of one command; more are in further ones.
+FIRE_BYTES_MAX = 1 * MIB
+RECURRENCE_SPANS_MAX = 8  # Spans without missed runs that a recurrence remembers.
+RECURRENCE_ERROR_CHARS_MAX = 200
+RECURRENCE_AGAIN_MS = 1 * MINUTE_MS  # Until a due time that was not found is looked for again.
+RECURRENCE_TIMES_MAX = 100  # Of one list of coming due times.
+RECURRENCE_TIMES_DEFAULT = 10
 EXPIRE_TIMEOUT_MS_MAX = 10 * YEAR_MS
 EXPIRY_GRAIN_MS = 1 * SECOND_MS  # Expiries are rounded up to this.
 DEDUP_WINDOW_MS_DEFAULT = 1 * HOUR_MS
@@ -297,6 +318,8 @@ assert PAYLOAD_BYTES_MAX < REPLY_BYTES_DEFAULT < 4 * MIB
 assert PAYLOAD_BYTES_MAX < REQUEST_BYTES_MAX <= REQUEST_BYTES_CAP
 assert REQUEST_ITEMS_MAX <= REQUEST_ITEMS_CAP
 assert REQUEST_ITEMS_MAX <= RETRY_ATTRIBUTES_ITEMS_MAX, "a retry of one lease is never too large"
+assert RECURRENCE_ITEM_BYTES_MAX < FIRE_BYTES_MAX < ENTRY_BYTES_MAX
+assert MISSED_AFTER_MS_MIN < MISSED_AFTER_MS_DEFAULT < MISSED_AFTER_MS_MAX
 assert SCHEDULE_NOW_MS < LEASE_TIMEOUT_MS_MIN < LEASE_TIMEOUT_MS_MAX
 assert CLOCK_SKEW_MS_MAX < LEASE_TIMEOUT_MS_MIN <= LEASE_GRACE_MS
 assert CLOCK_SKEW_MS_MAX < STATE_TIME_JUMP_MS_MAX < LEASE_TIMEOUT_MS_DEFAULT

@@ -40,6 +40,9 @@ elsewhere.
     queries               reads for other threads: payload, counts, items
     reader_queries        reads of readers and named batches
     readers               readers and named batches: open, advance, release
+    recurrence_invariants  a full check of recurrences
+    recurrence_queries     reads of recurrences for other threads
+    recurrences            recurrences: Remind, Fire, and changes of operators
     redate                RepairTime: state time goes back, and rows are redated
     redrive               Redrive, DropLetters: dead letters back to their queue, or gone
     removals              Purge and Cancel: waiting items are removed

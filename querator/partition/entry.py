@@ -3,10 +3,10 @@
     entry = version byte (1) · msgpack [now_ms, parts, commands]
 
 `commands` are arrays that start with their number (`model.commands`). Payload is not in the entry:
-the items of its Produce, Move, Stage and Follow commands are its attachments. `parts` holds the
-number of items of each attachment, and each attachment becomes one block. First come the blocks of
-all Produce commands of the entry, joined in order; then those of each Move, Stage and Follow
-command. A command that fits into a block is never cut, so that a batch stays one segment.
+the items of its Produce, Move, Stage, Follow and Fire commands are its attachments. `parts` holds
+the number of items of each attachment, and each attachment becomes one block. First come the blocks
+of all Produce commands of the entry, joined in order; then those of each other command. A command
+that fits into a block is never cut, so that a batch stays one segment.
 
 Every later version must be able to read what a released version wrote. Golden bytes of every
 command are in the tests.
@@ -21,6 +21,7 @@ import msgspec
 from querator.model.commands import Command, Follow, Move, Produce
 from querator.model.entries import Entry, Proposal
 from querator.model.limits import BLOCK_BYTES_MAX, BLOCK_ITEMS_MAX
+from querator.model.recurrences import Fire
 from querator.model.transactions import Stage
 
 ENTRY_VERSION = 1
@@ -47,7 +48,7 @@ def pack(proposals: Sequence[Proposal], now_ms: int) -> Entry:
     for proposal in proposals:
         if isinstance(proposal.command, Produce):
             produced.add(proposal.command.lengths, proposal.attachment)
-        elif isinstance(proposal.command, Move | Stage | Follow):
+        elif isinstance(proposal.command, Move | Stage | Follow | Fire):
             moved.add(proposal.command.lengths, proposal.attachment)
             moved.close()
     produced.close()

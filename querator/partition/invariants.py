@@ -15,6 +15,7 @@ from querator.partition.flow_invariants import check_flows
 from querator.partition.held_keys import is_waiting
 from querator.partition.lease import client_hash, request_hash
 from querator.partition.readers import reader_hash
+from querator.partition.recurrence_invariants import check_recurrences
 from querator.partition.rows import (
     Block,
     DeadCause,
@@ -65,6 +66,7 @@ from querator.storage.tables import (
     PRODUCERS,
     READERS,
     READY,
+    RECURRENCES,
     RESERVED,
     SCHEDULED,
     SEGMENTS,
@@ -106,12 +108,13 @@ def check(txn: ReadTransaction, group: int, *, checksums: bool = True) -> list[s
         *check_staging(txn, group, state),
         *check_departed(txn, group),
         *check_flows(txn, group, state, segments),
+        *check_recurrences(txn, group, state),
     ]
 
 
 _TABLES = (
     BLOCKS, SEGMENTS, READY, FLOWS, HELD, SCHEDULED, LEASES, OUTBOX, OVERLAYS, READERS, STAGES,
-    TXNS,
+    TXNS, RECURRENCES,
 )  # fmt: skip
 
 

@@ -52,6 +52,13 @@ from querator.model.commands import (
 from querator.model.entries import Applied, Entry, Need, Proposal
 from querator.model.queues import QueueKind
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
+from querator.model.recurrences import (
+    DeleteRecurrence,
+    Fire,
+    PauseRecurrence,
+    PutRecurrence,
+    Remind,
+)
 from querator.model.transactions import (
     AbortTxn,
     Begin,
@@ -80,6 +87,13 @@ from querator.partition.needs import need, with_flows
 from querator.partition.prioritize import prioritize
 from querator.partition.produce import produce
 from querator.partition.readers import advance_reader, open_reader, release_reader
+from querator.partition.recurrences import (
+    delete_recurrence,
+    fire,
+    pause_recurrence,
+    put_recurrence,
+    remind,
+)
 from querator.partition.redate import repair_time
 from querator.partition.redrive import drop_letters, redrive
 from querator.partition.removals import cancel, purge
@@ -112,6 +126,7 @@ class PartitionMachine:
         self._lapse_ms = 0
         self._expire_ms = 0
         self._activate_ms = 0
+        self._remind_ms = 0
 
     def pack(self, proposals: Sequence[Proposal], now_ms: int) -> Entry:
         """Packs many commands into one entry. Attachments of produces and moves become blocks."""
@@ -160,6 +175,8 @@ class PartitionMachine:
             commands.append(Expire(lapses=not prompt))
         if 0 < self._activate_ms <= now_ms:
             commands.append(Activate())
+        if 0 < self._remind_ms <= now_ms:
+            commands.append(Remind())
         return commands
 
     def digest(self, txn: ReadTransaction) -> bytes:
@@ -178,8 +195,9 @@ class PartitionMachine:
         """`txns` is the number of transactions that were open before."""
         self._lapse_ms = state.deadline_head_ms
         self._activate_ms = state.schedule_head_ms
+        self._remind_ms = state.recurring_head_ms
         self._expire_ms = _earliest(state.expiry_head_ms, state.cleanup_head_ms)
-        prompt_ms = _earliest(self._expire_ms, self._activate_ms)
+        prompt_ms = _earliest(self._expire_ms, _earliest(self._activate_ms, self._remind_ms))
         due_ms = _earliest(prompt_ms, self._lapse_ms)
         # Moves and transactions are read from the tables as soon as they are reported.
         early = not (state.moving or state.txns or txns)
@@ -218,7 +236,7 @@ def _carry_out(
         for place, answer in zip(produces, answers, strict=True):
             results[place] = answer
     for place, command in enumerate(commands):
-        if isinstance(command, Move | Stage | Follow):
+        if isinstance(command, Move | Stage | Follow | Fire):
             moved = len(command.lengths) >> 2
             mine: list[tuple[int, int]] = []
             while moved:
@@ -235,8 +253,9 @@ def _carry_out(
 
 
 def _taking(
-    context: ApplyContext, command: Move | Stage | Follow, parts: list[tuple[int, int]]
+    context: ApplyContext, command: Move | Stage | Follow | Fire, parts: list[tuple[int, int]]
 ) -> Result:
+    """A command with items of its own."""
     match command:
         case Move():
             return move(context, command, parts)
@@ -244,6 +263,8 @@ def _taking(
             return stage(context, command, parts)
         case Follow():
             return follow(context, command, parts)
+        case Fire():
+            return fire(context, command, parts)
 
 
 def _first(
@@ -286,6 +307,8 @@ def _one(context: ApplyContext, command: Command) -> Result:
             return _removing(context, command)
         case Redrive() | GiveUp() | Reschedule() | Prioritize():
             return _of_operator(context, command)
+        case PutRecurrence() | PauseRecurrence() | DeleteRecurrence() | Remind():
+            return _recurring(context, command)
         case _:
             return _of_reader(context, command)
 
@@ -326,6 +349,21 @@ def _of_moves(
             return move_elsewhere(context, command)
         case ForgetGroups():
             return forget_groups(context, command)
+
+
+def _recurring(
+    context: ApplyContext,
+    command: PutRecurrence | PauseRecurrence | DeleteRecurrence | Remind,
+) -> Result:
+    match command:
+        case PutRecurrence():
+            return put_recurrence(context, command)
+        case PauseRecurrence():
+            return pause_recurrence(context, command)
+        case DeleteRecurrence():
+            return delete_recurrence(context, command)
+        case Remind():
+            return remind(context)
 
 
 def _of_reader(context: ApplyContext, command: Command) -> Result:

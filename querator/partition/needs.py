@@ -2,7 +2,8 @@
 
     tier     commands                                                 refused
     ------   ------------------------------------------------------   ---------------
-    ADDS     Produce, Stage, Move, Follow: they add items             first
+    ADDS     Produce, Stage, Move, Follow, Fire, PutRecurrence: they   first
+             add items, or what will add them
     LEASES   commands that hand out items, or put them back           next
              without end: Lease, Retry, Redrive, Reschedule,
              Prioritize, opening readers, reserving for them, Begin
@@ -57,9 +58,11 @@ from querator.model.limits import (
     GROUP_SETTINGS_MAX,
     KIB,
     PRIORITIZE_ITEMS_MAX,
+    RECURRENCES_MAX,
     RESCHEDULE_ITEMS_MAX,
 )
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
+from querator.model.recurrences import Fire, PutRecurrence, Remind
 from querator.model.transactions import Begin, Discard, DropStages, Prepare, Publish, Stage
 from querator.partition.rows import decode_lease
 from querator.storage.environment import ReadTransaction
@@ -105,11 +108,13 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
     for each lease that the command names.
     """
     match command:
-        case Produce() | Stage() | Move():
+        case Produce() | Stage() | Move() | Fire():
             items = len(command.lengths) >> 2
             special = len(command.items if isinstance(command, Move) else command.specials)
             bytes_ = _BLOCK_BYTES + items * _ITEM_BYTES + special * _SPECIAL_BYTES
             return Need(Tier.ADDS, bytes_)
+        case PutRecurrence():
+            return Need(Tier.ADDS, _SMALL_BYTES)
         case Lease():
             return Need(Tier.LEASES, _of_lease(command))
         case Retry():
@@ -235,6 +240,8 @@ def _of_step(command: Command) -> int:
             return _SMALL_BYTES + len(command.claims) * _STAGE_BYTES
         case Configure() | Route():
             return 4 * _SMALL_BYTES
+        case Remind():
+            return RECURRENCES_MAX * 4 * ROW_BYTES
         case ReleaseReader():
             return _SEGMENTS_BYTES + APPLY_SEGMENTS_MAX * _UNTANGLED_MAX * 2 * ROW_BYTES
         case _:

@@ -158,19 +158,28 @@ def _accept(
     return result, alive
 
 
+def no_room(context: ApplyContext, fresh: int, held: int) -> Refusal | None:
+    """The refusal if `fresh` more items do not fit into the partition; None if they fit."""
+    items_max = context.queue.items_max
+    if not 0 < items_max < held + fresh:
+        return None
+    return Refusal(
+        ErrorCode.QUEUE_FULL,
+        f"the partition holds {held} items; {fresh} more would exceed its limit of {items_max}",
+        field="items",
+        limit=str(items_max),
+        value=str(held + fresh),
+    )
+
+
 def _no_room(context: ApplyContext, command: Produce, fresh: int, held: int) -> Refusal | None:
     """The refusal if `fresh` more items, or their flows, do not fit into the partition; None if
     they fit.
     """
-    items_max, flows = context.queue.items_max, context.flows
-    if 0 < items_max < held + fresh:
-        return Refusal(
-            ErrorCode.QUEUE_FULL,
-            f"the partition holds {held} items; {fresh} more would exceed its limit of {items_max}",
-            field="items",
-            limit=str(items_max),
-            value=str(held + fresh),
-        )
+    flows = context.flows
+    refusal = no_room(context, fresh, held)
+    if refusal is not None:
+        return refusal
     if flows is None:
         return None
     count = len(command.lengths) >> 2

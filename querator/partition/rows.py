@@ -101,8 +101,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     READY items in lanes below 0. `age_steps` is the number of steps of ageing up to `age_since_ms`,
     when the interval of the steps was last changed (`apply_context.ApplyContext.age`). Of
     `dedup_keys`, `lasting_keys` last until an item here is done, and `away_keys` until one of
-    another partition is.
-
+    another partition is. `recurring` counts the recurrences that wait for the leader
+    (`partition.recurrences`).
 
     `next_flow` 0: the queue is plain. `flows` counts the flows that have a row. `leasable` counts
     the READY items that the limits of their flows permit to lease. `blocking` counts the SCHEDULED
@@ -175,6 +175,10 @@ class PartitionState(msgspec.Struct, array_like=True):
     leasable: int = 0
     blocking: int = 0
     review_flow: int = 0
+    recurrences: int = 0
+    next_recurrence: int = 1
+    recurring: int = 0
+    recurring_head_ms: int = 0
 
     @property
     def items(self) -> int:
@@ -203,6 +207,7 @@ class PartitionState(msgspec.Struct, array_like=True):
             occupied=self.occupied,
             stages=self.stages,
             drained=self.ahead.count(0),
+            recurring=self.recurring,
         )
 
 

@@ -22,6 +22,7 @@ background reads, which have threads of their own. No state here has to survive 
     conditions        conditions that make items late or replicas doubtful
     storage_watch     free space of the storage, for the conditions
     produce           produce calls: split by partition, and stored there
+    recurring         recurrences: calls of operators, and their runs
     lease             lease calls and lease streams
     reading           reads of partitions: pages, scans, counts, readers
     transactions      transactional produce: stage, commit, abort

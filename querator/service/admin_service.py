@@ -53,6 +53,7 @@ from querator.service.item_ids import by_partition, check_partitions
 from querator.service.purging import Purging
 from querator.service.reading import paging
 from querator.service.reading.queries import Queries
+from querator.service.recurring.calls import RecurrenceService
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.forwarder import LetterCountsQuery, LettersQuery, PeekQuery
 from querator.service.routing.router import Router, deadline_after
@@ -118,6 +119,10 @@ class AdminService:
         """The groups of fair queues."""
         self.purging = Purging(changes=self.changes, reads=reads)
         """Removes the waiting items of a queue."""
+        self.recurrences = RecurrenceService(
+            router=router, directory=directory, reads=reads, clock=clock
+        )
+        """Items that a queue produces by itself."""
 
     # --- queues ------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from querator.service.produce.calls import ProduceService
 from querator.service.queue_service import QueueService
 from querator.service.reading.queries import Queries
 from querator.service.reading.readers import ReaderService
+from querator.service.recurring.driver import RecurrenceDriver
 from querator.service.repair.aside import AsideBlocks
 from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.answers import QueryAnswers
@@ -155,6 +156,7 @@ def assemble(
         mover=mover,
         departed=departed,
         committer=committer,
+        recurring=RecurrenceDriver(router, environment),
         exchange=exchange,
     )
     return QueueService(

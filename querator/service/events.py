@@ -1,7 +1,8 @@
 """Events of the node, passed on to the parts of the service that they concern.
 
 This module defines the order in which the parts receive one event: first the route of the
-partition, then offers to other nodes, then this node's callers, then moves and transactions.
+partition, then offers to other nodes, then this node's callers, then moves, transactions and
+recurrences.
 """
 
 from querator.model.commands import PartitionEffects
@@ -16,6 +17,7 @@ from querator.service.lease.supply import Supplies
 from querator.service.moves import Mover
 from querator.service.produce.calls import ProduceService
 from querator.service.reading.queries import Queries
+from querator.service.recurring.driver import RecurrenceDriver
 from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.route import PartitionRoute
@@ -41,6 +43,7 @@ class ServiceEvents:
         mover: Mover,
         departed: Departed,
         committer: TransactionDriver,
+        recurring: RecurrenceDriver,
         exchange: NodeExchange | None,
     ) -> None:
         self._router = router
@@ -53,6 +56,7 @@ class ServiceEvents:
         self._mover = mover
         self._departed = departed
         self._committer = committer
+        self._recurring = recurring
         self._exchange = exchange
 
     def on_effects(self, group: GroupId, effects: PartitionEffects) -> None:
@@ -72,6 +76,8 @@ class ServiceEvents:
         if group in self._mover.full:
             self._mover.on_items(group, effects.staying)
         self._committer.wake(route)
+        if effects.recurring:
+            self._recurring.wake(route)
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:
         """This node has begun or ceased to lead the group."""
@@ -84,6 +90,7 @@ class ServiceEvents:
         self._mover.wake(route)
         self._departed.on_leader_change(route)
         self._committer.wake(route)
+        self._recurring.wake(route)
 
     def on_hang(self, hangs: bool) -> None:
         """The raft thread hangs, or continues."""
@@ -128,6 +135,7 @@ class ServiceEvents:
             self._exchange.stop()
         await self._departed.stop()
         await self._committer.stop()
+        await self._recurring.stop()
         await self._damage.stop()
         await self._router.drained(STOP_WAIT_MS_MAX / 1000)
         await self._reads.close()

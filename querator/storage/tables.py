@@ -107,6 +107,14 @@ TXN_PRODUCERS = Table("txn_producers", b"b", "16s")
 """hash of producer → its last committed batch; only in the coordinator."""
 TXN_PRODUCER_CHECKS = Table("txn_producer_checks", b"j", "Q16s")
 """check_at_ms, hash of producer → nothing."""
+RECURRENCES = Table("recurrences", b"r", "Q")
+"""number → name, specification, revision; only in the first partition of a queue."""
+RECURRENCE_NAMES = Table("recurrence_names", b"Q", "16s")
+"""hash of name → number of the recurrence."""
+RECURRENCE_RUNS = Table("recurrence_runs", b"J", "Q")
+"""number of the recurrence → due times that are decided, the next one, its last item."""
+RECURRENCE_TIMES = Table("recurrence_times", b"6", "QQ")
+"""when the next run can be decided (0: now), number of the recurrence → nothing."""
 
 # Content of a partition's replica, without attachments and log: its digest hashes these tables.
 PARTITION_TABLES = tuple(
@@ -120,6 +128,7 @@ PARTITION_TABLES = tuple(
             OUTBOX, OUTBOX_TARGETS, MOVED_UPTO, READERS, RESERVED,
             STAGES, STAGE_NAMES, STAGED, STAGE_CHECKS, PINNED,
             TXNS, TXN_PRODUCERS, TXN_PRODUCER_CHECKS,
+            RECURRENCES, RECURRENCE_NAMES, RECURRENCE_RUNS, RECURRENCE_TIMES,
         ),
         key=lambda table: table.letter,
     )

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from querator.v1 import admin_service_pb2 as querator_dot_v1_dot_admin__service__pb2
+from querator.v1 import recurrences_pb2 as querator_dot_v1_dot_recurrences__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -129,6 +130,41 @@ class AdminServiceStub:
                 '/querator.v1.AdminService/ListGroups',
                 request_serializer=querator_dot_v1_dot_admin__service__pb2.ListGroupsRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_admin__service__pb2.ListGroupsResponse.FromString,
+                _registered_method=True)
+        self.CreateRecurrence = channel.unary_unary(
+                '/querator.v1.AdminService/CreateRecurrence',
+                request_serializer=querator_dot_v1_dot_recurrences__pb2.CreateRecurrenceRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_recurrences__pb2.CreateRecurrenceResponse.FromString,
+                _registered_method=True)
+        self.GetRecurrence = channel.unary_unary(
+                '/querator.v1.AdminService/GetRecurrence',
+                request_serializer=querator_dot_v1_dot_recurrences__pb2.GetRecurrenceRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_recurrences__pb2.GetRecurrenceResponse.FromString,
+                _registered_method=True)
+        self.ListRecurrences = channel.unary_unary(
+                '/querator.v1.AdminService/ListRecurrences',
+                request_serializer=querator_dot_v1_dot_recurrences__pb2.ListRecurrencesRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_recurrences__pb2.ListRecurrencesResponse.FromString,
+                _registered_method=True)
+        self.UpdateRecurrence = channel.unary_unary(
+                '/querator.v1.AdminService/UpdateRecurrence',
+                request_serializer=querator_dot_v1_dot_recurrences__pb2.UpdateRecurrenceRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_recurrences__pb2.UpdateRecurrenceResponse.FromString,
+                _registered_method=True)
+        self.PauseRecurrence = channel.unary_unary(
+                '/querator.v1.AdminService/PauseRecurrence',
+                request_serializer=querator_dot_v1_dot_recurrences__pb2.PauseRecurrenceRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_recurrences__pb2.PauseRecurrenceResponse.FromString,
+                _registered_method=True)
+        self.DeleteRecurrence = channel.unary_unary(
+                '/querator.v1.AdminService/DeleteRecurrence',
+                request_serializer=querator_dot_v1_dot_recurrences__pb2.DeleteRecurrenceRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_recurrences__pb2.DeleteRecurrenceResponse.FromString,
+                _registered_method=True)
+        self.GetRecurrenceTimes = channel.unary_unary(
+                '/querator.v1.AdminService/GetRecurrenceTimes',
+                request_serializer=querator_dot_v1_dot_recurrences__pb2.GetRecurrenceTimesRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_recurrences__pb2.GetRecurrenceTimesResponse.FromString,
                 _registered_method=True)
 
 
@@ -279,6 +315,56 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateRecurrence(self, request, context):
+        """Makes a recurrence: items that the queue produces by itself, one at each due time. Succeeds as well when the
+        same recurrence exists. Due times count from the creation on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRecurrence(self, request, context):
+        """Returns one recurrence.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRecurrences(self, request, context):
+        """Returns the recurrences of a queue, in the order of their creation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateRecurrence(self, request, context):
+        """Changes what the mask names. After a change of the schedule, due times count from now on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseRecurrence(self, request, context):
+        """Pauses a recurrence, or lets it continue with the due times after now. May be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteRecurrence(self, request, context):
+        """Deletes a recurrence. Items that it has produced stay.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRecurrenceTimes(self, request, context):
+        """Returns the coming due times of a recurrence, or of a specification.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -376,6 +462,41 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListGroups,
                     request_deserializer=querator_dot_v1_dot_admin__service__pb2.ListGroupsRequest.FromString,
                     response_serializer=querator_dot_v1_dot_admin__service__pb2.ListGroupsResponse.SerializeToString,
+            ),
+            'CreateRecurrence': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateRecurrence,
+                    request_deserializer=querator_dot_v1_dot_recurrences__pb2.CreateRecurrenceRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_recurrences__pb2.CreateRecurrenceResponse.SerializeToString,
+            ),
+            'GetRecurrence': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRecurrence,
+                    request_deserializer=querator_dot_v1_dot_recurrences__pb2.GetRecurrenceRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_recurrences__pb2.GetRecurrenceResponse.SerializeToString,
+            ),
+            'ListRecurrences': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRecurrences,
+                    request_deserializer=querator_dot_v1_dot_recurrences__pb2.ListRecurrencesRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_recurrences__pb2.ListRecurrencesResponse.SerializeToString,
+            ),
+            'UpdateRecurrence': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateRecurrence,
+                    request_deserializer=querator_dot_v1_dot_recurrences__pb2.UpdateRecurrenceRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_recurrences__pb2.UpdateRecurrenceResponse.SerializeToString,
+            ),
+            'PauseRecurrence': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseRecurrence,
+                    request_deserializer=querator_dot_v1_dot_recurrences__pb2.PauseRecurrenceRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_recurrences__pb2.PauseRecurrenceResponse.SerializeToString,
+            ),
+            'DeleteRecurrence': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteRecurrence,
+                    request_deserializer=querator_dot_v1_dot_recurrences__pb2.DeleteRecurrenceRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_recurrences__pb2.DeleteRecurrenceResponse.SerializeToString,
+            ),
+            'GetRecurrenceTimes': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRecurrenceTimes,
+                    request_deserializer=querator_dot_v1_dot_recurrences__pb2.GetRecurrenceTimesRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_recurrences__pb2.GetRecurrenceTimesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -892,6 +1013,195 @@ class AdminService:
             '/querator.v1.AdminService/ListGroups',
             querator_dot_v1_dot_admin__service__pb2.ListGroupsRequest.SerializeToString,
             querator_dot_v1_dot_admin__service__pb2.ListGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateRecurrence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/CreateRecurrence',
+            querator_dot_v1_dot_recurrences__pb2.CreateRecurrenceRequest.SerializeToString,
+            querator_dot_v1_dot_recurrences__pb2.CreateRecurrenceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRecurrence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/GetRecurrence',
+            querator_dot_v1_dot_recurrences__pb2.GetRecurrenceRequest.SerializeToString,
+            querator_dot_v1_dot_recurrences__pb2.GetRecurrenceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRecurrences(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/ListRecurrences',
+            querator_dot_v1_dot_recurrences__pb2.ListRecurrencesRequest.SerializeToString,
+            querator_dot_v1_dot_recurrences__pb2.ListRecurrencesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateRecurrence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/UpdateRecurrence',
+            querator_dot_v1_dot_recurrences__pb2.UpdateRecurrenceRequest.SerializeToString,
+            querator_dot_v1_dot_recurrences__pb2.UpdateRecurrenceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseRecurrence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/PauseRecurrence',
+            querator_dot_v1_dot_recurrences__pb2.PauseRecurrenceRequest.SerializeToString,
+            querator_dot_v1_dot_recurrences__pb2.PauseRecurrenceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteRecurrence(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/DeleteRecurrence',
+            querator_dot_v1_dot_recurrences__pb2.DeleteRecurrenceRequest.SerializeToString,
+            querator_dot_v1_dot_recurrences__pb2.DeleteRecurrenceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRecurrenceTimes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/GetRecurrenceTimes',
+            querator_dot_v1_dot_recurrences__pb2.GetRecurrenceTimesRequest.SerializeToString,
+            querator_dot_v1_dot_recurrences__pb2.GetRecurrenceTimesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from querator.v1 import admin_service_pb2 as _admin_service_pb2
+from querator.v1 import recurrences_pb2 as _recurrences_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -88,6 +89,22 @@ class AdminServiceStub:
     """Returns the groups of a fair queue that have items, with their counts over all partitions. The order is the
     same on each page, and says nothing.
     """
+    CreateRecurrence: _grpc.UnaryUnaryMultiCallable[_recurrences_pb2.CreateRecurrenceRequest, _recurrences_pb2.CreateRecurrenceResponse]
+    """Makes a recurrence: items that the queue produces by itself, one at each due time. Succeeds as well when the
+    same recurrence exists. Due times count from the creation on.
+    """
+    GetRecurrence: _grpc.UnaryUnaryMultiCallable[_recurrences_pb2.GetRecurrenceRequest, _recurrences_pb2.GetRecurrenceResponse]
+    """Returns one recurrence."""
+    ListRecurrences: _grpc.UnaryUnaryMultiCallable[_recurrences_pb2.ListRecurrencesRequest, _recurrences_pb2.ListRecurrencesResponse]
+    """Returns the recurrences of a queue, in the order of their creation."""
+    UpdateRecurrence: _grpc.UnaryUnaryMultiCallable[_recurrences_pb2.UpdateRecurrenceRequest, _recurrences_pb2.UpdateRecurrenceResponse]
+    """Changes what the mask names. After a change of the schedule, due times count from now on."""
+    PauseRecurrence: _grpc.UnaryUnaryMultiCallable[_recurrences_pb2.PauseRecurrenceRequest, _recurrences_pb2.PauseRecurrenceResponse]
+    """Pauses a recurrence, or lets it continue with the due times after now. May be repeated."""
+    DeleteRecurrence: _grpc.UnaryUnaryMultiCallable[_recurrences_pb2.DeleteRecurrenceRequest, _recurrences_pb2.DeleteRecurrenceResponse]
+    """Deletes a recurrence. Items that it has produced stay."""
+    GetRecurrenceTimes: _grpc.UnaryUnaryMultiCallable[_recurrences_pb2.GetRecurrenceTimesRequest, _recurrences_pb2.GetRecurrenceTimesResponse]
+    """Returns the coming due times of a recurrence, or of a specification."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -149,6 +166,22 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Returns the groups of a fair queue that have items, with their counts over all partitions. The order is the
     same on each page, and says nothing.
     """
+    CreateRecurrence: _aio.UnaryUnaryMultiCallable[_recurrences_pb2.CreateRecurrenceRequest, _recurrences_pb2.CreateRecurrenceResponse]  # type: ignore[assignment]
+    """Makes a recurrence: items that the queue produces by itself, one at each due time. Succeeds as well when the
+    same recurrence exists. Due times count from the creation on.
+    """
+    GetRecurrence: _aio.UnaryUnaryMultiCallable[_recurrences_pb2.GetRecurrenceRequest, _recurrences_pb2.GetRecurrenceResponse]  # type: ignore[assignment]
+    """Returns one recurrence."""
+    ListRecurrences: _aio.UnaryUnaryMultiCallable[_recurrences_pb2.ListRecurrencesRequest, _recurrences_pb2.ListRecurrencesResponse]  # type: ignore[assignment]
+    """Returns the recurrences of a queue, in the order of their creation."""
+    UpdateRecurrence: _aio.UnaryUnaryMultiCallable[_recurrences_pb2.UpdateRecurrenceRequest, _recurrences_pb2.UpdateRecurrenceResponse]  # type: ignore[assignment]
+    """Changes what the mask names. After a change of the schedule, due times count from now on."""
+    PauseRecurrence: _aio.UnaryUnaryMultiCallable[_recurrences_pb2.PauseRecurrenceRequest, _recurrences_pb2.PauseRecurrenceResponse]  # type: ignore[assignment]
+    """Pauses a recurrence, or lets it continue with the due times after now. May be repeated."""
+    DeleteRecurrence: _aio.UnaryUnaryMultiCallable[_recurrences_pb2.DeleteRecurrenceRequest, _recurrences_pb2.DeleteRecurrenceResponse]  # type: ignore[assignment]
+    """Deletes a recurrence. Items that it has produced stay."""
+    GetRecurrenceTimes: _aio.UnaryUnaryMultiCallable[_recurrences_pb2.GetRecurrenceTimesRequest, _recurrences_pb2.GetRecurrenceTimesResponse]  # type: ignore[assignment]
+    """Returns the coming due times of a recurrence, or of a specification."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """AdminService manages queues and looks into them."""
@@ -321,5 +354,63 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Returns the groups of a fair queue that have items, with their counts over all partitions. The order is the
         same on each page, and says nothing.
         """
+
+    @_abc_1.abstractmethod
+    def CreateRecurrence(
+        self,
+        request: _recurrences_pb2.CreateRecurrenceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_recurrences_pb2.CreateRecurrenceResponse, _abc.Awaitable[_recurrences_pb2.CreateRecurrenceResponse]]:
+        """Makes a recurrence: items that the queue produces by itself, one at each due time. Succeeds as well when the
+        same recurrence exists. Due times count from the creation on.
+        """
+
+    @_abc_1.abstractmethod
+    def GetRecurrence(
+        self,
+        request: _recurrences_pb2.GetRecurrenceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_recurrences_pb2.GetRecurrenceResponse, _abc.Awaitable[_recurrences_pb2.GetRecurrenceResponse]]:
+        """Returns one recurrence."""
+
+    @_abc_1.abstractmethod
+    def ListRecurrences(
+        self,
+        request: _recurrences_pb2.ListRecurrencesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_recurrences_pb2.ListRecurrencesResponse, _abc.Awaitable[_recurrences_pb2.ListRecurrencesResponse]]:
+        """Returns the recurrences of a queue, in the order of their creation."""
+
+    @_abc_1.abstractmethod
+    def UpdateRecurrence(
+        self,
+        request: _recurrences_pb2.UpdateRecurrenceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_recurrences_pb2.UpdateRecurrenceResponse, _abc.Awaitable[_recurrences_pb2.UpdateRecurrenceResponse]]:
+        """Changes what the mask names. After a change of the schedule, due times count from now on."""
+
+    @_abc_1.abstractmethod
+    def PauseRecurrence(
+        self,
+        request: _recurrences_pb2.PauseRecurrenceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_recurrences_pb2.PauseRecurrenceResponse, _abc.Awaitable[_recurrences_pb2.PauseRecurrenceResponse]]:
+        """Pauses a recurrence, or lets it continue with the due times after now. May be repeated."""
+
+    @_abc_1.abstractmethod
+    def DeleteRecurrence(
+        self,
+        request: _recurrences_pb2.DeleteRecurrenceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_recurrences_pb2.DeleteRecurrenceResponse, _abc.Awaitable[_recurrences_pb2.DeleteRecurrenceResponse]]:
+        """Deletes a recurrence. Items that it has produced stay."""
+
+    @_abc_1.abstractmethod
+    def GetRecurrenceTimes(
+        self,
+        request: _recurrences_pb2.GetRecurrenceTimesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_recurrences_pb2.GetRecurrenceTimesResponse, _abc.Awaitable[_recurrences_pb2.GetRecurrenceTimesResponse]]:
+        """Returns the coming due times of a recurrence, or of a specification."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

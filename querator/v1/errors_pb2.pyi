@@ -92,6 +92,12 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The batch is acknowledged, and its items are gone; or it was never given out."""
     ERROR_CODE_TOO_MANY_READERS: _ErrorCode.ValueType  # 45
     """The partition knows as many readers as it may; remove some."""
+    ERROR_CODE_RECURRENCE_NOT_FOUND: _ErrorCode.ValueType  # 50
+    """The queue has no recurrence of this name."""
+    ERROR_CODE_RECURRENCE_EXISTS: _ErrorCode.ValueType  # 51
+    """The recurrence exists with another specification than the given one."""
+    ERROR_CODE_TOO_MANY_RECURRENCES: _ErrorCode.ValueType  # 52
+    """The queue has as many recurrences as it may."""
     ERROR_CODE_TRANSACTION_ABORTED: _ErrorCode.ValueType  # 30
     """The batch was not committed and nothing of it is visible: a stage is missing or is not what the commit
     says, the queue's partitions have changed since, or it was aborted. Its tasks must be staged again.
@@ -172,6 +178,12 @@ ERROR_CODE_BATCH_NOT_FOUND: ErrorCode.ValueType  # 44
 """The batch is acknowledged, and its items are gone; or it was never given out."""
 ERROR_CODE_TOO_MANY_READERS: ErrorCode.ValueType  # 45
 """The partition knows as many readers as it may; remove some."""
+ERROR_CODE_RECURRENCE_NOT_FOUND: ErrorCode.ValueType  # 50
+"""The queue has no recurrence of this name."""
+ERROR_CODE_RECURRENCE_EXISTS: ErrorCode.ValueType  # 51
+"""The recurrence exists with another specification than the given one."""
+ERROR_CODE_TOO_MANY_RECURRENCES: ErrorCode.ValueType  # 52
+"""The queue has as many recurrences as it may."""
 ERROR_CODE_TRANSACTION_ABORTED: ErrorCode.ValueType  # 30
 """The batch was not committed and nothing of it is visible: a stage is missing or is not what the commit
 says, the queue's partitions have changed since, or it was aborted. Its tasks must be staged again.

@@ -20,6 +20,7 @@ checks that need the state of a queue do not belong here.
     readers          requests and answers of ReaderService
     transactions     requests and answers of TransactionService
     queues           requests and answers of AdminService
+    recurrences      requests and answers of AdminService about recurrences; their items
     schedules        requests and answers of AdminService about scheduled items
     groups           requests and answers of AdminService about groups
     cluster          requests and answers of ClusterService, in both directions

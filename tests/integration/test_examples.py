@@ -46,6 +46,13 @@ OUTPUTS = {
         "trial.ben: 49 ready, 1 leased",
         "without a limit, trial has 11 of 40",
     ],
+    "recurring.py": [
+        "made: True",
+        "due: 2026-03-27T08:00:00+00:00",
+        "due: 2026-03-30T07:00:00+00:00",
+        "ticks: ['1', '2', '3']",
+        "left: ['weekdays']",
+    ],
     "coming/celery_tasks.py": ["1 + 2 = 3", "3 + 4 = 7"],
     "coming/sqs_loop.py": ["resize 17 1"],
     "coming/kafka_worker.py": ["order 0, order 1, order 2, order 3", "lag: 0"],

@@ -6,5 +6,6 @@ It runs the async client and waits for it; a second implementation of a call doe
     handler_threads  threads for the handlers of `SyncConsumer.run`
     leases           SyncLeasedItem, SyncLeasedBatch
     loop_thread      the event loop of a client, on a thread
+    recurrences      SyncRecurrences
     schedules        SyncScheduledItems
 """

@@ -47,6 +47,7 @@ from querator.client.producing.producer import Producer
 from querator.client.sync.handler_threads import HandlerThreads
 from querator.client.sync.leases import Runner, SyncLeasedBatch, SyncLeasedItem
 from querator.client.sync.loop_thread import LoopThread, iterate, listed
+from querator.client.sync.recurrences import SyncRecurrences
 from querator.client.sync.schedules import SyncScheduledItems
 from querator.client.transactions import Aborted, StagedBatches
 from querator.client.typed import wrong_type
@@ -429,6 +430,11 @@ class SyncClient:
     def schedules(self) -> SyncScheduledItems:
         """Calls about scheduled items. See `Client.schedules`."""
         return SyncScheduledItems(self._runner, self._client)
+
+    @property
+    def recurrences(self) -> SyncRecurrences:
+        """Calls about recurrences. See `Client.recurrences`."""
+        return SyncRecurrences(self._runner, self._client)
 
     def produce(self, queue: str, *items: AnyItem, dedup_by_content: bool = False) -> ProducedItems:
         """Stores items with one request; returns when all are durable. See `Client.produce`."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from querator.server.calls.grpc_calls import Context, Unary, answer_within_ms
 from querator.service.admin_service import AdminService
-from querator.wire import dead_letters, groups, item_changes, queues, schedules
+from querator.wire import dead_letters, groups, item_changes, queues, recurrences, schedules
 
 
 class AdminCalls:
@@ -34,6 +34,13 @@ class AdminCalls:
             "CancelItems": self.cancel_items,
             "PurgeQueue": self.purge_queue,
             "DropDeadLetters": self.drop_dead_letters,
+            "CreateRecurrence": self.create_recurrence,
+            "GetRecurrence": self.get_recurrence,
+            "ListRecurrences": self.list_recurrences,
+            "UpdateRecurrence": self.update_recurrence,
+            "PauseRecurrence": self.pause_recurrence,
+            "DeleteRecurrence": self.delete_recurrence,
+            "GetRecurrenceTimes": self.get_recurrence_times,
         }
 
     async def create_queue(self, data: bytes, context: Context) -> bytes:
@@ -184,3 +191,32 @@ class AdminCalls:
     async def purge_queue(self, data: bytes, context: Context) -> bytes:
         call = item_changes.parse_purge(data, timeout_ms=answer_within_ms(context))
         return item_changes.encode_purged(await self._service.purging.purge(call))
+
+    async def create_recurrence(self, data: bytes, context: Context) -> bytes:
+        call = recurrences.parse_create(data, timeout_ms=answer_within_ms(context))
+        return recurrences.encode_created(await self._service.recurrences.create(call))
+
+    async def get_recurrence(self, data: bytes, context: Context) -> bytes:
+        call = recurrences.parse_get(data, timeout_ms=answer_within_ms(context))
+        return recurrences.encode_got(await self._service.recurrences.get(call))
+
+    async def list_recurrences(self, data: bytes, context: Context) -> bytes:
+        call = recurrences.parse_list(data, timeout_ms=answer_within_ms(context))
+        return recurrences.encode_listed(await self._service.recurrences.page(call))
+
+    async def update_recurrence(self, data: bytes, context: Context) -> bytes:
+        call = recurrences.parse_update(data, timeout_ms=answer_within_ms(context))
+        return recurrences.encode_updated(await self._service.recurrences.update(call))
+
+    async def pause_recurrence(self, data: bytes, context: Context) -> bytes:
+        call = recurrences.parse_pause(data, timeout_ms=answer_within_ms(context))
+        return recurrences.encode_paused(await self._service.recurrences.pause(call))
+
+    async def delete_recurrence(self, data: bytes, context: Context) -> bytes:
+        call = recurrences.parse_delete(data, timeout_ms=answer_within_ms(context))
+        await self._service.recurrences.delete(call)
+        return recurrences.encode_deleted()
+
+    async def get_recurrence_times(self, data: bytes, context: Context) -> bytes:
+        call = recurrences.parse_times(data, timeout_ms=answer_within_ms(context))
+        return recurrences.encode_times(await self._service.recurrences.times(call))

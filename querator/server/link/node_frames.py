@@ -30,6 +30,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.reader_calls import BatchPage, ReaderState
 from querator.model.readers import ReaderResult
+from querator.model.recurrences import RecurrenceResult
 from querator.model.transactions import ProducerTotals, StageResult, TxnResult
 from querator.partition.dedup_export import (
     AwayKeysQuery,
@@ -42,6 +43,7 @@ from querator.partition.dedup_export import (
 from querator.partition.flow_queries import FlowPage
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.reader_queries import Outlook
+from querator.partition.recurrence_queries import RecurrencePage
 from querator.partition.schedule_queries import DueCounts, DuePage
 from querator.partition.txn_steps import (
     CommittedQuery,
@@ -70,11 +72,12 @@ from querator.service.routing.forwarder import (
     Query,
     ReadersQuery,
     ReadyQuery,
+    RecurrencesQuery,
     StatsQuery,
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 12
+LINK_VERSION = 13
 """Version of the frames in this module. Two nodes talk only if they have the same version."""
 
 
@@ -269,6 +272,7 @@ _RESULTS: tuple[type, ...] = (
     Moved,
     ItemsChanged,
     ItemsRemoved,
+    RecurrenceResult,
 )
 _LEASE = len(_RESULTS)
 
@@ -299,6 +303,7 @@ _REPLIES: dict[type, Any] = {
     BatchQuery: msgspec.msgpack.Decoder(BatchPage).decode,
     PayloadQuery: msgspec.msgpack.Decoder(Payload).decode,
     DamageQuery: msgspec.msgpack.Decoder(tuple[BlockDamage, ...]).decode,
+    RecurrencesQuery: msgspec.msgpack.Decoder(RecurrencePage).decode,
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,
     EpochQuery: msgspec.msgpack.Decoder(int).decode,
     FactsQuery: msgspec.msgpack.Decoder(FactsPage).decode,

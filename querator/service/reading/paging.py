@@ -66,3 +66,15 @@ def _check(scope: str, place: bytes) -> bytes:
 
 def _refused(token: str) -> QueratorError:
     return invalid("page_token", "is not a token of this list", value=token[:64])
+
+
+def encode_number(scope: str, number: int) -> str:
+    """Token to continue after a number."""
+    return encode(scope, number.to_bytes(8, "big"))
+
+
+def decode_number(scope: str, token: str) -> int:
+    place = decode(scope, token)
+    if len(place) != 8:
+        raise _refused(token)
+    return int.from_bytes(place, "big")

@@ -14,15 +14,16 @@ import msgspec
 from querator.model.calls import BlockDamage, LeaseCall, PartitionCounts
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
-from querator.model.limits import OVERLOADED_RETRY_MS
+from querator.model.limits import OVERLOADED_RETRY_MS, REPLY_BYTES_DEFAULT
 from querator.model.queues import Queue
 from querator.model.reader_calls import ReaderState
-from querator.partition import dedup_export, queries, reader_queries
+from querator.partition import dedup_export, queries, reader_queries, recurrence_queries
 from querator.partition.dedup_export import SharingQuery
 from querator.partition.flow_queries import FlowPage, flow_page
 from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.reader_queries import Outlook
+from querator.partition.recurrence_queries import RecurrencePage
 from querator.partition.rows import RowState
 from querator.partition.txn_steps import TransactionQuery
 from querator.service.reading.browsing import Scans
@@ -40,6 +41,7 @@ from querator.service.routing.forwarder import (
     LettersQuery,
     PeekQuery,
     ReadersQuery,
+    RecurrencesQuery,
     StatsQuery,
     StreamLeasesQuery,
 )
@@ -67,6 +69,7 @@ _ANSWERED = (
     *get_args(SharingQuery),
     *get_args(TransactionQuery),
     DamageQuery,
+    RecurrencesQuery,
     AdvanceQuery,
     StatsQuery,
     PeekQuery,
@@ -146,6 +149,13 @@ class Queries:
         assert isinstance(page, FlowPage)
         return page
 
+    async def recurrences(
+        self, query: RecurrencesQuery, *, deadline: float | None = None
+    ) -> RecurrencePage:
+        """Raises QueratorError."""
+        page: RecurrencePage = await self._router.read(query.group, query, deadline=deadline)
+        return page
+
     async def due(self, query: DueQuery, *, deadline: float | None = None) -> Any:
         """The answer to a query about scheduled items. Raises QueratorError."""
         return await self._one(query, deadline)
@@ -199,6 +209,9 @@ class Queries:
         if isinstance(query, DamageQuery):
             await self._host.confirm_read(query.group)
             return await self._damage.unmended(query.group)
+        if isinstance(query, RecurrencesQuery):
+            await self._host.confirm_read(query.group)
+            return self._recurrences(query)
         if isinstance(query, AdvanceQuery):
             return await self._outlook(query)
         assert isinstance(query, PartitionQuery | DueQuery)
@@ -244,6 +257,18 @@ class Queries:
                 before=query.before,
                 after_lease=query.after_lease,
                 limit=query.limit,
+            )
+
+    def _recurrences(self, query: RecurrencesQuery) -> RecurrencePage:
+        with self._environment.snapshot() as txn:
+            if query.name:
+                return recurrence_queries.by_name(txn, query.group, query.name)
+            return recurrence_queries.page(
+                txn,
+                query.group,
+                after=query.after,
+                limit=query.limit,
+                bytes_max=REPLY_BYTES_DEFAULT,
             )
 
     def _read(self, query: PartitionQuery) -> Any:

@@ -200,6 +200,15 @@ class BatchQuery(msgspec.Struct, frozen=True, array_like=True, tag="B"):
     with_value: bool
 
 
+class RecurrencesQuery(msgspec.Struct, frozen=True, array_like=True, tag="U"):
+    """A `RecurrencePage`: the recurrence with this name, or else those after a number."""
+
+    group: GroupId
+    name: str = ""
+    after: int = 0
+    limit: int = 1
+
+
 Query = (
     StatsQuery
     | PeekQuery
@@ -214,6 +223,7 @@ Query = (
     | BatchQuery
     | PayloadQuery
     | DamageQuery
+    | RecurrencesQuery
     | ReadyQuery
     | EpochQuery
     | SharingQuery

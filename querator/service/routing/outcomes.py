@@ -21,6 +21,7 @@ from querator.model.commands import (
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.readers import ReaderResult
+from querator.model.recurrences import DeleteRecurrence, RecurrenceResult
 from querator.model.transactions import StageResult, TxnResult
 from querator.placement.map.commands import DeleteQueue, UpdateQueue
 
@@ -40,6 +41,7 @@ Accepted = (
     | RedriveResult
     | ItemsRemoved
     | ItemsChanged
+    | RecurrenceResult
     | ReaderResult
     | StageResult
     | TxnResult
@@ -60,7 +62,7 @@ def repeatable(command: Any) -> bool:
             return all(caller.request_id for caller in command.callers)
         case UpdateQueue():
             return not command.expected_version
-        case DeleteQueue():
+        case DeleteQueue() | DeleteRecurrence():
             return False
         case _:
             return True

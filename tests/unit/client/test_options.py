@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from querator import Client
-from querator.client import ScheduledItems
+from querator.client import Recurrences, ScheduledItems
 from querator.client.admin import LetterOptions
 from querator.client.options import (
     ChangeOptions,
@@ -16,6 +16,7 @@ from querator.client.options import (
     ListOptions,
     ProducerOptions,
     QueueOptions,
+    RecurrenceOptions,
 )
 
 
@@ -27,6 +28,7 @@ from querator.client.options import (
         (Client.consumer, ConsumerOptions),
         (Client.redrive, LetterOptions),
         (Client.drop_dead_letters, LetterOptions),
+        (Recurrences.create, RecurrenceOptions),
         (ScheduledItems.list, ListOptions),
         (ScheduledItems.count, CountOptions),
         (ScheduledItems.run_now, ChangeOptions),

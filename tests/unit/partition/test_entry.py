@@ -59,6 +59,16 @@ from querator.model.queues import (
     RetryWaits,
 )
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
+from querator.model.recurrences import (
+    DeleteRecurrence,
+    Fire,
+    MissedRuns,
+    Overlap,
+    PauseRecurrence,
+    PutRecurrence,
+    RecurrenceSpec,
+    Remind,
+)
 from querator.model.transactions import (
     AbortTxn,
     Begin,
@@ -135,6 +145,44 @@ COMMANDS = {
     "purge": Proposal(Purge(257, 4_000, scheduled=True)),
     "cancel": Proposal(Cancel(((5, 2), (9, 1)))),
     "drop letters": Proposal(DropLetters("work", (5, 6), 4, LetterFilter((1, 3), 1000, 2000))),
+    "put recurrence": Proposal(
+        PutRecurrence(
+            "digest",
+            RecurrenceSpec(
+                cron="0 9 * * 1-5",
+                time_zone="Europe/Berlin",
+                interval_ms=60_000,
+                phase_ms=7,
+                jitter_ms=5_000,
+                missed=MissedRuns.ALL,
+                missed_max=5,
+                missed_after_ms=120_000,
+                overlap=Overlap.SKIP,
+                item=b"\x0a\x01x",
+            ),
+            3,
+        )
+    ),
+    "pause recurrence": Proposal(PauseRecurrence("digest", paused=True)),
+    "delete recurrence": Proposal(DeleteRecurrence("digest")),
+    "remind": Proposal(Remind()),
+    "fire": Proposal(
+        Fire(
+            recurrence=4,
+            revision=3,
+            after_ms=START_MS,
+            number=17,
+            due_ms=(START_MS + 1000, START_MS + 2000),
+            lengths=pack_struct("<2I", 1, 2),
+            specials=(ItemSpecial(1, priority=-3),),
+            missed=9,
+            upto_ms=START_MS + 2000,
+            next_due_ms=START_MS + 3000,
+            next_at_ms=START_MS + 3500,
+            error="slow",
+        ),
+        b"abb",
+    ),
     "activate": Proposal(Activate()),
     "configure": Proposal(
         Configure(
@@ -524,6 +572,18 @@ GOLDEN = {
     ),
     "repair time": "0193cf0000018bcfe5680090919211cf0000018bcfe56800",
     "prioritize": "0193cf0000018bcfe568009091931892920502920901fd",
+    "put recurrence": (
+        "0193cf0000018bcfe5680090919428a66469676573749aab302039202a202a20312d35ad4575726f"
+        "70652f4265726c696ecdea6007cd13880305ce0001d4c002c4030a017803"
+    ),
+    "pause recurrence": "0193cf0000018bcfe5680090919329a6646967657374c3",
+    "delete recurrence": "0193cf0000018bcfe568009091922aa6646967657374",
+    "remind": "0193cf0000018bcfe568009091912b",
+    "fire": (
+        "0193cf0000018bcfe568009102919d2c0403cf0000018bcfe568001192cf0000018bcfe56be8cf00"
+        "00018bcfe56fd0c4080100000002000000919901000000c400fdc0c09009cf0000018bcfe56fd0cf"
+        "0000018bcfe573b8cf0000018bcfe575aca4736c6f77"
+    ),
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
         "0193cf0000018bcfe5680090919308049fa764656661756c74a4776f726b0100cd75300005ce0036"
@@ -606,7 +666,7 @@ def test_bytes_of_earlier_releases(name):
 
 def test_every_command_has_golden_bytes():
     numbers = {type(proposal.command).__struct_config__.tag for proposal in COMMANDS.values()}
-    assert numbers == {*range(1, 28), *range(30, 39), 45, 50}
+    assert numbers == {*range(1, 28), *range(30, 39), *range(40, 46), 50}
 
 
 def test_an_unknown_version_is_not_guessed():

@@ -48,6 +48,15 @@ from querator.model.commands import (
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.model.recurrences import (
+    DecidedSpan,
+    Overlap,
+    RecurrenceResult,
+    RecurrenceRow,
+    RecurrenceSpec,
+    RecurrenceState,
+    RunsRow,
+)
 from querator.model.transactions import (
     Begin,
     Participant,
@@ -61,6 +70,7 @@ from querator.model.transactions import (
 )
 from querator.partition.flow_queries import FlowPage
 from querator.partition.queries import ItemPage, LeasePage
+from querator.partition.recurrence_queries import RecurrencePage
 from querator.partition.schedule_queries import (
     DueCounts,
     DueKey,
@@ -87,6 +97,7 @@ from querator.service.routing.forwarder import (
     LettersQuery,
     PeekQuery,
     ReadyQuery,
+    RecurrencesQuery,
     StatsQuery,
     StreamLeasesQuery,
 )
@@ -170,6 +181,11 @@ CHANGES = [
     placement.UpdateQueue("default", "q", QueueSettings(), ("description",), 3),
     placement.DeleteQueue("default", "q"),
 ]
+RECURRENCE = RecurrenceState(
+    2**64 - 1,
+    RecurrenceRow("digest", RecurrenceSpec(cron="@daily", overlap=Overlap.SKIP), 2, True, 3),
+    RunsRow(4, 5, 6, (DecidedSpan(7, 8),), True, error="slow"),
+)
 RESULTS = [
     Refusal(ErrorCode.QUEUE_FULL, "full", "field", "5 items", "6 items"),
     Done(3),
@@ -178,6 +194,7 @@ RESULTS = [
     ExtendResult(((1, 2),), 3),
     RedriveResult(1, 2),
     ItemsRemoved(3, 2**64 - 1),
+    RecurrenceResult(RECURRENCE, changed=True),
     ItemsChanged(3, ((2**64 - 1, 1),)),
     placement.QueueCreated(QUEUE, True),
     placement.QueueUpdated(QUEUE),
@@ -186,6 +203,8 @@ RESULTS = [
     TxnResult(3, TransactionState.ABORTED, False, ErrorCode.TRANSACTION_ABORTED, "no"),
 ]
 ANSWERS: list[tuple[Any, Any]] = [
+    (RecurrencesQuery(GROUP, "digest"), RecurrencePage((RECURRENCE,), 5)),
+    (RecurrencesQuery(GROUP, after=3, limit=9), RecurrencePage((), 5, 7)),
     (StatsQuery(GROUP), STATS),
     (
         PeekQuery(group=GROUP, state=2, after_seq=3, limit=4, bytes_max=5, stale=True),

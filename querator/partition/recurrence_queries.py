@@ -1,0 +1,73 @@
+"""Reads of recurrences for other threads: by name, as pages, and those that wait for the leader."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from querator.model.recurrences import RecurrenceState
+from querator.partition.recurrences import NOW, load, named
+from querator.partition.rows import decode_state
+from querator.storage import generations
+from querator.storage.environment import ReadTransaction
+from querator.storage.tables import RECURRENCE_TIMES, RECURRENCES, STATE
+
+
+class RecurrencePage(msgspec.Struct, frozen=True, array_like=True):
+    """Recurrences by number. `now_ms` is state time. `after`: where the next page starts; 0: there
+    is none.
+    """
+
+    recurrences: tuple[RecurrenceState, ...]
+    now_ms: int
+    after: int = 0
+
+
+def by_name(txn: ReadTransaction, group: int, name: str) -> RecurrencePage:
+    """One recurrence, or none."""
+    txn = generations.view(txn, group)
+    found = named(txn, group, name)
+    return RecurrencePage(() if found is None else (found,), _now_ms(txn, group))
+
+
+def page(
+    txn: ReadTransaction, group: int, *, after: int, limit: int, bytes_max: int
+) -> RecurrencePage:
+    """At most `limit` recurrences after a number, and about `bytes_max` bytes of templates."""
+    txn = generations.view(txn, group)
+    _, stop = RECURRENCES.bounds(group)
+    numbers = (
+        int.from_bytes(key[-8:], "big")
+        for key, _ in txn.scan(RECURRENCES.key(group, after + 1), stop)
+    )
+    return _taken(txn, group, numbers, limit, bytes_max)
+
+
+def waiting(
+    txn: ReadTransaction, group: int, *, after: int, limit: int, bytes_max: int
+) -> RecurrencePage:
+    """As `page`, of the recurrences that wait for the leader."""
+    txn = generations.view(txn, group)
+    start = RECURRENCE_TIMES.key(group, NOW, after + 1)
+    _, stop = RECURRENCE_TIMES.bounds(group, NOW)
+    numbers = (int.from_bytes(key[-8:], "big") for key, _ in txn.scan(start, stop))
+    return _taken(txn, group, numbers, limit, bytes_max)
+
+
+def _taken(
+    txn: ReadTransaction, group: int, numbers: Iterator[int], limit: int, bytes_max: int
+) -> RecurrencePage:
+    found: list[RecurrenceState] = []
+    size = 0
+    for number in numbers:
+        if len(found) == limit or (found and size >= bytes_max):
+            return RecurrencePage(tuple(found), _now_ms(txn, group), found[-1].number)
+        recurrence = load(txn, group, number)
+        assert recurrence is not None, "the index names a recurrence"
+        found.append(recurrence)
+        size += len(recurrence.row.spec.item)
+    return RecurrencePage(tuple(found), _now_ms(txn, group))
+
+
+def _now_ms(txn: ReadTransaction, group: int) -> int:
+    raw = STATE.get(txn, group)
+    return 0 if raw is None else decode_state(raw).now_ms
