@@ -23,7 +23,7 @@ QUIET = replace(
     offset_ms=0, drift_ppm=0, log_bytes_kept=1 << 26, loss=0.0, winding=False, dead_room=0,
     wayward=False, passing=False, patient=False, stuck=False, lapsing=False, readers=False,
     retiring=False, removing=False, schedules=False, ranked=False, retried=False,
-    sweeping=False, grouped=False, keyed=False,
+    sweeping=False, grouped=False, keyed=False, recurring=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
 OLD_COPIES = replace(QUIET, faults=("old copy",), fault_every_us=700 * MS, faulty_us=10 * SECOND)
@@ -35,6 +35,7 @@ DEATHS = replace(QUIET, winding=True, faulty_us=6 * SECOND, programs=2)
 SCHEDULES = replace(QUIET, schedules=True, faulty_us=6 * SECOND)
 RANKED = replace(QUIET, ranked=True, faulty_us=6 * SECOND)
 SWEPT = replace(QUIET, sweeping=True, faulty_us=6 * SECOND)
+RECURRING = replace(QUIET, recurring=True, faulty_us=6 * SECOND)
 RETRIED = replace(QUIET, retried=True, faulty_us=6 * SECOND)
 GROUPED = replace(QUIET, grouped=True, faulty_us=6 * SECOND)
 KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
@@ -75,6 +76,9 @@ KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
         (mutants.leases_a_key_twice, KEYED),
         (mutants.puts_retried_items_of_keys_at_the_tail, KEYED),
         (mutants.forgets_keys_of_requests, KEYED),
+        (mutants.fires_again, RECURRING),
+        (mutants.overlooks_due_times, RECURRING),
+        (mutants.fires_while_paused, RECURRING),
         (mutants.lets_old_copies_in, OLD_COPIES),
         (mutants.lets_old_copies_in, TWINS),
         (mutants.never_gives_up_targets, REMOVALS),
@@ -101,6 +105,7 @@ def test_a_broken_service_is_found(mutant: Callable[[], Any], profile: WholeProf
         SWEPT,
         RETRIED,
         GROUPED,
+        RECURRING,
         OLD_COPIES,
         TWINS,
         REMOVALS,

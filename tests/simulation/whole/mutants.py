@@ -17,6 +17,7 @@ from querator.partition import (
     outbox,
     prioritize,
     produce,
+    recurrences,
     redrive,
     removals,
     reschedule,
@@ -37,6 +38,7 @@ from querator.server.link.node_calls import NodeCalls
 from querator.service import moves, schedules
 from querator.service.lease.dispatcher import LeaseDispatcher
 from querator.service.produce import calls
+from querator.service.recurring import planning
 from querator.service.routing.router import Router
 from querator.storage.tables import OVERLAYS
 from tests.simulation.mutants import replaced
@@ -385,3 +387,38 @@ def forgets_keys_of_requests() -> Any:
 def lets_old_copies_in() -> Any:
     """A connecting node is not judged by its starts."""
     return replaced(StartMemory, "judge", lambda self, node, starts: None)
+
+
+def fires_again() -> Any:
+    """Of some decisions about a recurrence only the items are kept."""
+    fire = recurrences.fire
+
+    def forgetful(context: Any, command: Any, parts: Any) -> Any:
+        if context.index % 3 or not command.due_ms:
+            return fire(context, command, parts)
+        with replaced(recurrences, "_move", lambda *_: None):
+            return fire(context, command, parts)
+
+    return replaced(machine, "fire", forgetful)
+
+
+def overlooks_due_times() -> Any:
+    """Every fourth due time is not seen."""
+    coming = planning.coming
+
+    def some(group: int, recurrence: Any, after_ms: int) -> Any:
+        for due_ms, at_ms in coming(group, recurrence, after_ms):
+            if due_ms // recurrence.row.spec.interval_ms % 4:
+                yield due_ms, at_ms
+
+    return replaced(planning, "coming", some)
+
+
+def fires_while_paused() -> Any:
+    """A recurrence that is paused stays in its place in the index of times."""
+    begun = recurrences._begun
+
+    def stay(context: Any, runs: Any, *, paused: bool, spans: Any) -> Any:
+        return begun(context, runs, paused=False, spans=spans)
+
+    return replaced(recurrences, "_begun", stay)

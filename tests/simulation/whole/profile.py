@@ -34,6 +34,8 @@ GROUPED = 0.12
 """Share of seeds that have a fair queue."""
 KEYED = 0.12
 """Share of seeds that have a keyed queue."""
+RECURRING = 0.12
+"""Share of seeds that have a queue with recurrences."""
 LOST = 0.15
 """Share of seeds in which a machine loses its disk."""
 SPOIL_DATA = frozenset(("old copy", "twins", "damage", "lost disk"))
@@ -102,6 +104,9 @@ class WholeProfile:
     keyed: bool = False
     """Whether there is one more queue, which is keyed."""
 
+    recurring: bool = False
+    """Whether there is one more queue, which produces items by itself."""
+
     retiring: bool = False
     """Whether there is one node more than replicas, and nodes are drained and taken back."""
     removing: bool = False
@@ -150,6 +155,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         retried=chance.random() < RETRIED,
         grouped=chance.random() < GROUPED,
         keyed=chance.random() < KEYED,
+        recurring=random.Random(f"harsher recurring {drawn}").random() < RECURRING,
         clocks_mended=True,
     )
 
@@ -215,6 +221,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         retried=random.Random(f"retried {seed}").random() < RETRIED,
         grouped=random.Random(f"grouped {seed}").random() < GROUPED,
         keyed=random.Random(f"keyed {seed}").random() < KEYED,
+        recurring=random.Random(f"recurring {seed}").random() < RECURRING,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
         clocks_mended=retiring,

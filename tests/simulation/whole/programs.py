@@ -35,7 +35,7 @@ from tests.checkers import history
 from tests.checkers.history import History, Recorder
 from tests.simulation.clock import EPOCH_MS
 from tests.simulation.timeline import MS, SECOND
-from tests.simulation.whole import tries
+from tests.simulation.whole import runs, tries
 from tests.simulation.whole.ledger import Ledger
 from tests.simulation.whole.node import Lost, WholeNode
 from tests.simulation.whole.plans import Plans
@@ -71,6 +71,7 @@ class Ground(Shores, Protocol):
     ranks: Ranks
     sweeps: "Sweeps"
     tries: "tries.Tries"
+    runs: "runs.Runs"
     winding: frozenset[str]
     """Queues without a history."""
     replacing: "Replacing"
@@ -110,7 +111,7 @@ def _varint(value: int) -> bytes:
 
 
 def references_in(items: bytes) -> list[str]:
-    """The payloads of items made by `wire_item`: a reference and spaces."""
+    """The payloads of items that begin with them: a reference and spaces."""
     found, at = [], 0
     while at < len(items):
         size, at = _read_varint(items, at + 1)
@@ -396,6 +397,9 @@ class Consuming(Program):
         leases: dict[str, Held] = {}
         for batch in batches:
             items = dict(grant_of(batch).items)
+            if batch.queue == runs.QUEUE:
+                self._ground.ledger.produced(items.values(), known=True)
+                self._ground.runs.delivered(batch.partition, items.items())
             self._ground.ledger.delivered(asked_us, items.values())
             self._ground.ranks.delivered(batch, items.values())
             if batch.queue in (tries.QUEUE, tries.DEAD):

@@ -51,7 +51,9 @@ from tests.simulation.whole import (
     lapsing,
     ranking,
     reading,
+    recurring,
     retrying,
+    runs,
     scheduling,
     stuck,
     sweeping,
@@ -121,6 +123,7 @@ WITHOUT_USUAL_PROGRAMS = frozenset(
         "w.dead", reading.QUEUE, scheduling.QUEUE, ranking.QUEUE, ranking.DEAD, sweeping.QUEUE,
         sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.QUEUE, grouping.DEAD, keying.QUEUE,
         keying.DEAD,
+        runs.QUEUE,
     )
 )  # fmt: skip
 LEASE_TIMEOUT_MS = 4_000
@@ -128,7 +131,7 @@ RETRY_DELAYS_MS = {"w": 300, tries.QUEUE: retrying.RETRY_DELAY_MS}
 OPERATORS_SLOWER = 4
 DYING = (
     "w.dead", ranking.QUEUE, ranking.DEAD, sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.DEAD,
-    keying.DEAD,
+    keying.DEAD, runs.QUEUE,
 )  # fmt: skip
 """Queues that take no probes: the checkers of their items know only their own programs."""
 WATCHED_FAULTS = frozenset(("hung disk", "hung loop", "slow disk", "pause"))
@@ -142,6 +145,7 @@ WITHOUT_HISTORY = frozenset(
         "w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE, scheduling.QUEUE,
         ranking.QUEUE, ranking.DEAD, sweeping.QUEUE, sweeping.DEAD, tries.QUEUE, tries.DEAD,
         grouping.QUEUE, grouping.DEAD, keying.QUEUE, keying.DEAD,
+        runs.QUEUE,
     )
 )  # fmt: skip
 
@@ -166,6 +170,8 @@ def _names_of_queues(profile: WholeProfile) -> list[str]:
         names[:0] = [grouping.DEAD, grouping.QUEUE]
     if profile.keyed:
         names[:0] = [keying.DEAD, keying.QUEUE]
+    if profile.recurring:
+        names[:0] = [runs.QUEUE]
     return names
 
 
@@ -194,6 +200,7 @@ class WholeWorld:
             key_order=self.key_order if self.profile.keyed else None,
         )
         self.tries = tries.Tries(retrying.MAX_ATTEMPTS)
+        self.runs = runs.Runs()
         self.latency_us = max(50, self.profile.nature.latency_us)
         self.loss = self.profile.loss
         self.recorder = Recorder(History(), lambda: self.timeline.now_us / SECOND)
@@ -418,6 +425,7 @@ class WholeWorld:
             "changed attributes": self.tries.compared,
             "grants beside waiting groups": self.fairness.compared,
             "grants before others of a key": self.key_order.compared,
+            "compared recurrences": self.runs.compared,
             "lost disks": self.replacing.lost is not None,
             "removed nodes": self.replacing.leaving is not None,
             "faults": sum(self.faults.happened.values()),
@@ -555,6 +563,8 @@ class WholeWorld:
             self._add_grouped()
         if self.profile.keyed:
             self._add_keyed()
+        if self.profile.recurring:
+            self._add_recurring()
 
     def _add_readers(self) -> None:
         queue = reading.QUEUE
@@ -640,6 +650,23 @@ class WholeWorld:
             # A letter returns to the number of its partition, also when its key has moved.
             self._add(Redriving, f"{queue}.redriving", queue, slower=OPERATORS_SLOWER)
 
+    def _add_recurring(self) -> None:
+        queue = runs.QUEUE
+        self._add(recurring.Setting, f"{queue}.operator", queue, slower=2)
+        self._add(Consuming, f"{queue}.c", queue)
+        if recurring.changes_partitions(self.seed):
+            self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
+
+    def _recurrences_end(self) -> bool:
+        """Whether all recurrences are deleted in time: without them the queues come to rest."""
+        for program in self.programs:
+            if isinstance(program, recurring.Setting) and not self._done(
+                program.finish(), within_us=CALM_US
+            ):
+                self.found(f"{program.name} does not come to its end")
+                return False
+        return True
+
     def _readers_finish(self) -> bool:
         """Whether a reader gets all items, and gets them acknowledged, in time."""
         for program in self.programs:
@@ -677,7 +704,7 @@ class WholeWorld:
         self._run_for(SECOND)
         if not self._stop_programs():
             return
-        if not (self._all_repaired() and self._readers_finish()):
+        if not (self._all_repaired() and self._recurrences_end() and self._readers_finish()):
             return
         if self.profile.stuck:
             stuck.Beside(self, random.Random(f"stuck {self.seed}")).look()
@@ -873,6 +900,7 @@ class WholeWorld:
             self.tries.judge(apart_ms),
             self.fairness.judge(),
             self.key_order.judge(),
+            self.runs.judge(apart_ms),
         ):
             self.found(text)
         for name, items in present.items():

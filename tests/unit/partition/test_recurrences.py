@@ -7,10 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from querator.model.commands import Complete, Configure, Done, LeaseItems, RepairTime, Retry
+from querator.model.commands import (
+    Complete,
+    Configure,
+    Done,
+    FlowSettings,
+    LeaseItems,
+    RepairTime,
+    Retry,
+)
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode
 from querator.model.limits import RECURRENCES_MAX
+from querator.model.queues import QueueKind
 from querator.model.recurrences import (
     DecidedSpan,
     DeleteRecurrence,
