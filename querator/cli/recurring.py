@@ -1,4 +1,7 @@
-"""`querator recurring`: items that a queue produces by itself, and their coming times."""
+"""`querator recurring`: items that a queue produces by itself, and their coming times.
+
+Longer than 500 lines: `create` and `update` share their options, and all commands their views.
+"""
 
 import functools
 from collections.abc import Callable
