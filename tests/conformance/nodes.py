@@ -71,7 +71,7 @@ class Cluster:
                     *options,
                 ],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
-                env={**os.environ, "QUERATOR_LOG_FORMAT": "json"}, start_new_session=True,
+                env={**os.environ, "QUERATOR_LOG_FORMAT": "json"},
             )  # fmt: skip
 
     def stop(self) -> list[int]:

@@ -185,6 +185,16 @@ async def test_what_an_item_says_about_attempts_has_no_effect_in_a_dead_queue(ma
         await dead.retry(item)
 
 
+async def test_what_an_item_says_about_attempts_holds_again_when_it_is_redriven(make: Make):
+    queue, _ = await dying(make)
+    await queue.produce(Item(payload=b"a", max_attempts=1))
+    for deaths in (1, 2):
+        await queue.retry(await queue.lease_one())
+        await queue.dead_letters(1)
+        assert (await queue.stats()).dead == deaths
+        await queue.redrive()
+
+
 async def test_the_attributes_of_a_retry_go_with_the_dead_letter_and_back(make: Make):
     queue, dead = await dying(make)
     await queue.produce(Item(payload=b"a", attributes={"page": "1"}))

@@ -151,6 +151,14 @@ async def test_a_retry_without_attributes_leaves_those_of_the_retry_before(make:
     assert (await queue.lease_one()).attributes == {"page": "7"}
 
 
+async def test_the_attributes_of_the_last_of_several_retries_hold(make: Make):
+    queue = await make()
+    await queue.produce("a")
+    for page in ("1", "2", "3"):
+        await queue.retry(await queue.lease_one(), attributes={"page": page})
+    assert (await queue.lease_one()).attributes == {"page": "3"}
+
+
 async def test_a_retry_may_remove_all_attributes(make: Make):
     queue = await make()
     await queue.produce(Item(payload=b"a", attributes={"page": "1"}))
