@@ -13,9 +13,9 @@ from querator.client.fair_groups import FairGroup
 RetryBackoff = Literal["fixed", "linear", "exponential"]
 """How the wait after a failed attempt grows with the attempts."""
 
-
-DedupUntil = Literal["window", "done"]
 IfExists = Literal["compare", "keep"]
+"""What becomes of the given settings if the queue exists: they must be those in force, or are left."""
+DedupUntil = Literal["window", "done"]
 """How long a dedup key counts: in the queue's window, or until its item is done."""
 MissedRuns = Literal["skip", "one", "all"]
 """What becomes of due times that were missed."""

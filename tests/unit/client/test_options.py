@@ -42,4 +42,6 @@ def test_names_and_types_are_the_same(method: Callable[..., Any], options: type)
         for name, each in inspect.signature(method).parameters.items()
         if each.kind is inspect.Parameter.KEYWORD_ONLY
     }
+    # `SyncClient.create_queue` names it itself: the other options are also those of `update_queue`.
+    keywords.pop("if_exists", None)
     assert get_type_hints(options) == keywords
