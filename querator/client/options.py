@@ -14,7 +14,7 @@ RetryBackoff = Literal["fixed", "linear", "exponential"]
 """How the wait after a failed attempt grows with the attempts."""
 
 IfExists = Literal["compare", "keep"]
-"""What becomes of the given settings if the queue exists: they must be those in force, or are left."""
+"""Whether a queue that exists must have the given settings, or is left as it is."""
 DedupUntil = Literal["window", "done"]
 """How long a dedup key counts: in the queue's window, or until its item is done."""
 MissedRuns = Literal["skip", "one", "all"]
