@@ -487,7 +487,7 @@ def test_a_batch_that_an_operator_has_released(node, client, queue):
     produce(client, queue, range(10))
     query = Query(node, queue)
     query.trigger("logged")
-    node.run(node.members.querator("reader", "release", queue, "lake"))
+    node.run(node.members.querator("reader", "release", queue, "lake", "--yes"))
     with pytest.raises(BatchReleased, match='"failOnDataLoss", "false"'):
         query.begin()
     with pytest.raises(BatchReleased, match='"failOnDataLoss", "false"'):
