@@ -139,7 +139,7 @@ async def test_users_see_no_error_when_nodes_are_restarted_one_by_one(tmp_path: 
 async def test_a_lost_quorum_is_reported_as_that(tmp_path: Path):
     async with process_cluster(tmp_path) as cluster:
         await cluster.start()
-        async with Client(cluster["a"].address, request_timeout=timedelta(seconds=4)) as client:
+        async with Client(cluster["a"].address, request_timeout=timedelta(seconds=10)) as client:
             await client.create_queue("q", partitions=3, max_attempts=0, dead_queue="")
             await client.produce("q", b"x")
             # A replica is behind its leader by a moment.
