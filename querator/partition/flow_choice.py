@@ -274,7 +274,7 @@ class _Chooser:
             source.leased += got
             if source.room >= 0:
                 source.room -= got
-            parent.virtual = source.start + (got - 1) * STEP // source.weight
+            parent.virtual = max(parent.virtual, source.start + (got - 1) * STEP // source.weight)
             source.start += got * STEP // source.weight
 
     def _put_back(self, parent: _Source, source: _Source, before: int) -> None:

@@ -25,8 +25,9 @@ class FlowRow(msgspec.Struct, array_like=True, gc=False):
     flow passes on to its own parent: items in any state, ready, leased and leasable ones, with
     those of the flows below it.
 
-    `virtual` is the virtual time among its children: the start tag of the last item that was
-    served. `turn` is that of the flow itself, and `own` that of its own items among its children.
+    `virtual` is the virtual time among its children: the highest start tag of the items
+    that were served. `turn` is that of the flow itself, and `own` that of its own items among its
+    children.
     """
 
     hashed: bytes

@@ -15,10 +15,12 @@ Groups are in the order (rank of the first item, load, start). Priorities are st
 lower rank comes first, whatever its group. The load is how many times its weight the group has
 leased; 0 if the queue is fair by turns. The start tag is that of start-time fair queueing (Goyal,
 Vin and Cheng 1996): n items of a group with weight w move it by n * STEP / w. The virtual time of a
-parent is the tag of the last item that was served below it. A flow that has had no items to lease
-enters at its own tag, but not before the virtual time, and at most one item behind it: it gets
-nothing for the time when it had nothing, and loses at most one turn. A flow whose row is gone is
-one item behind, so that a flow with one item at a time gets no more than one with a backlog.
+parent is the highest tag of the items that were served below it. It never goes back, although a
+lease takes the items flow by flow and not in the order of their tags. So no tag is more than one
+item after it. A flow that has had no items to lease enters at its own tag, but not before the
+virtual time, and at most one item behind it: it gets nothing for the time when it had nothing, and
+loses at most one turn. A flow whose row is gone is one item behind, so that a flow with one item at
+a time gets no more than one with a backlog.
 
 Keys are in the order of their first items. Nothing of a key is leased while some of it is leased or
 reserved, or while an item that is retried later keeps the others back. When the number of
@@ -291,12 +293,12 @@ class Flows:
         row = self.touch(flow)
         if row.children or flow == ROOT:
             assert row.own.start >= 0
-            row.virtual = row.own.start + (count - 1) * STEP
+            row.virtual = max(row.virtual, row.own.start + (count - 1) * STEP)
             row.own.start += count * STEP
         while flow != ROOT:
             parent = self.touch(row.parent)
             assert row.turn.start >= 0
-            parent.virtual = row.turn.start + (count - 1) * STEP // row.weight
+            parent.virtual = max(parent.virtual, row.turn.start + (count - 1) * STEP // row.weight)
             row.turn.start += count * STEP // row.weight
             flow, row = row.parent, parent
 
@@ -472,9 +474,9 @@ class Flows:
 
 def entering(virtual: int, first: int | None, start: int, weight: int) -> int:
     """The start tag with which a flow enters. `start` is its own (-1: it has none), `first` that of
-    the flow whose turn it is among those of its rank. These may be far from the virtual time, which
+    the flow whose turn it is among those of its rank. It may be far before the virtual time, which
     may be that of another rank. A flow without a tag is before those whose turn is one item later.
     """
-    base = virtual if first is None else max(min(virtual, first), first - STEP, 0)
+    base = virtual if first is None else min(virtual, first)
     most = base + STEP // weight - 1
     return most if start < 0 else min(max(start, base), most)

@@ -1,8 +1,12 @@
 """How the groups of a fair queue share its leases."""
 
 import random
+from collections import Counter
+from fractions import Fraction
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from querator.model.queues import Fairness, GroupSettings
 from querator.partition import flow_choice
@@ -134,3 +138,56 @@ def test_a_large_lease_takes_a_bounded_number_of_turns(monkeypatch: pytest.Monke
     assert turns <= 11
     assert abs(first["a"] - 75) <= 10
     assert abs((first + queue.served(items=100, of=100))["a"] - 150) <= 10
+
+
+NAMES = ("", "a", "b", "c", "d")
+_produces = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(1, 14)), min_size=1, max_size=5)
+_leases = st.tuples(st.integers(1, 40), st.booleans())
+
+
+@given(
+    share=st.fixed_dictionaries({name: st.integers(1, 3) for name in NAMES[1:]}),
+    steps=st.lists(st.one_of(_produces, _leases), max_size=20),
+)
+@example(
+    # One lease serves the groups one after the other, the last of them with few items. Those that
+    # it has emptied return in one produce, while `b` still waits.
+    share={"a": 1, "b": 1, "c": 3, "d": 1},
+    steps=[
+        [("a", 1), ("b", 14), ("c", 9), ("", 4), ("d", 2)],
+        (28, False),
+        [("", 8), ("c", 9), ("d", 8)],
+        *[(1, True)] * 12,
+    ],
+)
+@settings(deadline=None)
+def test_groups_that_wait_differ_by_at_most_one_item_of_each(
+    share: dict[str, int],
+    steps: list[list[tuple[str, int]] | tuple[int, bool]],
+):
+    """Groups that are emptied return at any time, alone or together, with rows or without."""
+    queue = FlowQueue(fair(groups=weights(**share)), checked=False)
+    share = {"": 1, **share}
+    ready: Counter[str] = Counter()
+    served: Counter[str] = Counter()
+    since: dict[str, Counter[str]] = {}
+    """What was served when a group began to wait."""
+    for step in steps:
+        if isinstance(step, list):
+            names = [name for name, count in step for _ in range(count)]
+            queue.put(*names)
+            ready.update(names)
+        else:
+            items, ends = step
+            grant = queue.lease(items)
+            if ends:
+                queue.complete(grant)
+            taken = Counter(queue.names[seq] for seq in seqs(grant))
+            served += taken
+            ready -= taken
+        since = {name: since.get(name, served.copy()) for name in ready}
+        for name, before in since.items():
+            own = Fraction(served[name] - before[name], share[name])
+            for other in NAMES:
+                more = Fraction(served[other] - before[other], share[other]) - own
+                assert more <= Fraction(1, share[name]) + Fraction(1, share[other]), (name, other)
