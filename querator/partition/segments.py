@@ -9,7 +9,11 @@ Order: a segment is ready at a position of the lane of its rank. The lane of the
 first. The rank is the priority, plus the age that the partition had when the items became ready. So
 in a queue whose items gain priority with time, an item is before a more urgent one that became
 ready long after it. Items of one rank that became ready together share their block and position,
-and are in the order of their sequences. `restore` cuts segments that would interleave.
+and are in the order of their sequences. `restore` cuts segments that would interleave. In a fair or
+keyed queue, the lanes are those of a flow (`flows`).
+
+Longer than 500 lines: each placing function undoes what `detach` does, index by index, and a change
+of one is a change of both.
 """
 
 from collections.abc import Iterator

@@ -2,6 +2,9 @@
 
 A consumer that stops ends the deliveries of its stream before it releases its items. Otherwise the
 node would lease them to it again, because its credit is free then.
+
+Longer than 500 lines: one object keeps what is leased, settled and unanswered on a stream, and each
+of its events changes several of these.
 """
 
 import asyncio

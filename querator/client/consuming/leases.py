@@ -6,6 +6,8 @@ fields are read from the message on access. A bit mask holds which items are set
 `complete`, `retry`, `reject` and `release` act at once and return a future. The future is done when
 the effect is durable, and fails with `LeaseLost` when the lease had ended. Settles of one round of
 the event loop share a frame. An item can be settled once; a second settle raises RuntimeError.
+
+Longer than 500 lines: a batch and its items know each other, and offer the same verbs.
 """
 
 import asyncio

@@ -256,7 +256,7 @@ async def test_a_late_async_handler_is_cancelled_and_its_item_retried(client: Cl
 async def test_handlers_that_run_long_are_logged(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    """Nothing told that an item was leased for hours."""
+    """Otherwise nothing would show that an item has been leased for hours."""
     monkeypatch.setattr(worker_module, "LONG_S", 0.02)
     await client.produce("q", b"a", b"b")
     let = asyncio.Event()
