@@ -44,7 +44,7 @@ OUTPUTS = {
         "trial: 98 ready, 2 leased",
         "trial.ann: 49 ready, 1 leased",
         "trial.ben: 49 ready, 1 leased",
-        "without a limit, trial has 11 of 40",
+        "without a limit, trial has 10 of 40",
     ],
     "recurring.py": [
         "made: True",
