@@ -62,8 +62,8 @@ def choose(
     whole_keys: bool = False,
 ) -> list[Chosen]:
     """Ready segments with up to `wanted` items that are chosen, in the order of leasing. Those of
-    the blocks `aside` are passed over. `upto_position` 0: any. `whole_keys`: any number of items of
-    a key may be taken together.
+    the blocks `aside` are passed over, and the later ones of their keys. `upto_position` 0: any.
+    `whole_keys`: any number of items of a key may be taken together.
     """
     flows, now_ms = context.flows, context.now_ms
     assert flows is not None
@@ -329,6 +329,8 @@ class _Chooser:
         found = self._look(int.from_bytes(value, "big"), key[-1])
         if found is None:
             self._aside_left -= 1
+            if self._keyed and source.flow != ROOT:
+                source.latest = None  # The later items of the key wait for it.
             return True
         self._segments_left -= 1
         self._found.setdefault((rank, source.flow), []).append(found)

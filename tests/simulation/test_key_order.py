@@ -124,6 +124,19 @@ def test_an_item_may_step_aside_if_the_queue_says_so() -> None:
     assert log.found[0].startswith("2 items of key k are leased")
 
 
+def test_an_item_whose_key_becomes_known_later_is_not_a_later_one() -> None:
+    log = Log()
+    log.produce("", 1)
+    log.produce("k", 2)
+    log.produce("k", 1)
+    log.lease(1, 1)
+    assert log.found == []
+    log.complete(1)
+    log.lease(2, 2)
+    assert log.found == []
+    assert log.checker.compared == 1
+
+
 def test_another_partition_has_an_earlier_item() -> None:
     log = Log()
     log.produce("k", 1)

@@ -50,31 +50,31 @@ class FlowChecks(RankedChecks):
             return
         there = dict(self._items(txn, machine.group))
         if flows.kind is QueueKind.FAIR and self._fairness is not None:
-            ready = {seq: item.key for seq, item in there.items() if item.state == RowState.READY}
+            known = {
+                seq: item for seq, item in there.items() if (machine.group, seq) in self._references
+            }
+            ready = {seq: item.key for seq, item in known.items() if item.state == RowState.READY}
             leased = {
                 seq: item.key
-                for seq, item in there.items()
+                for seq, item in known.items()
                 if item.state in (RowState.LEASED, RowState.RESERVED)
             }
             self._fairness.applied(machine.group, Now(flows, ready, leased), _granted(results))
         elif flows.kind is QueueKind.KEYED and self._key_order is not None:
-            keyed = {
-                seq: item
-                for seq, item in there.items()
-                if item.key and item.state != RowState.MOVING
-            }
-            self._key_order.applied(machine.group, flows, keyed, _granted(results))
+            in_place = {seq: item for seq, item in there.items() if item.state != RowState.MOVING}
+            self._key_order.applied(machine.group, flows, in_place, _granted(results))
 
     def _items(self, txn: ReadTransaction, group: int) -> Iterator[tuple[int, There]]:
-        """The items of a partition by sequence, each with its group or key."""
+        """The items of a partition by sequence, each with its group or key; those whose payload is
+        damaged with an empty one.
+        """
         for key, row in SEGMENTS.rows(txn, group):
             segment = decode_segment(row)
             first_seq = int.from_bytes(key[-9:-1], "big")
             lease = segment.locator if segment.state == RowState.LEASED else 0
             for ordinal in masks.ordinals(segment.mask):
                 reference = self._reference(txn, group, first_seq, ordinal)
-                if reference:
-                    yield first_seq + ordinal, There(path_of(reference), segment.state, lease)
+                yield first_seq + ordinal, There(path_of(reference), segment.state, lease)
 
     def _reference(self, txn: ReadTransaction, group: int, first_seq: int, ordinal: int) -> str:
         """The reference of an item; empty if its payload is damaged."""

@@ -10,7 +10,7 @@ the queue lets it step aside: then nothing is claimed of its place.
 
 The checker sees the state after each entry, as the first replica applies it, and which items the
 leases of the entry took. It knows the key of an item from its payload. Nothing is claimed of items
-without a key.
+without a key, or of those whose payload the replica cannot read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,15 +50,16 @@ class KeyOrderChecker:
         items: Mapping[int, There],
         granted: Iterable[int],
     ) -> None:
-        """The first replica has applied an entry. `items`: those of the partition by sequence, with
-        a key, without those that move. `granted`: what the leases of the entry took.
+        """The first replica has applied an entry. `items`: those of the partition by sequence,
+        without those that move; the key of those about which nothing is claimed is empty.
+        `granted`: what the leases of the entry took.
         """
-        self._partitions[group] = dict(items)
+        self._partitions[group] = {seq: item for seq, item in items.items() if item.key}
         for seq, item in sorted(items.items()):
             self._born.setdefault((group, seq), len(self._born))
             if item.state == RowState.SCHEDULED and not settings.key_retry_blocks:
                 self._aside.add((group, seq))
-        took = [seq for seq in granted if seq in items]
+        took = [seq for seq in granted if seq in self._partitions[group]]
         for key in {items[seq].key for seq in took}:
             self._judge_leased(key, settings)
         for seq in took:

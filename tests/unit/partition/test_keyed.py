@@ -45,6 +45,17 @@ def test_a_settled_item_frees_the_next_of_its_key():
     assert leased(queue) == [2]
 
 
+def test_a_block_that_is_set_aside_keeps_back_the_later_items_of_its_keys():
+    queue = FlowQueue(keyed())
+    queue.put("a", "", "b")
+    queue.put("a", "", "c")
+    aside = Lease((caller(100),), (1,))
+    assert sorted(seqs(queue.one(aside).grants[0])) == [5, 6]
+    queue.put("b", "d")
+    assert seqs(queue.one(aside).grants[0]) == [8]
+    assert sorted(leased(queue)) == [1, 2, 3]
+
+
 def test_items_without_a_key_are_not_ordered():
     queue = FlowQueue(keyed())
     queue.put("", "a", "", "a", "")
