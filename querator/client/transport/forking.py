@@ -43,8 +43,13 @@ _COLLECT_SECONDS: Final = 0.02
 _PAUSE_SECONDS: Final = 0.001
 _POLLER: Final = "_poll_wrapper"
 """Part of the name of the thread that grpc.aio runs while it has a channel."""
-_CORE_THREADS: Final = ("grpc_global_tim", "event_engine", "lifeguard")
-"""Names of threads of gRPC's core, as far as Linux shows them."""
+_CORE_THREADS: Final = ("grpc_global_tim", "event_engine", "lifeguard", "grpc_shutdown")
+"""Names of threads of gRPC's core, as far as Linux shows them. The last one ends gRPC when the last
+use of it ended on one of its own threads, and begins with the name of that thread. It holds a lock
+that every channel needs.
+"""
+_READINGS_MOST: Final = 20
+"""Bound on reading the list of threads while threads begin and end."""
 _TASKS: Final = Path("/proc/self/task")
 
 _WAY_OUT: Final = (
@@ -220,23 +225,34 @@ def _grpc_in_use() -> str:
     return next(
         (
             f"gRPC was in use: it had the thread {name}"
-            for name in _native_threads()
+            for name in _native_threads().values()
             if name in _CORE_THREADS
         ),
         "",
     )
 
 
-def _native_threads() -> Iterator[str]:
-    """Names of the process's threads; none where the system does not show them."""
-    try:
-        tasks = os.listdir(_TASKS)
-    except OSError:
-        return
-    for task in tasks:
-        # A thread may end meanwhile.
-        with contextlib.suppress(OSError):
-            yield (_TASKS / task / "comm").read_text().strip()
+def _native_threads() -> dict[str, str]:
+    """Names of the process's threads by their ids; none where the system does not show them. The
+    list may leave out others when a thread ends meanwhile, so it is read until it does not change.
+    """
+    names = _listed_threads()
+    for _ in range(_READINGS_MOST):
+        before, names = names, _listed_threads()
+        if names == before:
+            break
+    return names
+
+
+def _listed_threads() -> dict[str, str]:
+    names: dict[str, str] = {}
+    # A thread may end meanwhile; its empty name makes the next list another one.
+    with contextlib.suppress(OSError):
+        for task in os.listdir(_TASKS):
+            names[task] = ""
+            with contextlib.suppress(OSError):
+                names[task] = (_TASKS / task / "comm").read_text().strip()
+    return names
 
 
 def _after_fork_in_parent() -> None:

@@ -1,8 +1,10 @@
 """Connections that are closed for a fork; `integration/test_fork.py` really forks."""
 
 import asyncio
+import shutil
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -130,3 +132,56 @@ async def test_a_fork_in_progress_puts_new_connections_to_sleep(monkeypatch):
         asleep.wake()
         assert (await opening).address == node.address
         await nodes.close()
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory that shows the threads of this process to the hooks: one, without gRPC."""
+    monkeypatch.setattr(forking, "_TASKS", tmp_path)
+    # The tests before may have used gRPC in this process.
+    monkeypatch.setattr(forking, "_POLLER", "none of them")
+    _show(tmp_path, "1", "python")
+    return tmp_path
+
+
+def _show(tasks: Path, task: str, name: str) -> None:
+    (tasks / task).mkdir()
+    (tasks / task / "comm").write_text(f"{name}\n")
+
+
+def _reason_of_a_fork() -> str:
+    """Why the child of a fork at this moment may not use gRPC. The hooks run, without a fork."""
+    forking._before_fork()
+    reason = forking._state.reason
+    forking._after_fork_in_parent()
+    return reason
+
+
+@pytest.mark.parametrize("name", ["event_engine", "grpc_shutdown"])
+def test_a_fork_waits_for_the_threads_of_grpc(tasks, monkeypatch, name):
+    _show(tasks, "7", name)
+    monkeypatch.setattr(forking._state, "used", True)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        shutil.rmtree(tasks / "7")
+
+    monkeypatch.setattr("time.sleep", pause)
+    assert (_reason_of_a_fork(), len(pauses)) == ("", 1)
+
+
+def test_the_child_is_refused_while_a_thread_ends_grpc(tasks, monkeypatch):
+    _show(tasks, "7", "grpc_shutdown")
+    monkeypatch.setattr(forking, "SLEEP_SECONDS", 0.01)
+    monkeypatch.setattr(forking._state, "used", True)
+    assert _reason_of_a_fork() == "gRPC was in use: it had the thread grpc_shutdown"
+
+
+def test_threads_that_end_do_not_hide_others(tasks, monkeypatch):
+    _show(tasks, "7", "grpc_shutdown")
+    # Thread 5 ends while the list is read, which then ends there.
+    lists = [["1", "5"], ["1", "7"]]
+    monkeypatch.setattr("os.listdir", lambda _: lists.pop(0) if len(lists) > 1 else lists[0])
+    monkeypatch.setattr(forking._state, "used", False)
+    assert "grpc_shutdown" in _reason_of_a_fork()
