@@ -547,7 +547,7 @@ async def test_it_ends_when_nothing_comes(client: Client):
     await client.produce("q", b"a")
     busy = Busy()
     busy.free.set()
-    worker = Worker(client, "q", busy.handle, idle_timeout=timedelta(milliseconds=100))
+    worker = Worker(client, "q", busy.handle, idle_timeout=timedelta(seconds=1))
     async with asyncio.timeout(BOUND_S):
         assert await worker.run() == WorkerResult(completed=1)
 
