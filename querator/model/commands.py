@@ -216,8 +216,9 @@ class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
     Refused as a whole when it would leave a gap, or when there is no space for any. `flows` is as
     in Produce, for the queue that receives the items. `homes` are the groups over which that queue
-    distributes keys, by partition, as of `routing`; empty when no item has a slot. `holders` are
-    (ordinal, partition, sequence): as in `ItemSpecial`.
+    distributes keys, by partition, as of `routing`; empty when no item has a slot. 0: the partition
+    takes no moves, and the receiver keeps its items. `holders` are (ordinal, partition, sequence):
+    as in `ItemSpecial`.
     """
 
     source_group: int

@@ -5,7 +5,8 @@ produced, and the number of partitions may have changed since. So a move with su
 routing of the queue and the groups of its partitions, as the carrier knows them. A partition takes
 the items only if it has the same routing. Those of slots that belong to another partition go into
 its own outbox. So items of one key wait for each other (`partition.held_keys`), and repeats of a
-dedup key are found, as with produced items.
+dedup key are found, as with produced items. If that partition takes no moves, its group is 0: the
+items stay here like those without a key.
 """
 
 from struct import pack
@@ -62,15 +63,20 @@ def _unsure(
     context: ApplyContext, command: Move, move: int, fields: FollowUpFields
 ) -> Refusal | None:
     """As `dedup.unsure`, for one follow-up."""
-    elsewhere = (
-        fields.slot != NO_SLOT and fields.slot % len(command.homes) != context.queue.partition
-    )
-    if elsewhere or not context.state.away_keys:
+    if _home(context, command, fields.slot) is not None or not context.state.away_keys:
         return None
     ordinal = move - command.first_move
     holder = next((tuple(place) for at, *place in command.holders if at == ordinal), ())
     specials = (ItemSpecial(ordinal, dedup_key=fields.dedup_key, holder=holder),)
     return unsure(context, specials, known_keys(context, specials, 0))
+
+
+def _home(context: ApplyContext, command: Move, slot: int) -> int | None:
+    """The other partition that a slot belongs to. None: the item stays here."""
+    if slot == NO_SLOT:
+        return None
+    home = slot % len(command.homes)
+    return None if home == context.queue.partition or not command.homes[home] else home
 
 
 class Arrivals:
@@ -94,16 +100,14 @@ class Arrivals:
             self._judge(context, command, base)
 
     def _judge(self, context: ApplyContext, command: Move, base: int) -> None:
-        own = context.queue.partition
         specials = []
         for ordinal in masks.ordinals(self.alive):
             fields = command.items[ordinal].follow_up
             if fields is None:
                 continue
-            if fields.slot != NO_SLOT:
-                home = fields.slot % len(command.homes)
-                if home != own:
-                    self._by_home[home] = self._by_home.get(home, 0) | 1 << ordinal
+            home = _home(context, command, fields.slot)
+            if home is not None:
+                self._by_home[home] = self._by_home.get(home, 0) | 1 << ordinal
             if fields.dedup_key or fields.enqueue_at_ms:
                 special = ItemSpecial(ordinal, fields.enqueue_at_ms, dedup_key=fields.dedup_key)
                 specials.append(special)

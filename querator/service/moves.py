@@ -16,7 +16,9 @@ at once when this node leads it and it has space, otherwise after a pause of at 
 MOVE_PAUSE_MS_MAX. When the target's queue is gone for ever, the source takes its items back
 (MoveReturn): they are ready there again, and may become dead letters again. A target that is
 closing reports the moves that it has, and the source sends the others to the first partition of the
-same queue (MoveElsewhere).
+same queue (MoveElsewhere). It takes no moves for as long as it exists, even if the queue uses it
+again. So follow-ups with its keys stay in the first partition, which would send them back to it:
+moves name no group for a partition that has refused one so.
 
 "Gone" is decided by the map, after it has caught up with the leader's: partitions get their
 settings only after the map has them, and group ids are never reused. So such a map is newer than
@@ -118,6 +120,8 @@ class Mover:
         self._sources: dict[PartitionRoute, _Source] = {}
         self.full: dict[GroupId, set[_Source]] = {}
         """Sources that wait for space in a target that this node leads."""
+        self._closed: set[GroupId] = set()
+        """Targets that take no moves any more. All of them are in the map."""
         self._stopped = False
 
     def wake(self, route: PartitionRoute) -> None:
@@ -141,6 +145,7 @@ class Mover:
 
     def on_map(self) -> None:
         """Targets may be gone: paused moves are tried again."""
+        self._closed = {group for group in self._closed if not self._gone(group)}
         for source in list(self._sources.values()):
             if self._gone(source.route.group):
                 self._forget(source)
@@ -243,15 +248,18 @@ class Mover:
         )
 
     def _homes(self, target: GroupId, batch: OutboxBatch) -> tuple[int, tuple[int, ...]]:
-        """The routing of the target's queue, and the groups over which it distributes keys; empty
-        when no item of the batch has one.
+        """The routing of the target's queue, and the groups over which it distributes keys, 0 for
+        those that take no moves; empty when no item of the batch has a key.
         """
         owner = self._router.map.by_group(target)
         fields = [item.follow_up for item in batch.items if item.follow_up is not None]
         if owner is None or all(one.slot == NO_SLOT for one in fields):
             return 0, ()
         queue = owner[0]
-        return queue.routing, tuple(queue.groups[: queue.routed_partitions])
+        return queue.routing, tuple(
+            0 if group in self._closed else group
+            for group in queue.groups[: queue.routed_partitions]
+        )
 
     def _arrived(
         self, source: _Source, batch: OutboxBatch, outcome: Accepted | QueratorError
@@ -274,6 +282,7 @@ class Mover:
                 else:
                     self._failed(source, target, outcome)
                 return
+            self._closed.add(target)
             # The first partition of a queue never closes.
             elsewhere = MoveElsewhere(target, int(outcome.limit), owner[0].groups[0])
             self._router.post(source.route, elsewhere, then=partial(self._done, source, target))

@@ -23,7 +23,7 @@ QUIET = replace(
     offset_ms=0, drift_ppm=0, log_bytes_kept=1 << 26, loss=0.0, winding=False, dead_room=0,
     wayward=False, passing=False, patient=False, stuck=False, lapsing=False, readers=False,
     retiring=False, removing=False, schedules=False, ranked=False, retried=False,
-    sweeping=False, grouped=False, keyed=False, recurring=False,
+    sweeping=False, grouped=False, keyed=False, recurring=False, chained=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
 OLD_COPIES = replace(QUIET, faults=("old copy",), fault_every_us=700 * MS, faulty_us=10 * SECOND)
@@ -38,6 +38,7 @@ SWEPT = replace(QUIET, sweeping=True, faulty_us=6 * SECOND)
 RECURRING = replace(QUIET, recurring=True, faulty_us=6 * SECOND)
 RETRIED = replace(QUIET, retried=True, faulty_us=6 * SECOND)
 GROUPED = replace(QUIET, grouped=True, faulty_us=6 * SECOND)
+CHAINED = replace(QUIET, chained=True, faulty_us=6 * SECOND)
 KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
 
 
@@ -79,6 +80,9 @@ KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
         (mutants.fires_again, RECURRING),
         (mutants.overlooks_due_times, RECURRING),
         (mutants.fires_while_paused, RECURRING),
+        (mutants.produces_follow_ups_again, CHAINED),
+        (mutants.produces_follow_ups_of_lost_leases, CHAINED),
+        (mutants.forgets_what_full_queues_refuse, CHAINED),
         (mutants.lets_old_copies_in, OLD_COPIES),
         (mutants.lets_old_copies_in, TWINS),
         (mutants.never_gives_up_targets, REMOVALS),
@@ -106,6 +110,7 @@ def test_a_broken_service_is_found(mutant: Callable[[], Any], profile: WholeProf
         RETRIED,
         GROUPED,
         RECURRING,
+        CHAINED,
         OLD_COPIES,
         TWINS,
         REMOVALS,

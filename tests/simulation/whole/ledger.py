@@ -6,7 +6,7 @@ have been produced is completed or there at most once. Items of a deleted queue 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 
 class Ledger:
@@ -50,6 +50,11 @@ class Ledger:
 
     def perhaps_completed(self, references: Iterable[str]) -> None:
         self._perhaps_completed.update(references)
+
+    @property
+    def completed_items(self) -> Collection[str]:
+        """Items of which a complete was accepted."""
+        return self._completed.keys()
 
     def cancelled(self, now_us: int, references: Iterable[str]) -> None:
         """The answer to a call says that these items are cancelled."""

@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
-from querator.model.commands import LeaseGrant, LeaseResult, LetterFilter
+from querator.model.commands import LeaseGrant, LeaseResult, LetterFilter, Moved
+from querator.model.errors import ErrorCode, QueratorError
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import (
     dead,
+    follow_ups,
     lease,
     machine,
     masks,
@@ -422,3 +424,38 @@ def fires_while_paused() -> Any:
         return begun(context, runs, paused=False, spans=spans)
 
     return replaced(recurrences, "_begun", stay)
+
+
+def produces_follow_ups_again() -> Any:
+    """A repeat of a call stores its follow-ups once more."""
+    return replaced(follow_ups, "_admit", _storing(lambda outcome: bool(outcome.repeated)))
+
+
+def produces_follow_ups_of_lost_leases() -> Any:
+    """A call whose lease has ended stores its follow-ups."""
+    return replaced(follow_ups, "_admit", _storing(lambda outcome: not outcome.repeated))
+
+
+def _storing(when: Any) -> Any:
+    """`follow_ups._admit`, which also stores the follow-ups of other outcomes."""
+    admit = follow_ups._admit
+
+    def store(context: Any, command: Any, judged: Any, first_seq: int, settled: Any) -> Any:
+        refusal = admit(context, command, judged, first_seq, settled)
+        [outcome] = settled.outcomes
+        judged.fresh = judged.fresh or (not outcome.done and when(outcome))
+        return refusal
+
+    return store
+
+
+def forgets_what_full_queues_refuse() -> Any:
+    """What a target has no space for leaves the outbox all the same."""
+    arrived = moves.Mover._arrived
+
+    def forget(self: moves.Mover, source: Any, batch: Any, outcome: Any) -> None:
+        if isinstance(outcome, QueratorError) and outcome.code is ErrorCode.QUEUE_FULL:
+            outcome = Moved(0, batch.first_move + len(batch.items) - 1)
+        arrived(self, source, batch, outcome)
+
+    return replaced(moves.Mover, "_arrived", forget)

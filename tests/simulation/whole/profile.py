@@ -36,6 +36,8 @@ KEYED = 0.12
 """Share of seeds that have a keyed queue."""
 RECURRING = 0.12
 """Share of seeds that have a queue with recurrences."""
+CHAINED = 0.12
+"""Share of seeds that have queues whose items have follow-ups."""
 LOST = 0.15
 """Share of seeds in which a machine loses its disk."""
 SPOIL_DATA = frozenset(("old copy", "twins", "damage", "lost disk"))
@@ -107,6 +109,9 @@ class WholeProfile:
     recurring: bool = False
     """Whether there is one more queue, which produces items by itself."""
 
+    chained: bool = False
+    """Whether there are further queues, whose items have follow-ups in these queues."""
+
     retiring: bool = False
     """Whether there is one node more than replicas, and nodes are drained and taken back."""
     removing: bool = False
@@ -156,6 +161,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         grouped=chance.random() < GROUPED,
         keyed=chance.random() < KEYED,
         recurring=random.Random(f"harsher recurring {drawn}").random() < RECURRING,
+        chained=random.Random(f"harsher chained {drawn}").random() < CHAINED,
         clocks_mended=True,
     )
 
@@ -222,6 +228,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         grouped=random.Random(f"grouped {seed}").random() < GROUPED,
         keyed=random.Random(f"keyed {seed}").random() < KEYED,
         recurring=random.Random(f"recurring {seed}").random() < RECURRING,
+        chained=random.Random(f"chained {seed}").random() < CHAINED,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
         clocks_mended=retiring,

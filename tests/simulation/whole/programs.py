@@ -36,6 +36,7 @@ from tests.checkers.history import History, Recorder
 from tests.simulation.clock import EPOCH_MS
 from tests.simulation.timeline import MS, SECOND
 from tests.simulation.whole import runs, tries
+from tests.simulation.whole.chains import Chains
 from tests.simulation.whole.ledger import Ledger
 from tests.simulation.whole.node import Lost, WholeNode
 from tests.simulation.whole.plans import Plans
@@ -67,6 +68,7 @@ RETRIED = frozenset(
 class Ground(Shores, Protocol):
     recorder: Recorder
     ledger: Ledger
+    chains: Chains
     plans: Plans
     ranks: Ranks
     sweeps: "Sweeps"
@@ -400,6 +402,7 @@ class Consuming(Program):
             if batch.queue == runs.QUEUE:
                 self._ground.ledger.produced(items.values(), known=True)
                 self._ground.runs.delivered(batch.partition, items.items())
+            self._ground.chains.delivered(items.values())
             self._ground.ledger.delivered(asked_us, items.values())
             self._ground.ranks.delivered(batch, items.values())
             if batch.queue in (tries.QUEUE, tries.DEAD):

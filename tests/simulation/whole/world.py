@@ -46,6 +46,7 @@ from tests.simulation.node import SimulatedNode
 from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
 from tests.simulation.whole import (
+    chaining,
     grouping,
     keying,
     lapsing,
@@ -59,6 +60,7 @@ from tests.simulation.whole import (
     sweeping,
     tries,
 )
+from tests.simulation.whole.chains import Chains
 from tests.simulation.whole.copies import Copies
 from tests.simulation.whole.draining import Draining, Probing
 from tests.simulation.whole.fairness import FairnessChecker
@@ -111,11 +113,12 @@ QUIET_COMMITS_MAX = 4
 SEARCH_STEPS = 30_000
 PARTITIONS = {
     stuck.QUEUE: stuck.PARTITIONS, lapsing.QUEUE: 1, ranking.DEAD: 1, tries.DEAD: 1,
-    grouping.DEAD: 1, keying.DEAD: 1,
+    grouping.DEAD: 1, keying.DEAD: 1, chaining.DEAD: 1,
 }  # fmt: skip
 ATTEMPTS = {
     "w": 3, ranking.QUEUE: ranking.MAX_ATTEMPTS, tries.QUEUE: retrying.MAX_ATTEMPTS,
     sweeping.QUEUE: 0, grouping.QUEUE: grouping.MAX_ATTEMPTS, keying.QUEUE: keying.MAX_ATTEMPTS,
+    chaining.QUEUE: chaining.MAX_ATTEMPTS,
 }  # fmt: skip
 """Of queues with a dead queue."""
 WITHOUT_USUAL_PROGRAMS = frozenset(
@@ -123,7 +126,7 @@ WITHOUT_USUAL_PROGRAMS = frozenset(
         "w.dead", reading.QUEUE, scheduling.QUEUE, ranking.QUEUE, ranking.DEAD, sweeping.QUEUE,
         sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.QUEUE, grouping.DEAD, keying.QUEUE,
         keying.DEAD,
-        runs.QUEUE,
+        runs.QUEUE, *chaining.QUEUES,
     )
 )  # fmt: skip
 LEASE_TIMEOUT_MS = 4_000
@@ -131,7 +134,7 @@ RETRY_DELAYS_MS = {"w": 300, tries.QUEUE: retrying.RETRY_DELAY_MS}
 OPERATORS_SLOWER = 4
 DYING = (
     "w.dead", ranking.QUEUE, ranking.DEAD, sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.DEAD,
-    keying.DEAD, runs.QUEUE,
+    keying.DEAD, runs.QUEUE, *chaining.QUEUES,
 )  # fmt: skip
 """Queues that take no probes: the checkers of their items know only their own programs."""
 WATCHED_FAULTS = frozenset(("hung disk", "hung loop", "slow disk", "pause"))
@@ -145,7 +148,7 @@ WITHOUT_HISTORY = frozenset(
         "w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE, scheduling.QUEUE,
         ranking.QUEUE, ranking.DEAD, sweeping.QUEUE, sweeping.DEAD, tries.QUEUE, tries.DEAD,
         grouping.QUEUE, grouping.DEAD, keying.QUEUE, keying.DEAD,
-        runs.QUEUE,
+        runs.QUEUE, *chaining.QUEUES,
     )
 )  # fmt: skip
 
@@ -172,6 +175,8 @@ def _names_of_queues(profile: WholeProfile) -> list[str]:
         names[:0] = [keying.DEAD, keying.QUEUE]
     if profile.recurring:
         names[:0] = [runs.QUEUE]
+    if profile.chained:
+        names[:0] = [chaining.DEAD, chaining.NEXT, chaining.QUEUE]
     return names
 
 
@@ -245,6 +250,7 @@ class WholeWorld:
         # Only in seeds that have something to find.
         self.scrub_bytes_per_s = 10_000_000 if "damage" in self.profile.faults else 0
         self.ledger = Ledger()
+        self.chains = Chains(self.ledger)
         self.plans = Plans()
         self.sweeps = sweeping.Sweeps(self.ledger)
         self._paces: deque[tuple[int, int]] = deque()
@@ -425,6 +431,7 @@ class WholeWorld:
             "changed attributes": self.tries.compared,
             "grants beside waiting groups": self.fairness.compared,
             "grants before others of a key": self.key_order.compared,
+            "calls with follow-ups": self.chains.compared,
             "compared recurrences": self.runs.compared,
             "lost disks": self.replacing.lost is not None,
             "removed nodes": self.replacing.leaving is not None,
@@ -492,7 +499,6 @@ class WholeWorld:
             retry_delay_ms=RETRY_DELAYS_MS.get(name, 0),
             retry_delay_max_ms=1_000,
             retry_jitter=name != tries.QUEUE,
-            partition_items_max=self.profile.dead_room if name == "w.dead" else 0,
             **self._settings_of_kind(name),
         )
         operator = Calling(self, "operator", name, self._chance)
@@ -506,8 +512,12 @@ class WholeWorld:
             operator.unexpected("create", ended)
 
     def _settings_of_kind(self, name: str) -> dict[str, Any]:
+        if name == "w.dead":
+            return {"partition_items_max": self.profile.dead_room}
         if name == grouping.QUEUE:
             return grouping.settings_of(self.seed)
+        if name == chaining.NEXT:
+            return chaining.settings_of_next(self.seed)
         return keying.settings_of(self.seed) if name == keying.QUEUE else {}
 
     def _under_load(self) -> None:
@@ -565,6 +575,8 @@ class WholeWorld:
             self._add_keyed()
         if self.profile.recurring:
             self._add_recurring()
+        if self.profile.chained:
+            self._add_chained()
 
     def _add_readers(self) -> None:
         queue = reading.QUEUE
@@ -657,10 +669,32 @@ class WholeWorld:
         if recurring.changes_partitions(self.seed):
             self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
 
-    def _recurrences_end(self) -> bool:
-        """Whether all recurrences are deleted in time: without them the queues come to rest."""
+    def _add_chained(self) -> None:
+        queue = chaining.QUEUE
+        self._add(
+            Producing, f"{queue}.p", queue,
+            item_bytes=self.profile.item_bytes, delays=False, identified=True, keys=3, slower=2,
+        )  # fmt: skip
+        for number in range(2):
+            self._add(chaining.Chaining, f"{queue}.c{number}", queue)
+        self._add(chaining.ChainingNext, f"{chaining.NEXT}.c", chaining.NEXT, slower=2)
+        self._add(chaining.Passed, f"{chaining.GOING}.c", chaining.GOING, slower=2)
+        self._add(chaining.Going, f"{chaining.GOING}.operator", chaining.GOING, slower=2)
+        self._add(chaining.Redriving, f"{queue}.redriving", queue, slower=OPERATORS_SLOWER)
+        self._add(
+            chaining.Redriving, f"{chaining.GOING}.redriving", chaining.GOING,
+            slower=OPERATORS_SLOWER,
+        )  # fmt: skip
+        for name in (queue, chaining.NEXT):
+            if chaining.changes_partitions(self.seed, name):
+                self._add(Resizing, f"{name}.resizing", name, slower=OPERATORS_SLOWER)
+
+    def _operators_end(self) -> bool:
+        """Whether what would not come to rest is deleted in time: recurrences, and a queue that
+        comes and goes.
+        """
         for program in self.programs:
-            if isinstance(program, recurring.Setting) and not self._done(
+            if isinstance(program, recurring.Setting | chaining.Going) and not self._done(
                 program.finish(), within_us=CALM_US
             ):
                 self.found(f"{program.name} does not come to its end")
@@ -704,7 +738,7 @@ class WholeWorld:
         self._run_for(SECOND)
         if not self._stop_programs():
             return
-        if not (self._all_repaired() and self._recurrences_end() and self._readers_finish()):
+        if not (self._all_repaired() and self._operators_end() and self._readers_finish()):
             return
         if self.profile.stuck:
             stuck.Beside(self, random.Random(f"stuck {self.seed}")).look()
@@ -901,6 +935,7 @@ class WholeWorld:
             self.fairness.judge(),
             self.key_order.judge(),
             self.runs.judge(apart_ms),
+            self.chains.judge(everywhere),
         ):
             self.found(text)
         for name, items in present.items():
