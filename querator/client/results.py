@@ -133,12 +133,14 @@ def _partition_stats(stats: admin_service_pb2.PartitionStats) -> PartitionStats:
     ready = instant(stats.oldest_ready_at) if stats.HasField("oldest_ready_at") else None
     stage = instant(stats.oldest_stage_at) if stats.HasField("oldest_stage_at") else None
     counts = {name: getattr(stats, name) for name in _COUNTS}
+    lease = instant(stats.oldest_lease_at) if stats.HasField("oldest_lease_at") else None
     batch = instant(stats.oldest_batch_at) if stats.HasField("oldest_batch_at") else None
     return PartitionStats(
         **counts,
         oldest_ready_at=ready,
         oldest_batch_at=batch,
         oldest_stage_at=stage,
+        oldest_lease_at=lease,
         waits_for=tuple(stats.waits_for),
     )
 
@@ -168,6 +170,7 @@ def peeked_item(peeked: admin_service_pb2.PeekedItem) -> PeekedItem:
         priority=peeked.priority,
         client_id=peeked.client_id,
         deadline=instant(peeked.deadline) if peeked.HasField("deadline") else None,
+        leased_at=instant(peeked.leased_at) if peeked.HasField("leased_at") else None,
         attributes=dict(
             peeked.attributes.values if peeked.HasField("attributes") else peeked.item.attributes
         ),

@@ -364,7 +364,12 @@ class PartitionStats(msgspec.Struct, frozen=True):
     Current values: `ready`, `leased`, `scheduled`, `moving`, `reserved` and `held` items, `leases`,
     and `bytes` of all items. The other counts are totals over the life of the partition.
 
+    `retried`: items given back at the cost of an attempt, or for a later time, rejected ones
+    included. `released`: items given back at once without counting the attempt, also those that no
+    handler began.
+
     `oldest_ready_at` None: no item is ready. `oldest_batch_at` None: no reader has an open batch.
+    `oldest_lease_at`: when the oldest live lease was granted; None: there is none.
     `staged`: items that wait for the commit of a transaction, of `staged_bytes` bytes, in `stages`
     stages, the oldest begun at `oldest_stage_at`; no other count includes them. `waits_for`: the
     partitions with the earlier items of keys for which items are held here. `first_seq` (of one
@@ -410,6 +415,7 @@ class PartitionStats(msgspec.Struct, frozen=True):
     damaged: int = 0
     given_up: int = 0
     cancelled: int = 0
+    oldest_lease_at: datetime | None = None
 
 
 class QueueStats(msgspec.Struct, frozen=True):
@@ -463,8 +469,8 @@ class PeekedItem(msgspec.Struct, frozen=True):
     """An item with its state in the queue. `due_at`: when a scheduled item becomes ready.
     `lease_id`: empty when the item is not leased. `errors`: the error texts of its last retries,
     newest last. `item`: the item as it was produced. `priority` and `attributes`: those now.
-    `client_id` and `deadline`: the owner of the lease, and when the lease ends unless it is
-    extended; empty and None when the item is not leased.
+    `client_id`, `leased_at` and `deadline`: the owner of the lease, when the lease was granted, and
+    when it ends unless it is extended; empty and None when the item is not leased.
     """
 
     id: ItemId
@@ -480,3 +486,4 @@ class PeekedItem(msgspec.Struct, frozen=True):
     client_id: str = ""
     deadline: datetime | None = None
     attributes: Mapping[str, str] = {}
+    leased_at: datetime | None = None

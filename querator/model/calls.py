@@ -298,6 +298,7 @@ class PartitionCounts(msgspec.Struct, frozen=True):
     """
     given_up: int = 0
     cancelled: int = 0
+    oldest_lease_at_ms: int = 0
 
 
 class QueueCounts(msgspec.Struct, frozen=True):
@@ -337,8 +338,9 @@ class BlockDamage(msgspec.Struct, frozen=True):
 
 class BrowsedItem(msgspec.Struct, frozen=True):
     """An item with its partition's data about it. `state` is an `ItemState` of the protocol; `item`
-    its tagged, length-prefixed wire bytes; `lease` 0: not leased. `client_id` and `deadline_ms` are
-    the owner and the end of the lease. `attributes` as in `LaterAttributes`.
+    its tagged, length-prefixed wire bytes; `lease` 0: not leased. `client_id`,
+    `leased_at_ms` and `deadline_ms` are the owner, the grant and the end of the lease. `attributes`
+    as in `LaterAttributes`.
     """
 
     seq: int
@@ -354,6 +356,7 @@ class BrowsedItem(msgspec.Struct, frozen=True):
     client_id: str = ""
     deadline_ms: int = 0
     attributes: Attributes | None = None
+    leased_at_ms: int = 0
 
 
 class PrioritizeCall(msgspec.Struct, frozen=True):

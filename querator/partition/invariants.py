@@ -247,6 +247,8 @@ def _leases(
     for lease, row in leases.items():
         if lease >= state.next_lease:
             wrong.append(f"lease {lease} has a number that was not assigned yet")
+        if row.leased_ms > row.since_ms:
+            wrong.append(f"lease {lease} was extended before it was granted")
         if not any(items.held for items in row.items):
             wrong.append(f"lease {lease} holds nothing and has not ended")
         for items in row.items:

@@ -384,6 +384,7 @@ def _record(context: ApplyContext, caller: LeaseCaller, taken: list[_Taken]) -> 
                 deadline_ms = deadline_after(context, timeout_ms)
                 row = LeaseRow(caller.client_id, caller.request_id, deadline_ms, [])
                 row.timeout_ms, row.since_ms = own_ms, context.now_ms
+                row.leased_ms = context.now_ms
                 leases[own_ms] = state.next_lease + len(leases), row
             number, row = leases[own_ms]
             attempt = segment.attempt + 1

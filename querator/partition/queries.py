@@ -151,6 +151,7 @@ def stats(txn: ReadTransaction, group: int) -> PartitionCounts:
         staged_bytes=state.staged_bytes,
         stages=state.stages,
         oldest_stage_at_ms=oldest_stage_ms(txn, group),
+        oldest_lease_at_ms=_oldest_lease_ms(txn, group) if state.leases else 0,
         held=state.held,
         waits_for=_waits_for(txn, group),
         first_seq=_first_seq(txn, group),
@@ -169,6 +170,12 @@ def _oldest_ready_ms(txn: ReadTransaction, group: int, state: PartitionState) ->
     heads = flow_heads(txn, group) if state.next_flow else lane_heads(txn, group, state)
     blocks = {int.from_bytes(one, "big") for one in islice(heads, LANES_READ_MAX)}
     return min((load_block(txn, group, block).produced_at_ms for block in blocks), default=0)
+
+
+def _oldest_lease_ms(txn: ReadTransaction, group: int) -> int:
+    """When the oldest live lease was granted. Leases are numbered in the order of their grants."""
+    row = next(iter(LEASES.rows(txn, group)))[1]
+    return decode_lease(row).leased_ms
 
 
 def held(txn: ReadTransaction, group: int) -> tuple[int, tuple[int, ...]]:
@@ -400,6 +407,7 @@ def collect(
             priority=segment.priority,
             client_id=leases[segment.locator].client_id if leased else "",
             deadline_ms=leases[segment.locator].deadline_ms if leased else 0,
+            leased_at_ms=leases[segment.locator].leased_ms if leased else 0,
             attributes=overlay.attributes,
         )
         size += reply_bytes(listed)

@@ -4,7 +4,8 @@
 each in an Expire, until all are dated as if they had been written when they were checked:
 
     leases          granted or extended while time was ahead last for their full timeout, counted
-                    from the check; other leases keep their deadline
+                    from the check; other leases keep their deadline. Those granted while time was
+                    ahead count as granted at the check
     expiries        that come after state time are put back into their index: those of items that
                     were leased or reserved when they seemed to expire have left it
     producers       and their outcomes, ended leases and dedup keys are remembered for their usual
@@ -144,6 +145,7 @@ def _lease(context: ApplyContext, key: bytes, value: bytes) -> int:
             context.now_ms + row.deadline_ms - row.since_ms,
             context.now_ms,
         )
+        row.leased_ms = min(row.leased_ms, context.now_ms)
         DEADLINES.put(context.txn, context.group, row.deadline_ms, lease, value=b"")
         LEASES.put(context.txn, context.group, lease, value=encode(row))
     return 1

@@ -515,7 +515,8 @@ class LeasedItems(msgspec.Struct, array_like=True, gc=False):
 class LeaseRow(msgspec.Struct, array_like=True):
     """A lease. When it has ended, `deadline_ms` is the time of the end, and `ended_by` is the Verb
     that settled its last items (0: the lease lapsed). `timeout_ms` is the items' own lease timeout
-    if they were leased for that timeout, else 0. `since_ms` is when the deadline was set.
+    if they were leased for that timeout, else 0. `since_ms` is when the deadline was set, and
+    `leased_ms` when the lease was granted (0: by a version that did not record it).
     """
 
     client_id: str
@@ -525,6 +526,7 @@ class LeaseRow(msgspec.Struct, array_like=True):
     ended_by: int = 0
     timeout_ms: int = 0
     since_ms: int = 0
+    leased_ms: int = 0
 
 
 def numbers_of(row: bytes | None) -> list[int]:

@@ -624,6 +624,7 @@ def total_of(counts: Sequence[PartitionCounts]) -> PartitionCounts:
         oldest_ready_at_ms=_oldest(each.oldest_ready_at_ms for each in counts),
         oldest_batch_at_ms=_oldest(each.oldest_batch_at_ms for each in counts),
         oldest_stage_at_ms=_oldest(each.oldest_stage_at_ms for each in counts),
+        oldest_lease_at_ms=_oldest(each.oldest_lease_at_ms for each in counts),
         waits_for=tuple(sorted({one for each in counts for one in each.waits_for})),
         **sums,
     )

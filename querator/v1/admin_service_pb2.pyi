@@ -754,6 +754,7 @@ class PartitionStats(_message.Message):
     DAMAGED_FIELD_NUMBER: _builtins.int
     GIVEN_UP_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
+    OLDEST_LEASE_AT_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     applied_index: _builtins.int
@@ -775,9 +776,13 @@ class PartitionStats(_message.Message):
     completed: _builtins.int
     """Items ever completed."""
     retried: _builtins.int
-    """Retries ever done, rejects included (releases not counted)."""
+    """Items ever given back by consumers at the cost of an attempt, or for a later time: retries and rejects. Among
+    them are those whose last attempt this was.
+    """
     released: _builtins.int
-    """Items ever released politely."""
+    """Items ever given back at once without counting the attempt, also those that a consumer had leased ahead and
+    never handed out.
+    """
     lapsed: _builtins.int
     """Items whose lease ever lapsed."""
     dead: _builtins.int
@@ -840,6 +845,10 @@ class PartitionStats(_message.Message):
     def waits_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Numbers of those other partitions."""
 
+    @_builtins.property
+    def oldest_lease_at(self) -> _timestamp_pb2.Timestamp:
+        """When the oldest live lease was granted; unset when there is none. Extensions do not change it."""
+
     def __init__(
         self,
         *,
@@ -878,10 +887,11 @@ class PartitionStats(_message.Message):
         damaged: _builtins.int = ...,
         given_up: _builtins.int = ...,
         cancelled: _builtins.int = ...,
+        oldest_lease_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "cancelled", b"cancelled", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "cancelled", b"cancelled", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -905,8 +915,8 @@ class GetQueueStatsResponse(_message.Message):
 
     @_builtins.property
     def total(self) -> Global___PartitionStats:
-        """Sums over all partitions; `partition`, `applied_index`, `first_seq` and `head_seq` are 0, `oldest_ready_at`
-        and `oldest_batch_at` are the oldest, `waits_for` has all that any waits for.
+        """Sums over all partitions; `partition`, `applied_index`, `first_seq` and `head_seq` are 0, `oldest_ready_at`,
+        `oldest_batch_at`, `oldest_stage_at` and `oldest_lease_at` are the oldest, `waits_for` has all that any waits for.
         """
 
     @_builtins.property
@@ -949,6 +959,7 @@ class PeekedItem(_message.Message):
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     DEADLINE_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    LEASED_AT_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     seq: _builtins.int
@@ -991,6 +1002,10 @@ class PeekedItem(_message.Message):
     def attributes(self) -> _items_pb2.Attributes:
         """Its attributes, when a retry has changed them: all of them, in place of the item's own."""
 
+    @_builtins.property
+    def leased_at(self) -> _timestamp_pb2.Timestamp:
+        """When its lease was granted, if it is leased. Extensions do not change it."""
+
     def __init__(
         self,
         *,
@@ -1008,10 +1023,11 @@ class PeekedItem(_message.Message):
         client_id: _builtins.str = ...,
         deadline: _timestamp_pb2.Timestamp | None = ...,
         attributes: _items_pb2.Attributes | None = ...,
+        leased_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "dead_letter", b"dead_letter", "deadline", b"deadline", "due_at", b"due_at", "item", b"item", "produced_at", b"produced_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "dead_letter", b"dead_letter", "deadline", b"deadline", "due_at", b"due_at", "item", b"item", "leased_at", b"leased_at", "produced_at", b"produced_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "attributes", b"attributes", "client_id", b"client_id", "dead_letter", b"dead_letter", "deadline", b"deadline", "due_at", b"due_at", "errors", b"errors", "item", b"item", "lease_id", b"lease_id", "partition", b"partition", "priority", b"priority", "produced_at", b"produced_at", "seq", b"seq", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "attributes", b"attributes", "client_id", b"client_id", "dead_letter", b"dead_letter", "deadline", b"deadline", "due_at", b"due_at", "errors", b"errors", "item", b"item", "lease_id", b"lease_id", "leased_at", b"leased_at", "partition", b"partition", "priority", b"priority", "produced_at", b"produced_at", "seq", b"seq", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -440,6 +440,8 @@ def _stats_message(stats: PartitionCounts) -> admin_service_pb2.PartitionStats:
         message.oldest_batch_at.CopyFrom(field_checks.timestamp(stats.oldest_batch_at_ms))
     if stats.oldest_stage_at_ms:
         message.oldest_stage_at.CopyFrom(field_checks.timestamp(stats.oldest_stage_at_ms))
+    if stats.oldest_lease_at_ms:
+        message.oldest_lease_at.CopyFrom(field_checks.timestamp(stats.oldest_lease_at_ms))
     return message
 
 
@@ -523,6 +525,8 @@ def _peeked_message(group: int, partition: int, item: BrowsedItem) -> admin_serv
         message.lease_id = ids.format_lease_id(
             ids.GroupId(group), ids.PartitionNumber(partition), ids.LeaseNumber(item.lease)
         )
+    if item.leased_at_ms:
+        message.leased_at.CopyFrom(field_checks.timestamp(item.leased_at_ms))
     if item.deadline_ms:
         message.deadline.CopyFrom(field_checks.timestamp(item.deadline_ms))
     if item.dead_letter is not None:

@@ -51,7 +51,9 @@ _EMPTY_S: Final = 0.1
 class WorkerResult(msgspec.Struct, frozen=True):
     """Number of items by outcome. `died`: their attempts, as the queue allowed them when the worker
     began, are used up; `settled`: by the handler itself; `released`: given back by the stop;
-    `lost`: their leases had ended; `unknown`: their settles got no answer.
+    `lost`: their leases had ended; `unknown`: their settles got no answer. Each item that a handler
+    began has one outcome. The counts of a queue differ: its `retried` has the `rejected` and `died`
+    as well, and its `released` the items that were leased ahead and that no handler began.
     """
 
     completed: int = 0

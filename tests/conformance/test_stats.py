@@ -111,6 +111,22 @@ async def test_the_oldest_ready_item_is_named_by_its_time(make: Make):
     assert (await queue.stats()).oldest_ready_at == second.produced_at
 
 
+async def test_the_oldest_lease_is_named_by_its_grant_and_not_by_its_extensions(make: Make):
+    queue = await make()
+    await queue.produce(*"ab")
+    assert not (await queue.stats()).HasField("oldest_lease_at")
+    first = await queue.lease_one()
+    second = await queue.lease_one()
+    granted = [one.leased_at for one in await queue.peek()]
+    await queue.extend(first.lease_id)
+    assert [one.leased_at for one in await queue.peek()] == granted
+    assert (await queue.stats()).oldest_lease_at == granted[0]
+    await queue.complete(first)
+    assert (await queue.stats()).oldest_lease_at == granted[1]
+    await queue.complete(second)
+    assert not (await queue.stats()).HasField("oldest_lease_at")
+
+
 async def test_the_first_and_the_last_sequence_of_a_partition_are_named(make: Make):
     queue = await make()
     await queue.produce(*"abc")

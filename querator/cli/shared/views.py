@@ -214,7 +214,8 @@ def payload_texts(payload: bytes | str) -> tuple[str | None, str | None]:
 
 class PeekedView(msgspec.Struct, frozen=True):
     """`priority` and `attributes` are those now, those of `item` the ones with which it was
-    produced. `client_id` and `deadline` are the owner and the end of the lease.
+    produced. `client_id`, `leased_at` and `deadline` are the owner, the grant and the end of the
+    lease.
     """
 
     id: str
@@ -226,6 +227,7 @@ class PeekedView(msgspec.Struct, frozen=True):
     due_at: datetime | None
     lease_id: str | None
     client_id: str | None
+    leased_at: datetime | None
     deadline: datetime | None
     dead_letter: DeadLetterView | None
     errors: tuple[str, ...]
@@ -243,6 +245,7 @@ def peeked_view(peeked: PeekedItem) -> PeekedView:
         due_at=peeked.due_at,
         lease_id=peeked.lease_id or None,
         client_id=peeked.client_id or None,
+        leased_at=peeked.leased_at,
         deadline=peeked.deadline,
         dead_letter=dead_letter_view(peeked.dead_letter),
         errors=peeked.errors,

@@ -180,6 +180,12 @@ ITEM_STATES: Final = ("ready", "leased", "scheduled", "moving", "reserved", "hel
 """Fields of `PartitionCounts`."""
 ITEM_BYTES = _gauge("queue_bytes", "Bytes of those items.", _QUEUE)
 LEASES = _gauge("queue_leases", "Live leases in the partitions that this node leads.", _QUEUE)
+OLDEST_LEASE = _gauge(
+    "queue_oldest_lease_age_seconds",
+    "How long the oldest live lease has been held, with its extensions, in the partitions that "
+    "this node leads; 0: none.",
+    _QUEUE,
+)
 OLDEST = _gauge(
     "queue_oldest_ready_age_seconds",
     "Age of the oldest item that is first of its priority (of the 256 most urgent), over the "
@@ -221,8 +227,8 @@ ITEM_COUNTS: Final[dict[str, MetricSpec]] = {
         ("delivered", "delivered", "Items leased, each attempt counted."),
         ("completed", "completed", "Items completed."),
         ("acknowledged", "acknowledged", "Items in batches that readers have acknowledged."),
-        ("retried", "retried", "Items whose attempt a retry or a reject has ended."),
-        ("released", "released", "Items given back politely, which is no attempt."),
+        ("retried", "retried", "Items retried, for an attempt or for later, and rejected."),
+        ("released", "released", "Items given back at once, which is no attempt."),
         ("lapsed", "lapsed", "Items with a lapsed lease: a consumer died, or was too slow."),
         ("expired", "expired", "Items that expired before they were leased."),
         ("dead", "dead", "Items that became dead letters, by any reason."),

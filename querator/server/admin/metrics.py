@@ -251,6 +251,10 @@ def _queues(seen: Look, queues: list[QueueReading]) -> Iterator[Metric]:
     yield family(catalogue.ITEM_BYTES, ((label, each.bytes) for label, each in labelled))
     yield family(catalogue.LEASES, ((label, each.leases) for label, each in labelled))
     yield family(
+        catalogue.OLDEST_LEASE,
+        ((label, _age_s(each.oldest_lease_at_ms, seen.wall_ms)) for label, each in labelled),
+    )
+    yield family(
         catalogue.OLDEST,
         ((label, _age_s(each.oldest_ready_at_ms, seen.wall_ms)) for label, each in labelled),
     )

@@ -43,6 +43,7 @@ class QueueReading(msgspec.Struct):
     oldest_batch_at_ms: int = 0
     staged_bytes: int = 0
     oldest_stage_at_ms: int = 0
+    oldest_lease_at_ms: int = 0
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -144,6 +145,7 @@ def _add_items(reading: QueueReading, stats: PartitionCounts) -> None:
     reading.oldest_ready_at_ms = _older(reading.oldest_ready_at_ms, stats.oldest_ready_at_ms)
     reading.oldest_batch_at_ms = _older(reading.oldest_batch_at_ms, stats.oldest_batch_at_ms)
     reading.oldest_stage_at_ms = _older(reading.oldest_stage_at_ms, stats.oldest_stage_at_ms)
+    reading.oldest_lease_at_ms = _older(reading.oldest_lease_at_ms, stats.oldest_lease_at_ms)
     reading.staged_bytes += stats.staged_bytes
 
 

@@ -390,7 +390,11 @@ LETTERS = [
 def _peeked(data: bytes) -> admin_service_pb2.PeekItemsResponse:
     state = admin_service_pb2.PeekItemsRequest.FromString(data).state
     leased = state == items_pb2.ITEM_STATE_LEASED
-    return admin_service_pb2.PeekItemsResponse(items=[LEASED] if leased else ITEMS)
+    if not leased:
+        return admin_service_pb2.PeekItemsResponse(items=ITEMS)
+    shown = admin_service_pb2.PeekedItem(leased_at=ago(hours=3, minutes=5))
+    shown.MergeFrom(LEASED)
+    return admin_service_pb2.PeekItemsResponse(items=[shown])
 
 
 BATCH = items_pb2.LeasedBatch(

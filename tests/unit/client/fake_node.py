@@ -203,10 +203,11 @@ class FakeNode(queue_service_pb2_grpc.QueueServiceServicer):
         return queue_service_pb2.CompleteResponse(outcomes=map(self._outcome, request.leases))
 
     async def LeaseStream(self, requests: Any, context: Any) -> None:  # type: ignore[override]
-        if self.stream_refusal is not None:
+        refused = self.stream_refusal
+        if refused is not None:
             self.subscriptions.append((await context.read()).subscribe)
             await context.write(_SUBSCRIBED)
-            await self._refuse(self.stream_refusal, context)
+            await self._refuse(refused, context)
         credit = 0
         lock = asyncio.Lock()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from querator.model.commands import Complete, LeaseItems, Retry
+from querator.model.commands import Complete, Extend, LeaseItems, Retry
 from querator.partition import invariants, queries
 from querator.partition.masks import full
 from querator.partition.rows import RowState
@@ -148,6 +148,7 @@ def test_peek_knows_the_state_of_every_item(log):
     assert [item.client_id for item in page.items] == ["c", "c", "", "", ""]
     assert [item.deadline_ms for item in page.items[2:]] == [0, 0, 0]
     assert page.items[0].deadline_ms == page.items[1].deadline_ms > START_MS
+    assert [item.leased_at_ms for item in page.items] == [START_MS, START_MS, 0, 0, 0]
     assert [item.item for item in page.items] == ITEMS
     assert [item.seq for item in peek(log, RowState.READY).items] == [4, 5]
 
@@ -188,6 +189,31 @@ def test_stats_name_the_oldest_ready_item(log):
         assert queries.settings_version(txn, GROUP) == 1
     assert stats.oldest_ready_at_ms == START_MS + 1000
     assert (stats.ready, stats.leased, stats.leases, stats.partition) == (1, 5, 1, 0)
+
+
+def oldest_lease_ms(log: PartitionLog) -> int:
+    with log.environment.snapshot() as txn:
+        return queries.stats(txn, GROUP).oldest_lease_at_ms
+
+
+def test_a_lease_is_as_old_as_its_grant_however_often_it_is_extended(log):
+    assert oldest_lease_ms(log) == 0
+    first = log.one(lease_of(2)).grants[0].lease
+    log.now_ms += 1000
+    second = log.one(lease_of(1)).grants[0].lease
+    log.one(Extend((first, second), lease_timeout_ms=60_000))
+    assert oldest_lease_ms(log) == START_MS
+    assert {item.leased_at_ms for item in peek(log, RowState.LEASED).items} == {
+        START_MS,
+        START_MS + 1000,
+    }
+    log.one(Complete((LeaseItems(first),)))
+    assert oldest_lease_ms(log) == START_MS + 1000
+    log.one(Retry((LeaseItems(second),)))
+    assert oldest_lease_ms(log) == 0
+    log.now_ms += 1000
+    log.one(lease_of(1))
+    assert oldest_lease_ms(log) == START_MS + 2000
 
 
 def test_stats_before_anything():

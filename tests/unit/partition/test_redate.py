@@ -43,6 +43,11 @@ def repair(log: PartitionLog, to_ms: int) -> Done:
     return done
 
 
+def grants(log: PartitionLog) -> list[int]:
+    with log.environment.snapshot() as snapshot:
+        return [decode_lease(row).leased_ms for _, row in LEASES.rows(snapshot, log.group)]
+
+
 def deadlines(log: PartitionLog) -> list[int]:
     with log.environment.snapshot() as snapshot:
         return [decode_lease(row).deadline_ms for _, row in LEASES.rows(snapshot, log.group)]
@@ -89,6 +94,7 @@ def test_leases_are_not_cut_short_and_do_not_last_for_ever():
         right_ms + 20 * HOUR_MS,
         right_ms + 30_000,
     ]
+    assert grants(log) == [START_MS, START_MS, right_ms]
     log.advance(29_999)
     assert len(deadlines(log)) == 3
     log.advance(1)

@@ -241,6 +241,7 @@ def test_counts_arrive_field_by_field() -> None:
     ]
     values: dict[str, Any] = {name: number for number, name in enumerate(names, start=1)}
     instants = {"oldest_ready_at_ms": 5_000, "oldest_batch_at_ms": 6_000}
+    instants["oldest_lease_at_ms"] = 8_000
     one = PartitionCounts(**values, **instants, oldest_stage_at_ms=7_000, waits_for=(3, 5))
     zeros: dict[str, Any] = dict.fromkeys(names, 0)
     none = PartitionCounts(**zeros, oldest_ready_at_ms=0, oldest_batch_at_ms=0)
@@ -256,8 +257,10 @@ def test_counts_arrive_field_by_field() -> None:
     assert got.oldest_batch_at.ToMilliseconds() == 6_000
     assert got.oldest_stage_at.ToMilliseconds() == 7_000
     assert not message.total.HasField("oldest_stage_at")
+    assert got.oldest_lease_at.ToMilliseconds() == 8_000
+    assert not message.total.HasField("oldest_lease_at")
     protocol = set(admin_service_pb2.PartitionStats.DESCRIPTOR.fields_by_name)
-    instant_names = {"oldest_ready_at", "oldest_batch_at", "oldest_stage_at"}
+    instant_names = {"oldest_ready_at", "oldest_batch_at", "oldest_stage_at", "oldest_lease_at"}
     assert protocol == {*names, *instant_names, "waits_for"}
 
 
@@ -297,6 +300,7 @@ def test_peeked_items_arrive() -> None:
         item=stored,
         client_id="me",
         deadline_ms=6_000,
+        leased_at_ms=3_000,
     )
     page = PeekedPage(((0xA, 3, plain), (0xA, 3, leased)), "more")
     data = queues.encode_peeked_items(page)
@@ -312,6 +316,8 @@ def test_peeked_items_arrive() -> None:
     assert (first.lease_id, second.lease_id) == ("", "a.3.1f")
     assert (first.client_id, second.client_id) == ("", "me")
     assert not first.HasField("deadline")
+    assert not first.HasField("leased_at")
+    assert second.leased_at.ToMilliseconds() == 3_000
     assert second.deadline.ToMilliseconds() == 6_000
     assert (second.produced_at.ToMilliseconds(), second.due_at.ToMilliseconds()) == (1_000, 2_000)
     assert list(second.errors) == ["x", "y"]

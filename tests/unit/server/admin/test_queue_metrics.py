@@ -43,7 +43,8 @@ def counted(reading: QueueReading) -> dict[str, int]:
 
 def test_every_count_of_a_partition_has_a_metric() -> None:
     others = {"partition", "applied_index", "leases", "bytes"}
-    others |= {"oldest_ready_at_ms", "oldest_batch_at_ms", "first_seq", "head_seq"}
+    others |= {"oldest_ready_at_ms", "oldest_batch_at_ms", "oldest_lease_at_ms"}
+    others |= {"first_seq", "head_seq"}
     others |= {"staged", "staged_bytes", "stages", "oldest_stage_at_ms", "waits_for", "state_ms"}
     # A metric of the node counts it, in blocks: querator_damaged_blocks.
     others.add("damaged")
@@ -73,6 +74,7 @@ async def test_readings_equal_what_the_partitions_say() -> None:
         assert reading.counts == {field: getattr(total, field) for field in ITEM_COUNTS}
         assert (reading.bytes, reading.leases) == (total.bytes, total.leases)
         assert reading.oldest_ready_at_ms == total.oldest_ready_at_ms > 0
+        assert reading.oldest_lease_at_ms == total.oldest_lease_at_ms > 0
         assert (reading.staged_bytes, reading.oldest_stage_at_ms) == (0, 0)
         assert reading.states == {"leader": 3}
         empty = read(metrics, node)["empty"]

@@ -222,6 +222,7 @@ ANSWERS: list[tuple[Any, Any]] = [
                     item=b"\x7a\0",
                     client_id="me",
                     deadline_ms=7,
+                    leased_at_ms=8,
                 ),
             ),
             9,
