@@ -17,3 +17,9 @@ with SyncClient("127.0.0.1:4470") as client:
     print(f"stored: {ask(client)}, as it is being worked on")
     item.complete()
     print("stored:", ask(client))
+
+    [newer] = client.produce("thumbnails", Item("17-b.png", dedup_key="17", on_duplicate="replace"))
+    print("replaced:", newer.replaced is not None)
+    [item] = client.lease("thumbnails", wait=timedelta(seconds=10))
+    print("newest:", item.text())
+    item.complete()

@@ -26,6 +26,7 @@ from querator.cli.shared.parameters import (
     INSTANT,
     LEASE_TIMEOUT,
     PRIORITY,
+    DurationType,
 )
 from querator.cli.shared.refused_lines import RefusedLines
 from querator.cli.shared.sources import (
@@ -45,7 +46,8 @@ from querator.cli.shared.wording import field_name, in_words
 from querator.client import Client, Item, Producer
 from querator.client.errors import RequestError
 from querator.client.options import ProducerOptions
-from querator.client.values import ProducedItem
+from querator.client.values import ON_DUPLICATE, ProducedItem
+from querator.model import limits
 from querator.model.errors import ERRORS, ErrorCode
 
 PROGRESS_LINES = 1_000
@@ -60,6 +62,7 @@ class _Tally:
     """What the options say of all items."""
     produced: int = 0
     duplicates: int = 0
+    replaced: int = 0
     refusals: RefusedLines = field(default_factory=RefusedLines)
     failure: RequestError | None = None
     """The failure that ends the run; it is not the fault of one item."""
@@ -82,6 +85,7 @@ class _Tally:
             item = future.result()
             self.produced += not item.duplicate
             self.duplicates += item.duplicate
+            self.replaced += item.replaced is not None
             if self.keep_ids:
                 self.ids.append(str(item))
         elif isinstance(error, RequestError):
@@ -206,6 +210,18 @@ class _Tally:
     help="The dedup key of each item without one is a hash of its kind and payload.",
 )
 @click.option(
+    "--on-duplicate",
+    type=click.Choice(ON_DUPLICATE),
+    help="What happens if an item with the dedup key waits: the new one is not stored (keep; the "
+    "default), takes its place (replace), or does so and starts at its own --delay or --at (bump).",
+)
+@click.option(
+    "--debounce-max",
+    type=DurationType(least_ms=limits.DEBOUNCE_MAX_MS_MIN, most_ms=limits.DEBOUNCE_MAX_MS_MAX),
+    help="With --on-duplicate bump: the item starts at most this long after the first produce with "
+    "its dedup key, 1s to 7d; default: 1h.",
+)
+@click.option(
     "--ordered",
     is_flag=True,
     help="Keep the order: of the items of each key, and of all items without a key, which go to "
@@ -244,8 +260,8 @@ def produce(
     A line of --json-lines is an object. It has payload (a string, or any JSON value that is stored
     as it is) or payload_base64. Its other fields are optional: kind, encoding, reference,
     attributes, priority, group, key, enqueue_at, delay, expire_timeout, lease_timeout, dedup_key,
-    max_attempts, retry (an object of delay, delay_max, backoff, jitter). Options of these names
-    hold for items without such a field.
+    on_duplicate, debounce_max, max_attempts, retry (an object of delay, delay_max, backoff,
+    jitter). Options of these names hold for items without such a field.
 
     A row of --csv becomes a JSON object, unless --payload-column names the payload.
 
@@ -273,6 +289,8 @@ def produce(
         }
     )
     _check_single(payloads, files, str(dedup_key), json_lines)
+    keyed = dedup_key or dedup_prefix or dedup_content or columns.dedup_key or json_lines
+    _check_on_duplicate(fields, keyed=bool(keyed))
     template = msgspec.structs.replace(item_template(fields), dedup_key=str(dedup_key))
     source: _Source
     if payloads:
@@ -328,6 +346,16 @@ def _check_dedup(given: dict[str, bool]) -> None:
     if len(options) > 1:
         both = " and ".join(options[:2])
         raise click.UsageError(f"{both} both give the dedup keys: give one.")
+
+
+def _check_on_duplicate(fields: dict[str, object], *, keyed: bool) -> None:
+    what = fields["on_duplicate"]
+    if what is not None and not keyed:
+        raise click.UsageError("--on-duplicate needs a dedup key: give --dedup-key.")
+    if fields["debounce_max"] is not None and what != "bump":
+        raise click.UsageError("--debounce-max needs --on-duplicate bump.")
+    if what == "bump" and fields["delay"] is None and fields["enqueue_at"] is None:
+        raise click.UsageError("--on-duplicate bump needs --delay or --at.")
 
 
 def _check_single(
@@ -463,6 +491,7 @@ def _report(tally: _Tally, queue: str, seconds: float, *, as_json: bool) -> None
             ProduceView(
                 produced=tally.produced,
                 duplicates=tally.duplicates,
+                replaced=tally.replaced,
                 refused=tally.refused,
                 seconds=round(seconds, 3),
                 items_per_second=round(tally.produced / seconds, 1),
@@ -479,6 +508,8 @@ def _report(tally: _Tally, queue: str, seconds: float, *, as_json: bool) -> None
         words += f" ({tally.produced / seconds:,.0f} per second)"
     if tally.duplicates:
         words += f"; {tally.duplicates:,} were there already"
+    if tally.replaced:
+        words += f"; {tally.replaced:,} replaced waiting ones"
     if tally.refused:
         words += f"; {count(tally.refused, 'line')} refused"
     click.echo(f"{words}.")

@@ -42,6 +42,7 @@ _EVER = (
     "lapsed",
     "expired",
     "cancelled",
+    "replaced",
     "dead",
     "moved_in",
     "moved_out",

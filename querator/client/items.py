@@ -221,6 +221,10 @@ def _add_times(message: items_pb2.Item, item: values.Item) -> None:
         message.expire_timeout.CopyFrom(duration(item.expire_timeout, "expire_timeout"))
     if item.lease_timeout is not None:
         message.lease_timeout.CopyFrom(duration(item.lease_timeout, "lease_timeout"))
+    if item.debounce_max is not None:
+        message.debounce_max.CopyFrom(duration(item.debounce_max, "debounce_max"))
+    if item.on_duplicate != "keep":
+        message.on_duplicate = on_duplicate_number(item.on_duplicate)
 
 
 def _add_retry(message: items_pb2.RetryPolicy, policy: values.RetryPolicy) -> None:
@@ -237,6 +241,14 @@ def backoff_number(name: str, backoff: str) -> items_pb2.RetryBackoff.ValueType:
         words = ", ".join(values.BACKOFFS)
         raise ValueError(f"{name} is {backoff!r}; it must be one of {words}")
     return items_pb2.RetryBackoff.Value(f"RETRY_BACKOFF_{backoff.upper()}")
+
+
+def on_duplicate_number(value: str) -> items_pb2.OnDuplicate.ValueType:
+    """Raises ValueError that names the argument."""
+    if value not in values.ON_DUPLICATE:
+        words = ", ".join(values.ON_DUPLICATE)
+        raise ValueError(f"item.on_duplicate is {value!r}; it must be one of {words}")
+    return items_pb2.OnDuplicate.Value(f"ON_DUPLICATE_{value.upper()}")
 
 
 def _retry_policy(message: items_pb2.RetryPolicy) -> values.RetryPolicy:
@@ -293,6 +305,8 @@ def decode_item(message: items_pb2.Item) -> values.Item:
         dedup_key=message.dedup_key,
         max_attempts=message.max_attempts if message.HasField("max_attempts") else None,
         retry=_retry_policy(message.retry) if message.HasField("retry") else None,
+        on_duplicate=values.ON_DUPLICATE[max(message.on_duplicate, 1) - 1],
+        debounce_max=span(message.debounce_max) if message.HasField("debounce_max") else None,
     )
 
 
@@ -338,6 +352,7 @@ _LONGEST = {
     "retry_delay": timedelta(milliseconds=limits.RETRY_DELAY_MS_MAX),
     "retry_delay_max": timedelta(milliseconds=limits.RETRY_DELAY_MS_MAX),
     "priority_aging": timedelta(milliseconds=limits.PRIORITY_AGING_MS_MAX),
+    "debounce_max": timedelta(milliseconds=limits.DEBOUNCE_MAX_MS_MAX),
     "interval": timedelta(milliseconds=limits.SCHEDULE_INTERVAL_MS_MAX),
     "phase": timedelta(milliseconds=limits.RECURRENCE_INTERVAL_MS_MAX),
     "jitter": timedelta(milliseconds=limits.RECURRENCE_JITTER_MS_MAX),

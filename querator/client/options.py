@@ -29,6 +29,10 @@ Fairness = Literal["turns", "in_flight"]
 """How the groups of a fair queue share its leases."""
 
 
+OnDuplicate = Literal["keep", "replace", "bump"]
+"""What an item does if one with its dedup key waits."""
+
+
 class QueueOptions(TypedDict, total=False):
     """Settings of a queue; None: the default."""
 

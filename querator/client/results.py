@@ -43,6 +43,7 @@ def produced_runs(response: queue_service_pb2.ProduceResponse) -> tuple[Produced
             indexes=tuple(batch.indexes),
             repeated=batch.repeated_answer,
             duplicates=tuple((twin.index, twin.partition, twin.seq) for twin in batch.duplicates),
+            replaced=tuple((gone.index, gone.partition, gone.seq) for gone in batch.replaced),
         )
         for batch in response.batches
     )

@@ -13,7 +13,14 @@ from typing import Final, NamedTuple, get_args, overload
 import msgspec
 
 from querator.client.fair_groups import FairGroup
-from querator.client.options import DedupUntil, Fairness, IfExists, QueueKind, RetryBackoff
+from querator.client.options import (
+    DedupUntil,
+    Fairness,
+    IfExists,
+    OnDuplicate,
+    QueueKind,
+    RetryBackoff,
+)
 from querator.client.typed import wrong_type
 from querator.model import limits
 from querator.model.addresses import EXAMPLE, split_host_port
@@ -84,6 +91,7 @@ IF_EXISTS: tuple[IfExists, ...] = get_args(IfExists)
 DEDUP_UNTIL: tuple[DedupUntil, ...] = get_args(DedupUntil)
 KINDS: tuple[QueueKind, ...] = get_args(QueueKind)
 FAIRNESSES: tuple[Fairness, ...] = get_args(Fairness)
+ON_DUPLICATE: tuple[OnDuplicate, ...] = get_args(OnDuplicate)
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
@@ -112,6 +120,11 @@ class Item(msgspec.Struct, frozen=True):
     dedup window, or until the first one is done. `max_attempts`: after this number of attempts the
     item dies, 0 to 65,535; 0: no limit; None: the queue's. `retry`: in place of the queue's retry
     policy. The server checks the limits.
+
+    `on_duplicate`: what the item does if one with its `dedup_key` waits. It is not stored ("keep"),
+    or it takes the place of that one ("replace"), or it does so and starts at its own time
+    ("bump"), at most `debounce_max` after the first produce with the key (default 1 h). The last
+    two need a queue with `dedup_until="done"`.
     """
 
     payload: bytes | str = b""
@@ -129,6 +142,8 @@ class Item(msgspec.Struct, frozen=True):
     dedup_key: str = ""
     max_attempts: int | None = None
     retry: RetryPolicy | None = None
+    on_duplicate: OnDuplicate = "keep"
+    debounce_max: timedelta | None = None
 
 
 class ItemId(NamedTuple):
@@ -153,13 +168,15 @@ class ItemId(NamedTuple):
 class ProducedItem(msgspec.Struct, frozen=True, gc=False):
     """Place where an item was stored. `duplicate`: the item was not stored, because its `dedup_key`
     was known; the id is that of the first item. `repeated`: this repeats the answer to an earlier
-    attempt, whose answer was lost.
+    attempt, whose answer was lost. `replaced`: the waiting item that is gone for this one; None:
+    none is.
     """
 
     partition: int
     seq: int
     duplicate: bool = False
     repeated: bool = False
+    replaced: ItemId | None = None
 
     @property
     def id(self) -> ItemId:
@@ -173,7 +190,7 @@ class ProducedRun(msgspec.Struct, frozen=True, gc=False):
     """The part of a request that went to one partition. Item i of the part has the sequence
     `first_seq` + i. `indexes`: positions of the items in the request; empty when the part is the
     whole request. `duplicates`: (index, partition, sequence of the first item) of items that were
-    not stored.
+    not stored. `replaced`: likewise, the items that are gone for stored ones.
     """
 
     partition: int
@@ -182,6 +199,7 @@ class ProducedRun(msgspec.Struct, frozen=True, gc=False):
     indexes: tuple[int, ...] = ()
     repeated: bool = False
     duplicates: tuple[tuple[int, int, int], ...] = ()
+    replaced: tuple[tuple[int, int, int], ...] = ()
 
 
 class ProducedItems(Sequence[ProducedItem]):
@@ -229,6 +247,11 @@ def _spread(count: int, runs: Sequence[ProducedRun]) -> list[ProducedItem]:
             items[index] = ProducedItem(run.partition, run.first_seq + offset, False, run.repeated)
         for index, partition, seq in run.duplicates:
             items[index] = ProducedItem(partition, seq, True, run.repeated)
+        for index, partition, seq in run.replaced:
+            item = items[index]
+            assert item is not None, "an item that replaces another one is stored"
+            gone = ItemId(partition, seq)
+            items[index] = ProducedItem(item.partition, item.seq, False, run.repeated, gone)
     assert None not in items, "an acknowledged request names every item"
     return items  # type: ignore[return-value]
 
@@ -377,7 +400,8 @@ class PartitionStats(msgspec.Struct, frozen=True):
     partition): the last assigned sequence. `damaged`: items that are not delivered, because their
     payload is damaged on the leader's node; the other counts include them. `dropped` includes the
     `given_up` items. `cancelled`: items that operators removed: cancelled,
-    purged, or dropped as dead letters.
+    purged, or dropped as dead letters. `replaced`: waiting items that later items with their dedup
+    key replaced.
     """
 
     partition: int
@@ -416,6 +440,7 @@ class PartitionStats(msgspec.Struct, frozen=True):
     given_up: int = 0
     cancelled: int = 0
     oldest_lease_at: datetime | None = None
+    replaced: int = 0
 
 
 class QueueStats(msgspec.Struct, frozen=True):

@@ -18,7 +18,8 @@ class ProduceCall(msgspec.Struct, frozen=True):
     """A produce request. `items` are the items' wire bytes one after the other, each tagged and
     length-prefixed as field 15; `lengths` has one little-endian u32 per item: its length in
     `items`. `slots` is as in `commands.Produce`, empty when no item has a key. `timeout_ms` 0: no
-    deadline. `groups` and `keys` name those of the items; None: no item has any.
+    deadline. `groups` and `keys` name those of the items; None: no item has any. `takes_over`:
+    items may replace others.
     """
 
     namespace: str
@@ -33,11 +34,12 @@ class ProduceCall(msgspec.Struct, frozen=True):
     slots: bytes = b""
     groups: FlowNames | None = None
     keys: FlowNames | None = None
+    takes_over: bool = False
 
 
 class ProducedBatch(msgspec.Struct, frozen=True):
     """The items of a request that one partition stored. `indexes` empty: the whole request.
-    `duplicates` are (position, partition, seq).
+    `duplicates` and `replaced` are (position, partition, seq).
     """
 
     partition: int
@@ -46,6 +48,7 @@ class ProducedBatch(msgspec.Struct, frozen=True):
     indexes: tuple[int, ...] = ()
     repeated: bool = False
     duplicates: tuple[tuple[int, int, int], ...] = ()
+    replaced: tuple[tuple[int, int, int], ...] = ()
 
 
 class ProduceReply(msgspec.Struct, frozen=True):
@@ -299,6 +302,7 @@ class PartitionCounts(msgspec.Struct, frozen=True):
     given_up: int = 0
     cancelled: int = 0
     oldest_lease_at_ms: int = 0
+    replaced: int = 0
 
 
 class QueueCounts(msgspec.Struct, frozen=True):

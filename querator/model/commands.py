@@ -548,7 +548,8 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 class ProduceResult(msgspec.Struct, frozen=True, gc=False):
     """`duplicates` are (position in the request, sequence of the existing item), and as a third
     number its partition, when that is another one. `partition`: the one that has all items; -1: the
-    one that answers.
+    one that answers. `replaced` are (position in the request, sequence of the item that is gone for
+    it).
     """
 
     first_seq: int
@@ -556,6 +557,7 @@ class ProduceResult(msgspec.Struct, frozen=True, gc=False):
     repeated: bool = False
     duplicates: tuple[tuple[int, ...], ...] = ()
     partition: int = -1
+    replaced: Ranges = ()
 
 
 class LeasedSegment(msgspec.Struct, frozen=True, gc=False):

@@ -1,5 +1,7 @@
 """Attributes of single items beyond a plain item."""
 
+from enum import IntEnum
+
 import msgspec
 
 from querator.model.queues import RetryWaits
@@ -33,11 +35,22 @@ class FollowUpFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     slot: int = NO_SLOT
 
 
+class OnDuplicate(IntEnum):
+    """What a new item does if another one has its dedup key: it is not stored, or it takes the
+    place of the one that waits, or it does so and moves the start to its own `enqueue_at`.
+    """
+
+    KEEP = 1
+    REPLACE = 2
+    BUMP = 3
+
+
 class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The attributes of one item beyond a plain item. `ordinal` is its position in its command.
     `max_attempts` and `retry` None: those of the queue. `holder`: the partition and the sequence of
     the item that has the dedup key, in another partition, which was there when the command was
-    proposed; empty: not known.
+    proposed; empty: not known. `debounce_max_ms` bounds the start of a bumped item, counted from
+    the first produce with its key.
     """
 
     ordinal: int
@@ -49,3 +62,5 @@ class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
     max_attempts: int | None = None
     retry: RetryWaits | None = None
     holder: tuple[int, ...] = ()
+    on_duplicate: OnDuplicate = OnDuplicate.KEEP
+    debounce_max_ms: int = 0

@@ -235,6 +235,9 @@ PRODUCER_AHEAD_MS_MAX = 7 * DAY_MS
 # Per partition, in the queue's dedup window: 1,400 items with a key each second for an hour. About
 # 1 GB with short keys, 3 GB with the longest.
 DEDUP_KEYS_MAX = 5_000_000
+DEBOUNCE_MAX_MS_MIN = SECOND_MS
+DEBOUNCE_MAX_MS_MAX = 7 * DAY_MS
+DEBOUNCE_MAX_MS_DEFAULT = 3_600_000  # A bumped item starts an hour after its first produce.
 KEYS_FREED_MAX = 1_000  # Dedup keys of another partition that one command frees.
 PRODUCER_OUTCOMES_MAX = 1_024  # Last outcomes kept per producer: more than a stream has unanswered.
 ENDED_LEASES_MAX = 100_000  # Per partition; the oldest are dropped first.

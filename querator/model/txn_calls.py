@@ -8,7 +8,7 @@ from querator.model.transactions import StagedTotals
 
 class StageCall(msgspec.Struct, frozen=True):
     """Items of one request of an attempt at a task. `items`, `lengths`, `specials`, `slots`,
-    `groups` and `keys` are as in `ProduceCall`. `partition` None: the node chooses.
+    `groups`, `keys` and `takes_over` are as in `ProduceCall`. `partition` None: the node chooses.
     """
 
     namespace: str
@@ -26,6 +26,7 @@ class StageCall(msgspec.Struct, frozen=True):
     timeout_ms: int = 0
     groups: FlowNames | None = None
     keys: FlowNames | None = None
+    takes_over: bool = False
 
 
 class StagedPart(msgspec.Struct, frozen=True):

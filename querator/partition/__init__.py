@@ -13,6 +13,7 @@ elsewhere.
     dedup_rows            rows of dedup keys, and how keys are freed
     departed              which moves have arrived, and which groups are gone
     digest                a hash of all tables, to compare replicas
+    duplicates            items that replace the waiting one of their dedup key
     ended_leases          the end of leases, and their remembered outcomes
     entry                 the format of log entries: commands and attachments
     expire                Expire and Activate: lapses, expiry, schedules, forgetting

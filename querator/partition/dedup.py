@@ -14,6 +14,11 @@ comes back with the command (`ItemSpecial.holder`), and one that is not is freed
 that is done never returns to its key, so an answer that comes late frees nothing too early.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from msgspec.structs import replace
+
 from querator.model.commands import ItemSpecial, KeyFact, Produce, Refusal
 from querator.model.errors import ErrorCode
 from querator.model.limits import DEDUP_KEYS_MAX, KEYS_FREED_MAX
@@ -29,6 +34,8 @@ Duplicates = tuple[tuple[int, ...], ...]
 """(ordinal in the command, sequence of the earlier item, and its partition when that is another
 one), in ascending order.
 """
+
+NEVER: Mapping[int, int] = MappingProxyType({})
 
 
 def known_keys(
@@ -106,15 +113,19 @@ the item that has the key: ordinal:partition:sequence,…
 
 
 def too_many_keys(
-    context: ApplyContext, specials: tuple[ItemSpecial, ...], duplicates: Duplicates
+    context: ApplyContext,
+    specials: tuple[ItemSpecial, ...],
+    duplicates: Duplicates,
+    replaced: int = 0,
 ) -> Refusal | None:
-    """The refusal if the keys of a command cannot be remembered; else None."""
+    """The refusal if the keys of a command cannot be remembered; else None. `replaced` items give
+    their keys to others.
+    """
     if not specials:
         return None
     repeated = {duplicate[0] for duplicate in duplicates}
-    return no_room_for_keys(
-        context, sum(1 for one in specials if one.dedup_key and one.ordinal not in repeated)
-    )
+    keys = sum(1 for one in specials if one.dedup_key and one.ordinal not in repeated)
+    return no_room_for_keys(context, keys - replaced)
 
 
 def keys_of(specials: tuple[ItemSpecial, ...]) -> int:
@@ -125,7 +136,7 @@ def keys_of(specials: tuple[ItemSpecial, ...]) -> int:
 def no_room_for_keys(context: ApplyContext, fresh: int) -> Refusal | None:
     """The refusal if `fresh` more keys cannot be remembered; else None."""
     held = context.state.dedup_keys + context.state.pinned_keys
-    if not fresh or held + fresh <= DEDUP_KEYS_MAX:
+    if fresh <= 0 or held + fresh <= DEDUP_KEYS_MAX:
         return None
     queue = context.queue
     if queue.dedup_until is DedupUntil.DONE:
@@ -148,8 +159,13 @@ def no_room_for_keys(context: ApplyContext, fresh: int) -> Refusal | None:
 
 
 def remember_keys(
-    context: ApplyContext, command: Produce, first_seq: int, duplicates: Duplicates
+    context: ApplyContext,
+    command: Produce,
+    first_seq: int,
+    duplicates: Duplicates,
+    since: Mapping[int, int] = NEVER,
 ) -> None:
+    """`since` has the `since_ms` of rows by ordinal, where they have one."""
     queue = context.queue
     lasting = queue.dedup_until is DedupUntil.DONE
     if not lasting and queue.dedup_window_ms <= 0:
@@ -162,7 +178,10 @@ def remember_keys(
         if slot == slot_of_key(special.dedup_key):
             slot = -1
         seq = first_seq + special.ordinal
-        put(context, DedupRow(special.dedup_key, seq, context.now_ms, slot=slot, lasting=lasting))
+        row = DedupRow(special.dedup_key, seq, context.now_ms, slot=slot, lasting=lasting)
+        if special.ordinal in since:
+            row = replace(row, since_ms=since[special.ordinal])
+        put(context, row)
 
 
 def adopt_key(context: ApplyContext, fact: KeyFact) -> None:

@@ -14,6 +14,8 @@ dead queue. An item that comes back from there has no key.
 
 from hashlib import blake2b
 
+from msgspec.structs import replace
+
 from querator.model.commands import Done, FreeKeys
 from querator.model.limits import KEYS_FREED_MAX
 from querator.partition import masks
@@ -60,6 +62,14 @@ def put(context: ApplyContext, row: DedupRow) -> None:
     else:
         state.away_keys += 1
         DEDUP_AWAY.put(txn, group, row.partition, row.seq, value=hashed)
+
+
+def note_position(context: ApplyContext, key: bytes, position: int) -> None:
+    """Notes the place that the item with the key has for itself."""
+    row = find(context, key)
+    assert row is not None, "the key of a stored item is remembered"
+    raw = encode(replace(row, position=position))
+    DEDUP_KEYS.put(context.txn, context.group, hash_of(key), value=raw)
 
 
 def free_items(context: ApplyContext, first_seq: int, mask: int) -> None:

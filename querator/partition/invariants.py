@@ -433,6 +433,7 @@ def _counters(state: PartitionState, blocks: dict[int, Block], segments: Segment
         + state.dropped
         + state.moved_out
         + state.cancelled
+        + state.replaced
     ):
         wrong.append("items came in that neither left nor are there")
     if state.delivered != (

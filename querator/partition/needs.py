@@ -79,8 +79,10 @@ _LEASED_BYTES: Final = 2 * 120
 """Bytes of the items of one segment in a lease row."""
 _ITEM_BYTES: Final = 80
 """Bytes of an item that is stored: its offset in its block, its place in the producer's outcome."""
-_SPECIAL_BYTES: Final = 6 * ROW_BYTES
-"""Bytes of an item with times or a key of its own: segment, indexes, key and its indexes."""
+_SPECIAL_BYTES: Final = 9 * ROW_BYTES
+"""Bytes of an item with times or a key of its own: segment, indexes, key and its indexes; and
+of the rows that change when it replaces another one.
+"""
 _FLOWS_FACTOR: Final = 1 + GROUP_DEPTH_MAX // 2
 """The rows of a flow and of those above it, compared with those of a segment."""
 _FLOW_BYTES: Final = 4 * ROW_BYTES

@@ -6,12 +6,17 @@ entry gets a sequence. Items of a refused command and repeats of a dedup key get
 not stored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from struct import pack, unpack
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
 
 from querator.model.commands import ItemSpecial, Produce, ProduceResult, Refusal
 from querator.model.errors import ErrorCode
+from querator.model.item_options import OnDuplicate
 from querator.model.limits import (
     EXPIRE_TIMEOUT_MS_MAX,
     EXPIRY_GRAIN_MS,
@@ -22,7 +27,17 @@ from querator.model.limits import (
 )
 from querator.partition import held_keys, masks, request_places
 from querator.partition.apply_context import ApplyContext, earlier, unconfigured
-from querator.partition.dedup import known_keys, remember_keys, too_many_keys, unsure
+from querator.partition.dedup import NEVER, known_keys, remember_keys, too_many_keys, unsure
+from querator.partition.duplicates import (
+    Fresh,
+    LeftPlace,
+    carry_out,
+    judge,
+    keep_back,
+    place_all_apart,
+    start_of,
+    takes_over,
+)
 from querator.partition.flows import by_flow, wrong_names
 from querator.partition.producers import admit, remember
 from querator.partition.rows import Block, OwnTimes, ProducerRow, RowState, encode
@@ -38,6 +53,9 @@ from querator.partition.states import Event
 from querator.storage import attachments
 from querator.storage.tables import LIVING, put_block
 
+NO_PLACES: Final[Mapping[int, LeftPlace]] = MappingProxyType({})
+_KEEP: Final = OnDuplicate.KEEP
+
 
 def produce(
     context: ApplyContext, commands: Sequence[Produce], parts: Sequence[int]
@@ -49,12 +67,13 @@ def produce(
     living = 0
     held: dict[int, int] = {}
     specials: list[ItemSpecial] = []
+    fresh = Fresh(base, specials, [], {})
     flow_of: list[int] = []
     flows = context.flows
     offset = accepted = 0
     for command in commands:
         count = len(command.lengths) >> 2
-        result, alive = _accept(context, command, base + offset, accepted)
+        result, alive, own = _accept(context, command, base + offset, accepted, fresh)
         results.append(result)
         if alive:
             accepted += alive.bit_count()
@@ -72,8 +91,11 @@ def produce(
                     priority=special.priority,
                     max_attempts=special.max_attempts,
                     retry=special.retry,
+                    dedup_key=b"" if special.on_duplicate is _KEEP else special.dedup_key,
+                    on_duplicate=special.on_duplicate,
+                    debounce_max_ms=special.debounce_max_ms,
                 )
-                for special in command.specials
+                for special in own
                 if alive >> special.ordinal & 1
             ]
         elif flows is not None:
@@ -81,22 +103,33 @@ def produce(
         offset += count
     state.next_seq = base + offset
     state.produced += accepted
+    for seq in fresh.gone:
+        living &= ~(1 << (seq - base))
     lengths = b"".join([command.lengths for command in commands])
     start = 0
     for part, count in enumerate(parts):
         alive = (living >> start) & masks.full(count)
         if alive:
-            own = [special for special in specials if start <= special.ordinal < start + count]
+            here = (
+                [
+                    special
+                    for special in specials
+                    if start <= special.ordinal < start + count and living >> special.ordinal & 1
+                ]
+                if fresh.gone
+                else [special for special in specials if start <= special.ordinal < start + count]
+            )
             place_block(
                 context=context,
                 attachment=(context.index, part),
                 first_seq=base + start,
                 lengths=lengths[start * 4 : (start + count) * 4],
                 alive=alive,
-                specials=own,
+                specials=here,
                 held=held,
                 start=start,
                 flow_of=flow_of[start : start + count],
+                places=fresh.places,
             )
         else:
             attachments.drop(
@@ -108,54 +141,58 @@ def produce(
 
 
 def _accept(
-    context: ApplyContext, command: Produce, first_seq: int, accepted: int
-) -> tuple[ProduceResult | Refusal, int]:
-    """The answer, and the set of the command's items that are stored."""
+    context: ApplyContext, command: Produce, first_seq: int, accepted: int, fresh: Fresh
+) -> tuple[ProduceResult | Refusal, int, tuple[ItemSpecial, ...]]:
+    """The answer, the set of the command's items that are stored, and its specials as they are
+    stored.
+    """
     state = context.state
     count = len(command.lengths) >> 2
     if context.row is None:
-        return unconfigured(), 0
+        return unconfigured(), 0, ()
     refusal = refuse_elsewhere(context, command)
     if refusal is not None:
-        return refusal, 0
-    if count == 0:
-        return Refusal(ErrorCode.INVALID_ARGUMENT, "items must not be empty", field="items"), 0
-    if len(command.producer_id) not in (0, PRODUCER_ID_BYTES):
-        return Refusal(
-            ErrorCode.INVALID_ARGUMENT,
-            f"producer_id has {len(command.producer_id)} bytes; it must have {PRODUCER_ID_BYTES}",
-            field="producer_id",
-        ), 0
+        return refusal, 0, ()
+    if not count or len(command.producer_id) not in (0, PRODUCER_ID_BYTES):
+        return _malformed(command), 0, ()
     producer: ProducerRow | None = None
     if command.producer_id:
         admitted = admit(context, command)
-        if isinstance(admitted, ProduceResult):
-            state.duplicates += admitted.count
-            return admitted, 0
-        if isinstance(admitted, Refusal):
-            return admitted, 0
+        if not isinstance(admitted, ProducerRow):
+            state.duplicates += admitted.count if isinstance(admitted, ProduceResult) else 0
+            return admitted, 0, ()
         producer = admitted
     stored = (
         request_places.stored(context, command) if producer is not None and command.slots else ()
     )
     duplicates = known_keys(context, command.specials, first_seq, stored)
+    specials, verdict, replaced = command.specials, None, 0
+    if duplicates and takes_over(context, command.specials):
+        verdict = judge(context, command.specials, first_seq, stored, fresh)
+        specials, duplicates = verdict.specials, verdict.duplicates
+        replaced = len(verdict.replaced)
     refusal = (
-        (unsure(context, command.specials, duplicates) if state.away_keys else None)
-        or _no_room(context, command, count - len(duplicates), state.occupied + accepted)
-        or too_many_keys(context, command.specials, duplicates)
+        (unsure(context, specials, duplicates) if state.away_keys else None)
+        or _no_room(context, command, count - len(duplicates) - replaced, state.occupied + accepted)
+        or too_many_keys(context, specials, duplicates, replaced)
     )
     if refusal is not None:
-        return refusal, 0
+        return refusal, 0, ()
     result = ProduceResult(first_seq, count, duplicates=duplicates)
+    since = NEVER
+    if verdict is not None:
+        result = msgspec.structs.replace(result, replaced=verdict.replaced)
+        carry_out(context, verdict, first_seq, fresh)
+        since = verdict.since
     if producer is not None:
         remember(context, command, producer, result)
     alive = masks.full(count)
     if command.specials or duplicates:
-        remember_keys(context, command, first_seq, duplicates)
+        remember_keys(context, command, first_seq, duplicates, since)
         for duplicate in duplicates:
             alive &= ~(1 << duplicate[0])
         state.duplicates += len(duplicates)
-    return result, alive
+    return result, alive, specials
 
 
 def no_room(context: ApplyContext, fresh: int, held: int) -> Refusal | None:
@@ -202,6 +239,17 @@ def refuse_elsewhere(context: ApplyContext, command: Produce) -> Refusal | None:
     return Refusal(ErrorCode.ROUTING_CHANGED, f"{message}; not executed", value=str(share.routing))
 
 
+def _malformed(command: Produce) -> Refusal:
+    """The refusal of a command without items, or with a producer id of another length."""
+    if not command.lengths:
+        return Refusal(ErrorCode.INVALID_ARGUMENT, "items must not be empty", field="items")
+    return Refusal(
+        ErrorCode.INVALID_ARGUMENT,
+        f"producer_id has {len(command.producer_id)} bytes; it must have {PRODUCER_ID_BYTES}",
+        field="producer_id",
+    )
+
+
 def expire_at(base_ms: int, timeout_ms: int) -> int:
     """When an item expires; 0 means never. Rounded up to whole seconds, the grain at which expiry
     is checked.
@@ -229,18 +277,20 @@ def place_block(
     start: int = 0,
     away: int = 0,
     event: Event = Event.PRODUCE,
+    places: Mapping[int, LeftPlace] = NO_PLACES,
 ) -> None:
     """Writes a block of produced items and places them. `attachment` is the index of its entry, and
     the part. `specials` are those of the block's living items. `held` has items by the lane in
-    which they wait. The ordinals of both count from `start`. `flow_of` is as in `flows.by_flow`.
-    Living items in `away` (a mask that counts from the block) are not placed and do not expire
-    here. `event` makes items ready.
+    which they wait, and `places` what items take over. The ordinals of all three count from
+    `start`. `flow_of` is as in `flows.by_flow`. Living items in `away` (a mask that counts from the
+    block) are not placed and do not expire here. `event` makes items ready.
     """
     now_ms = context.now_ms
     queue_timeout_ms = context.queue.expire_timeout_ms
     own: list[OwnTimes] = []
     later: dict[tuple[int, int, int, int], int] = {}
     priorities: dict[int, int] = {}
+    apart: dict[int, ItemSpecial] = {}
     for special in specials:
         ordinal = special.ordinal - start
         retries = special.max_attempts is not None or special.retry is not None
@@ -249,12 +299,16 @@ def place_block(
             if timed:
                 own.append(_own_times(special, ordinal, 0))
             continue
+        start_ms = special.enqueue_at_ms
+        if special.on_duplicate is not _KEEP:
+            apart[ordinal] = special
+            start_ms = start_of(special, now_ms)
         priority = special.priority
         if priority and flow_of and context.keyed:
             priority = 0
         if priority:
             priorities[priority] = priorities.get(priority, 0) | 1 << ordinal
-        due_ms = min(special.enqueue_at_ms, now_ms + SCHEDULE_AHEAD_MS_MAX)
+        due_ms = min(start_ms, now_ms + SCHEDULE_AHEAD_MS_MAX)
         if due_ms - now_ms < SCHEDULE_NOW_MS:
             due_ms = 0
         else:
@@ -263,7 +317,7 @@ def place_block(
             later[name] = later.get(name, 0) | 1 << ordinal
         timeout_ms = shorter(max(special.expire_timeout_ms, 0), queue_timeout_ms)
         if timed or (due_ms and timeout_ms):
-            expires = expire_at(max(now_ms, special.enqueue_at_ms if due_ms else 0), timeout_ms)
+            expires = expire_at(max(now_ms, start_ms if due_ms else 0), timeout_ms)
             own.append(_own_times(special, ordinal, expires))
     expires_ms = expire_at(now_ms, queue_timeout_ms)
     add_block(
@@ -276,13 +330,11 @@ def place_block(
         own=own,
     )
     ready = alive & ~away
-    for (due_ms, lane, priority, flow), mask in sorted(later.items()):
+    taken = {ordinal - start: place for ordinal, place in places.items()} if apart else NO_PLACES
+    for mask in later.values():
         ready &= ~mask
-        check(None, Event.PRODUCE_LATER, RowState.SCHEDULED)
-        place_scheduled(
-            context, first_seq, mask,
-            attempt=0, releases=0, due_ms=due_ms, priority=priority, flow=flow, lane=lane,
-        )  # fmt: skip
+    if later:
+        _add_later(context, first_seq, later, apart, taken)
     if ready:
         by_lane = {lane: (mask >> start) & ready for lane, mask in held.items()}
         _add_ready(
@@ -293,7 +345,37 @@ def place_block(
             priorities=priorities,
             flow_of=flow_of,
             event=event,
+            apart=apart,
+            taken=taken,
         )
+
+
+def _add_later(
+    context: ApplyContext,
+    first_seq: int,
+    later: Mapping[tuple[int, int, int, int], int],
+    apart: Mapping[int, ItemSpecial],
+    taken: Mapping[int, LeftPlace],
+) -> None:
+    """Schedules items: sets of them by (due time, lane, priority, flow)."""
+    check(None, Event.PRODUCE_LATER, RowState.SCHEDULED)
+    for (due_ms, lane, priority, flow), mask in sorted(later.items()):
+        rest = mask
+        if taken:
+            rest = keep_back(
+                context=context,
+                first_seq=first_seq,
+                mask=mask,
+                due_ms=due_ms,
+                flow=flow,
+                apart=apart,
+                taken=taken,
+            )
+        if rest:
+            place_scheduled(
+                context, first_seq, rest,
+                attempt=0, releases=0, due_ms=due_ms, priority=priority, flow=flow, lane=lane,
+            )  # fmt: skip
 
 
 def _own_times(special: ItemSpecial, ordinal: int, expire_at_ms: int) -> OwnTimes:
@@ -327,8 +409,12 @@ def _add_ready(
     priorities: dict[int, int],
     flow_of: Sequence[int],
     event: Event,
+    apart: Mapping[int, ItemSpecial],
+    taken: Mapping[int, LeftPlace],
 ) -> None:
-    """Places items that are not scheduled. `held` has those of them that wait, by lane."""
+    """Places items that are not scheduled. `held` has those of them that wait, by lane. Those of
+    `apart` get places for themselves, some those that are `taken`.
+    """
     position, age = tail_position(context), context.age
     for lane in sorted(held):
         mask = held[lane]
@@ -344,13 +430,25 @@ def _add_ready(
                     )  # fmt: skip
     if ready:
         check(None, event, RowState.READY)
-        for flow, together in by_flow(ready, flow_of) if flow_of else ((0, ready),):
-            for priority, part in by_priority(together, priorities):
-                place_ready(
-                    context, first_seq, part,
-                    attempt=0, releases=0, position=position, priority=priority, age=age,
-                    flow=flow,
-                )  # fmt: skip
+        stretches = [(ready, position)]
+        if apart:
+            stretches = place_all_apart(
+                context=context,
+                first_seq=first_seq,
+                ready=ready,
+                flow_of=flow_of,
+                position=position,
+                apart=apart,
+                taken=taken,
+            )
+        for stretch, at in stretches:
+            for flow, together in by_flow(stretch, flow_of) if flow_of else ((0, stretch),):
+                for priority, part in by_priority(together, priorities):
+                    place_ready(
+                        context, first_seq, part,
+                        attempt=0, releases=0, position=at, priority=priority, age=age,
+                        flow=flow,
+                    )  # fmt: skip
 
 
 def add_block(

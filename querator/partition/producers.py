@@ -114,7 +114,14 @@ def _answer(
     """The first answer. None when it does not cover all items of the request."""
     if command.slots and first.mode == ProduceMode.KEYED:
         return request_places.repeated(first, command, context.queue.partition)
-    return ProduceResult(first.first_seq, first.count, True, first.duplicates, first.partition)
+    return ProduceResult(
+        first.first_seq,
+        first.count,
+        True,
+        first.duplicates,
+        first.partition,
+        replaced=first.replaced,
+    )
 
 
 def remember(
@@ -164,6 +171,7 @@ def _outcome(command: Produce, result: ProduceResult, now_ms: int) -> ProducerOu
         result.duplicates,
         mode=mode,
         slots=command.slots,
+        replaced=result.replaced,
     )
 
 

@@ -159,6 +159,7 @@ def stats(txn: ReadTransaction, group: int) -> PartitionCounts:
         state_ms=state.now_ms,
         given_up=state.given_up,
         cancelled=state.cancelled,
+        replaced=state.replaced,
     )
 
 

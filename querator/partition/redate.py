@@ -174,7 +174,9 @@ def _dedup_key(context: ApplyContext, at_ms: int, hashed: int | bytes) -> None:
     assert isinstance(hashed, bytes)
     raw = DEDUP_KEYS.get(context.txn, context.group, hashed)
     assert raw is not None
-    put(context, msgspec.structs.replace(decode_dedup(raw), at_ms=context.now_ms))
+    row = decode_dedup(raw)
+    since_ms = min(row.since_ms, context.now_ms)
+    put(context, msgspec.structs.replace(row, at_ms=context.now_ms, since_ms=since_ms))
 
 
 _BY_KEY: Final = ((LEASES, _lease), (BLOCKS, _block), (PRODUCERS, redate_producer))

@@ -47,7 +47,13 @@ def merged(places: Iterable[KeyedPlace], more: Iterable[KeyedPlace]) -> tuple[Ke
 def repeated(outcome: ProducerOutcome, command: Produce, own: int) -> ProduceResult | None:
     """The answer to a repeat. None if not all of its items are stored."""
     if outcome.slots == command.slots:
-        return ProduceResult(outcome.first_seq, outcome.count, True, outcome.duplicates)
+        return ProduceResult(
+            outcome.first_seq,
+            outcome.count,
+            True,
+            outcome.duplicates,
+            replaced=outcome.replaced,
+        )
     twins = _twins(outcome, command.slots, own)
     count = len(command.lengths) >> 2
     return ProduceResult(0, count, True, twins) if len(twins) == count else None

@@ -179,6 +179,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     next_recurrence: int = 1
     recurring: int = 0
     recurring_head_ms: int = 0
+    replaced: int = 0
 
     @property
     def items(self) -> int:
@@ -581,11 +582,14 @@ class ProducerOutcome(msgspec.Struct, frozen=True, array_like=True):
     mode: int = ProduceMode.UNKNOWN
     slots: bytes = b""
     elsewhere: tuple[KeyedPlace, ...] = ()
+    replaced: tuple[tuple[int, int], ...] = ()
 
 
 class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A dedup key. `partition` -1: the item is in this partition. `slot` -1: the slot that follows
-    from the key. `lasting`: it counts until its item is done.
+    from the key. `lasting`: it counts until its item is done. `since_ms` is when the first of the
+    items was produced that have replaced each other; 0: the item has replaced none. `position` is
+    the place in the lane that the item has for itself; 0: it has none.
     """
 
     key: bytes
@@ -594,6 +598,8 @@ class DedupRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     partition: int = -1
     slot: int = -1
     lasting: bool = False
+    since_ms: int = 0
+    position: int = 0
 
 
 class FollowUps(msgspec.Struct, frozen=True, array_like=True, gc=False):

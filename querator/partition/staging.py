@@ -50,7 +50,8 @@ from querator.model.transactions import (
 )
 from querator.partition import held_keys, masks
 from querator.partition.apply_context import ApplyContext, earlier, unconfigured
-from querator.partition.dedup import keys_of, known_keys, no_room_for_keys, remember_keys
+from querator.partition.dedup import NEVER, keys_of, known_keys, no_room_for_keys, remember_keys
+from querator.partition.duplicates import Fresh, carry_out, judge, takes_over
 from querator.partition.flows import cut_names, wrong_names
 from querator.partition.produce import place_block
 from querator.partition.staging_refusals import closed, full, malformed, name_of
@@ -314,20 +315,29 @@ def _show(context: ApplyContext, piece: StagedPiece, count: int) -> int:
     first_seq = state.next_seq
     state.next_seq = first_seq + count
     alive = masks.full(count)
-    if piece.specials:
-        command = Produce(piece.lengths, specials=piece.specials, slots=piece.slots)
-        duplicates = known_keys(context, piece.specials, first_seq)
-        remember_keys(context, command, first_seq, duplicates)
+    specials = piece.specials
+    fresh = Fresh(first_seq, [], [], {})
+    if specials:
+        command = Produce(piece.lengths, specials=specials, slots=piece.slots)
+        duplicates, since = known_keys(context, specials, first_seq), NEVER
+        if duplicates and takes_over(context, specials):
+            verdict = judge(context, specials, first_seq, (), fresh)
+            carry_out(context, verdict, first_seq, fresh)
+            specials, duplicates, since = verdict.specials, verdict.duplicates, verdict.since
+        remember_keys(context, command, first_seq, duplicates, since)
         for duplicate in duplicates:
             alive &= ~(1 << duplicate[0])
         state.duplicates += len(duplicates)
+        state.produced += len(fresh.gone)
+        for seq in fresh.gone:
+            alive &= ~(1 << (seq - first_seq))
     if not alive:
         attachments.drop(
             context.txn, context.group, piece.index, piece.part, log_first=context.log_first
         )
         return 1 + len(piece.specials)
     state.produced += alive.bit_count()
-    living = [special for special in piece.specials if alive >> special.ordinal & 1]
+    living = [special for special in specials if alive >> special.ordinal & 1]
     held = held_keys.lanes(context, piece.slots, alive)
     flow_of = [] if context.flows is None else context.flows.numbers(piece.flows, count)
     place_block(
@@ -339,6 +349,7 @@ def _show(context: ApplyContext, piece: StagedPiece, count: int) -> int:
         specials=living,
         held=held,
         flow_of=flow_of,
+        places=fresh.places,
     )
     return 1 + len(piece.specials) + len(held) + len({*flow_of})
 

@@ -36,6 +36,7 @@ class Event(IntEnum):
     RESCHEDULE = 23
     CANCEL = 24
     PRIORITIZE = 25
+    REPLACE = 46
 
 
 ABSENT = None
@@ -51,11 +52,13 @@ TRANSITIONS: dict[tuple[RowState | None, Event], RowState | None] = {
     (RowState.HELD, Event.DROP): ABSENT,
     (RowState.HELD, Event.GIVE_UP): ABSENT,
     (RowState.HELD, Event.CANCEL): ABSENT,
+    (RowState.HELD, Event.REPLACE): ABSENT,
     (RowState.READY, Event.LEASE): RowState.LEASED,
     (RowState.READY, Event.DIE): RowState.MOVING,
     (RowState.READY, Event.DROP): ABSENT,
     (RowState.READY, Event.GIVE_UP): ABSENT,
     (RowState.READY, Event.CANCEL): ABSENT,
+    (RowState.READY, Event.REPLACE): ABSENT,
     (RowState.READY, Event.REDRIVE): RowState.MOVING,
     (RowState.LEASED, Event.COMPLETE): ABSENT,
     (RowState.LEASED, Event.RETRY): RowState.READY,
@@ -71,6 +74,7 @@ TRANSITIONS: dict[tuple[RowState | None, Event], RowState | None] = {
     (RowState.SCHEDULED, Event.GIVE_UP): ABSENT,
     (RowState.SCHEDULED, Event.RESCHEDULE): RowState.SCHEDULED,
     (RowState.SCHEDULED, Event.CANCEL): ABSENT,
+    (RowState.SCHEDULED, Event.REPLACE): ABSENT,
     (RowState.READY, Event.PRIORITIZE): RowState.READY,
     (RowState.HELD, Event.PRIORITIZE): RowState.HELD,
     (RowState.SCHEDULED, Event.PRIORITIZE): RowState.SCHEDULED,
@@ -109,6 +113,7 @@ _MEANINGS = {
     Event.GIVE_UP: "given up by an operator: its payload is damaged, and no replica has it whole",
     Event.RESCHEDULE: "moved to another time by an operator",
     Event.CANCEL: "cancelled, purged, or dropped as a dead letter, by an operator",
+    Event.REPLACE: "replaced by a later item with its dedup key",
     Event.PRIORITIZE: "given another priority by an operator: a ready item to the tail of it",
     Event.RESERVE: "put into a named batch of a reader",
     Event.ACKNOWLEDGE: "its batch was acknowledged",

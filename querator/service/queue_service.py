@@ -47,6 +47,7 @@ from querator.service.routing.router import Router, deadline_after
 from querator.service.settle import SettleService
 from querator.service.transactions.calls import TransactionService, last_partition
 from querator.service.validate import (
+    check_on_duplicate,
     check_partition,
 )
 
@@ -119,6 +120,8 @@ class QueueService:
     async def produce(self, call: ProduceCall) -> ProduceReply:
         """Produces to the partitions defined by `service.produce.split`. Raises QueratorError."""
         queue = await self.directory.find(call.namespace, call.queue)
+        if call.takes_over:
+            check_on_duplicate(queue, call)
         with self._produces.held(len(call.items)):
             return await self._producing.produce(
                 queue, call, deadline=deadline_after(call.timeout_ms)
@@ -129,6 +132,8 @@ class QueueService:
     async def stage(self, call: StageCall) -> StageReply:
         """See `service.transactions.calls`, also for the other calls. Raises QueratorError."""
         queue = await self.directory.find(call.namespace, call.queue, call.partition or 0)
+        if call.takes_over:
+            check_on_duplicate(queue, call)
         with self._produces.held(len(call.items)):
             deadline = deadline_after(call.timeout_ms)
             return await self._transactions.stage(queue, call, deadline=deadline)

@@ -6,18 +6,21 @@ fields that could do harm in embedded use, where `wire` is not involved.
 """
 
 from querator.model import limits
-from querator.model.calls import LeasedRanges
+from querator.model.calls import LeasedRanges, ProduceCall
 from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
 from querator.model.group_paths import check_group_path
 from querator.model.ids import DEFAULT_NAMESPACE, check_name
+from querator.model.item_options import OnDuplicate
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import (
     REPLICAS_ALLOWED,
+    DedupUntil,
     Queue,
     QueueKind,
     QueueSettings,
     QueueState,
 )
+from querator.model.txn_calls import StageCall
 
 _SEQ_MAX = 2**64 - 1
 
@@ -196,6 +199,22 @@ def check_partition(partition: int, queue: Queue) -> None:
             f"is {partition}; queue {queue.name} has partitions 0 to {len(queue.groups) - 1}",
             value=partition,
         )
+
+
+def check_on_duplicate(queue: Queue, call: ProduceCall | StageCall) -> None:
+    """Raises INVALID_ARGUMENT for an item that would replace another one, if dedup keys do not
+    count until their items are done.
+    """
+    if queue.settings.dedup_until is DedupUntil.DONE:
+        return
+    for special in call.specials:
+        if special.on_duplicate is not OnDuplicate.KEEP:
+            raise invalid(
+                f"items[{special.ordinal}].on_duplicate",
+                f"{special.on_duplicate.name} needs a queue with dedup_until DONE; that of queue "
+                f"{queue.name} is {queue.settings.dedup_until.name}",
+                value=special.on_duplicate.name,
+            )
 
 
 def check_leases(leases: tuple[LeasedRanges, ...]) -> None:

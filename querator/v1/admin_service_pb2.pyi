@@ -755,6 +755,7 @@ class PartitionStats(_message.Message):
     GIVEN_UP_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
     OLDEST_LEASE_AT_FIELD_NUMBER: _builtins.int
+    REPLACED_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     applied_index: _builtins.int
@@ -827,6 +828,8 @@ class PartitionStats(_message.Message):
     """
     cancelled: _builtins.int
     """Items that operators have ever cancelled, purged, or dropped as dead letters."""
+    replaced: _builtins.int
+    """Waiting items that later items with their dedup_key have ever replaced."""
     @_builtins.property
     def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
         """When the oldest ready item was produced; unset when none is ready. Of more than 256 priorities with ready
@@ -888,10 +891,11 @@ class PartitionStats(_message.Message):
         given_up: _builtins.int = ...,
         cancelled: _builtins.int = ...,
         oldest_lease_at: _timestamp_pb2.Timestamp | None = ...,
+        replaced: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "cancelled", b"cancelled", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "cancelled", b"cancelled", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "replaced", b"replaced", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,6 +21,40 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _OnDuplicate:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OnDuplicateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnDuplicate.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ON_DUPLICATE_UNSPECIFIED: _OnDuplicate.ValueType  # 0
+    """As KEEP."""
+    ON_DUPLICATE_KEEP: _OnDuplicate.ValueType  # 1
+    """The new item is not stored."""
+    ON_DUPLICATE_REPLACE: _OnDuplicate.ValueType  # 2
+    """The waiting item is replaced by the new one, which gets its place, or its due time."""
+    ON_DUPLICATE_BUMP: _OnDuplicate.ValueType  # 3
+    """The waiting item is replaced by the new one, which starts at its own enqueue_at, but not later than
+    debounce_max allows. Needs enqueue_at.
+    """
+
+class OnDuplicate(_OnDuplicate, metaclass=_OnDuplicateEnumTypeWrapper):
+    """OnDuplicate is what a new item does if another one has its dedup_key. An item that is leased, or in a reader's
+    batch, does not wait: REPLACE and BUMP then store the new item beside it, and the key is the new item's.
+    """
+
+ON_DUPLICATE_UNSPECIFIED: OnDuplicate.ValueType  # 0
+"""As KEEP."""
+ON_DUPLICATE_KEEP: OnDuplicate.ValueType  # 1
+"""The new item is not stored."""
+ON_DUPLICATE_REPLACE: OnDuplicate.ValueType  # 2
+"""The waiting item is replaced by the new one, which gets its place, or its due time."""
+ON_DUPLICATE_BUMP: OnDuplicate.ValueType  # 3
+"""The waiting item is replaced by the new one, which starts at its own enqueue_at, but not later than
+debounce_max allows. Needs enqueue_at.
+"""
+Global___OnDuplicate: _TypeAlias = OnDuplicate  # noqa: Y015
+
 class _RetryBackoff:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -161,6 +195,8 @@ class Item(_message.Message):
     DEDUP_KEY_FIELD_NUMBER: _builtins.int
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
     RETRY_FIELD_NUMBER: _builtins.int
+    ON_DUPLICATE_FIELD_NUMBER: _builtins.int
+    DEBOUNCE_MAX_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """The work, opaque to Querator; at most 1 MiB by default; may be empty."""
     kind: _builtins.str
@@ -190,6 +226,10 @@ class Item(_message.Message):
     """How many times the item is leased at most, 0 to 65,535; 0 means no limit. Unset means the queue's. Has no
     effect in a dead queue.
     """
+    on_duplicate: Global___OnDuplicate.ValueType
+    """What happens if an item with this dedup_key waits; unset means KEEP. The others need a queue with dedup_until
+    DONE.
+    """
     @_builtins.property
     def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Free attributes, for example a trace context; at most 64, together at most 8 KiB."""
@@ -214,6 +254,12 @@ class Item(_message.Message):
     def retry(self) -> Global___RetryPolicy:
         """How long the item waits after a failed attempt, in place of the queue's policy. Has no effect in a dead queue."""
 
+    @_builtins.property
+    def debounce_max(self) -> _duration_pb2.Duration:
+        """How long after the first produce with this dedup_key the item starts at the latest, however often it is bumped:
+        1 s to 7 d; unset means 1 h. Only with BUMP.
+        """
+
     def __init__(
         self,
         *,
@@ -231,10 +277,12 @@ class Item(_message.Message):
         dedup_key: _builtins.str = ...,
         max_attempts: _builtins.int | None = ...,
         retry: Global___RetryPolicy | None = ...,
+        on_duplicate: Global___OnDuplicate.ValueType = ...,
+        debounce_max: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "enqueue_at", b"enqueue_at", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "retry", b"retry"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "debounce_max", b"debounce_max", "enqueue_at", b"enqueue_at", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "retry", b"retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "attributes", b"attributes", "dedup_key", b"dedup_key", "encoding", b"encoding", "enqueue_at", b"enqueue_at", "expire_timeout", b"expire_timeout", "group", b"group", "key", b"key", "kind", b"kind", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "payload", b"payload", "priority", b"priority", "reference", b"reference", "retry", b"retry"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "attributes", b"attributes", "debounce_max", b"debounce_max", "dedup_key", b"dedup_key", "encoding", b"encoding", "enqueue_at", b"enqueue_at", "expire_timeout", b"expire_timeout", "group", b"group", "key", b"key", "kind", b"kind", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "on_duplicate", b"on_duplicate", "payload", b"payload", "priority", b"priority", "reference", b"reference", "retry", b"retry"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_attempts: _TypeAlias = _typing.Literal["max_attempts"]  # noqa: Y015
     _WhichOneofArgType__max_attempts: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts"]  # noqa: Y015

@@ -284,6 +284,7 @@ class ProducedBatch(_message.Message):
     INDEXES_FIELD_NUMBER: _builtins.int
     REPEATED_ANSWER_FIELD_NUMBER: _builtins.int
     DUPLICATES_FIELD_NUMBER: _builtins.int
+    REPLACED_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     first_seq: _builtins.int
@@ -300,6 +301,12 @@ class ProducedBatch(_message.Message):
     def duplicates(self) -> _containers.RepeatedCompositeFieldContainer[Global___DuplicateItem]:
         """Items that were not stored because their dedup_key was known."""
 
+    @_builtins.property
+    def replaced(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplacedItem]:
+        """Waiting items that items of the request have replaced. Left out of a repeat that comes after the number of
+        partitions has changed.
+        """
+
     def __init__(
         self,
         *,
@@ -309,14 +316,45 @@ class ProducedBatch(_message.Message):
         indexes: _abc.Iterable[_builtins.int] | None = ...,
         repeated_answer: _builtins.bool = ...,
         duplicates: _abc.Iterable[Global___DuplicateItem] | None = ...,
+        replaced: _abc.Iterable[Global___ReplacedItem] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "duplicates", b"duplicates", "first_seq", b"first_seq", "indexes", b"indexes", "partition", b"partition", "repeated_answer", b"repeated_answer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "duplicates", b"duplicates", "first_seq", b"first_seq", "indexes", b"indexes", "partition", b"partition", "repeated_answer", b"repeated_answer", "replaced", b"replaced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProducedBatch: _TypeAlias = ProducedBatch  # noqa: Y015
+
+@_typing.final
+class ReplacedItem(_message.Message):
+    """ReplacedItem names a waiting item that is gone for a stored one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SEQ_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Position of the stored item in the request."""
+    partition: _builtins.int
+    """Partition of the replaced item."""
+    seq: _builtins.int
+    """Sequence of the replaced item."""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        partition: _builtins.int = ...,
+        seq: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "partition", b"partition", "seq", b"seq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplacedItem: _TypeAlias = ReplacedItem  # noqa: Y015
 
 @_typing.final
 class DuplicateItem(_message.Message):

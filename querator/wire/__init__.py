@@ -9,6 +9,7 @@ checks that need the state of a queue do not belong here.
     fields           the protobuf wire format: varints, tags, bounds of fields
     field_checks     limits that an operator may raise, checks of single fields
     produce          produce requests and answers; items stay the received bytes
+    duplicates       what an item does to others with its dedup key
     flow_names       groups and keys of items, as commands name them
     item_changes     requests and answers of AdminService that change or remove items
     dead_letters     requests and answers of AdminService that redrive and drop dead letters

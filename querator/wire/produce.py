@@ -23,6 +23,7 @@ from querator.model.item_options import FlowNames
 from querator.model.routing import slot_of_key
 from querator.v1 import items_pb2, queue_service_pb2, transaction_service_pb2
 from querator.wire import field_checks
+from querator.wire.duplicates import check_on_duplicate
 from querator.wire.field_checks import DEFAULT_LIMITS, RequestLimits
 from querator.wire.fields import LEN, MalformedError, next_field, prefix, read_varint
 from querator.wire.flow_names import flow_names
@@ -61,6 +62,7 @@ class CheckedItems(msgspec.Struct, frozen=True):
     slots: bytes
     groups: FlowNames | None
     keys: FlowNames | None
+    takes_over: bool
 
 
 def check_produce(
@@ -101,6 +103,7 @@ def check_produce(
         slots=items.slots,
         groups=items.groups,
         keys=items.keys,
+        takes_over=items.takes_over,
     )
 
 
@@ -142,12 +145,14 @@ def check_items(
     slots: dict[int, int] = {}
     groups: dict[int, bytes] = {}
     keys: dict[int, bytes] = {}
+    takes_over = False
     for ordinal, note in walk.notes:
         if note is None:
             item = message.items[ordinal]
             special = _check_item(item, ordinal, now_ms, request_limits)
             key, dedup_key = item.key.encode(), item.dedup_key.encode()
             group = item.group.encode()
+            takes_over = takes_over or item.on_duplicate > items_pb2.ON_DUPLICATE_KEEP
         else:
             key, dedup_key, priority, group = note
             special = None
@@ -168,6 +173,7 @@ def check_items(
         slots=_packed(slots, count),
         groups=flow_names(groups, count) if groups else None,
         keys=flow_names(keys, count) if keys else None,
+        takes_over=takes_over,
     )
 
 
@@ -191,6 +197,10 @@ def encode_produced(reply: ProduceReply) -> bytes:
             duplicates=[
                 queue_service_pb2.DuplicateItem(index=index, partition=partition, seq=seq)
                 for index, partition, seq in batch.duplicates
+            ],
+            replaced=[
+                queue_service_pb2.ReplacedItem(index=index, partition=partition, seq=seq)
+                for index, partition, seq in batch.replaced
             ],
         )
     return message.SerializeToString()
@@ -443,6 +453,7 @@ def _check_item(
     retry = None
     if item.HasField("retry"):
         retry = check_retry_policy(item.retry, field=path + "retry")
+    on_duplicate, debounce_max_ms = check_on_duplicate(item, path)
     timed = enqueue_at_ms or expire_timeout_ms or lease_timeout_ms
     retries = max_attempts is not None or retry is not None
     if not (timed or retries or dedup_key or item.priority):
@@ -456,4 +467,6 @@ def _check_item(
         priority=item.priority,
         max_attempts=max_attempts,
         retry=retry,
+        on_duplicate=on_duplicate,
+        debounce_max_ms=debounce_max_ms,
     )

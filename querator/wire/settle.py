@@ -16,6 +16,7 @@ from querator.model.calls import (
 from querator.model.commands import Attributes, Ranges
 from querator.model.errors import ErrorCode, QueratorError, invalid, over_limit
 from querator.model.ids import check_name
+from querator.model.item_options import ItemSpecial, OnDuplicate
 from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
 from querator.wire import field_checks
 from querator.wire.field_checks import DEFAULT_LIMITS, RequestLimits
@@ -143,10 +144,22 @@ def _follow_ups(
             checked = check_items(part, data, ((0, len(data)),), now_ms, request_limits)
         except QueratorError as error:
             raise field_checks.within(path, error) from error
+        if checked.takes_over:
+            raise _takes_over(path, checked.specials)
         found.append(
             FollowUpItems(queue, checked.items, checked.lengths, checked.specials, checked.slots)
         )
     return tuple(found)
+
+
+def _takes_over(path: str, specials: tuple[ItemSpecial, ...]) -> QueratorError:
+    special = next(one for one in specials if one.on_duplicate is not OnDuplicate.KEEP)
+    return invalid(
+        f"{path}items[{special.ordinal}].on_duplicate",
+        f"{special.on_duplicate.name} is not possible for a follow-up: it does not replace other "
+        "items. Settle first, and produce",
+        value=special.on_duplicate.name,
+    )
 
 
 def _attributes(message: queue_service_pb2.RetryRequest) -> Attributes | None:

@@ -48,6 +48,7 @@ def parse_stage(
         keys=items.keys,
         partition=message.partition if message.HasField("partition") else None,
         timeout_ms=_timeout_ms(message),
+        takes_over=items.takes_over,
     )
 
 

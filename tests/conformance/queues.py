@@ -75,6 +75,8 @@ class Produced:
     """Of the first item, if this one is a duplicate."""
     repeated: bool = False
     duplicate: bool = False
+    replaced: str = ""
+    """The id of the item that this one has replaced."""
 
 
 @dataclass(frozen=True)
@@ -186,10 +188,11 @@ class Queue:
             known = {one.index: f"{one.partition}-{one.seq}" for one in batch.duplicates}
             made |= {index: Produced(one, False, True) for index, one in known.items()}
             places = batch.indexes or range(len(things))
+            gone = {one.index: f"{one.partition}-{one.seq}" for one in batch.replaced}
             stored = [place for place in places if place not in known]
             for number, place in enumerate(stored):
                 one = f"{batch.partition}-{batch.first_seq + number}"
-                made[place] = Produced(one, batch.repeated_answer)
+                made[place] = Produced(one, batch.repeated_answer, replaced=gone.get(place, ""))
         return [made[place] for place in sorted(made)]
 
     async def lease(

@@ -27,6 +27,8 @@ OUTPUTS = {
         "stored: False, as the first waits",
         "stored: False, as it is being worked on",
         "stored: True",
+        "replaced: True",
+        "newest: 17-b.png",
     ],
     "keyed_queue.py": [
         "first: ['ann: open', 'ben: open']",

@@ -23,7 +23,7 @@ QUIET = replace(
     offset_ms=0, drift_ppm=0, log_bytes_kept=1 << 26, loss=0.0, winding=False, dead_room=0,
     wayward=False, passing=False, patient=False, stuck=False, lapsing=False, readers=False,
     retiring=False, removing=False, schedules=False, ranked=False, retried=False,
-    sweeping=False, grouped=False, keyed=False, recurring=False, chained=False,
+    sweeping=False, grouped=False, keyed=False, recurring=False, chained=False, unique=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
 OLD_COPIES = replace(QUIET, faults=("old copy",), fault_every_us=700 * MS, faulty_us=10 * SECOND)
@@ -36,6 +36,7 @@ SCHEDULES = replace(QUIET, schedules=True, faulty_us=6 * SECOND)
 RANKED = replace(QUIET, ranked=True, faulty_us=6 * SECOND)
 SWEPT = replace(QUIET, sweeping=True, faulty_us=6 * SECOND)
 RECURRING = replace(QUIET, recurring=True, faulty_us=6 * SECOND)
+UNIQUE = replace(QUIET, unique=True, faulty_us=6 * SECOND)
 RETRIED = replace(QUIET, retried=True, faulty_us=6 * SECOND)
 GROUPED = replace(QUIET, grouped=True, faulty_us=6 * SECOND)
 CHAINED = replace(QUIET, chained=True, faulty_us=6 * SECOND)
@@ -83,6 +84,9 @@ KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
         (mutants.produces_follow_ups_again, CHAINED),
         (mutants.produces_follow_ups_of_lost_leases, CHAINED),
         (mutants.forgets_what_full_queues_refuse, CHAINED),
+        (mutants.bumps_for_ever, UNIQUE),
+        (mutants.decides_about_distant_keys_alone, UNIQUE),
+        (mutants.stores_beside_what_waits, UNIQUE),
         (mutants.lets_old_copies_in, OLD_COPIES),
         (mutants.lets_old_copies_in, TWINS),
         (mutants.never_gives_up_targets, REMOVALS),

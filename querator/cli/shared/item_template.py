@@ -13,6 +13,7 @@ from querator.cli.shared.parameters import (
     duration_field,
     format_duration,
 )
+from querator.client.options import OnDuplicate
 from querator.client.values import BACKOFFS, Item, RetryPolicy
 from querator.model.limits import ATTEMPTS_MAX, RETRY_DELAY_MS_MAX, SCHEDULE_NOW_MS
 
@@ -89,6 +90,8 @@ class _TemplateFields(msgspec.Struct, frozen=True):
     enqueue_at: datetime | None = None
     expire_timeout: timedelta | None = None
     lease_timeout: timedelta | None = None
+    on_duplicate: OnDuplicate = "keep"
+    debounce_max: timedelta | None = None
 
 
 def _check_text(text: str) -> None:

@@ -21,9 +21,10 @@ from querator.cli.shared.parameters import (
     duration_field,
     parse_instant,
 )
-from querator.client.values import Item
+from querator.client.values import ON_DUPLICATE, Item
 from querator.model.limits import (
     ATTEMPTS_MAX,
+    DEBOUNCE_MAX_MS_MAX,
     EXPIRE_TIMEOUT_MS_MAX,
     LEASE_TIMEOUT_MS_MAX,
     PAYLOAD_BYTES_CAP,
@@ -268,6 +269,7 @@ class _RowItem:
 _ATTEMPTS = f"a whole number from 0 to {ATTEMPTS_MAX}"
 _A_PRIORITY = f"a whole number from {PRIORITY_MIN} to {PRIORITY_MAX}"
 _DURATIONS = {
+    "debounce_max": DEBOUNCE_MAX_MS_MAX,
     "delay": SCHEDULE_AHEAD_MS_MAX,
     "expire_timeout": EXPIRE_TIMEOUT_MS_MAX,
     "lease_timeout": LEASE_TIMEOUT_MS_MAX,
@@ -293,13 +295,15 @@ class JsonItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     expire_timeout: str | None = None
     lease_timeout: str | None = None
     dedup_key: str | None = None
+    on_duplicate: str | None = None
+    debounce_max: str | None = None
     max_attempts: int | None = None
     retry: JsonRetry | None = None
 
 
 _AS_GIVEN = (
     "kind", "encoding", "reference", "attributes", "priority", "group", "key", "dedup_key",
-    "max_attempts",
+    "on_duplicate", "max_attempts",
 )  # fmt: skip
 _decode_json_item = msgspec.json.Decoder(JsonItem).decode
 _decode_any = msgspec.json.Decoder().decode
@@ -315,6 +319,11 @@ def _json_item(line: JsonItem, template: Item) -> Item:
         raise ValueError(f"priority is {line.priority}; it must be {_A_PRIORITY}")
     if not 0 <= changes.get("max_attempts", 0) <= ATTEMPTS_MAX:
         raise ValueError(f"max_attempts is {line.max_attempts}; it must be {_ATTEMPTS}")
+    if changes.get("on_duplicate", "keep") not in ON_DUPLICATE:
+        raise ValueError(
+            f"on_duplicate is {_shown(line.on_duplicate)}; it must be one of "
+            f"{', '.join(ON_DUPLICATE)}"
+        )
     if line.retry is not None:
         changes["retry"] = retry_of(line.retry)
     if line.enqueue_at is not None:

@@ -29,6 +29,7 @@ class ProduceView(msgspec.Struct, frozen=True):
 
     produced: int
     duplicates: int
+    replaced: int
     refused: int
     seconds: float
     items_per_second: float
@@ -170,6 +171,8 @@ class ItemView(msgspec.Struct, frozen=True):
     dedup_key: str
     max_attempts: int | None
     retry: RetryView | None
+    on_duplicate: str
+    debounce_max_ms: int | None
 
 
 def item_view(item: Item) -> ItemView:
@@ -190,6 +193,8 @@ def item_view(item: Item) -> ItemView:
         dedup_key=item.dedup_key,
         max_attempts=item.max_attempts,
         retry=None if item.retry is None else _retry_view(item.retry),
+        on_duplicate=item.on_duplicate,
+        debounce_max_ms=milliseconds(item.debounce_max),
     )
 
 

@@ -247,6 +247,11 @@ ITEM_COUNTS: Final[dict[str, MetricSpec]] = {
             "cancelled",
             "Items that operators have cancelled, purged, or dropped as dead letters.",
         ),
+        (
+            "replaced",
+            "replaced",
+            "Waiting items that later items with their dedup key have replaced.",
+        ),
         ("duplicates", "duplicate", "Items of repeated produces, which were not stored again."),
         ("moved_in", "moved_in", "Items that came from another queue."),
         ("moved_out", "moved_out", "Items that went to another queue."),

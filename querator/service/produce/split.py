@@ -178,6 +178,10 @@ def batch_of(part: Part, result: ProduceResult) -> ProducedBatch:
         indexes=part.indexes,
         repeated=result.repeated,
         duplicates=duplicates,
+        replaced=tuple(
+            (part.indexes[position] if part.indexes else position, partition, seq)
+            for position, seq in result.replaced
+        ),
     )
 
 

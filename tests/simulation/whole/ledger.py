@@ -48,6 +48,10 @@ class Ledger:
                 self._found.append(f"{reference}: two completes were accepted")
             self._completed[reference] = now_us
 
+    def completed_at(self, reference: str) -> int | None:
+        """When the first complete of the item was answered."""
+        return self._completed.get(reference)
+
     def perhaps_completed(self, references: Iterable[str]) -> None:
         self._perhaps_completed.update(references)
 

@@ -12,6 +12,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import (
     dead,
+    duplicates,
     follow_ups,
     lease,
     machine,
@@ -459,3 +460,24 @@ def forgets_what_full_queues_refuse() -> Any:
         arrived(self, source, batch, outcome)
 
     return replaced(moves.Mover, "_arrived", forget)
+
+
+def bumps_for_ever() -> Any:
+    """The limit of a bumped item counts from its last produce."""
+    holder = duplicates._holder
+
+    def late(context: Any, key: bytes) -> Any:
+        found = holder(context, key)
+        return found and msgspec.structs.replace(found, since_ms=context.now_ms)
+
+    return replaced(duplicates, "_holder", late)
+
+
+def decides_about_distant_keys_alone() -> Any:
+    """A partition does not have the partition of an item asked whether it is done."""
+    return replaced(produce, "unsure", lambda *_: None)
+
+
+def stores_beside_what_waits() -> Any:
+    """No item repeats a key."""
+    return replaced(produce, "known_keys", lambda context, specials, first_seq, stored=(): stored)

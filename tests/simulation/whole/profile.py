@@ -38,6 +38,8 @@ RECURRING = 0.12
 """Share of seeds that have a queue with recurrences."""
 CHAINED = 0.12
 """Share of seeds that have queues whose items have follow-ups."""
+UNIQUE = 0.12
+"""Share of seeds that have a queue whose dedup keys count until their items are done."""
 LOST = 0.15
 """Share of seeds in which a machine loses its disk."""
 SPOIL_DATA = frozenset(("old copy", "twins", "damage", "lost disk"))
@@ -112,6 +114,9 @@ class WholeProfile:
     chained: bool = False
     """Whether there are further queues, whose items have follow-ups in these queues."""
 
+    unique: bool = False
+    """Whether there is one more queue, whose dedup keys count until their items are done."""
+
     retiring: bool = False
     """Whether there is one node more than replicas, and nodes are drained and taken back."""
     removing: bool = False
@@ -162,6 +167,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         keyed=chance.random() < KEYED,
         recurring=random.Random(f"harsher recurring {drawn}").random() < RECURRING,
         chained=random.Random(f"harsher chained {drawn}").random() < CHAINED,
+        unique=random.Random(f"harsher unique {drawn}").random() < UNIQUE,
         clocks_mended=True,
     )
 
@@ -229,6 +235,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         keyed=random.Random(f"keyed {seed}").random() < KEYED,
         recurring=random.Random(f"recurring {seed}").random() < RECURRING,
         chained=random.Random(f"chained {seed}").random() < CHAINED,
+        unique=random.Random(f"unique {seed}").random() < UNIQUE,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
         clocks_mended=retiring,

@@ -46,6 +46,7 @@ from tests.simulation.whole.stub import Ask, Shores, Stub
 if TYPE_CHECKING:
     from tests.simulation.whole.replacing import Replacing
     from tests.simulation.whole.sweeping import Sweeps
+    from tests.simulation.whole.uniques import Uniques
 
 Held = dict[int, str]
 """Items of one lease: sequence to reference."""
@@ -72,6 +73,7 @@ class Ground(Shores, Protocol):
     plans: Plans
     ranks: Ranks
     sweeps: "Sweeps"
+    uniques: "Uniques"
     tries: "tries.Tries"
     runs: "runs.Runs"
     winding: frozenset[str]

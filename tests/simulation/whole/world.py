@@ -25,7 +25,7 @@ from querator.model.ids import GroupId
 from querator.model.limits import ROUTING_AGAIN_MS, ROUTING_CLOSED_MS_MAX
 from querator.model.nodes import NodeKey, node_key
 from querator.model.placement_map import PlacedNode, PlacementMap
-from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.model.queues import DedupUntil, Queue, QueueSettings, QueueState
 from querator.partition import invariants, payloads, queries
 from querator.partition.departed import departed
 from querator.raft.machine import Machine
@@ -46,6 +46,7 @@ from tests.simulation.node import SimulatedNode
 from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
 from tests.simulation.whole import (
+    asking,
     chaining,
     grouping,
     keying,
@@ -59,6 +60,7 @@ from tests.simulation.whole import (
     stuck,
     sweeping,
     tries,
+    uniques,
 )
 from tests.simulation.whole.chains import Chains
 from tests.simulation.whole.copies import Copies
@@ -126,7 +128,7 @@ WITHOUT_USUAL_PROGRAMS = frozenset(
         "w.dead", reading.QUEUE, scheduling.QUEUE, ranking.QUEUE, ranking.DEAD, sweeping.QUEUE,
         sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.QUEUE, grouping.DEAD, keying.QUEUE,
         keying.DEAD,
-        runs.QUEUE, *chaining.QUEUES,
+        runs.QUEUE, *chaining.QUEUES, uniques.QUEUE,
     )
 )  # fmt: skip
 LEASE_TIMEOUT_MS = 4_000
@@ -148,7 +150,7 @@ WITHOUT_HISTORY = frozenset(
         "w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE, scheduling.QUEUE,
         ranking.QUEUE, ranking.DEAD, sweeping.QUEUE, sweeping.DEAD, tries.QUEUE, tries.DEAD,
         grouping.QUEUE, grouping.DEAD, keying.QUEUE, keying.DEAD,
-        runs.QUEUE, *chaining.QUEUES,
+        runs.QUEUE, *chaining.QUEUES, uniques.QUEUE,
     )
 )  # fmt: skip
 
@@ -177,6 +179,8 @@ def _names_of_queues(profile: WholeProfile) -> list[str]:
         names[:0] = [runs.QUEUE]
     if profile.chained:
         names[:0] = [chaining.DEAD, chaining.NEXT, chaining.QUEUE]
+    if profile.unique:
+        names.insert(0, uniques.QUEUE)
     return names
 
 
@@ -253,6 +257,7 @@ class WholeWorld:
         self.chains = Chains(self.ledger)
         self.plans = Plans()
         self.sweeps = sweeping.Sweeps(self.ledger)
+        self.uniques = uniques.Uniques(self.ledger)
         self._paces: deque[tuple[int, int]] = deque()
         """Instants of the last second, each with the number of commits until then."""
         self.undecided = 0
@@ -499,6 +504,7 @@ class WholeWorld:
             retry_delay_ms=RETRY_DELAYS_MS.get(name, 0),
             retry_delay_max_ms=1_000,
             retry_jitter=name != tries.QUEUE,
+            dedup_until=DedupUntil.DONE if name == uniques.QUEUE else DedupUntil.WINDOW,
             **self._settings_of_kind(name),
         )
         operator = Calling(self, "operator", name, self._chance)
@@ -577,6 +583,8 @@ class WholeWorld:
             self._add_recurring()
         if self.profile.chained:
             self._add_chained()
+        if self.profile.unique:
+            self._add_unique()
 
     def _add_readers(self) -> None:
         queue = reading.QUEUE
@@ -688,6 +696,17 @@ class WholeWorld:
         for name in (queue, chaining.NEXT):
             if chaining.changes_partitions(self.seed, name):
                 self._add(Resizing, f"{name}.resizing", name, slower=OPERATORS_SLOWER)
+
+    def _add_unique(self) -> None:
+        queue = uniques.QUEUE
+        for number in range(2):
+            self._add(
+                asking.Asking, f"{queue}.p{number}", queue,
+                item_bytes=self.profile.item_bytes, delays=False, identified=True,
+            )  # fmt: skip
+        self._add(asking.Working, f"{queue}.c", queue)
+        self._add(asking.Watching, f"{queue}.watching", queue)
+        self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
 
     def _operators_end(self) -> bool:
         """Whether what would not come to rest is deleted in time: recurrences, and a queue that
@@ -936,6 +955,7 @@ class WholeWorld:
             self.key_order.judge(),
             self.runs.judge(apart_ms),
             self.chains.judge(everywhere),
+            self.uniques.judge(apart_ms),
         ):
             self.found(text)
         for name, items in present.items():

@@ -30,6 +30,9 @@ class Plan(NamedTuple):
     max_attempts: int | None
     waits: Waits | None
     key: str = ""
+    what: int = 1
+    most: int = 0
+    """A dedup key, an `OnDuplicate`, and the limit of a bumped item."""
 
 
 @dataclass
@@ -51,6 +54,9 @@ class Item:
     max_attempts: int | None = None
     waits: Waits | None = None
     key: str = ""
+    first: int = 0
+    own: int = 0
+    """When the first of the items was produced that replaced each other; a place for itself."""
 
 
 class Leaving(NamedTuple):
@@ -106,6 +112,8 @@ class ReferenceModel:
     count: dict[str, int] = field(default_factory=dict)
     next_seq: int = 1
     next_place: int = 1
+    replaced: list[tuple[int, int]] = field(default_factory=list)
+    """Of the last produce: (position, sequence of the item that is gone)."""
 
     def add(self, name: str, number: int = 1) -> None:
         self.count[name] = self.count.get(name, 0) + number
@@ -266,12 +274,31 @@ class ReferenceModel:
                 return "SEQUENCE_GAP" if identity[1] > highest else "PRODUCER_EXPIRED"
             self.answers[identity] = (first, len(plans))
         stored = 0
+        self.replaced = []
+        moved: set[int] = set()
         for seq, plan in enumerate(plans, first):
-            delay, expire, lease, priority, max_attempts, waits, key = plan
-            if key and self.holder(key):
+            delay, expire, lease, priority, max_attempts, waits, key, what, most = plan
+            holder = self.holder(key) if key else None
+            if holder and what == 1:
                 self.add("duplicates")
                 continue
             stored += 1
+            since, place, age = self.now, 0, 0
+            if what == 3:
+                delay = min(delay, most)
+            if holder and holder.state in ("ready", "scheduled"):
+                since = holder.first
+                delay = self.start_of(holder, plan)
+                # An item of this request that took no place over has none yet.
+                known = holder.seq < first or holder.seq in moved
+                if known and delay < 100 and self.leaves_place(holder, priority):
+                    place, age = holder.place, holder.age
+                    moved.add(seq)
+                del self.items[holder.seq]
+                self.add("replaced")
+                self.replaced.append((seq - first, holder.seq))
+            elif holder:
+                holder.key = ""
             delay = delay if delay >= 100 else 0
             timeouts = [t for t in (expire, self.expire_timeout) if t]
             item = Item(
@@ -282,6 +309,8 @@ class ReferenceModel:
                 max_attempts=max_attempts,
                 waits=waits,
                 key=key,
+                first=since,
+                age=age,
             )
             if timeouts:
                 item.expire_at = -(-(self.now + delay + min(timeouts)) // 1000) * 1000
@@ -289,9 +318,21 @@ class ReferenceModel:
             if delay:
                 item.state, item.due = "scheduled", self.now + delay
             else:
-                self.make_ready(item)
+                self.make_ready(item, place)
+                item.own = item.place if what > 1 else 0
         self.add("produced", stored)
         return (first, len(plans))
+
+    def start_of(self, holder: Item, plan: Plan) -> int:
+        """In how many ms an item starts that replaces `holder`."""
+        if plan.what == 2:
+            return holder.due - self.now if holder.state == "scheduled" else 0
+        return min(plan.delay, holder.first + plan.most - self.now)
+
+    def leaves_place(self, holder: Item, priority: int) -> bool:
+        if holder.state != "ready" or holder.priority != priority:
+            return False
+        return holder.own == holder.place
 
     def holder(self, key: str) -> Item | None:
         """The item with a dedup key, which it has until it is done."""

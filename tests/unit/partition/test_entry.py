@@ -48,7 +48,7 @@ from querator.model.commands import (
     Unhold,
 )
 from querator.model.entries import Proposal
-from querator.model.item_options import FollowUpFields
+from querator.model.item_options import FollowUpFields, OnDuplicate
 from querator.model.limits import BLOCK_BYTES_MAX
 from querator.model.queues import (
     DedupUntil,
@@ -116,7 +116,19 @@ COMMANDS = {
         sequence=5,
         ordered=True,
         specials=(
-            ItemSpecial(1, START_MS + 5000, 60_000, 1000, b"key", -3, 7, SLOWLY, holder=(3, 40)),
+            ItemSpecial(
+                1,
+                START_MS + 5000,
+                60_000,
+                1000,
+                b"key",
+                -3,
+                7,
+                SLOWLY,
+                holder=(3, 40),
+                on_duplicate=OnDuplicate.BUMP,
+                debounce_max_ms=9_000,
+            ),
         ),
         routing=2,
         slots=b"\xff\xff\x07\x01",
@@ -438,6 +450,24 @@ OLD = {
         "0193cf0000018bcfe568009102919801c4080100000003000000c410000102030405060708090a0b"
         "0c0d0e0f05c3919601cf0000018bcfe57b88cdea60cd03e8c4036b6579fd02c404ffff0701",
     ),
+    "produce without a way with duplicates": (
+        produce(
+            [b"a", b"bcd"],
+            producer_id=bytes(range(16)),
+            sequence=5,
+            ordered=True,
+            specials=(
+                ItemSpecial(
+                    1, START_MS + 5000, 60_000, 1000, b"key", -3, 7, SLOWLY, holder=(3, 40)
+                ),
+            ),
+            routing=2,
+            slots=b"\xff\xff\x07\x01",
+        ),
+        "0193cf0000018bcfe568009102919801c4080100000003000000c410000102030405060708090a0b"
+        "0c0d0e0f05c3919901cf0000018bcfe57b88cdea60cd03e8c4036b6579fd0794cd07d0cdea6002c2"
+        "92032802c404ffff0701",
+    ),
     "produce without the holder of a key": (
         produce(
             [b"a", b"bcd"],
@@ -555,8 +585,8 @@ GOLDEN = {
     "produce": "0193cf0000018bcfe568009102919901c4080100000003000000c40000c29000c400c0",
     "produce, everything": (
         "0193cf0000018bcfe568009102919901c4080100000003000000c410000102030405060708090a0b"
-        "0c0d0e0f05c3919901cf0000018bcfe57b88cdea60cd03e8c4036b6579fd0794cd07d0cdea6002c2"
-        "92032802c404ffff07019292c40565752e6465c4027573c4040100ffff"
+        "0c0d0e0f05c3919b01cf0000018bcfe57b88cdea60cd03e8c4036b6579fd0794cd07d0cdea6002c2"
+        "92032803cd232802c404ffff07019292c40565752e6465c4027573c4040100ffff"
     ),
     "lease": "0193cf0000018bcfe56800909193029195a163a17264ce002dc6c0cd753090",
     "complete": "0193cf0000018bcfe568009091930392920392920a05921401920490c3",
@@ -581,8 +611,8 @@ GOLDEN = {
     "remind": "0193cf0000018bcfe568009091912b",
     "fire": (
         "0193cf0000018bcfe568009102919d2c0403cf0000018bcfe568001192cf0000018bcfe56be8cf00"
-        "00018bcfe56fd0c4080100000002000000919901000000c400fdc0c09009cf0000018bcfe56fd0cf"
-        "0000018bcfe573b8cf0000018bcfe575aca4736c6f77"
+        "00018bcfe56fd0c4080100000002000000919b01000000c400fdc0c090010009cf0000018bcfe56f"
+        "d0cf0000018bcfe573b8cf0000018bcfe575aca4736c6f77"
     ),
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
@@ -617,8 +647,8 @@ GOLDEN = {
     "release reader": "0193cf0000018bcfe5680090919516a46c616b652ac3c3",
     "stage": (
         "0193cf0000018bcfe568009101919c1ea571756572790703c410000102030405060708090a0b0c0d"
-        "0e0f02cedeadbeefc40402000000919900cf0000018bcfe57b880000c400fdc0c09004c402070192"
-        "91c40565752e6465c4020000"
+        "0e0f02cedeadbeefc40402000000919b00cf0000018bcfe57b880000c400fdc0c090010004c40207"
+        "019291c40565752e6465c4020000"
     ),
     "prepare": (
         "0193cf0000018bcfe568009091951f09a5717565727907919403c410000102030405060708090a0b"
@@ -642,8 +672,8 @@ GOLDEN = {
     ),
     "follow": (
         "0193cf0000018bcfe56800910291973299049192039192070100c2a46c617465c3c3c0c0c4080100"
-        "0000010000009294a4776f726b00000194a46e657874020901919901000000c4036b657900c0c090"
-        "04c4040701ffff"
+        "0000010000009294a4776f726b00000194a46e657874020901919b01000000c4036b657900c0c090"
+        "010004c4040701ffff"
     ),
 }
 

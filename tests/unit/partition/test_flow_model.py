@@ -24,7 +24,8 @@ from querator.model.commands import (
     Reschedule,
     Retry,
 )
-from querator.model.queues import Fairness, GroupSettings, QueueKind
+from querator.model.item_options import OnDuplicate
+from querator.model.queues import DedupUntil, Fairness, GroupSettings, QueueKind
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import masks, queries, reader_queries
 from querator.partition.rows import RowState
@@ -32,6 +33,7 @@ from tests.unit.partition.flow_queue import FlowQueue
 from tests.unit.partition.partition_log import GROUP, caller, dead_to
 
 LEASE_MS = 10_000
+BUMPED_MS = 9_000
 GROUPS = ["", "a", "b", "c", "c.x", "c.y", "c.y.deep", "d"]
 KEYS = ["", "k1", "k2", "k3", "k4"]
 group_settings = st.lists(
@@ -65,6 +67,12 @@ class Item:
     due: int = 0
     lease: int = 0
     blocks: bool = False
+    dedup: str = ""
+    since: int = 0
+    own: int = -1
+    """A dedup key, when the first item was produced of those that replaced each other, and a place
+    for itself.
+    """
 
 
 @dataclass
@@ -141,6 +149,7 @@ class FlowComparison(RuleBasedStateMachine):
             "max_attempts": max_attempts,
             "lease_timeout_ms": LEASE_MS,
             "dead_targets": dead_to(9) if max_attempts else (),
+            "dedup_until": DedupUntil.DONE,
         }
         self.queue = FlowQueue(flows, **self.options)
         self.model = Model(flows, self.queue.now_ms, max_attempts)
@@ -176,6 +185,49 @@ class FlowComparison(RuleBasedStateMachine):
                 item.state, item.due = "scheduled", self.queue.now_ms + delays[n]
             else:
                 self.model.tail(item)
+
+    @rule(
+        choice=st.integers(0, 7),
+        dedup=st.sampled_from("xyz"),
+        delay=st.sampled_from([None, None, 1, 3000]),
+        priority=st.sampled_from([0, 0, 0, 4]),
+    )
+    def replace(self, choice: int, dedup: str, delay: int | None, priority: int) -> None:
+        """An item replaces the one that has its dedup key, or is bumped (`delay`)."""
+        now, name = self.queue.now_ms, self.name(choice)
+        what = OnDuplicate.REPLACE if delay is None else OnDuplicate.BUMP
+        special = ItemSpecial(
+            0, now + delay if delay else 0, dedup_key=dedup.encode(), priority=priority,
+            on_duplicate=what, debounce_max_ms=BUMPED_MS if delay else 0,
+        )  # fmt: skip
+        items = self.model.items
+        holder = next((item for item in items.values() if item.dedup == dedup), None)
+        [seq] = self.queue.put(name, specials=(special,))
+        item = Item(seq, name, 0 if self.model.keyed else priority, dedup=dedup, since=now)
+        self.attempts[seq] = 0
+        if holder is not None:
+            holder.dedup = ""
+            if holder.state in ("ready", "scheduled"):
+                del items[holder.seq]
+                item.since, item.due = holder.since, holder.due
+                self._take_place(item, holder)
+        if delay:
+            item.due = min(now + delay, item.since + BUMPED_MS)
+        items[seq] = item
+        if item.due - now >= 100:
+            item.state, item.blocks = "scheduled", item.blocks and not delay
+            item.own = item.place if item.blocks else -1
+        elif item.own < 0:
+            self.model.tail(item)
+            item.own = item.place
+        else:
+            self.model.head(item)
+
+    def _take_place(self, item: Item, holder: Item) -> None:
+        alike = (holder.name, holder.priority) == (item.name, item.priority)
+        if alike and holder.own == holder.place and (holder.state == "ready" or holder.blocks):
+            item.place = item.own = holder.place
+            item.blocks = holder.blocks
 
     @rule(wishes=st.lists(st.integers(1, 9), min_size=1, max_size=3))
     def lease(self, wishes: list[int]) -> None:
@@ -293,6 +345,7 @@ class FlowComparison(RuleBasedStateMachine):
         return 0 < self.max_attempts <= self.attempts[item.seq]
 
     def _dies(self, item: Item) -> None:
+        item.dedup = ""
         if self.options["dead_targets"]:
             item.state, item.lease, item.blocks = "moving", 0, False
             self.moving.append(item)

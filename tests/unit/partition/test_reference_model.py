@@ -35,6 +35,7 @@ from querator.model.commands import (
     Retry,
 )
 from querator.model.entries import Proposal
+from querator.model.item_options import OnDuplicate
 from querator.model.queues import DedupUntil, RetryBackoff, RetryWaits
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import masks, queries, reader_queries
@@ -57,6 +58,7 @@ LEASE_MS = 10_000
 COUNTERS = (
     "produced", "completed", "retried", "released", "lapsed", "dead", "dropped", "delivered",
     "duplicates", "expired", "acknowledged", "given_up", "cancelled",
+    "replaced",
 )  # fmt: skip
 
 priorities = st.sampled_from([0, 0, 0, 0, -5, 5, 2**31 - 1, -(2**31)])
@@ -72,6 +74,8 @@ plans = st.lists(
             [None, None, None, None, Waits(0, 0, 1), Waits(1000, 3000, 3), Waits(2000, 2000, 1)]
         ),
         key=st.sampled_from(["", "", "", "", "a", "b", "c"]),
+        what=st.sampled_from(OnDuplicate),
+        most=st.sampled_from([1000, 3000, 60_000]),
     ),
     min_size=1,
     max_size=12,
@@ -99,6 +103,8 @@ def specials_of(plans: list[Plan], now_ms: int) -> tuple[ItemSpecial, ...]:
             plan.expire,
             plan.lease,
             plan.key.encode(),
+            on_duplicate=OnDuplicate(plan.what) if plan.key else OnDuplicate.KEEP,
+            debounce_max_ms=plan.most,
             priority=plan.priority,
             max_attempts=plan.max_attempts,
             retry=policy_of(plan.waits),
@@ -223,12 +229,13 @@ class Comparison(RuleBasedStateMachine):
         ordered=st.booleans(),
     )
     def produce(self, plans: list[Plan], producer: int, sequence: int, ordered: bool) -> None:
-        specials = specials_of(plans, self.log.now_ms)
         identity: dict[str, Any] = {}
         if producer:
             producer_id = START_MS.to_bytes(6, "big") + bytes([producer] * 10)
             identity = {"producer_id": producer_id, "sequence": sequence, "ordered": ordered}
-        holders = {plan.key: self.model.holder(plan.key) for plan in plans if plan.key}
+        plans = [plan if plan.key else plan._replace(what=1, most=0) for plan in plans]
+        stored_keys = {seq: item.key for seq, item in self.model.items.items()}
+        specials = specials_of(plans, self.log.now_ms)
         result = self.log.produce(len(plans), specials=specials, **identity)
         expected = self.model.produce(plans, (producer, sequence) if producer else (0, 0), ordered)
         if isinstance(result, Refusal):
@@ -236,12 +243,11 @@ class Comparison(RuleBasedStateMachine):
         else:
             assert (result.first_seq, result.count) == expected
             if not result.repeated:
-                for ordinal, seq in result.duplicates:
-                    holder = holders[plans[ordinal].key]
-                    assert holder is None or holder.seq == seq
-                    assert (
-                        holder is not None or result.first_seq <= seq < result.first_seq + ordinal
-                    )
+                assert list(result.replaced) == self.model.replaced
+                keys = stored_keys | {
+                    result.first_seq + ordinal: plan.key for ordinal, plan in enumerate(plans)
+                }
+                assert all(keys[seq] == plans[ordinal].key for ordinal, seq in result.duplicates)
 
     @rule(wishes=st.lists(st.integers(0, 12), min_size=1, max_size=3))
     def lease(self, wishes: list[int]) -> None:
@@ -287,6 +293,7 @@ class Comparison(RuleBasedStateMachine):
         ranges = masks.merge_ranges((seq, 1) for seq in names)
         named = (LeaseItems(lease, ranges),)
         verb = verb_of(completes, delay, dead, counted, priority, attributes)
+        following = [plan._replace(what=1, most=0) for plan in following]
         all_or_nothing = all_or_nothing or bool(following)
         command: Complete | Retry
         if completes:

@@ -101,6 +101,16 @@ def test_retries_and_frames_have_them():
             "follow_ups",
             "follow_ups is 101 queues; the limit is 100 queues",
         ),
+        (
+            [
+                group("a", Item()),
+                group(
+                    "b", Item(), Item(dedup_key="k", on_duplicate=items_pb2.ON_DUPLICATE_REPLACE)
+                ),
+            ],
+            "follow_ups[1].items[1].on_duplicate",
+            "REPLACE is not possible for a follow-up",
+        ),
     ],
 )
 def test_refusals_name_the_field(groups: list[Any], field: str, message: str):

@@ -1,15 +1,18 @@
 """Dedup keys that last until their item is done, after a change of the number of partitions."""
 
+import msgspec
 import pytest
 
 from querator.model.calls import ProduceReply
+from querator.model.commands import ItemSpecial
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.item_options import OnDuplicate
 from querator.model.queues import DedupUntil, QueueSettings
 from querator.model.routing import partition_of_key
 from querator.partition.dedup_export import ClosureQuery, KeptKeysQuery, closure
 from querator.placement.tasks import key_freeing, repartitioning
 from querator.service.routing.router import Router
-from tests.unit.service.service_node import ServiceNode, refusal, service_node
+from tests.unit.service.service_node import ServiceNode, produce_call, refusal, service_node
 
 KEYS = [b"k%d" % number for number in range(20)]
 MOVED = [number for number, key in enumerate(KEYS) if partition_of_key(key, 3)]
@@ -102,3 +105,40 @@ async def test_a_partition_that_cannot_be_asked_is_named(monkeypatch: pytest.Mon
         assert (error.code, error.field) == (ErrorCode.UNAVAILABLE, "dedup_key")
         assert "partition 0 of queue q" in error.message
         assert "no leader" in error.message
+
+
+async def test_only_keys_that_last_can_be_taken_over():
+    async with service_node() as node:
+        await node.create(partitions=1)
+        key = b"k"
+        special = (ItemSpecial(0, dedup_key=key, on_duplicate=OnDuplicate.REPLACE),)
+        call = msgspec.structs.replace(
+            produce_call(b"x", keys=[key]), specials=special, takes_over=True
+        )
+        error = await refusal(node.queues.produce(call))
+        assert (error.code, error.field) == (ErrorCode.INVALID_ARGUMENT, "items[0].on_duplicate")
+        assert "REPLACE needs a queue with dedup_until DONE; that of queue q is WINDOW" in str(
+            error
+        )
+        settings = QueueSettings(dedup_until=DedupUntil.DONE)
+        await node.admin.update_queue("default", "q", settings, ("dedup_until",), 0)
+        first = await node.queues.produce(call)
+        second = await node.queues.produce(call)
+        assert (first.batches[0].replaced, second.batches[0].replaced) == ((), ((0, 0, 1),))
+
+
+async def test_an_item_that_stayed_elsewhere_is_not_replaced():
+    async with service_node() as node:
+        await node.create(partitions=1, dedup_until=DedupUntil.DONE)
+        await node.produce(*KEYS, keys=KEYS)
+        await grow(node, 3)
+        key = KEYS[MOVED[0]]
+        special = (ItemSpecial(0, dedup_key=key, on_duplicate=OnDuplicate.REPLACE),)
+        call = msgspec.structs.replace(
+            produce_call(b"x", keys=[key]), specials=special, takes_over=True
+        )
+        [stored] = (await node.queues.produce(call)).batches
+        assert (stored.duplicates, stored.replaced) == ((), ())
+        [again] = (await node.produce(key, keys=[key])).batches
+        assert again.duplicates == ((0, stored.partition, stored.first_seq),)
+        assert (await node.total()).ready + (await node.total()).held == 21
