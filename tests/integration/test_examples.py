@@ -48,6 +48,12 @@ OUTPUTS = {
         "trial.ben: 49 ready, 1 leased",
         "without a limit, trial has 10 of 40",
     ],
+    "airflow_tasks.py": [
+        "filled: 2",
+        "again: 2",
+        "stored: 2 done: False",
+        "orders has dead letters, the first: b'two': ('no such customer',)",
+    ],
     "recurring.py": [
         "made: True",
         "due: 2026-03-27T08:00:00+00:00",
@@ -172,6 +178,17 @@ with SyncClient("127.0.0.1:4470") as client:
     print(*sorted(item.item.reference for item in client.peek("orders")))
     found = {item.item.reference: item.item.attributes for item in client.peek("orders")}
     print(sorted(found["orders-3-0"].items()), found["orders-3-1"])
+    Record.value = lambda self: b"x" * (2 << 20) if self.offset() == 1 else b"small"
+    broken = Consumer([Record(0), Record(1)])
+    try:
+        forward(broken, client, "orders")
+    except ValueError as error:
+        print(str(error).partition(" (request")[0], broken.commits)
+    Record.error = lambda self: "it is gone"
+    try:
+        forward(Consumer([Record(2)]), client, "orders")
+    except RuntimeError as error:
+        print(error)
 """
 CONFLUENT_KAFKA = """\
 class Record:
@@ -215,6 +232,9 @@ async def test_a_topic_is_forwarded_once(reader: PageReader):
         "4 2",
         "orders-3-0 orders-3-1 orders-3-2 orders-3-3",
         "[('none', ''), ('raw', '\\\\xff'), ('trace', '7')] {}",
+        "record orders-3-1 (topic-partition-offset) cannot be an item: LIMIT_EXCEEDED: "
+        "items[0].payload is 2097152 bytes; the limit is 1048576 bytes 0",
+        "record orders-3-2 cannot be read: it is gone",
     ]
 
 

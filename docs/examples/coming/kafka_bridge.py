@@ -1,6 +1,7 @@
 import logging
 
 from querator import Item, SyncClient
+from querator.client.errors import InvalidArgument
 
 RECORDS = 500
 
@@ -14,17 +15,31 @@ def forward(consumer, client: SyncClient, queue: str) -> int:
     with client.producer(queue) as producer:
         while records := consumer.consume(RECORDS, timeout=5):
             items = [item for record in records if (item := item_of(record)) is not None]
-            producer.produce_many(items)
+            store(producer, items)
             consumer.commit(asynchronous=False)
             forwarded += len(items)
     return forwarded
 
 
+def store(producer, items: list[Item]) -> None:
+    """Stores the items. An error about one of them names the place of its record."""
+    try:
+        producer.produce_many(items)
+    except (InvalidArgument, ValueError):
+        # One by one: items that are stored already are not stored again, by their dedup keys.
+        for item in items:
+            try:
+                producer.produce(item)
+            except (InvalidArgument, ValueError) as error:
+                place = f"{item.reference} (topic-partition-offset)"
+                raise ValueError(f"record {place} cannot be an item: {error}") from error
+
+
 def item_of(record) -> Item | None:
     """The record as an item; None for a tombstone, which has no value."""
-    if record.error():
-        raise RuntimeError(record.error())
     place = f"{record.topic()}-{record.partition()}-{record.offset()}"
+    if record.error():
+        raise RuntimeError(f"record {place} cannot be read: {record.error()}")
     if record.value() is None:
         logging.warning("%s is a tombstone, and is left out", place)
         return None
