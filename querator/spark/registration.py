@@ -10,10 +10,15 @@ creates the four entries, with Spark's default values.
 Spark starts the `python3` of PATH for its Python processes unless PYSPARK_PYTHON names another one.
 Where the environment of the program is not activated, that is another interpreter, which may lack
 PySpark. With `register` a session on this machine therefore uses the interpreter of the program.
+
+Where the wheel is installed, Spark has found the source by itself when `register` is called, and
+warns that the source is replaced. The source replaces itself, so the warning is kept back.
 """
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 _VARIABLES: Final = {
@@ -22,6 +27,9 @@ _VARIABLES: Final = {
     "SPARK_LOCAL_DIRS": "",
     "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
 }
+
+_MANAGER: Final = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+"""Name of the logger that warns."""
 
 
 def register(spark: Any, source: type | None = None) -> None:
@@ -46,10 +54,27 @@ def register(spark: Any, source: type | None = None) -> None:
     added = {name: value for name, value in _VARIABLES.items() if name not in environment}
     environment.update(added)
     try:
-        spark.dataSource.register(source)
+        with _without_warning(spark):
+            spark.dataSource.register(source)
     finally:
         for name in added:
             del environment[name]
+
+
+@contextmanager
+def _without_warning(spark: Any) -> Iterator[None]:
+    """Spark does not warn, within the block, that a source replaces another one of its name."""
+    log4j = spark._jvm.org.apache.logging.log4j
+    configurator = log4j.core.config.Configurator
+    level = log4j.LogManager.getLogger(_MANAGER).getLevel()
+    if level.isMoreSpecificThan(log4j.Level.ERROR):
+        yield
+        return
+    configurator.setLevel(_MANAGER, log4j.Level.ERROR)
+    try:
+        yield
+    finally:
+        configurator.setLevel(_MANAGER, level)
 
 
 def _use_this_python(context: Any) -> None:

@@ -31,7 +31,7 @@ def test_the_first_program_runs_its_own_interpreter(java, node, tmp_path):
         if not name.startswith("PYSPARK") and name not in ("PYTHONPATH", "QUERATOR_WORKER_PYTHON")
     }
     done = subprocess.run(
-        [sys.executable, "-c", program.replace(ENDPOINT, node.endpoint)],
+        [sys.executable, "-c", f"{program.replace(ENDPOINT, node.endpoint)}\nregister(spark)\n"],
         env={**environment, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
@@ -39,3 +39,4 @@ def test_the_first_program_runs_its_own_interpreter(java, node, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "|ready|book|    2|" in done.stdout
+    assert "replaced a previously registered data source" not in done.stderr
