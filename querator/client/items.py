@@ -235,6 +235,13 @@ def _add_retry(message: items_pb2.RetryPolicy, policy: values.RetryPolicy) -> No
     message.jitter = policy.jitter
 
 
+def encode_retry(policy: values.RetryPolicy) -> bytes:
+    """A policy as the message of an item. Raises TypeError, ValueError."""
+    message = items_pb2.RetryPolicy()
+    _add_retry(message, policy)
+    return message.SerializeToString()
+
+
 def backoff_number(name: str, backoff: str) -> items_pb2.RetryBackoff.ValueType:
     """Raises ValueError that names the argument."""
     if backoff not in values.BACKOFFS:

@@ -19,6 +19,8 @@ first use, because readers are pickled and processes are forked. The package nee
     reader_run      one run of a reader, on the driver
     registration    registration of the data source in a session
     requirements    the versions of PySpark and PyArrow that are needed
+    retry_column    the column of writes with an item's own retry policy
+    row_words       a row in a few words, for errors
     rows            rows to be written, as items in the protocol's bytes
     rpc             synchronous calls of Spark's processes to the nodes
     schema          the columns of reads, without Arrow

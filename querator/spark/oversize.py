@@ -27,7 +27,8 @@ def refusal(name: str, size: int, row: int) -> RowsError:
         f"{PAYLOAD_BYTES_MAX:,} at most. Store such values elsewhere and write where they are, or "
         f'write what fits, .where("octet_length({name}) <= {PAYLOAD_BYTES_MAX}"); '
         '.option("oversizePolicy", "skip") leaves such rows out, and the driver logs '
-        "their number"
+        "their number",
+        row,
     )
 
 

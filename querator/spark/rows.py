@@ -24,8 +24,11 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
+from querator.client.errors import InvalidArgument
 from querator.client.items import ITEMS_FIELD
-from querator.model.limits import PRIORITY_MAX, PRIORITY_MIN
+from querator.model.limits import ATTEMPTS_MAX, PRIORITY_MAX, PRIORITY_MIN
+from querator.spark.retry_column import POLICY_TYPE, encode_policy, is_policy
+from querator.spark.row_words import SHOWN, described, raw_text
 from querator.spark.schema import COLUMNS
 from querator.wire import fields
 
@@ -41,6 +44,8 @@ WRITTEN: Final = (
     "group",
     "enqueue_at",
     DEDUPE_KEY,
+    "max_attempts",
+    "retry",
     "partition",
 )
 """The columns that make up an item."""
@@ -50,15 +55,21 @@ they are.
 """
 _TEXTS: Final = {"kind": 2, "encoding": 3, "reference": 4, "group": 7, "key": 8, DEDUPE_KEY: 12}
 """Field numbers in `Item`."""
-_VALUE, _HEADERS, _PRIORITY, _ENQUEUE_AT = 1, 5, 6, 9
-_INTEGRAL: Final = ("partition", "priority")
+_VALUE, _HEADERS, _PRIORITY, _ENQUEUE_AT, _MAX_ATTEMPTS, _RETRY = 1, 5, 6, 9, 13, 14
+_INTEGRAL: Final = ("partition", "priority", "max_attempts")
 _TWO_TO_64: Final = 1 << 64
 _HEADS_MAX: Final = 8_192
 _TEXT_TYPES: Final = (StringType, VarcharType, CharType)
 
 
 class RowsError(ValueError):
-    """A column, or a value in it, cannot be written; the message names it and a remedy."""
+    """A column, or a value in it, cannot be written; the message names it and a remedy. `row` is
+    the number of the row in its task; None: the column cannot be written at all.
+    """
+
+    def __init__(self, message: str, row: int | None = None) -> None:
+        super().__init__(message)
+        self.row = row
 
 
 class _WrongValue(ValueError):
@@ -164,16 +175,28 @@ class Layout:
             if number is not None and not 0 <= number < 1 << 31:
                 raise RowsError(
                     f"column {self.names['partition']} is {number} in row {row} of this task: it "
-                    "is the number of a partition of the queue, from 0"
+                    "is the number of a partition of the queue, from 0",
+                    row,
                 )
         return numbers
+
+    def shown(self, batch: Any, index: int) -> str:
+        """The row in a few words, so that it can be found in its source: the beginnings of what
+        identifies it.
+        """
+        given = {
+            meaning: batch.column(place)[index]
+            for meaning, place in self._places.items()
+            if meaning in SHOWN
+        }
+        return described({name: raw_text(value) for name, value in given.items()})
 
     def _encoded(self, meaning: str, column: Any, first: int) -> list[bytes]:
         name = self.names[meaning]
         if meaning == "value":
             return _values(name, column, first)
-        if meaning == "priority":
-            return _each(name, column.to_pylist(), _priority, first)
+        if meaning in _BY_VALUE:
+            return _each(name, column.to_pylist(), _BY_VALUE[meaning], first)
         _check_texts(name, column, first)
         if meaning == "headers":
             return _each(name, column.to_pylist(), _headers, first)
@@ -212,6 +235,8 @@ def _fits(meaning: str, kind: DataType) -> bool:
         return isinstance(kind, TimestampType)
     if meaning in _INTEGRAL:
         return isinstance(kind, IntegralType)
+    if meaning == "retry":
+        return is_policy(kind)
     return isinstance(kind, _TEXT_TYPES)
 
 
@@ -233,6 +258,8 @@ def _wanted(meaning: str, name: str, kind: DataType) -> str:
         return f"array<struct<key: string, value: binary>>{way}"
     if meaning == "value":
         return f"binary or string, as by {f'to_json({name})' if nested else _cast(name, 'string')}"
+    if meaning == "retry":
+        return POLICY_TYPE
     if meaning == "enqueue_at":
         return "timestamp" if nested else f"timestamp, as by {_cast(name, 'timestamp')}"
     if meaning in _INTEGRAL:
@@ -250,7 +277,8 @@ def _values(name: str, column: Any, first: int) -> list[bytes]:
         row = first + column.is_null().to_pylist().index(True)
         raise RowsError(
             f"column {name} is null in row {row} of this task: an item has a payload, which may be "
-            "empty; filter such rows out, or coalesce"
+            "empty; filter such rows out, or coalesce",
+            row,
         )
     heads = _VALUE_HEADS
     return [heads[len(value)] + value if value else b"" for value in _pieces(column)]
@@ -269,7 +297,8 @@ def _check_texts(name: str, column: Any, first: int) -> None:
             except UnicodeDecodeError:
                 raise RowsError(
                     f"column {name} is not UTF-8 in row {row} of this task: filter such rows out, "
-                    "or make text of it by hex(…) or base64(…)"
+                    "or make text of it by hex(…) or base64(…)",
+                    row,
                 ) from None
         raise
 
@@ -279,7 +308,8 @@ def _check_unique(name: str, column: Any, first: int) -> None:
         if not key:
             raise RowsError(
                 f"column {name} is null or empty in row {row} of this task: with "
-                "guarantee=idempotent each row has a key of its own, the same for each repeat"
+                "guarantee=idempotent each row has a key of its own, the same for each repeat",
+                row,
             )
 
 
@@ -307,7 +337,7 @@ def _each(
             encoded.append(b"" if value is None else encode(value))
         except _WrongValue as error:
             raise RowsError(
-                f"column {name} {error.fault} in row {row} of this task: {error.remedy}"
+                f"column {name} {error.fault} in row {row} of this task: {error.remedy}", row
             ) from None
     return encoded
 
@@ -342,6 +372,29 @@ def _priority(number: int) -> bytes:
     if not PRIORITY_MIN <= number <= PRIORITY_MAX:
         raise _WrongValue(f"is {number}", f"it must be from {PRIORITY_MIN} to {PRIORITY_MAX}")
     return fields.varint(_PRIORITY << 3 | fields.VARINT) + fields.varint(number % _TWO_TO_64)
+
+
+def _max_attempts(number: int) -> bytes:
+    """0 is a limit as well: none."""
+    if not 0 <= number <= ATTEMPTS_MAX:
+        raise _WrongValue(f"is {number}", f"it must be from 0 to {ATTEMPTS_MAX}; 0 is no limit")
+    return fields.varint(_MAX_ATTEMPTS << 3 | fields.VARINT) + fields.varint(number)
+
+
+def _retry(given: dict[str, Any]) -> bytes:
+    try:
+        body = encode_policy(given)
+    except (ValueError, InvalidArgument) as error:
+        raise _WrongValue(f"is no retry policy ({error})", f"it must be {POLICY_TYPE}") from None
+    return fields.prefix(_RETRY, len(body)) + body
+
+
+_BY_VALUE: Final[dict[str, Callable[[Any], bytes]]] = {
+    "priority": _priority,
+    "max_attempts": _max_attempts,
+    "retry": _retry,
+}
+"""Columns that are encoded value by value."""
 
 
 def _enqueue_at(at_us: int) -> bytes:

@@ -16,13 +16,16 @@ import grpc
 from google.protobuf.message import Message
 
 from querator.client.errors import InvalidArgument, LimitExceeded, NotFound, RequestError
+from querator.client.items import ITEMS_FIELD
 from querator.client.transport.rpc_errors import from_rpc
 from querator.model.limits import REQUEST_ITEMS_MAX
 from querator.spark.options import Target
+from querator.spark.row_words import described
 from querator.spark.rpc import Cluster, Patience, did_you_mean
-from querator.v1 import admin_service_pb2, admin_service_pb2_grpc
+from querator.v1 import admin_service_pb2, admin_service_pb2_grpc, items_pb2
 from querator.v1 import transaction_service_pb2 as pb
 from querator.v1.transaction_service_pb2_grpc import TransactionServiceStub
+from querator.wire.fields import next_field
 
 CALL_SECONDS: Final = 30.0
 """Time limit of one attempt of a call: as long as a commit waits for its decision."""
@@ -32,7 +35,7 @@ WINDOW: Final = 4
 """Unanswered requests of a task."""
 STAGE: Final = "/querator.v1.TransactionService/Stage"
 PRODUCE: Final = "/querator.v1.QueueService/Produce"
-_FIELD: Final = re.compile(r"items\[(\d+)\]\.(\w+)")
+_FIELD: Final = re.compile(r"items\[(\d+)\]\.(\w+)(?:\.\w+)*")
 _WHOLE: Final = ("", "request")
 """Fields of errors about the size of a whole request: gRPC's, and the node's."""
 _COLUMNS: Final = {"payload": "value", "attributes": "headers", "dedup_key": "dedupe_key"}
@@ -109,17 +112,31 @@ class Sender(Cluster):
 
         return self._anywhere(ask, retry_seconds).redriven, attempts
 
-    def commit(self, request: pb.CommitTxnRequest, *, retry_seconds: float) -> None:
+    def commit(self, request: pb.CommitTxnRequest, *, retry_seconds: float) -> pb.CommitTxnResponse:
         def ask(channel: grpc.Channel) -> pb.CommitTxnResponse:
             return TransactionServiceStub(channel).CommitTxn(request, timeout=CALL_SECONDS)
 
-        self._anywhere(ask, retry_seconds)
+        return self._anywhere(ask, retry_seconds)
 
     def abort(self, request: pb.AbortTxnRequest, *, retry_seconds: float) -> None:
         def ask(channel: grpc.Channel) -> pb.AbortTxnResponse:
             return TransactionServiceStub(channel).AbortTxn(request, timeout=CALL_SECONDS)
 
         self._anywhere(ask, retry_seconds)
+
+    def give_up(
+        self, namespace: str, queue: str, producer: str, batch: int, *, retry_seconds: float
+    ) -> None:
+        """For a failed write whose name is used once: drops what is staged, and commits the batch
+        without items. Tasks that have not ended yet then stage nothing more, and what they have
+        staged since the abort is dropped within a minute.
+        """
+        abort = pb.AbortTxnRequest(namespace=namespace, queue=queue, producer=producer, batch=batch)
+        commit = pb.CommitTxnRequest(
+            namespace=namespace, queue=queue, producer=producer, batch=batch
+        )
+        self.abort(abort, retry_seconds=retry_seconds)
+        self.commit(commit, retry_seconds=retry_seconds)
 
     def send(
         self,
@@ -181,6 +198,16 @@ class BulkRequest:
         self.data = data
         self.rows = rows
 
+    def item(self, index: int) -> items_pb2.Item:
+        """An item of the request, which is a StageRequest or a ProduceRequest."""
+        place = start = end = 0
+        for _ in range(index + 1):
+            number = 0
+            while number != ITEMS_FIELD:
+                number, _, start, end = next_field(self.data, place, len(self.data))
+                place = end
+        return items_pb2.Item.FromString(self.data[start:end])
+
 
 class _Flight:
     """An unanswered request. `way` selects the endpoint that it goes to."""
@@ -232,10 +259,12 @@ def _name_row(error: RequestError, request: BulkRequest) -> None:
         why = f"for its {len(request.data):,} bytes, of all columns together: {error.message}"
     else:
         return
+    item = request.item(request.rows.index(row))
+    shown = described({"value": item.payload, "key": item.key, "reference": item.reference})
     raise RowRefused(
         error.code,
-        f"row {row} of this task is refused {why}; filter such rows out, or shorten them, before "
-        "the write",
+        f"row {row} of this task ({shown}) is refused {why}; filter such rows out, or shorten "
+        "them, before the write",
         field=column,
         limit=error.limit,
         value=error.value,

@@ -27,10 +27,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from querator.client.errors import NotFound, RequestError, TransactionAborted
+from querator.client.errors import (
+    ErrorCode,
+    NotFound,
+    RequestError,
+    TransactionAborted,
+    make_error,
+)
 from querator.model.limits import TXN_CLAIMS_MAX
 from querator.spark.options import OptionError
 from querator.spark.oversize import left_out, oversized, refusal, without
+from querator.spark.row_words import with_row
 from querator.spark.rows import DEDUPE_KEY, Layout, RowsError
 from querator.spark.rpc import Unreachable
 from querator.spark.sending import (
@@ -211,9 +218,15 @@ class Sink:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            large = self._oversized(written, batch, begun)
-            items = self._layout.encode(batch, begun)
-            partitions = self._layout.partitions(batch, begun)
+            try:
+                large = self._oversized(written, batch, begun)
+                items = self._layout.encode(batch, begun)
+                partitions = self._layout.partitions(batch, begun)
+            except RowsError as error:
+                if error.row is None:
+                    raise
+                shown = self._layout.shown(batch, error.row - begun)
+                raise RowsError(with_row(str(error), error.row, shown)) from None
             rows: Sequence[int] = range(begun, begun + len(items))
             if large:
                 items, rows = without(large, items), without(large, rows)
@@ -240,9 +253,9 @@ class Sink:
 
     # --- on the driver -----------------------------------------------------------------------
 
-    def decide(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def decide(self, messages: Sequence[WriterCommitMessage | None], *, once: bool = False) -> None:
         """Commits the attempts of the messages; does nothing if the batch is already committed.
-        Raises RequestError, Unreachable.
+        `once`: no other write has this name. Raises RequestError, Unreachable.
         """
         written = _of(messages)
         _tell_skipped(written)
@@ -266,13 +279,30 @@ class Sink:
             stages=[_attempt(one) for one in written if one.parts],
         )
         try:
-            sender(options.target).commit(request, retry_seconds=options.retry_seconds)
+            answer = sender(options.target).commit(request, retry_seconds=options.retry_seconds)
+            if answer.repeated_answer and once:
+                self._check_not_closed(written)
         except TransactionAborted as error:
             error.message = (
                 f"{error.message}. Nothing of it is visible. Start the query or the write again: "
                 "it writes the batch again"
             )
             raise
+
+    def _check_not_closed(self, written: Sequence[Written]) -> None:
+        """Raises TransactionAborted if `drop` has closed the name of a write that has rows."""
+        options = self._options
+        found = sender(options.target).totals(
+            options.namespace,
+            options.queue,
+            written[0].producer,
+            retry_seconds=options.retry_seconds,
+        )
+        if not found.batch_items and any(one.parts for one in written):
+            raise make_error(
+                ErrorCode.TRANSACTION_ABORTED,
+                f"batch {written[0].batch} of producer {written[0].producer} was given up",
+            )
 
     def _tell_if_older(self, written: Written) -> None:
         """Reports in the driver's log that nothing was written because the producer has committed a
@@ -295,10 +325,16 @@ class Sink:
                 )
 
     def drop(
-        self, messages: Sequence[WriterCommitMessage | None], producer: str, batch: int | None
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        producer: str,
+        batch: int | None,
+        *,
+        once: bool = False,
     ) -> None:
         """Aborts, if possible; staged items are invisible, and expire by themselves. `producer` and
         `batch`, as far as the driver knows them, are used if no task has ended successfully.
+        `once`: no later write has this name, so that tasks which have not ended yet are refused.
         """
         written = _of(messages)
         if written:
@@ -309,10 +345,14 @@ class Sink:
         request = pb.AbortTxnRequest(
             namespace=options.namespace, queue=options.queue, producer=producer, batch=batch
         )
+        seconds = min(ABORT_SECONDS, options.retry_seconds)
         with suppress(RequestError, Unreachable):
-            sender(options.target).abort(
-                request, retry_seconds=min(ABORT_SECONDS, options.retry_seconds)
-            )
+            if once:
+                sender(options.target).give_up(
+                    options.namespace, options.queue, producer, batch, retry_seconds=seconds
+                )
+            else:
+                sender(options.target).abort(request, retry_seconds=seconds)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -359,13 +399,13 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Raises RequestError, Unreachable."""
-        self._sink.decide(messages)
+        self._sink.decide(messages, once=not self._options.producer)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         options = self._options
         # In foreachBatch the batch is the number of the micro-batch, which only tasks receive.
         batch = 0 if options.batch is None and not options.producer else options.batch
-        self._sink.drop(messages, self._name, batch)
+        self._sink.drop(messages, self._name, batch, once=not options.producer)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

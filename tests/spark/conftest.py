@@ -39,6 +39,7 @@ WITHOUT_SESSION = (
     "test_writer_calls.py",
     "test_options.py",
     "test_checkpoints.py",
+    "test_following.py",
     "test_layout.py",
     "test_charts.py",
     "test_imports.py",

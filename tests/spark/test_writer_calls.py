@@ -22,6 +22,7 @@ from pyspark.sql.types import ArrayType, StructType
 
 from querator import SyncClient
 from querator.cli.demo.local_nodes import free_ports
+from querator.client import RetryPolicy
 from querator.client.errors import NotFound, TransactionAborted
 from querator.model.limits import PAYLOAD_BYTES_MAX
 from querator.spark.browsing import BrowseReader
@@ -265,6 +266,18 @@ def test_nothing_stays_staged_of_a_write_all_of_whose_tasks_have_failed(queue, m
     assert not queue.client.staged_batches(queue.name).batches
 
 
+def test_a_task_that_ends_after_the_abort_of_its_write_stages_nothing(queue):
+    """Spark stops the other tasks of a failed write some seconds after it."""
+    writer = queue.batch()
+    late = writer.write_task(Task(1), batches("before"))
+    writer.abort([None])
+    assert not late.committed
+    after = writer.write_task(Task(2), batches("after"))
+    assert after.committed
+    assert not queue.client.staged_batches(queue.name).batches
+    assert queue.found(0) == {}
+
+
 def test_nothing_stays_staged_of_a_failed_batch_of_a_stream_with_a_name(queue):
     writer = queue.stream(txnAppId="named")
     writer.write_task(Task(0, "q", 7), batches("a"))
@@ -303,7 +316,7 @@ def test_a_value_that_is_too_large_is_named_with_the_ways_out(queue, size):
     with pytest.raises(RowsError) as caught:
         writer.write_task(Task(0), iter([rows.slice(0, 1), rows.slice(1)]))
     said = str(caught.value)
-    assert f"column Value has {size:,} bytes in row 1 of this task" in said
+    assert f"column Value has {size:,} bytes in row 1 of this task (value '{'y' * 60}'…)" in said
     assert "1,048,576 at most" in said
     assert '.where("octet_length(Value) <= 1048576")' in said
     assert '.option("oversizePolicy", "skip")' in said
@@ -349,7 +362,9 @@ def test_an_item_that_the_queue_refuses_is_named_by_its_row_and_column(queue):
     with pytest.raises(RowRefused) as caught:
         writer.write_task(Task(0), iter([rows]))
     said = str(caught.value)
-    assert "row 1 of this task is refused for its column key" in said
+    assert (
+        f"row 1 of this task (value 'y', key '{'k' * 60}'…) is refused for its column key" in said
+    )
     assert "512" in said
     assert "513" in said
     assert queue.found(0) == {}
@@ -426,10 +441,11 @@ def broken_texts() -> Any:
 @pytest.mark.parametrize("name", ["key", "kind", "dedupe_key"])
 def test_a_text_that_is_not_utf8_is_named_by_its_row_and_column(queue, name):
     rows = pa.RecordBatch.from_arrays(
-        [pa.array([b"a", b"b"]), broken_texts()], names=["value", name]
+        [pa.array([b"a", b"order 7"]), broken_texts()], names=["value", name]
     )
     writer = queue.batch(columns(value="binary", **{name: "string"}))
-    with pytest.raises(RowsError, match=f"column {name} is not UTF-8 in row 1 of this task"):
+    words = rf"column {name} is not UTF-8 in row 1 of this task \(value 'order 7'"
+    with pytest.raises(RowsError, match=words):
         writer.write_task(Task(0), iter([rows]))
 
 
@@ -455,8 +471,70 @@ def test_a_row_that_no_request_can_carry_is_named(queue, size):
     with pytest.raises(RowRefused) as caught:
         writer.write_task(Task(0), iter([rows]))
     said = str(caught.value)
-    assert "row 1 of this task is refused" in said
+    assert "row 1 of this task (value 'b', reference 'rrr" in said
+    assert "is refused" in said
     assert f"{size:,}"[:2] in said
+
+
+def test_a_row_of_a_later_batch_is_shown_with_its_own_values(queue):
+    rows = pa.record_batch({"value": ["a", "b", None], "key": ["k", "", "order 7"]})
+    writer = queue.batch(columns(value="string", key="string"))
+    words = r"column value is null in row 5 of this task \(key 'order 7'\)"
+    with pytest.raises(RowsError, match=words):
+        writer.write_task(Task(0), iter([rows.slice(0, 2), rows.slice(0, 1), rows]))
+
+
+POLICY = StructType().add("delay", "interval day to second").add("backoff", "string")
+
+
+def test_items_have_their_own_attempts_and_retry_policy(queue):
+    policies = [
+        {"delay": timedelta(seconds=90), "backoff": "fixed"},
+        {"delay": timedelta(0), "backoff": None},
+        None,
+    ]
+    kind = pa.struct([("delay", pa.duration("us")), ("backoff", pa.string())])
+    rows = pa.record_batch(
+        {
+            "value": ["a", "b", "c"],
+            "max_attempts": pa.array([3, 0, None], pa.int32()),
+            "retry": pa.array(policies, kind),
+        }
+    )
+    schema = columns(value="string", max_attempts="integer").add("retry", POLICY)
+    writer = queue.batch(schema)
+    writer.commit([writer.write_task(Task(0), iter([rows]))])
+    assert queue.found(3) == {"a": 1, "b": 1, "c": 1}
+    leased = {bytes(one.item.payload): one.item for one in queue.client.peek(queue.name)}
+    assert [leased[name].max_attempts for name in (b"a", b"b", b"c")] == [3, 0, None]
+    assert leased[b"a"].retry == RetryPolicy(timedelta(seconds=90), backoff="fixed")
+    assert leased[b"b"].retry == RetryPolicy(timedelta(0))
+    assert leased[b"c"].retry is None
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("max_attempts", 65_536, r"max_attempts is 65536 in row 0 .*from 0 to 65535"),
+        ("max_attempts", -1, r"max_attempts is -1 in row 0"),
+        (
+            "retry",
+            {"delay": None, "backoff": "fixed"},
+            r"retry is no retry policy \(delay is null\)",
+        ),
+        ("retry", {"delay": timedelta(1), "backoff": "never"}, r"'never'; it must be one of fixed"),
+        ("retry", {"delay": timedelta(-1), "backoff": None}, r"retry is no retry policy \(.*delay"),
+        ("retry", {"delay": timedelta(99), "backoff": None}, r"row 0 of this task.*delay"),
+    ],
+)
+def test_wrong_attempts_and_policies_are_named(queue, column, value, words):
+    kind = pa.struct([("delay", pa.duration("us")), ("backoff", pa.string())])
+    made = pa.array([value], kind if column == "retry" else pa.int64())
+    schema = columns(value="string").add(column, POLICY if column == "retry" else "long")
+    writer = queue.batch(schema)
+    with pytest.raises((RowsError, RowRefused), match=words):
+        writer.write_task(Task(0), iter([pa.record_batch({"value": ["a"], column: made})]))
+    assert queue.found(0) == {}
 
 
 def test_columns_may_have_large_offsets(queue):

@@ -39,6 +39,8 @@ from querator.wire.tls import TlsError
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FILE: Final = re.compile(r"\b(ca|cert|key): ")
 _MASTER: Final = re.compile(r"local(\[.+\]|-cluster\[.+\])?$|yarn$|\w+://")
+PACKAGES: Final = "spark.jars.packages"
+"""Spark's setting for packages that it downloads when it starts."""
 Run = Callable[[Any, Control], Summary]
 """A pipeline with its settings: takes a session, and returns a summary."""
 
@@ -84,14 +86,28 @@ class Engine(msgspec.Struct, frozen=True):
         with failures():
             check_requirements()
             check_java()
+            note(self.start_words())
             return find_queues(reads=reads, fills=fills)
+
+    def start_words(self) -> str:
+        """What the command does in the time before the first figures."""
+        words = f"Checking queues, then starting Spark on {self.master}"
+        packages = self.conf.get(PACKAGES)
+        if packages:
+            words = f"{words} with {packages}, which are downloaded the first time"
+        return f"{words}: half a minute without figures is usual."
 
     def run(self, pipeline: Run, *, continuous: bool = False) -> None:
         """Runs a pipeline. Raises Failure, and Exit if a signal ended the run early."""
+        # It imports PySpark, which help does without.
+        from querator.spark.pipelines.failures import explained as in_one_line
+
         control = Control(_report)
         with self.session() as spark:
             ended_by = _stops(control)
-            summary = pipeline(spark, control)
+            # Files that Spark cannot reach are an error of Java.
+            with in_one_line():
+                summary = pipeline(spark, control)
         conclude(summary, as_json=self.as_json)
         if ended_by and not continuous:
             raise click.exceptions.Exit(128 + ended_by[0])
@@ -102,6 +118,7 @@ class Engine(msgspec.Struct, frozen=True):
         with failures():
             with _quiet(loud="spark.log.level" in self.conf):
                 spark = open_session(self.master, self.conf)
+            note("Spark runs.")
             try:
                 yield spark
             finally:
@@ -312,6 +329,8 @@ _COLUMNS: Final = {
     "group": "The group.",
     "enqueue_at": "When it may be leased: a timestamp, as in `now() + make_dt_interval(0, 0, 5)`.",
     "dedupe_key": "The dedup key: a second item with it is not stored within the queue's window.",
+    "max_attempts": "How many times it is leased at most; 0: no limit.",
+    "retry": "The retry policy, as in `named_struct('delay', INTERVAL '60' SECOND)`.",
 }
 
 where_option = click.option(

@@ -28,6 +28,7 @@ docs/spark.md. Pipelines read the files of checkpoints, so they need a session i
     counting_page    the page of `stats`
     counting_tables  the tables of `stats`
     failures         failures of runs, as one line with a remedy
+    file_systems     packages that bring Spark the file systems of clouds
     files            files and paths of pipelines
     formats          whether a file fits its format, by its first bytes
     following        runs of streaming queries to their end

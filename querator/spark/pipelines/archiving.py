@@ -44,13 +44,14 @@ def archive(spark: Any, settings: ArchiveSettings, control: Control | None = Non
     control = control or Control()
     clock = Stopwatch()
     source, stream = settings.source, settings.stream
+    files = Files(spark)
+    files.check_reach(path=settings.path, checkpoint=settings.checkpoint)
     books.settings_of(source)
     with explained():
         frame = spark.readStream.format("querator").options(**stream.options(source)).load()
     frame, names = _partitioned(frame.drop("state"), settings)
     log = SinkLog(spark, settings.path)
     before = log.newest()
-    files = Files(spark)
     check_reader(stream, source, *files.offsets(stream.checkpoint))
     _check_checkpoint(files, stream.checkpoint, settings.path, before)
     done = log.files(before)

@@ -1,6 +1,7 @@
 """The queues' own counts, which are independent of Spark's."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from querator.spark.pipelines.following import Tally
 from querator.spark.pipelines.settings import QueuePlace
 from querator.spark.rpc import Unreachable
 from querator.spark.sending import sender
+from querator.spark.writing import ABORT_SECONDS
 from querator.v1 import admin_service_pb2
 
 
@@ -40,6 +42,22 @@ def totals(place: QueuePlace, producer: str) -> Totals:
     if not found.HasField("batch"):
         return Totals()
     return Totals(found.batch, found.batch_items, found.items)
+
+
+@contextmanager
+def nothing_staged(place: QueuePlace, producer: str) -> Iterator[None]:
+    """Drops what the producer, whose name is used once, has staged if the block fails. Tasks that
+    have not ended yet are refused. If no node answers, staged items expire after STAGE_TIMEOUT_MS.
+    """
+    try:
+        yield
+    except BaseException:
+        seconds = min(ABORT_SECONDS, place.retry_seconds)
+        with suppress(RequestError, Unreachable):
+            sender(target(place.options())).give_up(
+                place.namespace, place.queue, producer, 0, retry_seconds=seconds
+            )
+        raise
 
 
 def committed_items(before: Totals, after: Totals, tally: Tally) -> int:

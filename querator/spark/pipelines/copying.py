@@ -34,6 +34,7 @@ def copy(spark: Any, settings: CopySettings, control: Control | None = None) -> 
     adopt(spark)
     files = Files(spark)
     stream = settings.stream
+    files.check_reach(checkpoint=stream.checkpoint)
     books.settings_of(source)
     check_reader(stream, source, *files.offsets(stream.checkpoint))
     with explained():
@@ -52,7 +53,8 @@ def copy(spark: Any, settings: CopySettings, control: Control | None = None) -> 
 
     writer = items.writeStream.format("querator").options(**target.options())
     writer = writer.option("checkpointLocation", stream.checkpoint)
-    follow(writer.trigger(**trigger(stream.continuous, stream.every_seconds)), control, each)
+    triggered = writer.trigger(**trigger(stream.continuous, stream.every_seconds))
+    follow(triggered, control, each, restarts=True)
     after = books.totals(target, query_id(files, stream.checkpoint))
     made = Count(books.committed_items(before, after, tally), _MADE)
     return tally.summary("copy", _TAKEN, made, clock)

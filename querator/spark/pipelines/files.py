@@ -5,8 +5,12 @@ whole.
 from collections.abc import Callable
 from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
+
 from querator.spark.pipelines.checkpoints import OFFSETS
+from querator.spark.pipelines.file_systems import missing_file_system, scheme_of
 from querator.spark.pipelines.formats import HEAD_BYTES, is_hidden
+from querator.spark.pipelines.settings import SettingsError
 
 ANY_AGE: Final = ("maxFileAge", "36500d")
 """Option for streams of files. By default Spark silently skips files that are a week older than the
@@ -20,6 +24,21 @@ class Files:
     def __init__(self, spark: Any) -> None:
         self._jvm = spark._jvm
         self._settings = spark._jsparkSession.sessionState().newHadoopConf()
+
+    def check_reach(self, **paths: str) -> None:
+        """Checks that Spark has the file systems of the paths, by setting; an empty path is none.
+        Raises SettingsError.
+        """
+        hadoop = self._jvm.org.apache.hadoop
+        for name, path in paths.items():
+            scheme = scheme_of(path)
+            if not scheme:
+                continue
+            try:
+                hadoop.fs.FileSystem.getFileSystemClass(scheme, self._settings)
+            except Py4JJavaError as error:
+                version = str(hadoop.util.VersionInfo.getVersion())
+                raise SettingsError(missing_file_system(name, path, version)) from error
 
     def found(self, pattern: str) -> bool:
         """Whether the path, which may have `*`, matches anything."""

@@ -6,12 +6,17 @@ from typing import Any, Final
 
 import msgspec
 
+from querator.model.errors import ErrorCode
 from querator.spark.pipelines.failures import PipelineFailed, explained
 from querator.spark.pipelines.files import Files
 from querator.spark.pipelines.summary import Control, Count, Stopwatch, Summary
 
 POLL_SECONDS: Final = 0.3
 """Interval of polls. Spark keeps its last 100 reports, and a batch takes longer than 10 ms."""
+
+RESTARTS_MAX: Final = 5
+"""Restarts of a query in a row without a batch that was committed."""
+_ABORTED: Final = ErrorCode.TRANSACTION_ABORTED.name
 
 
 class MicroBatch(msgspec.Struct, frozen=True):
@@ -67,26 +72,37 @@ def follow(
     each: Callable[[MicroBatch], None],
     *,
     start: AbstractContextManager[None] | None = None,
+    restarts: bool = False,
 ) -> None:
     """Starts the query, within `start` if it is given, and reports each batch, until the query has
-    ended or the run is to stop. The next run repeats a batch that is then unfinished. Raises
-    PipelineFailed.
+    ended or the run is to stop. The next run repeats a batch that is then unfinished. `restarts`:
+    a query whose transaction was aborted, as by a change of the number of partitions, begins again
+    at its checkpoint, RESTARTS_MAX times without a batch between them. Raises PipelineFailed.
     """
     with explained(), start or nullcontext():
         query = writer.start()
     last = -1
     ended = False
+    begun_again, begun_behind = 0, last
     try:
         while not ended:
             try:
                 with explained():
                     ended = bool(query.awaitTermination(POLL_SECONDS))
-            except PipelineFailed:
-                _tell(query, last, each)
+            except PipelineFailed as error:
+                last = _tell(query, last, each)
+                if last > begun_behind:
+                    begun_again, begun_behind = 0, last
                 # Ctrl-C also reaches Spark's processes, and the query may end first.
-                if not control.stop.is_set():
+                if control.stop.is_set():
+                    ended = True
+                elif restarts and _ABORTED in str(error) and begun_again < RESTARTS_MAX:
+                    begun_again += 1
+                    with explained():
+                        query = writer.start()
+                    continue
+                else:
                     raise
-                ended = True
             if control.stop.is_set() and not ended:
                 query.stop()
                 ended = True

@@ -32,6 +32,7 @@ def ingest(spark: Any, settings: IngestSettings, control: Control | None = None)
     control = control or Control()
     adopt(spark)
     files = Files(spark)
+    files.check_reach(path=settings.path, checkpoint=settings.checkpoint)
     with checked(f"path is {settings.path}"):
         if not files.found(settings.path):
             raise SettingsError(f"path is {settings.path}: there is nothing")
@@ -74,7 +75,7 @@ def _all_files(spark: Any, settings: IngestSettings, control: Control) -> Summar
     # The name is unique: the items committed under it are the result of this run.
     producer = str(uuid_utils.uuid7())
     place = settings.target
-    with explained():
+    with explained(), books.nothing_staged(place, producer):
         frame.write.format("querator").mode("append").options(
             **place.options(txnAppId=producer, txnVersion="0")
         ).save()
@@ -111,7 +112,8 @@ def _new_files(spark: Any, files: Files, settings: IngestSettings, control: Cont
 
     writer = frame.writeStream.format("querator").options(**place.options())
     writer = writer.option("checkpointLocation", settings.checkpoint)
-    follow(writer.trigger(**trigger(settings.continuous, 0)), control, each)
+    triggered = writer.trigger(**trigger(settings.continuous, 0))
+    follow(triggered, control, each, restarts=True)
     after = books.totals(place, query_id(files, settings.checkpoint))
     made = Count(books.committed_items(before, after, tally), _MADE)
     return tally.summary("ingest", _READ, made, clock)

@@ -16,7 +16,14 @@ OBSERVED: Final = "querator"
 _LEFT_OUT: Final = "left_out"
 _ROWS: Final = "rows"
 _PASSES: Final = "querator_passes"
-_CASTS: Final = {"value": "", "headers": "", "enqueue_at": "timestamp", "priority": "int"}
+_CASTS: Final = {
+    "value": "",
+    "headers": "",
+    "enqueue_at": "timestamp",
+    "priority": "int",
+    "max_attempts": "int",
+    "retry": "",
+}
 """Types of the columns that are not texts; "" keeps the type."""
 
 

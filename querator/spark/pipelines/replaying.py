@@ -63,9 +63,11 @@ def replay(spark: Any, settings: ReplaySettings, control: Control | None = None)
     """
     control = control or Control()
     clock = Stopwatch()
+    files = Files(spark)
+    files.check_reach(path=settings.path, checkpoint=settings.checkpoint)
     frame = _rows(spark, settings)
     mapping.check_target(_items(frame, settings, mapping.OBSERVED), settings.target)
-    plan = _plan(Files(spark), settings)
+    plan = _plan(files, settings)
     replayer = _Replayer(settings, plan, control)
     with explained():
         writer = (

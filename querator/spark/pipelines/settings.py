@@ -94,6 +94,8 @@ class Columns(msgspec.Struct, frozen=True):
     group: str = ""
     enqueue_at: str = ""
     dedupe_key: str = ""
+    max_attempts: str = ""
+    retry: str = ""
 
     def __post_init__(self) -> None:
         """Raises SettingsError."""

@@ -103,7 +103,9 @@ def test_a_queue_without_a_dead_queue_has_nothing_to_send_back(cluster: Scripted
 def test_a_file_of_tls_that_is_missing_is_named_with_its_option(cluster: ScriptedCluster) -> None:
     outcome = invoke(cluster, "stats", "mail", "--tls-ca", "/nowhere/ca.pem")
     assert outcome.exit_code == 2
-    assert outcome.output == "Error: --tls-ca: /nowhere/ca.pem: No such file or directory.\n"
+    assert outcome.stderr.splitlines()[-1] == (
+        "Error: --tls-ca: /nowhere/ca.pem: No such file or directory."
+    )
 
 
 def test_spark_starts_when_all_queues_are_there(cluster: ScriptedCluster) -> None:

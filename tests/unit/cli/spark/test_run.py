@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from querator.cli.shared.failures import ExitCode, Failure
-from querator.cli.spark.run import conclude, failures
+from querator.cli.spark.run import PACKAGES, Engine, conclude, failures
 from querator.client.errors import ErrorCode, make_error
 from querator.spark.pipelines.summary import Count, RedriveSummary, Summary
 
@@ -77,3 +77,11 @@ def test_a_dry_run_says_what_would_be_sent_back(capsys: pytest.CaptureFixture[st
 def test_more_than_was_taken_does_not_balance_either() -> None:
     assert not msgspec.structs.replace(RIGHT, left_out=999).balanced
     assert msgspec.structs.replace(RIGHT, left_out=1_001).missing == -1
+
+
+def test_the_words_at_the_start_name_the_packages_that_are_downloaded() -> None:
+    engine = Engine("local[*]", {PACKAGES: "org.apache.hadoop:hadoop-aws:3.5.0"}, False)
+    assert engine.start_words() == (
+        "Checking queues, then starting Spark on local[*] with org.apache.hadoop:hadoop-aws:3.5.0, "
+        "which are downloaded the first time: half a minute without figures is usual."
+    )
