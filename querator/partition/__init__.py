@@ -47,6 +47,7 @@ elsewhere.
     redate                RepairTime: state time goes back, and rows are redated
     redrive               Redrive, DropLetters: dead letters back to their queue, or gone
     removals              Purge and Cancel: waiting items are removed
+    reply_bytes           what items got later, in the bytes of a reply
     request_places        which items of a keyed request are stored where
     reschedule            Reschedule: scheduled items are moved, run or cancelled
     rows                  layouts of the rows, and the state row

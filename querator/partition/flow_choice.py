@@ -7,6 +7,10 @@ from are put back behind the items that they get. In a lease or batch of more th
 items each turn takes more of them, so that the number of turns is bounded. The items of one flow
 and rank are chosen together in the end, so that segments are not cut into single items.
 
+A caller that took only the first of what is chosen would thus give all its bytes to the first
+flows. So a caller that has too little space for it chooses again, with a `Space`, which ends the
+choice at the turn whose item does not fit.
+
 What is chosen may not be taken as a whole: `Flows.served` counts what is taken.
 """
 
@@ -51,6 +55,31 @@ class Chosen:
 Look = Callable[[int, int], Chosen | None]
 """Reads the ready segment of a block at a slot. None: it is set aside."""
 
+Prefix = Callable[[Chosen, int, int, bool], tuple[int, int]]
+"""The longest prefix of a set of items whose bytes do not exceed a number, and its bytes. With True
+it has one item at least.
+"""
+
+
+class Space:
+    """The bytes that chosen items may have together."""
+
+    __slots__ = ("_is_empty", "_left", "_prefix")
+
+    def __init__(self, bytes_max: int, prefix: Prefix) -> None:
+        self._left = bytes_max
+        self._prefix = prefix
+        self._is_empty = True
+
+    def take(self, found: Chosen, mask: int) -> int:
+        """The first of further items, as many as there is space for. The very first one is always
+        among them: the caller decides about an item that is too large.
+        """
+        mask, size = self._prefix(found, mask, self._left, self._is_empty)
+        self._left -= size
+        self._is_empty = False
+        return mask
+
 
 def choose(
     context: ApplyContext,
@@ -60,10 +89,12 @@ def choose(
     segments_max: int = APPLY_SEGMENTS_MAX,
     upto_position: int = 0,
     whole_keys: bool = False,
+    space: Space | None = None,
 ) -> list[Chosen]:
     """Ready segments with up to `wanted` items that are chosen, in the order of leasing. Those of
     the blocks `aside` are passed over, and the later ones of their keys. `upto_position` 0: any.
-    `whole_keys`: any number of items of a key may be taken together.
+    `whole_keys`: any number of items of a key may be taken together. `space` None: there
+    is enough.
     """
     flows, now_ms = context.flows, context.now_ms
     assert flows is not None
@@ -80,7 +111,7 @@ def choose(
 
     chooser = _Chooser(
         context.txn, context.group, flows.settings, flows.load, look,
-        segments_max=segments_max, upto=upto_position, whole_keys=whole_keys,
+        segments_max=segments_max, upto=upto_position, whole_keys=whole_keys, space=space,
     )  # fmt: skip
     return chooser.choose(wanted)
 
@@ -152,6 +183,7 @@ class _Chooser:
         segments_max: int,
         upto: int,
         whole_keys: bool,
+        space: Space | None = None,
     ) -> None:
         self._txn = txn
         self._group = group
@@ -166,10 +198,14 @@ class _Chooser:
         self._passes_left = LANES_PASSED_MAX
         self._least = 1
         """How many items a turn takes at least."""
+        self._space = space
+        self._has_space = True
+        self._turns = 0
         self._found: dict[tuple[int, int], list[Chosen]] = {}
 
     def choose(self, wanted: int) -> list[Chosen]:
-        self._least = -(-wanted // LEASE_TURNS_MAX)
+        if self._space is None:
+            self._least = -(-wanted // LEASE_TURNS_MAX)
         root = self._parent(ROOT, self._load(ROOT))
         taken = 0
         while taken < wanted and not self._is_full:
@@ -180,7 +216,12 @@ class _Chooser:
 
     @property
     def _is_full(self) -> bool:
-        return self._segments_left <= 0 or self._aside_left <= 0 or self._passes_left <= 0
+        return (
+            self._segments_left <= 0
+            or self._aside_left <= 0
+            or self._passes_left <= 0
+            or not self._has_space
+        )
 
     # --- the turns below a parent ------------------------------------------------------------
 
@@ -312,13 +353,27 @@ class _Chooser:
             if source.rest:
                 assert source.limit is not None
                 part = masks.first(source.rest, count - got)
+                if self._space is not None:
+                    part = self._fitting(source.limit, part)
                 source.limit.chosen |= part
                 source.rest &= ~part
                 got += part.bit_count()
-                if self._keyed and source.flow == ROOT:
+                if not self._has_space or (self._keyed and source.flow == ROOT):
                     # Items without a key are in the order of all positions.
                     break
         return got
+
+    def _fitting(self, found: Chosen, part: int) -> int:
+        """The items of a turn for which there is space. The number of turns depends on the sizes
+        of items. So each takes more of them after every LEASE_TURNS_MAX turns.
+        """
+        assert self._space is not None
+        self._turns += 1
+        if self._turns % LEASE_TURNS_MAX == 0:
+            self._least *= 2
+        fitting = self._space.take(found, part)
+        self._has_space = fitting == part
+        return fitting
 
     def _next_segment(self, source: _Source, rank: int) -> bool:
         """Begins the next segment of the rank. False: there is none."""

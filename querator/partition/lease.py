@@ -38,8 +38,9 @@ from querator.model.limits import (
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.dead import kill, worn
-from querator.partition.flow_choice import choose
+from querator.partition.flow_choice import Chosen, Space, choose
 from querator.partition.flows import ROOT
+from querator.partition.reply_bytes import later_sizes, with_later
 from querator.partition.rows import (
     Block,
     DeadCause,
@@ -67,7 +68,6 @@ from querator.storage.tables import (
     ENDED,
     LEASE_REQUESTS,
     LEASES,
-    OVERLAYS,
 )
 
 NOTHING = LeaseGrant(0, 0, ())
@@ -193,16 +193,76 @@ def _grant(
     available = sum(part.bit_count() for _, _, _, part in candidates)
     shares = fair_shares(wishes, available)
     candidates.reverse()
+    if context.flows is not None and not _all_fit(context, callers, shares, candidates):
+        return [
+            _grant_what_fits(context, caller, share, aside) if share else NOTHING
+            for caller, share in zip(callers, shares, strict=True)
+        ]
     return [
         _grant_one(context, caller, share, candidates) if share else NOTHING
         for caller, share in zip(callers, shares, strict=True)
     ]
 
 
-def _chosen(context: ApplyContext, wanted: int, aside: frozenset[int]) -> list[_Candidate]:
+def _all_fit(
+    context: ApplyContext,
+    callers: list[LeaseCaller],
+    shares: list[int],
+    candidates: list[_Candidate],
+) -> bool:
+    """Whether each caller has space for its share of `candidates`, the last of which come first."""
+    at, part = len(candidates), 0
+    for caller, share in zip(callers, shares, strict=True):
+        left = _bytes_max(caller)
+        while share:
+            if not part:
+                at -= 1
+                part = candidates[at][3]
+            first_seq, block = candidates[at][:2]
+            mask = masks.first(part, share)
+            left -= block.size(mask)
+            if left >= 0 and context.state.overlays:
+                left -= sum(later_sizes(context, first_seq, mask).values())
+            if left < 0:
+                return False
+            share -= mask.bit_count()
+            part &= ~mask
+    return True
+
+
+def _grant_what_fits(
+    context: ApplyContext, caller: LeaseCaller, share: int, aside: frozenset[int]
+) -> LeaseGrant | Refusal:
+    """Grants items of a fair or keyed queue up to the turn for whose item there is no space."""
+
+    def prefix(found: Chosen, mask: int, bytes_max: int, at_least_one: bool) -> tuple[int, int]:
+        block = found.block
+        assert block is not None
+        if block.size(mask) > bytes_max:
+            fitting = block.fitting(mask, bytes_max)
+            if not fitting:
+                # `_grant_one` refuses it.
+                return (masks.first(mask, 1), bytes_max) if at_least_one else (0, 0)
+            mask = fitting
+        later_bytes = 0
+        if context.state.overlays:
+            mask, later_bytes = with_later(
+                context, found.first_seq, block, mask,
+                bytes_max=bytes_max, at_least_one=at_least_one,
+            )  # fmt: skip
+        return mask, later_bytes + (block.size(mask) if mask else 0)
+
+    candidates = _chosen(context, share, aside, Space(_bytes_max(caller), prefix))
+    candidates.reverse()
+    return _grant_one(context, caller, share, candidates)
+
+
+def _chosen(
+    context: ApplyContext, wanted: int, aside: frozenset[int], space: Space | None = None
+) -> list[_Candidate]:
     """As `_candidates`, in a fair or keyed queue."""
     candidates: list[_Candidate] = []
-    for found in choose(context, wanted, aside=aside):
+    for found in choose(context, wanted, aside=aside, space=space):
         assert found.block is not None
         segment = _bury(
             context, found.first_seq, found.block, found.segment,
@@ -270,7 +330,7 @@ def _grant_one(
     context: ApplyContext, caller: LeaseCaller, share: int, candidates: list[_Candidate]
 ) -> LeaseGrant | Refusal:
     """Takes a share from the end of `candidates`, which is the first in the order of leasing."""
-    bytes_max = caller.max_bytes if caller.max_bytes > 0 else REPLY_BYTES_DEFAULT
+    bytes_max = _bytes_max(caller)
     taken: list[_Taken] = []
     while share and candidates:
         first_seq, block, segment, part = candidates[-1]
@@ -284,7 +344,7 @@ def _grant_one(
             share = mask.bit_count()
         if context.state.overlays:
             whole = mask
-            mask, later_bytes = _with_later(
+            mask, later_bytes = with_later(
                 context, first_seq, block, mask, bytes_max=bytes_max, at_least_one=not taken
             )
             if not mask:
@@ -312,43 +372,14 @@ def _grant_one(
     return _record(context, caller, taken)
 
 
+def _bytes_max(caller: LeaseCaller) -> int:
+    return caller.max_bytes if caller.max_bytes > 0 else REPLY_BYTES_DEFAULT
+
+
 def _leave_key(flow: int, candidates: list[_Candidate]) -> None:
     """Drops the candidates of a key of which a caller has some: it alone may have items of it."""
     while flow > ROOT and candidates and candidates[-1][2].flow == flow:
         candidates.pop()
-
-
-def _with_later(
-    context: ApplyContext,
-    first_seq: int,
-    block: Block,
-    mask: int,
-    *,
-    bytes_max: int,
-    at_least_one: bool,
-) -> tuple[int, int]:
-    """The longest prefix of the set whose items have at most `bytes_max` bytes with the rows of
-    what they got later; and the bytes of these rows.
-    """
-    start = OVERLAYS.key(context.group, first_seq + masks.low(mask))
-    stop = OVERLAYS.key(context.group, first_seq + mask.bit_length())
-    later: dict[int, int] = {}
-    for key, row in context.txn.scan(start, stop):
-        ordinal = int.from_bytes(key[-8:], "big") - first_seq
-        if mask >> ordinal & 1:
-            later[ordinal] = len(row)
-    whole = sum(later.values())
-    if not whole or block.size(mask) + whole <= bytes_max:
-        return mask, whole
-    chosen = later_bytes = 0
-    for ordinal in masks.ordinals(mask):
-        bit, row_bytes = 1 << ordinal, later.get(ordinal, 0)
-        bytes_max -= block.size(bit) + row_bytes
-        if bytes_max < 0 and (chosen or not at_least_one):
-            break
-        chosen |= bit
-        later_bytes += row_bytes
-    return chosen, later_bytes
 
 
 def _too_large(

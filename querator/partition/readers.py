@@ -40,7 +40,7 @@ from querator.model.readers import (
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
 from querator.partition.dead import become_ready, kill, worn
-from querator.partition.flow_choice import choose
+from querator.partition.flow_choice import Chosen, Space, choose
 from querator.partition.rows import (
     Block,
     DeadCause,
@@ -327,7 +327,7 @@ def _reserve(context: ApplyContext, row: ReaderRow, command: AdvanceReader) -> O
     """
     txn, group, state = context.txn, context.group, context.state
     items_left = min(command.max_items, BATCH_ITEMS_MAX)
-    bytes_left = bytes_max = min(max(command.max_bytes, 0), BATCH_BYTES_MAX)
+    bytes_left = bytes_max = _bytes_max(command)
     count = segments = 0
     check(RowState.READY, Event.RESERVE, RowState.RESERVED)
     for first_seq, segment, part in _heads(context, command):
@@ -384,10 +384,10 @@ def _heads(context: ApplyContext, command: AdvanceReader) -> list[tuple[int, Seg
     """
     txn, group = context.txn, context.group
     if context.flows is not None:
-        chosen = choose(
-            context, command.max_items, segments_max=BATCH_SEGMENTS_MAX,
-            upto_position=max(0, command.upto_position), whole_keys=True,
-        )  # fmt: skip
+        chosen = _chosen(context, command, None)
+        bytes_max = _bytes_max(command)
+        if sum(map(_size, chosen)) > bytes_max:
+            chosen = _chosen(context, command, Space(bytes_max, _prefix))
         return [(one.first_seq, one.segment, one.chosen) for one in chosen]
     found: list[tuple[int, Segment, int]] = []
     count = 0
@@ -403,6 +403,30 @@ def _heads(context: ApplyContext, command: AdvanceReader) -> list[tuple[int, Seg
         found.append((first_seq, segment, segment.mask))
         count += segment.mask.bit_count()
     return found
+
+
+def _chosen(context: ApplyContext, command: AdvanceReader, space: Space | None) -> list[Chosen]:
+    return choose(
+        context, command.max_items, segments_max=BATCH_SEGMENTS_MAX,
+        upto_position=max(0, command.upto_position), whole_keys=True, space=space,
+    )  # fmt: skip
+
+
+def _size(found: Chosen) -> int:
+    assert found.block is not None
+    return found.block.size(found.chosen) if found.chosen else 0
+
+
+def _prefix(found: Chosen, mask: int, bytes_max: int, at_least_one: bool) -> tuple[int, int]:
+    block = found.block
+    assert block is not None
+    if block.size(mask) > bytes_max:
+        mask = block.fitting(mask, bytes_max) or (masks.first(mask, 1) if at_least_one else 0)
+    return mask, block.size(mask) if mask else 0
+
+
+def _bytes_max(command: AdvanceReader) -> int:
+    return min(max(command.max_bytes, 0), BATCH_BYTES_MAX)
 
 
 def _judge(context: ApplyContext, first_seq: int, block: Block, segment: Segment) -> int:
