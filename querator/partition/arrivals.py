@@ -7,6 +7,9 @@ the items only if it has the same routing. Those of slots that belong to another
 its own outbox. So items of one key wait for each other (`partition.held_keys`), and repeats of a
 dedup key are found, as with produced items. If that partition takes no moves, its group is 0: the
 items stay here like those without a key.
+
+Redriven items of a keyed queue name the slots of their keys as well, and are treated alike. A
+partition that sends one on sends it as a follow-up.
 """
 
 from struct import pack

@@ -11,10 +11,10 @@ permanently refuses new moves, and reports the last move that it has. So the mov
 go to another partition of its queue (MoveElsewhere) and do not arrive twice.
 
 A dead letter arrives with an overlay that names its origin. A redriven item arrives like a fresh
-one. Attributes that a retry has given to an item arrive with it. A follow-up arrives like a
-produced item: later, or not at all when its dedup key is known. Its key belongs to a partition by
-the queue's routing. A target takes such items only for its own routing, as it does with produced
-ones, and sends on those that belong to another partition.
+one, in a keyed queue in the partition of its key. Attributes that a retry has given to an item
+arrive with it. A follow-up arrives like a produced item: later, or not at all when its dedup key is
+known. Its key belongs to a partition by the queue's routing. A target takes such items only for its
+own routing, as it does with produced ones, and sends on those that belong to another partition.
 
 Items that wait in the outbox of the target do not count for its limit here. Otherwise two full
 partitions that send to each other would wait for ever.

@@ -153,8 +153,9 @@ def _moved_item(
     follow_ups = row.follow_ups
     if follow_ups is not None:
         return _moved_follow_up(
-            row, block, ordinal, own, follow_ups, queue=queue, partition=partition, group=group
-        )
+            row, block, ordinal, own, follow_ups,
+            attributes=overlay.attributes, queue=queue, partition=partition, group=group,
+        )  # fmt: skip
     return MovedItem(
         origin_queue=queue,
         origin_partition=partition,
@@ -181,6 +182,7 @@ def _moved_follow_up(
     own: OwnTimes,
     follow_ups: FollowUps,
     *,
+    attributes: Attributes | None,
     queue: str,
     partition: int,
     group: int,
@@ -206,6 +208,7 @@ def _moved_follow_up(
         expire_timeout_ms=own.expire_timeout_ms,
         lease_timeout_ms=own.lease_timeout_ms,
         priority=row.priority,
+        attributes=attributes,
         max_attempts=own.max_attempts,
         retry=own.retry,
         follow_up=None if lost else fields,

@@ -36,6 +36,7 @@ from querator.model.commands import (
     Command,
     Move,
     Moved,
+    MovedItem,
     MoveDone,
     MoveElsewhere,
     MoveReturn,
@@ -52,7 +53,7 @@ from querator.model.queues import Queue, QueueState
 from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import OutboxBatch, outbox_batch, outbox_targets
 from querator.service.produce.distant_keys import holders_of, is_unsure
-from querator.service.produce.flows import flows_of_moved
+from querator.service.produce.flows import flows_of_moved, with_slots
 from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import Accepted, as_answer
@@ -230,14 +231,15 @@ class Mover:
         owner = self._router.map.by_group(target)
         assert owner is not None, "moves for a group that is gone return"
         flows = flows_of_moved(owner[0], batch.attachment, batch.lengths)
-        routing, homes = self._homes(target, batch)
+        items = with_slots(owner[0], batch.items, flows)
+        routing, homes = self._homes(target, items)
         self._router.post(
             self._router.route(target),
             Move(
                 source_group=source.route.group,
                 first_move=batch.first_move,
                 lengths=batch.lengths,
-                items=batch.items,
+                items=items,
                 flows=flows,
                 routing=routing,
                 homes=homes,
@@ -247,12 +249,12 @@ class Mover:
             then=partial(self._arrived, source, batch),
         )
 
-    def _homes(self, target: GroupId, batch: OutboxBatch) -> tuple[int, tuple[int, ...]]:
+    def _homes(self, target: GroupId, items: tuple[MovedItem, ...]) -> tuple[int, tuple[int, ...]]:
         """The routing of the target's queue, and the groups over which it distributes keys, 0 for
-        those that take no moves; empty when no item of the batch has a key.
+        those that take no moves; empty when no item has a slot.
         """
         owner = self._router.map.by_group(target)
-        fields = [item.follow_up for item in batch.items if item.follow_up is not None]
+        fields = [item.follow_up for item in items if item.follow_up is not None]
         if owner is None or all(one.slot == NO_SLOT for one in fields):
             return 0, ()
         queue = owner[0]

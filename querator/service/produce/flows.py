@@ -2,11 +2,16 @@
 
 from struct import unpack
 
+import msgspec
+
 from querator.model.calls import ProduceCall
+from querator.model.commands import MovedItem
 from querator.model.group_paths import check_group_path, is_group_path
-from querator.model.item_options import FlowNames
+from querator.model.item_options import NO_FLOW, FlowNames, FollowUpFields
 from querator.model.queues import Queue, QueueKind
+from querator.model.routing import slot_of_key
 from querator.model.txn_calls import StageCall
+from querator.partition.rows import DeadCause
 from querator.wire.flow_names import stored_groups, stored_keys
 
 
@@ -43,3 +48,20 @@ def flows_of_moved(queue: Queue, items: bytes, lengths: bytes) -> FlowNames | No
     if kind is QueueKind.KEYED:
         return stored_keys(items, sizes)
     return stored_groups(items, sizes, is_group_path)
+
+
+def with_slots(
+    queue: Queue, items: tuple[MovedItem, ...], names: FlowNames | None
+) -> tuple[MovedItem, ...]:
+    """Items that move to the queue. Redriven ones of a keyed queue get the slots of their keys, as
+    follow-ups have them: the number of partitions may have changed since they died.
+    """
+    if names is None or queue.settings.kind is not QueueKind.KEYED:
+        return items
+    slots = [slot_of_key(name) for name in names.names]
+    return tuple(
+        item
+        if item.reason != DeadCause.NONE or position == NO_FLOW
+        else msgspec.structs.replace(item, follow_up=FollowUpFields(0, slot=slots[position]))
+        for item, position in zip(items, _positions(names.items), strict=True)
+    )

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from querator.model.calls import LeasedRun
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
 from querator.model.limits import KEY_CHANGES_MAX
-from querator.model.queues import Queue, QueueSettings
+from querator.model.queues import Queue, QueueKind, QueueSettings
 from querator.model.routing import slot_of_key
 from querator.partition.rows import RowState
 from querator.placement.tasks import repartitioning
@@ -16,6 +17,8 @@ from querator.placement.tasks.partition_calls import here
 from querator.raft.clock import RealClock
 from querator.storage import generations
 from querator.storage.memory_environment import MemoryEnvironment
+from querator.v1 import items_pb2, queue_service_pb2
+from querator.wire.produce import parse_produce
 from tests.unit.service.service_node import (
     LONG_MS,
     ServiceNode,
@@ -288,6 +291,52 @@ async def test_dead_letters_follow_the_partitions_of_their_queue():
         assert (await node.admin.redrive_dead_letters("default", "q", ())) == 8
         await node.until(lambda: node.counts("q").ready == 8)
         assert node.counts("dead").ready == 0
+
+
+async def keyed_with_letters(node: ServiceNode, *keys: str) -> None:
+    """A keyed queue of 2 partitions, and a dead letter of each key with an attribute."""
+    await node.create("dead")
+    await node.create(partitions=2, dead_queue="dead", kind=QueueKind.KEYED)
+    await produce_keyed(node, *keys)
+    for batch in (await node.lease(100)).batches:
+        await node.retry(batch, attributes=(("tries", "1"),))
+    for batch in (await node.lease(100)).batches:
+        await node.retry(batch, dead=True)
+    await node.until(lambda: node.counts("dead").ready == len(keys))
+
+
+async def produce_keyed(node: ServiceNode, *keys: str) -> None:
+    request = queue_service_pb2.ProduceRequest(
+        queue="q", items=[items_pb2.Item(payload=key.encode(), key=key) for key in keys]
+    )
+    await node.queues.produce(parse_produce(request.SerializeToString(), now_ms=0))
+
+
+def keys_of(*batches: LeasedRun) -> list[tuple[int, str]]:
+    """Partition and key of leased items."""
+    return [
+        (batch.partition, item.key)
+        for batch in batches
+        for item in items_pb2.LeasedBatch.FromString(batch.loaded.items).items
+    ]
+
+
+@pytest.mark.parametrize("partitions", [1, 5])
+async def test_letters_of_a_keyed_queue_return_to_the_partitions_of_their_keys(partitions: int):
+    keys = [f"key {number}" for number in range(12)]
+    homes = sorted((slot_of_key(key.encode()) % partitions, key) for key in keys)
+    async with service_node() as node:
+        await keyed_with_letters(node, *keys)
+        await change(node, partitions)
+        assert (await node.admin.redrive_dead_letters("default", "q", ())) == len(keys)
+        await produce_keyed(node, *keys)
+        await node.until(lambda: node.counts().ready + node.counts().held == 2 * len(keys))
+        await node.until(lambda: node.counts().held == 0)
+        first = (await node.lease(100)).batches
+        assert sorted(keys_of(*first)) == homes
+        assert not (await node.lease(100)).batches, "the other item of each key waits"
+        await node.complete(*first)
+        assert sorted(keys_of(*(await node.lease(100)).batches)) == homes
 
 
 class Broken:
