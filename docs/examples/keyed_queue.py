@@ -24,7 +24,7 @@ with SyncClient("127.0.0.1:4470") as client:
     ben.retry(delay=timedelta(hours=1), error="the bank is closed")
     print("then:", shown(client.lease("accounts", max_items=10, wait=timedelta(seconds=5))))
 
-    stuck = [item for item in client.peek("accounts") if item.errors]
-    print("stuck:", [(item.item.key, item.state.name, item.errors) for item in stuck])
-    client.cancel("accounts", [item.id for item in stuck])
+    [stuck] = client.list_keys("accounts", blocked=True)
+    print("stuck:", stuck.key, stuck.waiting, stuck.head_attempts)
+    client.skip_key("accounts", stuck.key, stuck.head)
     print("skipped:", shown(client.lease("accounts", max_items=10, wait=timedelta(seconds=5))))

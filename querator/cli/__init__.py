@@ -14,6 +14,7 @@ other commands load neither the storage nor the Raft engine.
     dead                `peek`, `prioritize` and `dead`: items without leases
     group_settings      options of `queue` for groups, and how they are shown
     groups              `group`: the groups of fair queues
+    keys                `key`: the keys of keyed queues
     leases              `lease`, `complete`, `retry`, `extend`
     node                `node`: operations on one node
     produce             `produce`: items from arguments, lines, JSON lines or CSV
@@ -85,6 +86,7 @@ _COMMANDS: Final = {
     "cancel": LazyCommand("dead:cancel", "Remove waiting items."),
     "dead": LazyCommand("dead:dead", "Show dead letters, send them back, or drop them."),
     "group": LazyCommand("groups:group", "Show the groups of a fair queue."),
+    "key": LazyCommand("keys:key", "Show the keys of a keyed queue, and skip items."),
     "schedule": LazyCommand("schedules:schedule", "Show, move, run and cancel scheduled items."),
     "recurring": LazyCommand("recurring:recurring", "Let queues produce items by themselves."),
     "txn": LazyCommand("transactions:txn", "Show staged batches of a queue, and drop them."),

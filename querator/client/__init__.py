@@ -11,6 +11,7 @@ not belong here (`querator.wire`). See docs/sdk.md.
     readers       readers: named batches that can be read again
     groups        groups of fair queues: settings as messages, counts
     fair_groups   the settings of a group
+    keys          keys of keyed queues: counts, and skipped items
     recurrences   items that a queue produces by itself
     schedules     scheduled items: list, count, move, run and cancel them
     transactions  staged batches: list and abort
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from querator.client.consuming.leases import LeasedBatch, LeasedItem
     from querator.client.fair_groups import FairGroup
     from querator.client.groups import GroupStats
+    from querator.client.keys import KeyStats
     from querator.client.outcomes import HandlerTimeout, Reject, Retry, UndecodablePayload
     from querator.client.producing.producer import Producer
     from querator.client.recurrences import Recurrence, Recurrences, RecurrenceTime
@@ -99,6 +101,7 @@ __all__ = [
     "Item",
     "ItemId",
     "ItemState",
+    "KeyStats",
     "LeaseRef",
     "LeasedBatch",
     "LeasedItem",
@@ -140,6 +143,7 @@ _HOMES = {
     "Consumer": "client.consuming.consumer",
     "FairGroup": "client.fair_groups",
     "GroupStats": "client.groups",
+    "KeyStats": "client.keys",
     "HandlerTimeout": "client.outcomes",
     "LeasedBatch": "client.consuming.leases",
     "LeasedItem": "client.consuming.leases",

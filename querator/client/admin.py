@@ -8,6 +8,7 @@ from querator.client.checks import check_priority
 from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueExists, QueueNotFound
 from querator.client.groups import GroupStats, group_messages, list_groups
 from querator.client.items import backoff_number, duration, id_texts, timestamp
+from querator.client.keys import KeyStats, list_keys, skip_key
 from querator.client.pages import item_pages
 from querator.client.results import queue_info, queue_stats
 from querator.client.transport.nodes import Nodes
@@ -197,6 +198,17 @@ class Admin:
 
     def groups(self, name: str, *, stale: bool) -> AsyncIterator[GroupStats]:
         return list_groups(self._nodes, self._namespace, name, stale=stale)
+
+    def keys(
+        self, name: str, *, key: str, blocked: bool, head_attempts_min: int, stale: bool
+    ) -> AsyncIterator[KeyStats]:
+        return list_keys(
+            self._nodes, self._namespace, name,
+            key=key, blocked=blocked, head_attempts_min=head_attempts_min, stale=stale,
+        )  # fmt: skip
+
+    async def skip_key(self, name: str, key: str, item_id: ItemId | str, *, dead: bool) -> bool:
+        return await skip_key(self._nodes, self._namespace, name, key, item_id, dead=dead)
 
     async def update(
         self, name: str, changes: Mapping[str, Any], *, expected_version: int

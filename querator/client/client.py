@@ -23,6 +23,7 @@ from querator.client.errors import OutcomeUnknown, ProducerExpired, RequestError
 from querator.client.fair_groups import FairGroup
 from querator.client.groups import GroupStats
 from querator.client.items import AnyItem, encode_items, keyed_by_content
+from querator.client.keys import KeyStats
 from querator.client.names import ClientName
 from querator.client.options import (
     DedupUntil,
@@ -309,6 +310,36 @@ class Client:
         says nothing. `stale` as in `stats`. Raises `InvalidArgument` for another kind of queue.
         """
         return self._admin().groups(name, stale=stale)
+
+    @typed
+    def list_keys(
+        self,
+        name: str,
+        *,
+        key: str = "",
+        blocked: bool = False,
+        head_attempts_min: int = 0,
+        stale: bool = False,
+    ) -> AsyncIterator[KeyStats]:
+        """Yields the keys of the keyed queue `name` that have items: only `key` if it is given,
+        only those whose next item waits for its retry if `blocked`, and only those whose next item
+        has had `head_attempts_min` attempts or more. The order says nothing. `stale` as in `stats`.
+        Raises `InvalidArgument` for another kind of queue.
+        """
+        return self._admin().keys(
+            name, key=key, blocked=blocked, head_attempts_min=head_attempts_min, stale=stale
+        )
+
+    @typed
+    async def skip_key(
+        self, name: str, key: str, item_id: ItemId | str, *, dead: bool = False
+    ) -> bool:
+        """Takes an item out of the keyed queue `name`, if it is the next one of `key` and not
+        leased: `KeyStats.head`. The later items of the key can then be leased. The item is counted
+        as cancelled, and cannot be restored. `dead`: it becomes a dead letter; raises
+        `InvalidArgument` if the queue has no dead queue. Returns whether this call has taken it.
+        """
+        return await self._admin().skip_key(name, key, item_id, dead=dead)
 
     @typed
     def peek(

@@ -8,7 +8,7 @@ Encodings of these values are in `querator.wire` and next to the state machines.
     commands         commands that change a partition, with their results
     entries          what a Raft group replicates, as raft and machines see it
     errors           ErrorCode with the table of all errors, QueratorError
-    flow_calls       calls about groups and their replies
+    flow_calls       calls about groups and keys, and their replies
     group_paths      paths of groups of fair queues
     ids              identifiers and their text forms
     fair_shares      max-min fair shares of what is not enough for all

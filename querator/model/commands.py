@@ -444,9 +444,12 @@ class Purge(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=25):
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=26):
-    """Removes items of `ranges`, at most CANCEL_ITEMS_MAX, that are ready, held or scheduled."""
+    """Removes items of `ranges`, at most CANCEL_ITEMS_MAX, that are ready, held or scheduled. With
+    `dead` they die (REJECTED).
+    """
 
     ranges: Ranges
+    dead: bool = False
 
 
 class DropLetters(msgspec.Struct, frozen=True, array_like=True, tag=27):

@@ -135,7 +135,8 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
             return Need(Tier.LEASES, _of_prioritize(command))
         case Cancel():
             items = min(CANCEL_ITEMS_MAX, sum(count for _, count in command.ranges))
-            return Need(Tier.FREES, _SMALL_BYTES + items * _SEGMENT_BYTES)
+            rows = 2 * items if command.dead else items  # Dead ones have rows in the outbox, too.
+            return Need(Tier.FREES, _SMALL_BYTES + rows * _SEGMENT_BYTES)
         case AdvanceReader():
             tier = Tier.LEASES if command.max_items else Tier.FREES
             return Need(tier, 2 * _SEGMENTS_BYTES)

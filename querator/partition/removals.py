@@ -4,6 +4,8 @@ Items that are ready or held are removed, and scheduled ones unless a purge leav
 items stay: a consumer is at work on them. So do items in a reader's batch, and items on their way
 to another queue, whose moves have numbers without gaps.
 
+A cancel may let its items die instead, as if a consumer had rejected them.
+
 A purge works in commands of bounded size, between which the partition does other work. It ends at
 the last sequence of the time when it was asked for. Sequences are never used again, so a repeated
 command removes nothing more, and later items stay. A command takes whole blocks: its work is
@@ -16,8 +18,9 @@ from querator.model.commands import Cancel, ItemsChanged, ItemsRemoved, Purge, R
 from querator.model.limits import APPLY_SEGMENTS_MAX, CANCEL_ITEMS_MAX
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
+from querator.partition.dead import kill
 from querator.partition.named_items import items_by_block, too_many_items
-from querator.partition.rows import RowState, Segment
+from querator.partition.rows import DeadCause, RowState, Segment
 from querator.partition.segments import (
     block_of,
     check,
@@ -68,9 +71,24 @@ def cancel(context: ApplyContext, command: Cancel) -> ItemsChanged | Refusal:
         parts = [(segment, part) for segment, part in found if segment.state in _WAITING]
         for _, part in parts:
             wanted &= ~part
-        removed += remove_parts(context, first_seq, parts)
+        if command.dead:
+            removed += _reject(context, first_seq, parts)
+        else:
+            removed += remove_parts(context, first_seq, parts)
         missing += masks.to_ranges(first_seq, wanted)
     return ItemsChanged(removed, masks.merge_ranges(missing))
+
+
+def _reject(context: ApplyContext, first_seq: int, parts: list[tuple[Segment, int]]) -> int:
+    """As `remove_parts`, for items that die."""
+    for segment, part in parts:
+        detach(context, first_seq, segment, part)
+        kill(
+            context, first_seq, block_of(context, first_seq), part, DeadCause.REJECTED,
+            came_from=segment.state, attempt=segment.attempt, priority=segment.priority,
+            flow=segment.flow,
+        )  # fmt: skip
+    return sum(part.bit_count() for _, part in parts)
 
 
 def remove_parts(context: ApplyContext, first_seq: int, parts: list[tuple[Segment, int]]) -> int:

@@ -13,6 +13,7 @@ background reads, which have threads of their own. No state here has to survive 
     follow_ups        where the follow-ups of a settle go
     schedules         scheduled items: lists and counts by due time, changes
     groups            the groups of a fair queue, with their counts
+    keys              the keys of a keyed queue, with their counts; skips
     item_changes      changes of items that an operator names
     purging           purge of a queue, in steps
     item_ids          ids of items in calls, by partition

@@ -50,6 +50,7 @@ from querator.partition.rows import RowState
 from querator.service.groups import Groups
 from querator.service.item_changes import ItemChanges
 from querator.service.item_ids import by_partition, check_partitions
+from querator.service.keys import Keys
 from querator.service.purging import Purging
 from querator.service.reading import paging
 from querator.service.reading.queries import Queries
@@ -117,6 +118,8 @@ class AdminService:
         """Scheduled items: lists, counts and changes."""
         self.groups = Groups(changes=self.changes, reads=reads)
         """The groups of fair queues."""
+        self.keys = Keys(changes=self.changes, reads=reads)
+        """The keys of keyed queues."""
         self.purging = Purging(changes=self.changes, reads=reads)
         """Removes the waiting items of a queue."""
         self.recurrences = RecurrenceService(

@@ -15,7 +15,7 @@ from querator.model.calls import FlowCounts
 from querator.model.errors import invalid
 from querator.model.flow_calls import GroupCounts, GroupPage, ListGroupsCall
 from querator.model.ids import GroupId
-from querator.model.queues import GroupSettings, QueueKind, QueueSettings
+from querator.model.queues import GroupSettings, Queue, QueueKind, QueueSettings
 from querator.partition.flow_queries import FlowPage
 from querator.partition.flows import name_hash
 from querator.service.item_changes import ItemChanges
@@ -48,22 +48,37 @@ class Groups:
             raise invalid("queue", f"is a {kind} queue; fair queues have groups", value=queue.name)
         scope = f"groups/{queue.id}"
         after = paging.decode(scope, call.page_token) if call.page_token else b""
-        rows = min(limit, max(ROWS_MIN, 2 * limit // len(queue.groups)))
-
-        async def ask(group: GroupId) -> FlowPage:
-            query = FlowsQuery(group, after, rows, call.stale)
-            none = FlowPage((), b"")
-            return await self._changes.asked(
-                queue, group, none, self._reads.flows(query, deadline=deadline)
-            )
-
-        pages = await all_results([ask(group) for group in queue.groups])
+        pages = await flow_pages(
+            self._changes, self._reads, queue,
+            after=after, limit=limit, stale=call.stale, deadline=deadline,
+        )  # fmt: skip
         chosen, last = _merged(pages, limit)
         own = {group.path: group for group in queue.settings.groups}
         return GroupPage(
             tuple(_counts(one, queue.settings, own) for one in chosen),
             paging.encode(scope, last) if last else "",
         )
+
+
+async def flow_pages(
+    changes: ItemChanges,
+    reads: Queries,
+    queue: Queue,
+    *,
+    after: bytes,
+    limit: int,
+    stale: bool,
+    deadline: float | None,
+) -> list[FlowPage]:
+    """The next flows of each partition, for a page of about `limit` of them."""
+    rows = min(limit, max(ROWS_MIN, 2 * limit // len(queue.groups)))
+
+    async def ask(group: GroupId) -> FlowPage:
+        query = FlowsQuery(group, after, rows, stale)
+        none = FlowPage((), b"")
+        return await changes.asked(queue, group, none, reads.flows(query, deadline=deadline))
+
+    return await all_results([ask(group) for group in queue.groups])
 
 
 def _merged(pages: Sequence[FlowPage], limit: int) -> tuple[list[FlowCounts], bytes]:

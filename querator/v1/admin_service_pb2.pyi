@@ -2217,3 +2217,193 @@ class ListGroupsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListGroupsResponse: _TypeAlias = ListGroupsResponse  # noqa: Y015
+
+@_typing.final
+class ListKeysRequest(_message.Message):
+    """ListKeysRequest asks for keys of a keyed queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    BLOCKED_FIELD_NUMBER: _builtins.int
+    HEAD_ATTEMPTS_MIN_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Queue."""
+    page_size: _builtins.int
+    """Keys of a page, 1 to 1,000; 0 means 100. A page may be shorter, or empty, and not the last one."""
+    page_token: _builtins.str
+    """next_page_token of the page before; empty: the first page."""
+    stale: _builtins.bool
+    """Answer from any replica, which may be behind."""
+    key: _builtins.str
+    """Only this key; empty: all keys."""
+    blocked: _builtins.bool
+    """Only keys whose next item waits for its retry."""
+    head_attempts_min: _builtins.int
+    """Only keys whose next item has had this number of attempts or more."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        stale: _builtins.bool = ...,
+        key: _builtins.str = ...,
+        blocked: _builtins.bool = ...,
+        head_attempts_min: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "head_attempts_min", b"head_attempts_min", "key", b"key", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "queue", b"queue", "stale", b"stale"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKeysRequest: _TypeAlias = ListKeysRequest  # noqa: Y015
+
+@_typing.final
+class KeyStats(_message.Message):
+    """KeyStats are the counts of one key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    LEASED_FIELD_NUMBER: _builtins.int
+    HEAD_ITEM_ID_FIELD_NUMBER: _builtins.int
+    HEAD_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    OLDEST_READY_AT_FIELD_NUMBER: _builtins.int
+    BLOCKED_UNTIL_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """Key."""
+    waiting: _builtins.int
+    """Items that are not leased: ready, scheduled, or waiting for earlier items in another partition."""
+    leased: _builtins.int
+    """Items that are leased or in a reader's batch."""
+    head_item_id: _builtins.str
+    """Id (`partition-seq`) of the first item that waits; empty: none waits in its place. It is next when no item of
+    the key is leased.
+    """
+    head_attempts: _builtins.int
+    """Attempts that this item has had."""
+    @_builtins.property
+    def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
+        """When this item was produced; unset: it waits for its retry, or there is none."""
+
+    @_builtins.property
+    def blocked_until(self) -> _timestamp_pb2.Timestamp:
+        """When this item returns, if it waits for its retry and keeps back the later ones. Unset: it does not."""
+
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        waiting: _builtins.int = ...,
+        leased: _builtins.int = ...,
+        head_item_id: _builtins.str = ...,
+        head_attempts: _builtins.int = ...,
+        oldest_ready_at: _timestamp_pb2.Timestamp | None = ...,
+        blocked_until: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked_until", b"blocked_until", "oldest_ready_at", b"oldest_ready_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked_until", b"blocked_until", "head_attempts", b"head_attempts", "head_item_id", b"head_item_id", "key", b"key", "leased", b"leased", "oldest_ready_at", b"oldest_ready_at", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyStats: _TypeAlias = KeyStats  # noqa: Y015
+
+@_typing.final
+class ListKeysResponse(_message.Message):
+    """ListKeysResponse is a page of keys."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: this is the last page."""
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyStats]:
+        """The keys."""
+
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[Global___KeyStats] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKeysResponse: _TypeAlias = ListKeysResponse  # noqa: Y015
+
+@_typing.final
+class SkipKeyRequest(_message.Message):
+    """SkipKeyRequest names the item of a key to take out of the queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    ITEM_ID_FIELD_NUMBER: _builtins.int
+    DEAD_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Queue."""
+    key: _builtins.str
+    """Key."""
+    item_id: _builtins.str
+    """Id of the item, as ListKeys returns it (head_item_id)."""
+    dead: _builtins.bool
+    """The item becomes a dead letter (REJECTED). Refused if the queue has no dead queue. False: it is removed."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        key: _builtins.str = ...,
+        item_id: _builtins.str = ...,
+        dead: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead", b"dead", "item_id", b"item_id", "key", b"key", "namespace", b"namespace", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SkipKeyRequest: _TypeAlias = SkipKeyRequest  # noqa: Y015
+
+@_typing.final
+class SkipKeyResponse(_message.Message):
+    """SkipKeyResponse is sent when it is done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SKIPPED_FIELD_NUMBER: _builtins.int
+    skipped: _builtins.bool
+    """Whether this call has taken the item. If not, it is leased, gone, or not the next one of its key."""
+    def __init__(
+        self,
+        *,
+        skipped: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["skipped", b"skipped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SkipKeyResponse: _TypeAlias = SkipKeyResponse  # noqa: Y015

@@ -131,6 +131,16 @@ class AdminServiceStub:
                 request_serializer=querator_dot_v1_dot_admin__service__pb2.ListGroupsRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_admin__service__pb2.ListGroupsResponse.FromString,
                 _registered_method=True)
+        self.ListKeys = channel.unary_unary(
+                '/querator.v1.AdminService/ListKeys',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.ListKeysRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.ListKeysResponse.FromString,
+                _registered_method=True)
+        self.SkipKey = channel.unary_unary(
+                '/querator.v1.AdminService/SkipKey',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.SkipKeyRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.SkipKeyResponse.FromString,
+                _registered_method=True)
         self.CreateRecurrence = channel.unary_unary(
                 '/querator.v1.AdminService/CreateRecurrence',
                 request_serializer=querator_dot_v1_dot_recurrences__pb2.CreateRecurrenceRequest.SerializeToString,
@@ -315,6 +325,22 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListKeys(self, request, context):
+        """Returns the keys of a keyed queue that have items, with their counts and the item that is next. The order is
+        the same on each page, and says nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SkipKey(self, request, context):
+        """Takes the next item of a key out of a keyed queue, if it is the named one and is not leased. Its later items can
+        then be leased. May be repeated: no other item is taken.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateRecurrence(self, request, context):
         """Makes a recurrence: items that the queue produces by itself, one at each due time. Succeeds as well when the
         same recurrence exists. Due times count from the creation on.
@@ -462,6 +488,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListGroups,
                     request_deserializer=querator_dot_v1_dot_admin__service__pb2.ListGroupsRequest.FromString,
                     response_serializer=querator_dot_v1_dot_admin__service__pb2.ListGroupsResponse.SerializeToString,
+            ),
+            'ListKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListKeys,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.ListKeysRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.ListKeysResponse.SerializeToString,
+            ),
+            'SkipKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.SkipKey,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.SkipKeyRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.SkipKeyResponse.SerializeToString,
             ),
             'CreateRecurrence': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateRecurrence,
@@ -1013,6 +1049,60 @@ class AdminService:
             '/querator.v1.AdminService/ListGroups',
             querator_dot_v1_dot_admin__service__pb2.ListGroupsRequest.SerializeToString,
             querator_dot_v1_dot_admin__service__pb2.ListGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/ListKeys',
+            querator_dot_v1_dot_admin__service__pb2.ListKeysRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.ListKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SkipKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/SkipKey',
+            querator_dot_v1_dot_admin__service__pb2.SkipKeyRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.SkipKeyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -89,6 +89,14 @@ class AdminServiceStub:
     """Returns the groups of a fair queue that have items, with their counts over all partitions. The order is the
     same on each page, and says nothing.
     """
+    ListKeys: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListKeysRequest, _admin_service_pb2.ListKeysResponse]
+    """Returns the keys of a keyed queue that have items, with their counts and the item that is next. The order is
+    the same on each page, and says nothing.
+    """
+    SkipKey: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.SkipKeyRequest, _admin_service_pb2.SkipKeyResponse]
+    """Takes the next item of a key out of a keyed queue, if it is the named one and is not leased. Its later items can
+    then be leased. May be repeated: no other item is taken.
+    """
     CreateRecurrence: _grpc.UnaryUnaryMultiCallable[_recurrences_pb2.CreateRecurrenceRequest, _recurrences_pb2.CreateRecurrenceResponse]
     """Makes a recurrence: items that the queue produces by itself, one at each due time. Succeeds as well when the
     same recurrence exists. Due times count from the creation on.
@@ -165,6 +173,14 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ListGroups: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListGroupsRequest, _admin_service_pb2.ListGroupsResponse]  # type: ignore[assignment]
     """Returns the groups of a fair queue that have items, with their counts over all partitions. The order is the
     same on each page, and says nothing.
+    """
+    ListKeys: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListKeysRequest, _admin_service_pb2.ListKeysResponse]  # type: ignore[assignment]
+    """Returns the keys of a keyed queue that have items, with their counts and the item that is next. The order is
+    the same on each page, and says nothing.
+    """
+    SkipKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.SkipKeyRequest, _admin_service_pb2.SkipKeyResponse]  # type: ignore[assignment]
+    """Takes the next item of a key out of a keyed queue, if it is the named one and is not leased. Its later items can
+    then be leased. May be repeated: no other item is taken.
     """
     CreateRecurrence: _aio.UnaryUnaryMultiCallable[_recurrences_pb2.CreateRecurrenceRequest, _recurrences_pb2.CreateRecurrenceResponse]  # type: ignore[assignment]
     """Makes a recurrence: items that the queue produces by itself, one at each due time. Succeeds as well when the
@@ -353,6 +369,26 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_service_pb2.ListGroupsResponse, _abc.Awaitable[_admin_service_pb2.ListGroupsResponse]]:
         """Returns the groups of a fair queue that have items, with their counts over all partitions. The order is the
         same on each page, and says nothing.
+        """
+
+    @_abc_1.abstractmethod
+    def ListKeys(
+        self,
+        request: _admin_service_pb2.ListKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListKeysResponse, _abc.Awaitable[_admin_service_pb2.ListKeysResponse]]:
+        """Returns the keys of a keyed queue that have items, with their counts and the item that is next. The order is
+        the same on each page, and says nothing.
+        """
+
+    @_abc_1.abstractmethod
+    def SkipKey(
+        self,
+        request: _admin_service_pb2.SkipKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.SkipKeyResponse, _abc.Awaitable[_admin_service_pb2.SkipKeyResponse]]:
+        """Takes the next item of a key out of a keyed queue, if it is the named one and is not leased. Its later items can
+        then be leased. May be repeated: no other item is taken.
         """
 
     @_abc_1.abstractmethod

@@ -2,10 +2,18 @@
 
 import asyncio
 
-from querator.v1.admin_service_pb2 import QUEUE_KIND_KEYED, QUEUE_KIND_PLAIN
+from querator.v1.admin_service_pb2 import (
+    QUEUE_KIND_KEYED,
+    QUEUE_KIND_PLAIN,
+    KeyStats,
+    ListKeysRequest,
+    SkipKeyRequest,
+)
 from querator.v1.items_pb2 import Item
+from tests.conformance.door import CALL_S
 from tests.conformance.make import Make
 from tests.conformance.queues import DONE, Queue, refusal, soon, span, texts
+from tests.conformance.stubs import answer
 
 
 def of(key: str, text: str, **fields: object) -> Item:
@@ -161,3 +169,45 @@ async def test_the_kind_of_a_queue_cannot_be_changed(make: Make):
 async def test_a_number_of_leased_items_of_a_key_is_refused_on_a_plain_queue(make: Make):
     said = await refusal(make.queue().create(key_leased_max=2))
     assert (said.code, said.field) == ("INVALID_ARGUMENT", "settings.key_leased_max")
+
+
+async def listed(make: Make, queue: Queue, *, blocked: bool) -> list[KeyStats]:
+    request = ListKeysRequest(queue=queue.name, blocked=blocked)
+    reply = await answer(make.nodes[0].admin.ListKeys(request, timeout=CALL_S))
+    return list(reply.keys)
+
+
+async def skip(make: Make, queue: Queue, key: str, item_id: str, *, dead: bool = False) -> bool:
+    request = SkipKeyRequest(queue=queue.name, key=key, item_id=item_id, dead=dead)
+    return (await answer(make.nodes[0].admin.SkipKey(request, timeout=CALL_S))).skipped
+
+
+async def test_a_key_that_is_stuck_is_listed_and_skipped(make: Make):
+    queue = await keyed(make)
+    await queue.produce(of("k", "1"), of("k", "2"), of("other", "3"))
+    first = await queue.lease_one()
+    await queue.retry(first, at=soon(600))
+    await queue.complete(await queue.lease_one())
+    [stuck] = await listed(make, queue, blocked=True)
+    assert (stuck.key, stuck.waiting, stuck.leased, stuck.head_attempts) == ("k", 2, 0, 1)
+    assert (stuck.head_item_id, stuck.HasField("blocked_until")) == (first.id, True)
+    assert await skip(make, queue, "k", stuck.head_item_id)
+    assert not await skip(make, queue, "k", stuck.head_item_id), "a repeat takes no other item"
+    assert texts(await queue.lease(1)) == ["2"]
+    assert await queue.counts("cancelled") == {"cancelled": 1}
+
+
+async def test_an_item_that_is_leased_is_not_skipped(make: Make):
+    queue = await keyed(make)
+    await queue.produce(of("k", "1"))
+    first = await queue.lease_one()
+    assert not await skip(make, queue, "k", first.id)
+    assert await queue.complete(first) == [DONE]
+
+
+async def test_an_item_is_not_skipped_to_a_dead_queue_that_is_not_there(make: Make):
+    queue = await keyed(make, dead_queue="")
+    [made] = await queue.produce(of("k", "1"))
+    said = await refusal(skip(make, queue, "k", made.id, dead=True))
+    assert (said.code, said.field) == ("INVALID_ARGUMENT", "dead")
+    assert texts(await queue.lease(1)) == ["1"]

@@ -34,7 +34,7 @@ OUTPUTS = {
         "first: ['ann: open', 'ben: open']",
         "meanwhile: []",
         "then: ['ann: pay in']",
-        "stuck: [('ben', 'SCHEDULED', ('the bank is closed',))]",
+        "stuck: ben 3 1",
         "skipped: ['ben: pay in']",
     ],
     "fair_groups.py": [

@@ -58,7 +58,11 @@ async def test_one_of_a_key_at_a_time_after_a_kill_too(tmp_path: Path):
             waits = asyncio.get_running_loop().create_task(
                 client.lease("q", max_items=10, wait=WAIT)
             )
-            await client.cancel("q", [waiting[0].id])
+            [stuck] = [one async for one in client.list_keys("q", blocked=True)]
+            assert (stuck.key, stuck.waiting, stuck.head) == ("key 1", 3, waiting[0].id)
+            view = await ok(node, "key", "list", "q", "--blocked", "--output", "json")
+            assert f'"head":"{stuck.head}"' in view.replace(" ", "")
+            assert await client.skip_key("q", "key 1", waiting[0].id)
             assert shown(await waits) == ["1 1"]
 
 

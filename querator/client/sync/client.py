@@ -37,6 +37,7 @@ from querator.client.consuming.policy import (
 from querator.client.consuming.stop_signals import STOP_SIGNALS, stopping_at
 from querator.client.groups import GroupStats
 from querator.client.items import AnyItem
+from querator.client.keys import KeyStats
 from querator.client.options import (
     ConsumerOptions,
     IfExists,
@@ -359,6 +360,27 @@ class SyncClient:
     def list_groups(self, name: str, *, stale: bool = False) -> Iterator[GroupStats]:
         """Yields the groups of a fair queue with their counts. See `Client.list_groups`."""
         return listed(self._runner, lambda: self._client.list_groups(name, stale=stale))
+
+    def list_keys(
+        self,
+        name: str,
+        *,
+        key: str = "",
+        blocked: bool = False,
+        head_attempts_min: int = 0,
+        stale: bool = False,
+    ) -> Iterator[KeyStats]:
+        """Yields the keys of a keyed queue with their counts. See `Client.list_keys`."""
+        return listed(
+            self._runner,
+            lambda: self._client.list_keys(
+                name, key=key, blocked=blocked, head_attempts_min=head_attempts_min, stale=stale
+            ),
+        )
+
+    def skip_key(self, name: str, key: str, item_id: ItemId | str, *, dead: bool = False) -> bool:
+        """Takes the next item of a key out of a keyed queue. See `Client.skip_key`."""
+        return self._runner.run(self._client.skip_key(name, key, item_id, dead=dead))
 
     def peek(
         self,

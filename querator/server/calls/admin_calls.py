@@ -31,6 +31,8 @@ class AdminCalls:
             "RescheduleItems": self.reschedule_items,
             "PrioritizeItems": self.prioritize_items,
             "ListGroups": self.list_groups,
+            "ListKeys": self.list_keys,
+            "SkipKey": self.skip_key,
             "CancelItems": self.cancel_items,
             "PurgeQueue": self.purge_queue,
             "DropDeadLetters": self.drop_dead_letters,
@@ -183,6 +185,14 @@ class AdminCalls:
     async def list_groups(self, data: bytes, context: Context) -> bytes:
         call = groups.parse_list_groups(data, timeout_ms=answer_within_ms(context))
         return groups.encode_groups(await self._service.groups.list_groups(call))
+
+    async def list_keys(self, data: bytes, context: Context) -> bytes:
+        call = groups.parse_list_keys(data, timeout_ms=answer_within_ms(context))
+        return groups.encode_keys(await self._service.keys.list_keys(call))
+
+    async def skip_key(self, data: bytes, context: Context) -> bytes:
+        call = groups.parse_skip_key(data, timeout_ms=answer_within_ms(context))
+        return groups.encode_skipped(skipped=await self._service.keys.skip(call))
 
     async def cancel_items(self, data: bytes, context: Context) -> bytes:
         call = item_changes.parse_cancel(data, timeout_ms=answer_within_ms(context))

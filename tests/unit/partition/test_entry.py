@@ -155,7 +155,7 @@ COMMANDS = {
     "reschedule": Proposal(Reschedule(((5, 2), (9, 1)), START_MS + 5000, True, 1000, START_MS)),
     "prioritize": Proposal(Prioritize(((5, 2), (9, 1)), -3)),
     "purge": Proposal(Purge(257, 4_000, scheduled=True)),
-    "cancel": Proposal(Cancel(((5, 2), (9, 1)))),
+    "cancel": Proposal(Cancel(((5, 2), (9, 1)), dead=True)),
     "drop letters": Proposal(DropLetters("work", (5, 6), 4, LetterFilter((1, 3), 1000, 2000))),
     "put recurrence": Proposal(
         PutRecurrence(
@@ -322,6 +322,10 @@ COMMANDS = {
 }
 # The same commands as earlier releases wrote them, without the fields that were added since.
 OLD = {
+    "cancel without what it makes of items": (
+        Proposal(Cancel(((5, 2), (9, 1)))),
+        "0193cf0000018bcfe568009091921a92920502920901",
+    ),
     "move": (
         Proposal(Move(7, 1, pack_struct("<I", 2), (LETTER,)), b"ab"),
         "0193cf0000018bcfe5680091019195090701c40402000000919fa4776f726b01072a030192a4736c"
@@ -628,7 +632,7 @@ GOLDEN = {
     "move done": "0193cf0000018bcfe568009091930a0911",
     "move return": "0193cf0000018bcfe568009091920b09",
     "purge": "0193cf0000018bcfe5680090919419cd0101cd0fa0c3",
-    "cancel": "0193cf0000018bcfe568009091921a92920502920901",
+    "cancel": "0193cf0000018bcfe568009091931a92920502920901c3",
     "drop letters": "0193cf0000018bcfe568009091951ba4776f726b9205060493920103cd03e8cd07d0",
     "redrive": (
         "0193cf0000018bcfe568009091960ca4776f726b9193a4686f6d65030c92050604939102cd03e8cd07d0"

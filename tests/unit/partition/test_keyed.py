@@ -5,7 +5,9 @@ import pytest
 from querator.model.commands import (
     Cancel,
     Complete,
+    DeadTarget,
     Expire,
+    ItemsChanged,
     ItemSpecial,
     Lease,
     LeaseItems,
@@ -17,6 +19,7 @@ from querator.model.commands import (
 from querator.model.errors import ErrorCode
 from querator.model.queues import RetryBackoff, RetryWaits
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
+from querator.partition import queries
 from querator.partition.flow_queries import flow_page
 from tests.unit.partition.flow_queue import FlowQueue, keyed, names_of
 from tests.unit.partition.partition_log import GROUP, caller, seqs
@@ -213,3 +216,19 @@ def test_a_key_with_nothing_left_leaves_no_row():
     queue.complete(queue.lease())
     with queue.environment.snapshot() as txn:
         assert [one.name for one in flow_page(txn, GROUP, after=b"", limit=9).flows] == [b""]
+
+
+@pytest.mark.parametrize("dead_queue", [True, False])
+def test_a_head_that_waits_for_its_retry_is_rejected_and_frees_its_key(dead_queue: bool):
+    targets = (DeadTarget("dead", 0, 9),) if dead_queue else ()
+    queue = FlowQueue(keyed(), dead_targets=targets)
+    queue.put("a", "a")
+    grant = queue.lease()
+    queue.one(Retry((LeaseItems(grant.lease),), retry_at_ms=queue.now_ms + 60_000))
+    assert leased(queue) == []
+    assert queue.one(Cancel(((1, 1),), dead=True)) == ItemsChanged(1, ())
+    assert queue.one(Cancel(((1, 1),), dead=True)) == ItemsChanged(0, ((1, 1),))
+    with queue.environment.snapshot() as txn:
+        counts = queries.stats(txn, GROUP)
+    assert (counts.dead, counts.moving, counts.cancelled) == (1, int(dead_queue), 0)
+    assert leased(queue) == [2]
