@@ -19,6 +19,7 @@ ASKING = {
     "schedule move": ("mail", "--all", "--to", "2030-01-31T12:00:00Z"),
     "schedule run": ("mail", "--all"),
     "recurring delete": ("mail", "digest"),
+    "key skip": ("mail", "ann"),
     "reader release": ("mail", "lake"),
     "cluster repair-time": ("mail",),
     "node replace": ("node-2",),
