@@ -10,12 +10,13 @@ from querator.spark.pipelines.following import MicroBatch, Tally, follow, query_
 from querator.spark.pipelines.session import adopt
 from querator.spark.pipelines.settings import CopySettings
 from querator.spark.pipelines.summary import BatchProgress, Control, Count, Stopwatch, Summary
-from querator.spark.rows import DEDUPE_KEY, WRITTEN
+from querator.spark.rows import WRITTEN
+from querator.spark.schema import COLUMNS
 
 AS_THEY_ARE: Final = {
-    name: f"`{name}`" for name in WRITTEN if name not in (DEDUPE_KEY, "partition")
+    name: f"`{name}`" for name in WRITTEN if name in COLUMNS and name != "partition"
 }
-"""The columns that another queue may have as well. There the key decides the partition."""
+"""The columns of reads that another queue may have as well. There the key decides the partition."""
 _TAKEN: Final = "items taken, by the source queue"
 _MADE: Final = "items committed, by the target queue"
 
