@@ -40,6 +40,6 @@ def missing_file_system(name: str, path: str, version: str) -> str:
     return (
         f"{name} is {path}: Spark has no file system for {scheme}://, which is in package "
         f"{package}. Add it with the setting spark.jars.packages={package}:{version}, which "
-        "downloads it from Maven Central when Spark starts, or give the jars of that package with "
-        "the setting spark.jars"
+        "downloads it when Spark starts, or give the jars of that package with the setting "
+        "spark.jars"
     )

@@ -17,9 +17,8 @@ def test_the_package_of_a_cloud_is_named_with_its_version(path: str, package: st
     scheme = scheme_of(path)
     assert missing_file_system("path", path, "3.5.0") == (
         f"path is {path}: Spark has no file system for {scheme}://, which is in package {package}. "
-        f"Add it with the setting spark.jars.packages={package}:3.5.0, which downloads it from "
-        "Maven Central when Spark starts, or give the jars of that package with the setting "
-        "spark.jars"
+        f"Add it with the setting spark.jars.packages={package}:3.5.0, which downloads it when "
+        "Spark starts, or give the jars of that package with the setting spark.jars"
     )
 
 
