@@ -1,5 +1,6 @@
 """Queue → queue, each item exactly once."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from querator.spark.pipelines import books, mapping
@@ -13,7 +14,7 @@ from querator.spark.pipelines.summary import BatchProgress, Control, Count, Stop
 from querator.spark.rows import WRITTEN
 from querator.spark.schema import COLUMNS
 
-AS_THEY_ARE: Final = {
+AS_THEY_ARE: Final[Mapping[str, str]] = {
     name: f"`{name}`" for name in WRITTEN if name in COLUMNS and name != "partition"
 }
 """The columns of reads that another queue may have as well. There the key decides the partition."""
