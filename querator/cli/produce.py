@@ -1,4 +1,7 @@
-"""`querator produce`: items from arguments, files, lines, JSON lines or CSV."""
+"""`querator produce`: items from arguments, files, lines, JSON lines or CSV.
+
+Longer than 500 lines: one command whose options depend on each other, and its help, which says so.
+"""
 
 import asyncio
 import os

@@ -1,6 +1,8 @@
 """The values of the SDK's API: what callers pass, and what they get back.
 
 Durations are `timedelta`, instants are aware `datetime`s in UTC.
+
+Longer than 500 lines: each value has few lines, and a docstring that says what its fields mean.
 """
 
 import os
