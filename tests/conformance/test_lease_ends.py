@@ -246,7 +246,6 @@ async def test_a_release_for_later_gives_the_attempt_back(make: Make):
     await queue.produce("a")
     due = soon(0.4)
     await queue.release(await queue.lease_one(), at=due)
-    assert await queue.counts() == {"scheduled": 1}
     again = await queue.lease_one()
     assert again.attempt == 1
     assert time.time() >= due.ToMilliseconds() / 1000
