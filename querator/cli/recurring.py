@@ -103,7 +103,8 @@ _ITEM: Final = (
     click.option("--kind", help="Kind of work, for example email."),
     click.option("--encoding", help="Encoding of the payload, for example application/json."),
     click.option("--reference", help="Your own name for the items."),
-    click.option("--group", help="Fair-share group; stored with the items, without effect."),
+    click.option("--key", help="Key, in a keyed queue: its items are leased in order."),
+    click.option("--group", help="Group, in a fair queue: for example eu.de."),
     click.option(
         "--priority", type=PRIORITY, metavar="N", help="Priority; the lowest is leased first."
     ),
@@ -123,7 +124,7 @@ _ITEM: Final = (
     item_retry_options,
 )
 _FIELDS = (
-    "kind", "encoding", "reference", "group", "priority", "attributes", "expire_timeout",
+    "kind", "encoding", "reference", "key", "group", "priority", "attributes", "expire_timeout",
     "lease_timeout", "max_attempts", "retry_delay", "retry_delay_max", "retry_backoff",
     "retry_jitter",
 )  # fmt: skip
@@ -155,7 +156,7 @@ def _item(payload: str | None, file: str | None, fields: dict[str, object]) -> I
             raise click.UsageError("The options of the item need PAYLOAD or --file.")
         return None
     body = Path(file).read_bytes() if file is not None else (payload or "").encode()
-    template = item_template({"delay": None, "enqueue_at": None, "key": None, **fields})
+    template = item_template({"delay": None, "enqueue_at": None, **fields})
     return msgspec.structs.replace(template, payload=body)
 
 
@@ -555,6 +556,8 @@ def _show(
             ("last due", "" if one.last_due_at is None else _exact(one.last_due_at)),
             ("last item", "" if one.last_item is None else str(one.last_item)),
             ("kind", one.item.kind),
+            ("key", one.item.key),
+            ("group", one.item.group),
             ("payload", preview(one.item.payload)),
         )
     )
@@ -586,6 +589,8 @@ def _view(one: Recurrence) -> dict[str, Any]:
         "last_item": None if one.last_item is None else str(one.last_item),
         "error": one.error,
         "kind": one.item.kind,
+        "key": one.item.key,
+        "group": one.item.group,
         "payload": text,
         "payload_base64": encoded,
     }

@@ -44,8 +44,9 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
     `next_due_at`: the next due time; None while it is paused, or has just been changed.
     `next_fire_at`: that time with its part of the jitter. `fired`: number of items that it has
     produced. `skipped`: due times without an item because the last one was not finished. `missed`:
-    due times without an item because no leader could decide in time. `error`: why the next due time
-    cannot be found; empty if it can.
+    due times without an item because no leader could decide in time. `last_item`: None if there is
+    none, or if it has gone to the partition of its key. `error`: why the next due time cannot be
+    found; empty if it can.
     """
 
     name: str
@@ -119,7 +120,8 @@ class Recurrences:
 
         `item` is the template. In its payload, `{{due_at}}`, `{{due_ms}}`, `{{number}}` and
         `{{recurrence}}` are replaced. Each item has the attributes `recurrence`,
-        `recurrence-number` and `recurrence-due-at`. Raises `RecurrenceExists`.
+        `recurrence-number` and `recurrence-due-at`. In a fair queue it may have a `group`, and in a
+        keyed queue a `key`, if `overlap` is not `skip`. Raises `RecurrenceExists`.
         """
         request = pb.CreateRecurrenceRequest(
             namespace=self._namespace,

@@ -16,7 +16,7 @@ from hashlib import blake2b
 import msgspec
 
 from querator.model import limits
-from querator.model.item_options import ItemSpecial
+from querator.model.item_options import NO_SLOT, FlowNames, ItemSpecial
 
 
 class MissedRuns(IntEnum):
@@ -85,7 +85,8 @@ class RunsRow(msgspec.Struct, frozen=True, array_like=True):
 
     `fired` is the number of the last item, and `skipped` counts due times without one because the
     last item was not finished. `missed` counts the missed ones that were skipped, at most
-    MISSED_COUNTED_MAX of each gap. `error`: why the next due time could not be found.
+    MISSED_COUNTED_MAX of each gap. `last_seq` is 0 if the last item has gone to the partition of
+    its key. `error`: why the next due time could not be found.
     """
 
     after_ms: int
@@ -159,6 +160,10 @@ class Fire(msgspec.Struct, frozen=True, array_like=True, tag=44):
     there is one item: it is for the first due time, unless the last item is not finished. `missed`
     counts due times that are skipped. Then comes `next_due_ms`, which fires at `next_at_ms`.
     `error`: the next due time is not known, and is looked for at `next_at_ms`.
+
+    `flows` names the group or key of the items, which they share. A key has a `slot`: by `routing`
+    it belongs to the partition with the number `partition` and the group `target_group` (0: to
+    this one).
     """
 
     recurrence: int
@@ -173,6 +178,11 @@ class Fire(msgspec.Struct, frozen=True, array_like=True, tag=44):
     next_due_ms: int
     next_at_ms: int
     error: str = ""
+    flows: FlowNames | None = None
+    slot: int = NO_SLOT
+    routing: int = 0
+    partition: int = 0
+    target_group: int = 0
 
 
 RecurrenceCommand = PutRecurrence | PauseRecurrence | DeleteRecurrence | Remind | Fire

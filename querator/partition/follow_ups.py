@@ -35,6 +35,7 @@ from querator.model.commands import (
     NO_SLOT,
     Complete,
     Follow,
+    FollowTarget,
     Produce,
     Refusal,
     SettleResult,
@@ -45,6 +46,7 @@ from querator.partition import held_keys, masks
 from querator.partition.apply_context import ApplyContext
 from querator.partition.dead import send
 from querator.partition.dedup import Duplicates, known_keys, remember_keys, too_many_keys, unsure
+from querator.partition.flows import ROOT
 from querator.partition.produce import by_priority, place_block, refuse_elsewhere
 from querator.partition.request_places import slot_at
 from querator.partition.rows import DeadCause, FollowUps
@@ -242,22 +244,41 @@ def _send(context: ApplyContext, command: Follow, first_seq: int, start: int, co
         if not target.group or first >= stop:
             continue
         specials = [one for one in command.specials if first <= one.ordinal < stop]
-        priorities: dict[int, int] = {}
-        for special in specials:
-            if special.priority:
-                bit = 1 << (special.ordinal - start)
-                priorities[special.priority] = priorities.get(special.priority, 0) | bit
-        mask = masks.full(stop - first) << (first - start)
-        fields = fields_of(specials, command.slots, range(first, stop), base=start)
-        for priority, items in by_priority(mask, priorities):
-            send_follow_ups(
-                context,
-                first_seq + start,
-                items,
-                priority=priority,
-                target_group=target.group,
-                follow_ups=FollowUps(target.queue, target.partition, fields),
-            )
+        send_away(
+            context, first_seq, range(first, stop), target, specials, command.slots, start=start
+        )
+
+
+def send_away(
+    context: ApplyContext,
+    first_seq: int,
+    ordinals: range,
+    target: FollowTarget,
+    specials: Sequence[ItemSpecial],
+    slots: bytes,
+    *,
+    start: int,
+) -> None:
+    """Puts items of one block into the outbox to a target: those with the `ordinals` of a command
+    of which the first item has the sequence `first_seq`. The block begins with the ordinal `start`.
+    `specials` are those of these items.
+    """
+    priorities: dict[int, int] = {}
+    for special in specials:
+        if special.priority:
+            bit = 1 << (special.ordinal - start)
+            priorities[special.priority] = priorities.get(special.priority, 0) | bit
+    mask = masks.full(len(ordinals)) << (ordinals.start - start)
+    fields = fields_of(specials, slots, ordinals, base=start)
+    for priority, items in by_priority(mask, priorities):
+        send_follow_ups(
+            context,
+            first_seq + start,
+            items,
+            priority=priority,
+            target_group=target.group,
+            follow_ups=FollowUps(target.queue, target.partition, fields),
+        )
 
 
 def send_follow_ups(
@@ -269,11 +290,14 @@ def send_follow_ups(
     target_group: int,
     follow_ups: FollowUps,
 ) -> None:
-    """Puts follow-ups of a block into the outbox. `follow_ups` may have fields of further items."""
+    """Puts follow-ups of a block into the outbox. `follow_ups` may have fields of further items. In
+    a fair or keyed queue they are in no group and have no key until they arrive.
+    """
     fields = tuple(one for one in follow_ups.fields if mask >> one.ordinal & 1)
     send(
         context, first_seq, mask,
-        attempt=0, reason=DeadCause.FOLLOW_UP, target_group=target_group, priority=priority, flow=0,
+        attempt=0, reason=DeadCause.FOLLOW_UP, target_group=target_group, priority=priority,
+        flow=0 if context.flows is None else ROOT,
         follow_ups=FollowUps(follow_ups.queue, follow_ups.partition, fields),
     )  # fmt: skip
 

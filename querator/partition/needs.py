@@ -111,10 +111,7 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
     """
     match command:
         case Produce() | Stage() | Move() | Fire():
-            items = len(command.lengths) >> 2
-            special = len(command.items if isinstance(command, Move) else command.specials)
-            bytes_ = _BLOCK_BYTES + items * _ITEM_BYTES + special * _SPECIAL_BYTES
-            return Need(Tier.ADDS, bytes_)
+            return Need(Tier.ADDS, _of_items(command))
         case PutRecurrence():
             return Need(Tier.ADDS, _SMALL_BYTES)
         case Lease():
@@ -152,7 +149,7 @@ def with_flows(need: Need, command: Command) -> Need:
     bytes_ = need.bytes * _FLOWS_FACTOR + _SMALL_BYTES
     if isinstance(command, Configure):
         bytes_ += 2 * GROUP_SETTINGS_MAX * GROUP_DEPTH_MAX * ROW_BYTES
-    elif isinstance(command, Produce | Stage | Move):
+    elif isinstance(command, Produce | Stage | Move | Fire):
         items = len(command.lengths) >> 2
         names = () if command.flows is None else command.flows.names
         bytes_ += items * _SEGMENT_BYTES
@@ -163,6 +160,15 @@ def with_flows(need: Need, command: Command) -> Need:
             # Each block of the stage has the names of its items.
             bytes_ += 2 * items * max((len(name) for name in names), default=0)
     return Need(need.tier, bytes_)
+
+
+def _of_items(command: Produce | Stage | Move | Fire) -> int:
+    items = len(command.lengths) >> 2
+    special = len(command.items if isinstance(command, Move) else command.specials)
+    if isinstance(command, Fire) and command.target_group:
+        # Each item may be in a row of the outbox of its own.
+        special += items
+    return _BLOCK_BYTES + items * _ITEM_BYTES + special * _SPECIAL_BYTES
 
 
 def _of_lease(command: Lease) -> int:

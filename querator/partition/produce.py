@@ -173,7 +173,7 @@ def _accept(
         replaced = len(verdict.replaced)
     refusal = (
         (unsure(context, specials, duplicates) if state.away_keys else None)
-        or _no_room(context, command, count - len(duplicates) - replaced, state.occupied + accepted)
+        or no_place(context, command, count - len(duplicates) - replaced, state.occupied + accepted)
         or too_many_keys(context, specials, duplicates, replaced)
     )
     if refusal is not None:
@@ -195,7 +195,7 @@ def _accept(
     return result, alive, specials
 
 
-def no_room(context: ApplyContext, fresh: int, held: int) -> Refusal | None:
+def _no_room(context: ApplyContext, fresh: int, held: int) -> Refusal | None:
     """The refusal if `fresh` more items do not fit into the partition; None if they fit."""
     items_max = context.queue.items_max
     if not 0 < items_max < held + fresh:
@@ -209,12 +209,12 @@ def no_room(context: ApplyContext, fresh: int, held: int) -> Refusal | None:
     )
 
 
-def _no_room(context: ApplyContext, command: Produce, fresh: int, held: int) -> Refusal | None:
+def no_place(context: ApplyContext, command: Produce, fresh: int, held: int) -> Refusal | None:
     """The refusal if `fresh` more items, or their flows, do not fit into the partition; None if
     they fit.
     """
     flows = context.flows
-    refusal = no_room(context, fresh, held)
+    refusal = _no_room(context, fresh, held)
     if refusal is not None:
         return refusal
     if flows is None:

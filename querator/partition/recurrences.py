@@ -17,6 +17,10 @@ moves the rows whose time has come to the instant 0 of the index, and the effect
 
 A run is skipped if the policy says so and the item of the run before is not finished: it is in the
 partition, and not on its way to the dead queue.
+
+In a keyed queue the items may have a key, which may belong to another partition. Such items are
+stored in the outbox, in the entry that decides about their due times, and arrive like follow-ups
+(`partition.follow_ups`). Whether they are finished is not known here, so no such run is skipped.
 """
 
 from collections.abc import Sequence
@@ -25,8 +29,9 @@ from itertools import pairwise
 
 import msgspec
 
-from querator.model.commands import Done, Refusal
+from querator.model.commands import Done, FollowTarget, Produce, Refusal
 from querator.model.errors import ErrorCode
+from querator.model.item_options import NO_SLOT
 from querator.model.limits import RECURRENCE_SPANS_MAX, RECURRENCES_MAX
 from querator.model.recurrences import (
     DecidedSpan,
@@ -40,9 +45,10 @@ from querator.model.recurrences import (
     RecurrenceState,
     RunsRow,
 )
-from querator.partition import masks
+from querator.partition import held_keys, masks
 from querator.partition.apply_context import ApplyContext, earlier
-from querator.partition.produce import no_room, place_block
+from querator.partition.follow_ups import send_away
+from querator.partition.produce import no_place, place_block, refuse_elsewhere
 from querator.partition.rows import RowState, encode
 from querator.partition.segments import find_item
 from querator.storage import attachments
@@ -85,13 +91,6 @@ def named(txn: ReadTransaction, group: int, name: str) -> RecurrenceState | None
 
 
 def put_recurrence(context: ApplyContext, command: PutRecurrence) -> RecurrenceResult | Refusal:
-    if context.flows is not None:
-        return Refusal(
-            ErrorCode.INVALID_ARGUMENT,
-            f"queue {context.queue.queue} is not plain: only plain queues have recurrences",
-            field="queue",
-            value=context.queue.queue,
-        )
     found = named(context.txn, context.group, command.name)
     if not command.revision:
         return _made(context, command) if found is None else _same(found, command)
@@ -288,13 +287,18 @@ def fire(context: ApplyContext, command: Fire, parts: Sequence[tuple[int, int]])
     skips = found.row.spec.overlap == Overlap.SKIP
     count = len(command.lengths) >> 2
     alive = 0 if skips and _is_unfinished(context, runs.last_seq) else masks.full(count)
-    refusal = no_room(context, alive.bit_count(), context.state.occupied) if alive else None
+    items = _as_produce(command)
+    refusal: Refusal | None = None
+    if alive:
+        refusal = refuse_elsewhere(context, items) or no_place(
+            context, items, count, context.state.occupied
+        )
     if refusal is not None:
         _drop(context, parts)
         return refusal
     first_seq = context.state.next_seq
     if alive:
-        _produce(context, command, parts)
+        _produce(context, command, items, parts)
     else:
         _drop(context, parts)
     produced = alive.bit_count()
@@ -316,7 +320,7 @@ def fire(context: ApplyContext, command: Fire, parts: Sequence[tuple[int, int]])
             after,
             last_due_ms=due_ms[produced - 1],
             last_at_ms=context.now_ms,
-            last_seq=first_seq + produced - 1,
+            last_seq=0 if command.target_group else first_seq + produced - 1,
         )
     _move(context, command.recurrence, runs, after)
     return Done(1)
@@ -347,25 +351,49 @@ def _is_unfinished(context: ApplyContext, seq: int) -> bool:
     return found is not None and found[1].state != RowState.MOVING
 
 
-def _produce(context: ApplyContext, command: Fire, parts: Sequence[tuple[int, int]]) -> None:
-    state = context.state
+def _as_produce(command: Fire) -> Produce:
+    count = len(command.lengths) >> 2
+    slots = b"" if command.slot == NO_SLOT else command.slot.to_bytes(2, "little") * count
+    return Produce(
+        lengths=command.lengths,
+        specials=command.specials,
+        routing=command.routing,
+        slots=slots,
+        flows=None if command.target_group else command.flows,
+    )
+
+
+def _produce(
+    context: ApplyContext, command: Fire, items: Produce, parts: Sequence[tuple[int, int]]
+) -> None:
+    state, flows = context.state, context.flows
+    first_seq, count = state.next_seq, len(items.lengths) >> 2
+    target = FollowTarget(context.queue.queue, command.partition, command.target_group, count)
+    flow_of = [] if flows is None else flows.numbers(items.flows, count)
+    held = {} if target.group else held_keys.lanes(context, items.slots, masks.full(count))
     start = 0
     for part, length in parts:
         stop = start + length
+        specials = [one for one in items.specials if start <= one.ordinal < stop]
         place_block(
             context=context,
             attachment=(context.index, part),
-            first_seq=state.next_seq,
-            lengths=command.lengths[start * 4 : stop * 4],
+            first_seq=first_seq + start,
+            lengths=items.lengths[start * 4 : stop * 4],
             alive=masks.full(length),
-            specials=[one for one in command.specials if start <= one.ordinal < stop],
-            held={},
-            flow_of=(0,) * length,
+            specials=specials,
+            held=held,
+            flow_of=flow_of[start:stop],
             start=start,
+            away=masks.full(length) if target.group else 0,
         )
-        state.next_seq += length
-        state.produced += length
+        if target.group:
+            send_away(
+                context, first_seq, range(start, stop), target, specials, items.slots, start=start
+            )
         start = stop
+    state.next_seq += count
+    state.produced += count
 
 
 def _drop(context: ApplyContext, parts: Sequence[tuple[int, int]]) -> None:

@@ -102,7 +102,7 @@ class RecurrenceSpec(_message.Message):
     missed_max: _builtins.int
     """With MISSED_RUNS_ALL: the number of the last ones that get an item, 1 to 1,000; unset means 100."""
     overlap: Global___RunOverlap.ValueType
-    """Whether runs may overlap."""
+    """Whether runs may overlap. Must not be RUN_OVERLAP_SKIP if the item has a key."""
     @_builtins.property
     def interval(self) -> _duration_pb2.Duration:
         """The time between two due times, 1 s to 366 d."""
@@ -127,7 +127,8 @@ class RecurrenceSpec(_message.Message):
     def item(self) -> _items_pb2.Item:
         """The template of the items, at most 64 KiB with what takes the place of its placeholders. In its payload,
         {{due_at}}, {{due_ms}}, {{number}} and {{recurrence}} are replaced. Each item has the attributes
-        recurrence, recurrence-number and recurrence-due-at. Must not have key, dedup_key and enqueue_at.
+        recurrence, recurrence-number and recurrence-due-at. Must not have dedup_key and enqueue_at. May have a key if
+        the queue is keyed.
         """
 
     def __init__(
@@ -187,7 +188,7 @@ class Recurrence(_message.Message):
     missed: _builtins.int
     """Number of due times without an item because they were missed; at most 1,000 are counted of each gap."""
     last_item_id: _builtins.str
-    """The id of the last item: partition and sequence."""
+    """The id of the last item: partition and sequence. Empty if it has gone to the partition of its key."""
     error: _builtins.str
     """Why the next due time cannot be found; it is looked for again each minute."""
     @_builtins.property

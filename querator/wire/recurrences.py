@@ -34,7 +34,7 @@ NAME, NUMBER, DUE_AT = "recurrence", "recurrence-number", "recurrence-due-at"
 _NUMBER_MAX = (1 << 64) - 1
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999."""
-_NO_FIELDS = ("key", "dedup_key", "enqueue_at")
+_NO_FIELDS = ("dedup_key", "enqueue_at")
 """Fields of an item that a template must not have."""
 
 # Names of fields in the protocol's RecurrenceSpec and in the model's, where they differ.
@@ -76,6 +76,12 @@ def make_item(template: bytes, *, name: str, due_ms: int, number: int) -> MadeIt
     data = message.SerializeToString()
     checked = check_items(message, data, ((0, len(data)),), due_ms, DEFAULT_LIMITS)
     return MadeItem(checked.items, checked.specials[0] if checked.specials else None)
+
+
+def group_and_key(template: bytes) -> tuple[str, str]:
+    """Those of the items of a template; empty: none."""
+    item = items_pb2.Item.FromString(template)
+    return item.group, item.key
 
 
 def check_template(template: bytes, *, name: str) -> None:
@@ -340,9 +346,10 @@ def _recurrence(shown: ShownRecurrence) -> recurrences_pb2.Recurrence:
     if runs.next_due_ms:
         message.next_due_at.CopyFrom(field_checks.timestamp(runs.next_due_ms))
         message.next_fire_at.CopyFrom(field_checks.timestamp(shown.next_fire_ms))
-    if runs.last_seq:
+    if runs.fired:
         message.last_due_at.CopyFrom(field_checks.timestamp(runs.last_due_ms))
         message.last_fired_at.CopyFrom(field_checks.timestamp(runs.last_at_ms))
+    if runs.last_seq:
         message.last_item_id = format_item_id(PartitionNumber(0), Seq(runs.last_seq))
     return message
 

@@ -145,6 +145,32 @@ async def test_recurrences_continue_when_the_number_of_partitions_changes(make: 
     assert (await queue.lease_one()).text == "2"
 
 
+async def test_the_items_of_a_fair_queue_have_the_group_of_the_template(make: Make):
+    queue = await make(kind=QUEUE_KIND_FAIR)
+    await queue.recur(item=Item(payload=b"{{number}}", group="eu.de"))
+    item = await queue.lease_one()
+    assert (item.text, item.item.group) == ("1", "eu.de")
+
+
+@pytest.mark.parametrize("key", ["a", "b", "c"])
+async def test_the_items_of_a_key_are_leased_one_after_the_other(make: Make, key: str):
+    queue = await make(kind=QUEUE_KIND_KEYED, partitions=3)
+    await queue.produce(Item(payload=b"earlier", key=key))
+    earlier = await queue.lease_one()
+    await queue.recur(item=Item(payload=b"{{number}}", key=key))
+    async for _ in looks():
+        if (await queue.recurrence()).fired:
+            break
+    fired = (await queue.recurrences("Pause", name="tick")).recurrence.fired
+    await queue.until(ready=fired, leased=1, moving=0)
+    await queue.produce(Item(payload=b"later", key=key))
+    await queue.complete(earlier)
+    for text in (*(str(number) for number in range(1, fired + 1)), "later"):
+        item = await queue.lease_one()
+        assert (item.text, item.item.key) == (text, key)
+        await queue.complete(item)
+
+
 # -- what operators see
 
 
@@ -297,10 +323,27 @@ async def test_an_interval_out_of_its_bounds_is_refused(make: Make, seconds: flo
 
 
 @calls_of_operators
-@pytest.mark.parametrize("kind", [QUEUE_KIND_FAIR, QUEUE_KIND_KEYED])
-async def test_fair_and_keyed_queues_have_none(make: Make, kind: int):
-    queue = await make(kind=kind)
-    assert (await refusal(queue.recur())).code == "INVALID_ARGUMENT"
+async def test_a_key_is_refused_where_the_queue_is_not_keyed(make: Make):
+    queue = await make(kind=QUEUE_KIND_FAIR)
+    refused = await refusal(queue.recur(item=Item(key="k")))
+    assert (refused.code, refused.field) == ("INVALID_ARGUMENT", "spec.item.key")
+
+
+@calls_of_operators
+async def test_a_group_that_is_no_path_is_refused_in_a_fair_queue(make: Make):
+    queue = await make(kind=QUEUE_KIND_FAIR)
+    refused = await refusal(queue.recur(item=Item(group="eu..de")))
+    assert (refused.code, refused.field) == ("INVALID_ARGUMENT", "spec.item.group")
+
+
+@calls_of_operators
+async def test_runs_of_an_item_with_a_key_are_never_skipped(make: Make):
+    queue = await make(kind=QUEUE_KIND_KEYED)
+    refused = await refusal(queue.recur(item=Item(key="k"), overlap=RUN_OVERLAP_SKIP))
+    assert (refused.code, refused.field) == ("INVALID_ARGUMENT", "spec.overlap")
+    await queue.recur(item=Item(key="k"))
+    refused = await refusal(change(queue, overlap=RUN_OVERLAP_SKIP))
+    assert (refused.code, refused.field) == ("INVALID_ARGUMENT", "spec.overlap")
 
 
 @calls_of_operators

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from querator import Client, SyncClient
-from querator.client import LeasedItem
+from querator.client import Item, LeasedItem
 from querator.client.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -16,6 +16,7 @@ from querator.client.errors import (
     RecurrenceNotFound,
     VersionConflict,
 )
+from querator.model.routing import partition_of_key
 from tests.integration.process_cluster import ProcessCluster, process_cluster
 from tests.integration.processes import run, server
 
@@ -25,14 +26,14 @@ SECOND = timedelta(seconds=1)
 KILLS = 4
 
 
-async def collect(client: Client, least: int) -> list[LeasedItem]:
+async def collect(client: Client, least: int, queue: str = "q") -> list[LeasedItem]:
     """Leases and completes items until there are `least`."""
     found: list[LeasedItem] = []
     while len(found) < least:
-        items = await client.lease("q", max_items=100, wait=timedelta(seconds=30))
+        items = await client.lease(queue, max_items=100, wait=timedelta(seconds=30))
         assert items, f"{len(found)} of {least} items"
         found += items
-        await client.complete("q", *items)
+        await client.complete(queue, *items)
     return found
 
 
@@ -84,6 +85,11 @@ async def test_each_due_time_has_one_item_while_leaders_are_killed(tmp_path: Pat
             await client.recurrences.create(
                 "q", "tick", "{{number}}", interval=SECOND, phase=0 * SECOND
             )
+            await client.create_queue("keyed", kind="keyed", partitions=2)
+            key = next(key for key in "abcdefgh" if partition_of_key(key.encode(), 2))
+            await client.recurrences.create(
+                "keyed", "tock", Item("{{number}}", key=key), interval=SECOND, phase=0 * SECOND
+            )
             found = await collect(client, 2)
             for _ in range(KILLS):
                 leader = cluster.by_name[await leader_of_first_partition(cluster)]
@@ -94,6 +100,9 @@ async def test_each_due_time_has_one_item_while_leaders_are_killed(tmp_path: Pat
             shown = await client.recurrences.pause("q", "tick")
             while len(found) < shown.fired:
                 found += await collect(client, 1)
+            keyed = await client.recurrences.pause("keyed", "tock")
+            in_turn = await collect(client, keyed.fired, "keyed")
+            assert not await client.lease("keyed")
     counts = Counter(map(due_of, found))
     assert max(counts.values()) == 1
     dues = sorted(counts)
@@ -101,6 +110,9 @@ async def test_each_due_time_has_one_item_while_leaders_are_killed(tmp_path: Pat
     assert dues == [dues[0] + number * SECOND for number in range(len(dues))]
     assert (shown.missed, shown.skipped) == (0, 0)
     assert sorted(int(item.text()) for item in found) == list(range(1, len(found) + 1))
+    assert [int(item.text()) for item in in_turn] == list(range(1, keyed.fired + 1))
+    assert {due_of(item) for item in in_turn} >= {*dues[2:]}
+    assert (keyed.missed, keyed.last_item) == (0, None)
 
 
 async def test_operators_change_pause_and_delete_recurrences(tmp_path: Path):

@@ -43,6 +43,22 @@ def test_two_items_for_one_due_time_are_found():
     assert found(runs) == ["r/2/12000: has 2 items"]
 
 
+def test_items_of_a_key_that_come_in_another_order_are_found():
+    for home, wrong in ((None, []), (GROUP, ["r: its items came in the order [2, 1]"])):
+        runs = Runs()
+        runs.made("r", 1_000, CREATED_MS, home=home)
+        for number, due_ms in ((2, 12_000), (1, 11_000), (2, 12_000)):
+            runs.delivered(GROUP, [(number, reference_of("r", number, due_ms))])
+        assert found(runs) == wrong
+
+
+def test_an_item_in_another_partition_than_its_key_is_found():
+    runs = Runs()
+    runs.made("r", 1_000, CREATED_MS, home=GROUP + 1)
+    runs.delivered(GROUP, [(1, reference_of("r", 1, 11_000))])
+    assert found(runs) == ["r: its items are in the partitions [0], its key in 1"]
+
+
 def test_a_due_time_with_two_numbers_is_found():
     assert "r: its due times are not in the order of its numbers" in found(
         fired(11_000, 11_000, after_ms=12_000)

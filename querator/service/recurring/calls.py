@@ -11,8 +11,9 @@ import msgspec
 
 from querator.model import limits
 from querator.model.errors import ErrorCode, QueratorError, invalid
+from querator.model.group_paths import check_group_path
 from querator.model.ids import GroupId, check_name
-from querator.model.queues import Queue
+from querator.model.queues import Queue, QueueKind
 from querator.model.recurrence_calls import (
     ComingRun,
     CreateRecurrenceCall,
@@ -26,6 +27,7 @@ from querator.model.recurrence_calls import (
 )
 from querator.model.recurrences import (
     DeleteRecurrence,
+    Overlap,
     PauseRecurrence,
     PutRecurrence,
     RecurrenceCommand,
@@ -42,7 +44,7 @@ from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.forwarder import RecurrencesQuery
 from querator.service.routing.router import Router, deadline_after
 from querator.service.validate import check_between, page_items
-from querator.wire.recurrences import check_template
+from querator.wire.recurrences import check_template, group_and_key
 
 if TYPE_CHECKING:
     from querator.raft.clock import Clock
@@ -72,9 +74,10 @@ class RecurrenceService:
     async def create(self, call: CreateRecurrenceCall) -> ShownRecurrence:
         deadline = deadline_after(call.timeout_ms)
         await self._check_spec(call.spec)
-        check_template(call.spec.item, name=check_name(call.name, field="name"))
-        group = await self._group(call.namespace, call.queue)
-        return await self._propose(group, PutRecurrence(call.name, call.spec), deadline)
+        name = check_name(call.name, field="name")
+        queue = await self._queue(call.namespace, call.queue)
+        _check_item(queue, call.spec, name)
+        return await self._propose(queue.groups[0], PutRecurrence(name, call.spec), deadline)
 
     async def get(self, call: RecurrenceCall) -> ShownRecurrence:
         deadline = deadline_after(call.timeout_ms)
@@ -103,7 +106,8 @@ class RecurrenceService:
         check_name(call.name, field="name")
         if not call.mask:
             raise invalid("update_mask", "must not be empty")
-        group = await self._group(call.namespace, call.queue)
+        queue = await self._queue(call.namespace, call.queue)
+        group = queue.groups[0]
         tries = 0
         while True:
             tries += 1
@@ -120,7 +124,7 @@ class RecurrenceService:
                 found.row.spec, **{field: getattr(call.spec, field) for field in call.mask}
             )
             await self._check_spec(spec)
-            check_template(spec.item, name=call.name)
+            _check_item(queue, spec, call.name)
             command = PutRecurrence(call.name, spec, found.row.revision)
             try:
                 return await self._propose(group, command, deadline)
@@ -209,6 +213,24 @@ class RecurrenceService:
         result: Any = await self._router.call(self._router.route(group), command, deadline=deadline)
         assert isinstance(result, RecurrenceResult)
         return _shown(group, result.recurrence, changed=result.changed)
+
+
+def _check_item(queue: Queue, spec: RecurrenceSpec, name: str) -> None:
+    """Checks the template for the kind of the queue, which never changes."""
+    kind = queue.settings.kind
+    check_template(spec.item, name=name)
+    group, key = group_and_key(spec.item)
+    if key and kind is not QueueKind.KEYED:
+        reason = "must not be set: only in a keyed queue the item of a recurrence has a key"
+        raise invalid("spec.item.key", reason, value=key)
+    if key and spec.overlap is Overlap.SKIP:
+        reason = (
+            "must not be skip for an item with a key: whether the last item is finished is not "
+            "known outside of the partition of the key"
+        )
+        raise invalid("spec.overlap", reason, value="skip")
+    if group and kind is QueueKind.FAIR:
+        check_group_path(group, field="spec.item.group")
 
 
 def _shown(

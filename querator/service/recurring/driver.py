@@ -22,7 +22,7 @@ from querator.model.queues import QueueState
 from querator.model.recurrences import Fire
 from querator.partition import recurrence_queries
 from querator.partition.recurrence_queries import RecurrencePage
-from querator.service.recurring.planning import plan
+from querator.service.recurring.planning import placed, plan
 from querator.service.routing.outcomes import as_answer, each
 from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
@@ -98,6 +98,13 @@ class RecurrenceDriver:
                 )
             # Reads time zones from the disk, and takes long for some expressions.
             plans = await asyncio.to_thread(_plans, route.group, page, items_max)
+            owner = self._router.map.by_group(route.group)
+            if owner is None:
+                return _BEHIND
+            plans = [
+                (placed(owner[0], one, fire), items)
+                for one, (fire, items) in zip(page.recurrences, plans, strict=True)
+            ]
             proposed = [self._router.call(route, fire, items) for fire, items in plans]
             for outcome in await each(proposed) if proposed else ():
                 if isinstance(outcome, QueratorError):

@@ -4,7 +4,8 @@
                    before `horizon`       fire time is past    the next one
     decided        by the policy          each has a run       stays
 
-The due times that have run already, before an operator has put time back, are left out.
+The due times that have run already, before an operator has put time back, are left out. The items
+of a fair or keyed queue are named by their group or key (`placed`). A key chooses the partition.
 """
 
 from collections.abc import Iterator
@@ -14,9 +15,12 @@ from struct import pack
 import msgspec
 
 from querator.model import limits
+from querator.model.queues import Queue, QueueKind
 from querator.model.recurrences import Fire, Overlap, RecurrenceState, jitter_ms
+from querator.model.routing import slot_of_key
 from querator.recurrence_times import TimesError, due_times, missed_times
-from querator.wire.recurrences import MadeItem, make_item
+from querator.wire.flow_names import flow_names
+from querator.wire.recurrences import MadeItem, group_and_key, make_item
 
 
 def coming(group: int, recurrence: RecurrenceState, after_ms: int) -> Iterator[tuple[int, int]]:
@@ -105,6 +109,32 @@ def _decided(
         next_at_ms=at_ms,
     )
     return fire, b"".join([item.data for item in items])
+
+
+def placed(queue: Queue, recurrence: RecurrenceState, fire: Fire) -> Fire:
+    """The decision, with the group or key of its items and the partition of the key. A change of
+    the queue's partitions makes it out of date; the partition then refuses it.
+    """
+    count = len(fire.lengths) >> 2
+    kind = queue.settings.kind
+    if kind is QueueKind.PLAIN or not count:
+        return fire
+    group, key = group_and_key(recurrence.row.spec.item)
+    name = (group if kind is QueueKind.FAIR else key).encode()
+    if not name:
+        return fire
+    fire = msgspec.structs.replace(fire, flows=flow_names(dict.fromkeys(range(count), name), count))
+    if kind is QueueKind.FAIR:
+        return fire
+    slot = slot_of_key(name)
+    partition = slot % queue.routed_partitions
+    return msgspec.structs.replace(
+        fire,
+        slot=slot,
+        routing=queue.routing,
+        partition=partition,
+        target_group=queue.groups[partition] if partition else 0,
+    )
 
 
 def _has_run(recurrence: RecurrenceState, due_ms: int) -> bool:

@@ -67,6 +67,7 @@ RETRIED = frozenset(
 
 
 class Ground(Shores, Protocol):
+    seed: int
     recorder: Recorder
     ledger: Ledger
     chains: Chains

@@ -1,5 +1,6 @@
 """Programs at a queue with recurrences: an operator makes, pauses, continues, changes and deletes
-them, and consumers take their items. What they see goes to `runs`, which has the rules.
+them, and consumers take their items. What they see goes to `runs`, which has the rules. The queue
+is plain, fair or keyed, and the items have groups or keys.
 """
 
 import random
@@ -7,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from querator.model.errors import ErrorCode
+from querator.model.queues import QueueKind
 from querator.model.recurrence_calls import (
     CreateRecurrenceCall,
     PauseRecurrenceCall,
@@ -16,14 +18,33 @@ from querator.model.recurrence_calls import (
     UpdateRecurrenceCall,
 )
 from querator.model.recurrences import MissedRuns, Overlap, RecurrenceSpec
+from querator.model.routing import partition_of_key
 from tests.simulation.clock import EPOCH_MS
 from tests.simulation.timeline import MS
 from tests.simulation.whole.programs import NAMESPACE, Program, wire_item
 from tests.simulation.whole.runs import TEMPLATE
 
 LIVE_MAX = 4
-_ITEM = wire_item(TEMPLATE)[2:]
-"""The template without the tag and the length of an item."""
+NAMES = (b"", b"a", b"b.c", b"d")
+"""Groups and keys of the items."""
+
+
+def kind_of(seed: int) -> QueueKind:
+    kinds = (QueueKind.PLAIN, QueueKind.PLAIN, QueueKind.FAIR, QueueKind.KEYED)
+    return random.Random(f"kind of recurring {seed}").choice(kinds)
+
+
+def settings_of(seed: int) -> dict[str, Any]:
+    return {"kind": kind_of(seed)}
+
+
+def _template(kind: QueueKind, name: bytes) -> bytes:
+    """An item without its tag and length."""
+    return wire_item(
+        TEMPLATE,
+        group=name if kind is QueueKind.FAIR else b"",
+        key=name if kind is QueueKind.KEYED else b"",
+    )[2:]
 
 
 class Setting(Program):
@@ -35,6 +56,7 @@ class Setting(Program):
         self._paused: dict[str, int] = {}
         """Since when a recurrence certainly rests (ms)."""
         self._count = 0
+        self._kind = kind_of(self._ground.seed)
 
     def _now_ms(self) -> int:
         return EPOCH_MS + self._ground.timeline.now_us // MS
@@ -57,6 +79,9 @@ class Setting(Program):
     async def _make(self) -> None:
         self._count += 1
         name = f"{self.name}.{self._count}"
+        called = self._chance.choice(NAMES) if self._kind is not QueueKind.PLAIN else b""
+        keyed = self._kind is QueueKind.KEYED and bool(called)
+        overlaps = (Overlap.ALLOW, Overlap.ALLOW, Overlap.ALLOW if keyed else Overlap.SKIP)
         spec = RecurrenceSpec(
             interval_ms=1_000 * self._chance.choice((1, 1, 2)),
             phase_ms=0,
@@ -64,8 +89,8 @@ class Setting(Program):
             missed=self._chance.choice((MissedRuns.ALL, MissedRuns.ALL, MissedRuns.ONE)),
             missed_max=1_000,
             missed_after_ms=1_000,
-            overlap=self._chance.choice((Overlap.ALLOW, Overlap.ALLOW, Overlap.SKIP)),
-            item=_ITEM,
+            overlap=self._chance.choice(overlaps),
+            item=_template(self._kind, called),
         )
         call = CreateRecurrenceCall(NAMESPACE, self.queue, name, spec=spec)
         ended = await self.call(
@@ -76,8 +101,20 @@ class Setting(Program):
                 self.unexpected("a create", ended)
             return
         shown: ShownRecurrence = ended.result
-        self._ground.runs.made(name, spec.interval_ms, shown.recurrence.row.created_ms)
+        self._ground.runs.made(
+            name,
+            spec.interval_ms,
+            shown.recurrence.row.created_ms,
+            home=self._home(called) if keyed else None,
+        )
         self._live.append(name)
+
+    def _home(self, key: bytes) -> int | None:
+        """The partition of a key, if the number of partitions stays."""
+        queue = self._ground.queue(self.queue)
+        if queue is None or changes_partitions(self._ground.seed):
+            return None
+        return partition_of_key(key, queue.routed_partitions)
 
     async def _pause(self, name: str) -> None:
         """Pauses it, or lets it continue."""
@@ -97,7 +134,7 @@ class Setting(Program):
 
     async def _change(self, name: str) -> None:
         self._ground.runs.changed(name)
-        spec = RecurrenceSpec(jitter_ms=self._chance.choice((0, 300)), item=_ITEM)
+        spec = RecurrenceSpec(jitter_ms=self._chance.choice((0, 300)))
         call = UpdateRecurrenceCall(NAMESPACE, self.queue, name, spec=spec, mask=("jitter_ms",))
         ended = await self.call(
             "update", lambda core: core.admin.recurrences.update(call), again=True

@@ -4,6 +4,9 @@ one item        no due time of a recurrence has two items, and no number
 in order        the items are numbered 1, 2, 3, … in the order of their due times
 none is lost    of a recurrence that nothing has changed, each due time up to the last decided one
                 has an item, or is counted as skipped
+in turn         in a keyed queue with a fixed number of partitions, the items of a recurrence with a
+                key are in the partition of the key, and are delivered for the first time in the
+                order of their numbers
 in time         after the faults, all due times but the last ones are decided
 rests           no due time while a recurrence is paused has an item, and none after its deletion
 
@@ -19,7 +22,7 @@ QUEUE = "recurring"
 LATE_MS_MAX = 3_000
 """So long after its due time a run is decided if there are no faults."""
 Place = tuple[int, int]
-"""Group and sequence of an item."""
+"""Partition and sequence of an item."""
 
 
 def reference_of(name: str, number: int, due_ms: int) -> str:
@@ -34,6 +37,8 @@ class _Recurrence:
     interval_ms: int
     created_ms: int
     """State time when it was made."""
+    home: int | None = None
+    """The partition of the key, if consumers must get its items from there and in turn."""
     is_changed: bool = False
     rests: list[tuple[int, int]] = field(default_factory=list)
     """Spans of true time in which it certainly rests."""
@@ -52,8 +57,10 @@ class Runs:
         self.compared = 0
         """Recurrences of which all due times were compared."""
 
-    def made(self, name: str, interval_ms: int, created_ms: int) -> None:
-        self._made[name] = _Recurrence(interval_ms, created_ms)
+    def made(
+        self, name: str, interval_ms: int, created_ms: int, *, home: int | None = None
+    ) -> None:
+        self._made[name] = _Recurrence(interval_ms, created_ms, home)
 
     def changed(self, name: str) -> None:
         """It was changed, or perhaps: due times that were not decided may be lost."""
@@ -70,12 +77,12 @@ class Runs:
         one = self._made[name]
         one.end, one.ended_ms = runs, begun_ms
 
-    def delivered(self, group: int, items: Iterable[tuple[int, str]]) -> None:
+    def delivered(self, partition: int, items: Iterable[tuple[int, str]]) -> None:
         """Items by sequence. One may come several times."""
         for seq, reference in items:
             name, number, due_ms = reference.split("/")
             places = self._items.setdefault((name, int(number), int(due_ms)), set())
-            places.add((group, seq))
+            places.add((partition, seq))
 
     def judge(self, apart_ms: float) -> Iterator[str]:
         """`apart_ms` bounds the distance of state time from the true time."""
@@ -93,10 +100,22 @@ class Runs:
                 yield f"{name}: its due times are not in the order of its numbers"
             one = self._made.get(name)
             if one is not None:
+                yield from self._in_turn(name, one.home)
                 yield from self._judge(name, one, due, apart_ms)
         for name, one in self._made.items():
             if name not in by_name:
                 yield from self._judge(name, one, [], apart_ms)
+
+    def _in_turn(self, name: str, home: int | None) -> Iterator[str]:
+        if home is None:
+            return
+        mine = {key: places for key, places in self._items.items() if key[0] == name}
+        first = [number for _, number, _ in mine]
+        if first != sorted(first):
+            yield f"{name}: its items came in the order {first}"
+        homes = {partition for places in mine.values() for partition, _ in places}
+        if homes != {home}:
+            yield f"{name}: its items are in the partitions {sorted(homes)}, its key in {home}"
 
     def _judge(self, name: str, one: _Recurrence, due: list[int], apart_ms: float) -> Iterator[str]:
         for due_ms in due:

@@ -524,6 +524,8 @@ class WholeWorld:
             return grouping.settings_of(self.seed)
         if name == chaining.NEXT:
             return chaining.settings_of_next(self.seed)
+        if name == runs.QUEUE:
+            return recurring.settings_of(self.seed)
         return keying.settings_of(self.seed) if name == keying.QUEUE else {}
 
     def _under_load(self) -> None:

@@ -61,6 +61,7 @@ def test_create_sends_the_schedule_the_policies_and_the_item(cluster: ScriptedCl
         "create", "mail", "digest", "x", "--interval", "90m", "--phase", "10m", "--jitter", "5s",
         "--missed", "all", "--missed-max", "7", "--missed-after", "2m", "--overlap", "skip",
         "--kind", "k", "--attribute", "a=1", "--priority", "-3", "--max-attempts", "2",
+        "--key", "anna", "--group", "eu.de",
     )  # fmt: skip
     for words in ("Created digest.\n", "digest exists already.\n"):
         shown = invoke(cluster, *command)
@@ -68,7 +69,7 @@ def test_create_sends_the_schedule_the_policies_and_the_item(cluster: ScriptedCl
     [one, _] = asked
     assert (one.queue, one.name) == ("mail", "digest")
     item = items_pb2.Item(payload=b"x", kind="k", attributes={"a": "1"}, priority=-3,
-                          max_attempts=2)  # fmt: skip
+                          max_attempts=2, key="anna", group="eu.de")  # fmt: skip
     assert one.spec == untyped.RecurrenceSpec(
         interval=timedelta(minutes=90),
         phase=timedelta(minutes=10),

@@ -192,6 +192,11 @@ COMMANDS = {
             next_due_ms=START_MS + 3000,
             next_at_ms=START_MS + 3500,
             error="slow",
+            flows=FlowNames((b"a",), b"\0\0\0\0"),
+            slot=263,
+            routing=4,
+            partition=2,
+            target_group=9,
         ),
         b"abb",
     ),
@@ -322,6 +327,28 @@ COMMANDS = {
 }
 # The same commands as earlier releases wrote them, without the fields that were added since.
 OLD = {
+    "fire without a key": (
+        Proposal(
+            Fire(
+                recurrence=4,
+                revision=3,
+                after_ms=START_MS,
+                number=17,
+                due_ms=(START_MS + 1000, START_MS + 2000),
+                lengths=pack_struct("<2I", 1, 2),
+                specials=(ItemSpecial(1, priority=-3),),
+                missed=9,
+                upto_ms=START_MS + 2000,
+                next_due_ms=START_MS + 3000,
+                next_at_ms=START_MS + 3500,
+                error="slow",
+            ),
+            b"abb",
+        ),
+        "0193cf0000018bcfe568009102919d2c0403cf0000018bcfe568001192cf0000018bcfe56be8cf00"
+        "00018bcfe56fd0c4080100000002000000919b01000000c400fdc0c090010009cf0000018bcfe56f"
+        "d0cf0000018bcfe573b8cf0000018bcfe575aca4736c6f77",
+    ),
     "cancel without what it makes of items": (
         Proposal(Cancel(((5, 2), (9, 1)))),
         "0193cf0000018bcfe568009091921a92920502920901",
@@ -614,9 +641,10 @@ GOLDEN = {
     "delete recurrence": "0193cf0000018bcfe568009091922aa6646967657374",
     "remind": "0193cf0000018bcfe568009091912b",
     "fire": (
-        "0193cf0000018bcfe568009102919d2c0403cf0000018bcfe568001192cf0000018bcfe56be8cf00"
-        "00018bcfe56fd0c4080100000002000000919b01000000c400fdc0c090010009cf0000018bcfe56f"
-        "d0cf0000018bcfe573b8cf0000018bcfe575aca4736c6f77"
+        "0193cf0000018bcfe56800910291dc00122c0403cf0000018bcfe568001192cf0000018bcfe56be8"
+        "cf0000018bcfe56fd0c4080100000002000000919b01000000c400fdc0c090010009cf0000018bcf"
+        "e56fd0cf0000018bcfe573b8cf0000018bcfe575aca4736c6f779291c40161c40400000000cd0107"
+        "040209"
     ),
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (

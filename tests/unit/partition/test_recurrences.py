@@ -11,7 +11,6 @@ from querator.model.commands import (
     Complete,
     Configure,
     Done,
-    FlowSettings,
     LeaseItems,
     RepairTime,
     Retry,
@@ -19,7 +18,6 @@ from querator.model.commands import (
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode
 from querator.model.limits import RECURRENCES_MAX
-from querator.model.queues import QueueKind
 from querator.model.recurrences import (
     DecidedSpan,
     DeleteRecurrence,
@@ -78,7 +76,7 @@ def waiting(log: PartitionLog) -> recurrence_queries.RecurrencePage:
 
 def state(log: PartitionLog) -> PartitionState:
     with log.environment.snapshot() as txn:
-        raw = STATE.get(txn, GROUP)
+        raw = STATE.get(txn, log.group)
     assert raw is not None
     return decode_state(raw)
 
@@ -241,13 +239,6 @@ def test_creation_may_be_repeated():
     other = msgspec.structs.replace(EVERY_MINUTE, jitter_ms=1)
     refusal = log.one(PutRecurrence("r", other))
     assert (refusal.code, refusal.field) == (ErrorCode.RECURRENCE_EXISTS, "name")
-
-
-def test_only_plain_queues_have_recurrences():
-    log = new_log(flows=FlowSettings(QueueKind.FAIR))
-    refusal = log.one(PutRecurrence("r", EVERY_MINUTE))
-    assert (refusal.code, refusal.field) == (ErrorCode.INVALID_ARGUMENT, "queue")
-    assert refusal.value == "work"
 
 
 def test_a_queue_has_a_limited_number_of_recurrences():

@@ -12,7 +12,9 @@ import pytest
 
 from querator.model.calls import LeasedRun
 from querator.model.errors import ErrorCode
+from querator.model.flow_calls import ListGroupsCall
 from querator.model.limits import RECURRENCE_ITEM_BYTES_MAX
+from querator.model.queues import QueueKind
 from querator.model.recurrence_calls import (
     CreateRecurrenceCall,
     ListRecurrencesCall,
@@ -22,6 +24,7 @@ from querator.model.recurrence_calls import (
     UpdateRecurrenceCall,
 )
 from querator.model.recurrences import MissedRuns, Overlap, RecurrenceSpec, RecurrenceState
+from querator.model.routing import slot_of_key
 from querator.partition import recurrence_queries
 from querator.raft.clock import SimulatedClock
 from querator.storage.memory_environment import MemoryEnvironment
@@ -293,6 +296,106 @@ async def test_a_full_queue_delays_runs_and_takes_them_when_it_has_space():
         batches = (await node.lease()).batches
         await node.complete(*(whole(batch) for batch in batches))
         await until_fired(node, 1)
+
+
+def keyed_item(key: str) -> bytes:
+    return items_pb2.Item(payload=b"{{number}}", key=key).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("kind", "item", "more", "field"),
+    [
+        (QueueKind.PLAIN, {"key": "k"}, {}, "spec.item.key"),
+        (QueueKind.FAIR, {"key": "k"}, {}, "spec.item.key"),
+        (QueueKind.FAIR, {"group": "eu..de"}, {}, "spec.item.group"),
+        (QueueKind.FAIR, {"group": "a.b.c.d.e.f.g.h.i"}, {}, "spec.item.group"),
+        (QueueKind.KEYED, {"key": "k"}, {"overlap": Overlap.SKIP}, "spec.overlap"),
+        (QueueKind.KEYED, {"key": "k" * 513}, {}, "spec.item.key"),
+    ],
+)
+async def test_a_group_or_key_must_fit_the_queue(kind, item, more, field):
+    async with service_node(clock=SimulatedClock()) as node:
+        await node.create(kind=kind)
+        calls = node.admin.recurrences
+        template = items_pb2.Item(**item).SerializeToString()
+        error = await refusal(calls.create(create(item=template, **more)))
+        assert error.field == field
+        assert error.message.startswith(field)
+        await calls.create(create())
+        spec = RecurrenceSpec(item=template, **more)
+        update = UpdateRecurrenceCall(*NAMED, spec=spec, mask=("item", *more))
+        assert (await refusal(calls.update(update))).field == field
+        assert (await shown(node)).row.revision == 1
+
+
+async def test_items_with_a_key_cannot_begin_to_skip():
+    async with service_node(clock=SimulatedClock()) as node:
+        await node.create(kind=QueueKind.KEYED)
+        calls = node.admin.recurrences
+        await calls.create(create(item=keyed_item("k")))
+        update = UpdateRecurrenceCall(
+            *NAMED, spec=RecurrenceSpec(overlap=Overlap.SKIP), mask=("overlap",)
+        )
+        assert (await refusal(calls.update(update))).field == "spec.overlap"
+
+
+async def test_items_of_a_fair_queue_have_their_group():
+    clock = SimulatedClock()
+    async with service_node(clock=clock) as node:
+        await node.create(partitions=2, kind=QueueKind.FAIR)
+        template = items_pb2.Item(payload=b"{{number}}", group="eu.de").SerializeToString()
+        await node.admin.recurrences.create(create(item=template, overlap=Overlap.SKIP))
+        due_ms = await until_planned(node)
+        clock.advance(due_ms - clock.wall_ms())
+        await until_fired(node, 1)
+        listed = await node.admin.groups.list_groups(ListGroupsCall("default", "q"))
+        assert "eu.de" in [one.path for one in listed.groups]
+
+
+def keys_and_numbers(*batches: LeasedRun) -> dict[str, list[tuple[int, int]]]:
+    """By key: partition and number of its items."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for batch in batches:
+        for item in items_pb2.LeasedBatch.FromString(batch.loaded.items).items:
+            found.setdefault(item.key, []).append((batch.partition, int(item.payload)))
+    return found
+
+
+@pytest.mark.parametrize("partitions", [1, 5])
+async def test_items_go_to_the_partitions_of_their_keys_whatever_their_number_is(partitions: int):
+    clock = SimulatedClock()
+    keys = [f"key {number}" for number in range(8)]
+    async with service_node(clock=clock) as node:
+        queue = await node.create(partitions=3, kind=QueueKind.KEYED)
+        for key in keys:
+            name = key.replace(" ", ".")
+            await node.admin.recurrences.create(create(name, item=keyed_item(key)))
+        for count, number in ((3, 1), (partitions, 2)):
+            settings = msgspec.structs.replace(queue.settings, partitions=count)
+            await node.admin.update_queue("default", "q", settings, ("partitions",), 0)
+            due_ms = max([await until_planned(node, key.replace(" ", ".")) for key in keys])
+            clock.advance(due_ms - clock.wall_ms())
+            for key in keys:
+                await until_fired(node, number, key.replace(" ", "."))
+            await node.until(lambda: not node.counts().moving and node.counts().ready >= len(keys))
+            batches = (await node.lease()).batches
+            homes = {key: slot_of_key(key.encode()) % count for key in keys}
+            assert keys_and_numbers(*batches) == {key: [(homes[key], number)] for key in keys}
+            assert not (await node.lease()).batches
+            await node.complete(*(whole(batch) for batch in batches))
+
+
+async def test_an_item_that_has_gone_to_its_partition_has_no_id_here():
+    clock = SimulatedClock()
+    away = next(key for key in "abcdefgh" if slot_of_key(key.encode()) % 2)
+    async with service_node(clock=clock) as node:
+        await node.create(partitions=2, kind=QueueKind.KEYED)
+        await node.admin.recurrences.create(create(item=keyed_item(away)))
+        due_ms = await until_planned(node)
+        clock.advance(due_ms - clock.wall_ms())
+        await until_fired(node, 1)
+        runs = (await shown(node)).runs
+        assert (runs.last_due_ms, runs.last_seq) == (due_ms, 0)
 
 
 async def test_recurrences_end_with_their_queue():
