@@ -47,6 +47,15 @@ def check_attributes(name: str, attributes: Mapping[str, str]) -> None:
         raise ValueError(f"{name} has {size} bytes of names and values; at most {bytes_most}")
 
 
+def check_checkpoint(name: str, data: bytes) -> None:
+    """Raises ValueError for more bytes than a checkpoint may have, TypeError for another type."""
+    if not isinstance(data, bytes):
+        raise TypeError(f"{name} is of type {type(data).__name__}; it must be bytes")
+    most = limits.CHECKPOINT_BYTES_MAX
+    if len(data) > most:
+        raise ValueError(f"{name} has {len(data)} bytes; a checkpoint has at most {most}")
+
+
 def check_delay(name: str, delay: timedelta) -> None:
     """Raises ValueError for a delay that is negative, or longer than a queue keeps items waiting.
     TypeError: it is no timedelta.

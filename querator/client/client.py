@@ -4,12 +4,13 @@ Longer than 500 lines: each call is a short method that hands on, below the prom
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import NoReturn, Self, Unpack
 
 from querator.client.admin import ONE_CHOICE, Admin, letters
+from querator.client.checks import check_checkpoint
 from querator.client.consuming.consumer import (
     CONCURRENCY_DEFAULT,
     PREFETCH_BYTES_DEFAULT,
@@ -614,13 +615,14 @@ class Client:
         attributes: Mapping[str, str] | None = None,
         check: bool = True,
         follow_ups: FollowUps | None = None,
+        clear_checkpoint: bool = False,
     ) -> list[SettleOutcome]:
         """Gives leased items back: ready at once, after `delay`, at `retry_at`, or as dead letters.
 
         `count_attempt=False` without a time is a release: the items go back to their places, as if
         they had not been leased. `priority` None: they keep their priorities. `attributes` take the
-        place of all attributes that the items have; None: they keep them. Arguments, outcomes and
-        errors are otherwise as in `complete`.
+        place of all attributes that the items have; None: they keep them. `clear_checkpoint`: they
+        lose their checkpoints. Arguments, outcomes and errors are otherwise as in `complete`.
         """
         verb = retry_verb(
             delay=delay,
@@ -631,6 +633,7 @@ class Client:
             priority=priority,
             attributes=attributes,
             follow_ups=follow_ups,
+            clear_checkpoint=clear_checkpoint,
         )
         outcomes = await settle_held(self._nodes(), self.namespace, queue, verb, held)
         if check:
@@ -665,6 +668,35 @@ class Client:
             if check and not outcome.remaining:
                 raise lease_lost(outcome.lease_id)
         return outcomes
+
+    @typed
+    async def save_checkpoint(
+        self,
+        queue: str,
+        lease_id: str,
+        item: ItemId | str,
+        data: bytes,
+        *,
+        lease_timeout: timedelta | None = None,
+    ) -> ExtendOutcome:
+        """Saves a checkpoint with an item of a lease, and extends the lease in the same step, for
+        programs that have only their ids. See `LeasedItem.save_checkpoint`. Of two calls for one
+        item, the one that is executed last wins.
+        """
+        check_checkpoint("data", data)
+        seq = (ItemId.parse(item, field="item") if isinstance(item, str) else item).seq
+        message = queue_service_pb2.ItemCheckpoint(lease_id=lease_id, seq=seq, data=data)
+        (outcome,) = await extend(
+            self._nodes(),
+            self.namespace,
+            queue,
+            [lease_id],
+            lease_timeout,
+            checkpoints=(message,),
+        )
+        if not outcome.remaining or outcome.lost_checkpoints:
+            raise lease_lost(lease_id)
+        return outcome
 
     # Streams.
 
@@ -729,9 +761,14 @@ class Client:
         """
 
         async def extend_leases(
-            lease_ids: list[str], lease_timeout: timedelta | None
+            lease_ids: list[str],
+            lease_timeout: timedelta | None,
+            checkpoints: Sequence[queue_service_pb2.ItemCheckpoint],
         ) -> list[ExtendOutcome]:
-            return await extend(self._nodes(), self.namespace, queue, lease_ids, lease_timeout)
+            nodes = self._nodes()
+            return await extend(
+                nodes, self.namespace, queue, lease_ids, lease_timeout, checkpoints=checkpoints
+            )
 
         async def max_attempts() -> int:
             return (await self.get_queue(queue)).max_attempts

@@ -14,8 +14,8 @@ class Retry(Exception):
     `delay` or `at` (aware) says when; without both, the delay grows with the attempts as after any
     other exception. `reason` stays with the item. With `count_attempt=False` this attempt does not
     count towards the queue's `max_attempts`. `priority` None: the item keeps its priority.
-    `attributes` take the place of all attributes of the item; None: it keeps them. The log has one
-    line, without a traceback.
+    `attributes` take the place of all attributes of the item; None: it keeps them.
+    `clear_checkpoint`: the item loses its checkpoint. The log has one line, without a traceback.
     """
 
     # Of subclasses whose constructor does not call this one.
@@ -25,6 +25,7 @@ class Retry(Exception):
     count_attempt = True
     priority: int | None = None
     attributes: Mapping[str, str] | None = None
+    clear_checkpoint = False
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class Retry(Exception):
         count_attempt: bool = True,
         priority: int | None = None,
         attributes: Mapping[str, str] | None = None,
+        clear_checkpoint: bool = False,
     ) -> None:
         """Raises TypeError for an argument of another type; ValueError for a negative `delay`, a
         naive `at`, one of them further ahead than 10 years, for both, for a `priority` outside of
@@ -59,6 +61,7 @@ class Retry(Exception):
         self.count_attempt = count_attempt
         self.priority = priority
         self.attributes = attributes
+        self.clear_checkpoint = clear_checkpoint
 
 
 class Reject(Exception):

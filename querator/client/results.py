@@ -64,7 +64,12 @@ def settle_outcome(outcome: queue_service_pb2.LeaseOutcome) -> SettleOutcome:
 
 
 def extend_outcome(outcome: queue_service_pb2.ExtendOutcome) -> ExtendOutcome:
-    return ExtendOutcome(outcome.lease_id, instant(outcome.deadline), span(outcome.lease_remaining))
+    return ExtendOutcome(
+        outcome.lease_id,
+        instant(outcome.deadline),
+        span(outcome.lease_remaining),
+        tuple(outcome.lost_checkpoints),
+    )
 
 
 def lease_lost(lease_id: str, items: tuple[ItemId, ...] = ()) -> LeaseLost:
@@ -175,4 +180,5 @@ def peeked_item(peeked: admin_service_pb2.PeekedItem) -> PeekedItem:
         attributes=dict(
             peeked.attributes.values if peeked.HasField("attributes") else peeked.item.attributes
         ),
+        checkpoint_bytes=peeked.checkpoint_bytes,
     )

@@ -297,12 +297,14 @@ class SettleOutcome(msgspec.Struct, frozen=True):
 
 class ExtendOutcome(msgspec.Struct, frozen=True):
     """Outcome for one lease. `deadline` is by the leader's clock; `remaining` counts from when the
-    answer was made, and is zero for a lost lease.
+    answer was made, and is zero for a lost lease. `lost_checkpoints`: sequences of items whose
+    checkpoints were not saved, because the lease does not hold them.
     """
 
     lease_id: str
     deadline: datetime
     remaining: timedelta
+    lost_checkpoints: tuple[int, ...] = ()
 
 
 class QueueInfo(msgspec.Struct, frozen=True):
@@ -403,7 +405,7 @@ class PartitionStats(msgspec.Struct, frozen=True):
     payload is damaged on the leader's node; the other counts include them. `dropped` includes the
     `given_up` items. `cancelled`: items that operators removed: cancelled,
     purged, or dropped as dead letters. `replaced`: waiting items that later items with their dedup
-    key replaced.
+    key replaced. `checkpoint_bytes`: of the checkpoints of the items, beside `bytes`.
     """
 
     partition: int
@@ -443,6 +445,7 @@ class PartitionStats(msgspec.Struct, frozen=True):
     cancelled: int = 0
     oldest_lease_at: datetime | None = None
     replaced: int = 0
+    checkpoint_bytes: int = 0
 
 
 class QueueStats(msgspec.Struct, frozen=True):
@@ -498,6 +501,7 @@ class PeekedItem(msgspec.Struct, frozen=True):
     newest last. `item`: the item as it was produced. `priority` and `attributes`: those now.
     `client_id`, `leased_at` and `deadline`: the owner of the lease, when the lease was granted, and
     when it ends unless it is extended; empty and None when the item is not leased.
+    `checkpoint_bytes`: the size of its checkpoint; 0: it has none.
     """
 
     id: ItemId
@@ -514,3 +518,4 @@ class PeekedItem(msgspec.Struct, frozen=True):
     deadline: datetime | None = None
     attributes: Mapping[str, str] = {}
     leased_at: datetime | None = None
+    checkpoint_bytes: int = 0

@@ -114,13 +114,16 @@ class DeadOrigin(msgspec.Struct, frozen=True):
 
 class LaterAttributes(msgspec.Struct, frozen=True):
     """What the item at `index` of its batch got after it was produced. `attributes` replace those
-    of the item; None: no retry has changed them.
+    of the item; None: no retry has changed them. `checkpoint_bytes` is the size of its checkpoint;
+    `checkpoint` is empty where only the size is read.
     """
 
     index: int
     dead_letter: DeadOrigin | None
     errors: tuple[str, ...]
     attributes: Attributes | None = None
+    checkpoint_bytes: int = 0
+    checkpoint: bytes = b""
 
 
 class LoadedItems(msgspec.Struct, frozen=True):
@@ -202,6 +205,7 @@ class RetryCall(msgspec.Struct, frozen=True):
     attributes: Attributes | None = None
     timeout_ms: int = 0
     follow_ups: tuple[FollowUpItems, ...] = ()
+    clear_checkpoint: bool = False
 
 
 class LeaseOutcome(msgspec.Struct, frozen=True):
@@ -220,21 +224,38 @@ class SettleReply(msgspec.Struct, frozen=True):
     outcomes: tuple[LeaseOutcome, ...]
 
 
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A checkpoint to save with an item that is under the lease. `revision` as in
+    `commands.ItemCheckpoint`; `data` empty: the item has none from now on.
+    """
+
+    lease_id: str
+    seq: int
+    data: bytes
+    revision: int = 0
+
+
 class ExtendCall(msgspec.Struct, frozen=True):
+    """With `checkpoints`, `lease_ids` has all their leases."""
+
     namespace: str
     queue: str
     lease_ids: tuple[str, ...]
     client_id: str = ""
     lease_timeout_ms: int = 0
     timeout_ms: int = 0
+    checkpoints: tuple[Checkpoint, ...] = ()
 
 
 class LeaseExtension(msgspec.Struct, frozen=True):
-    """`deadline_ms` 0: the lease is lost."""
+    """`deadline_ms` 0: the lease is lost. `lost_checkpoints` are the sequences of items whose
+    checkpoints were refused, because the lease does not hold them.
+    """
 
     lease_id: str
     deadline_ms: int
     remaining_ms: int
+    lost_checkpoints: tuple[int, ...] = ()
 
 
 class ExtendReply(msgspec.Struct, frozen=True):
@@ -303,6 +324,7 @@ class PartitionCounts(msgspec.Struct, frozen=True):
     cancelled: int = 0
     oldest_lease_at_ms: int = 0
     replaced: int = 0
+    checkpoint_bytes: int = 0
 
 
 class QueueCounts(msgspec.Struct, frozen=True):
@@ -361,6 +383,7 @@ class BrowsedItem(msgspec.Struct, frozen=True):
     deadline_ms: int = 0
     attributes: Attributes | None = None
     leased_at_ms: int = 0
+    checkpoint_bytes: int = 0
 
 
 class PrioritizeCall(msgspec.Struct, frozen=True):

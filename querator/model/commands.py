@@ -87,7 +87,8 @@ class Retry(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
 
     `count_attempt=False` without `retry_at_ms` is a release: the items return to their place, and
     their attempt is given back. `priority` None: each item keeps its own. `attributes` replace
-    those of each item; None: the items keep them.
+    those of each item; None: the items keep them. `clear_checkpoint`: the items lose their
+    checkpoints.
     """
 
     leases: tuple[LeaseItems, ...]
@@ -98,6 +99,7 @@ class Retry(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
     all_or_nothing: bool = False
     priority: int | None = None
     attributes: Attributes | None = None
+    clear_checkpoint: bool = False
 
 
 class Extend(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=5):
@@ -218,7 +220,8 @@ class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
     in Produce, for the queue that receives the items. `homes` are the groups over which that queue
     distributes keys, by partition, as of `routing`; empty when no item has a slot. 0: the partition
     takes no moves, and the receiver keeps its items. `holders` are (ordinal, partition, sequence):
-    as in `ItemSpecial`.
+    as in `ItemSpecial`. `checkpoints` are (ordinal, bytes) of the items that have one. Their data
+    follows that of the items in the attachment.
     """
 
     source_group: int
@@ -229,6 +232,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
     routing: int = 0
     homes: tuple[int, ...] = ()
     holders: tuple[tuple[int, int, int], ...] = ()
+    checkpoints: tuple[tuple[int, int], ...] = ()
 
 
 class MoveDone(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=10):
@@ -497,6 +501,28 @@ class Follow(msgspec.Struct, frozen=True, array_like=True, tag=50):
     slots: bytes = b""
 
 
+class ItemCheckpoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Names the item of a checkpoint, which is under `lease`. Of two checkpoints of one lease and
+    item the one with the higher `revision` counts, in whatever order they arrive; 0: the later one.
+    """
+
+    lease: int
+    seq: int
+    revision: int = 0
+
+
+class SaveCheckpoints(msgspec.Struct, frozen=True, array_like=True, tag=51):
+    """Carries out `extend`, which names leases, and keeps a checkpoint with each of `items`. The
+    data travels beside the command, as the proposal's attachment.
+
+    `lengths` holds one little-endian u32 per checkpoint; 0: the item has none from now on.
+    """
+
+    extend: Extend
+    lengths: bytes
+    items: tuple[ItemCheckpoint, ...]
+
+
 Command = (
     Produce
     | Lease
@@ -524,6 +550,7 @@ Command = (
     | DropLetters
     | FreeKeys
     | Follow
+    | SaveCheckpoints
     | RecurrenceCommand
     | ReaderCommand
     | TxnCommand
@@ -618,11 +645,13 @@ class SettleResult(msgspec.Struct, frozen=True, gc=False):
 
 class ExtendResult(msgspec.Struct, frozen=True, gc=False):
     """`outcomes` are (lease, deadline_ms) in the command's order, by lease for a client; deadline
-    0: the lease is lost. `now_ms` is as in `LeaseResult`.
+    0: the lease is lost. `now_ms` is as in `LeaseResult`. `lost` are the checkpoints that were
+    refused, as (lease, sequence): the lease does not hold the item.
     """
 
     outcomes: tuple[tuple[int, int], ...]
     now_ms: int = 0
+    lost: tuple[tuple[int, int], ...] = ()
 
 
 class RedriveResult(msgspec.Struct, frozen=True, gc=False):

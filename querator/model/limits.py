@@ -46,6 +46,9 @@ ATTRIBUTES_MAX = 64
 ATTRIBUTES_BYTES_MAX = 8 * KIB  # Names and values together.
 # Items of one retry that changes attributes: each gets a row of its own. As many as a lease has.
 RETRY_ATTRIBUTES_ITEMS_MAX = 1_000
+CHECKPOINT_BYTES_MAX = 64 * KIB  # Of one item: it is in each reply that delivers the item.
+CHECKPOINTS_MAX = 100  # Of one extend: each gets an attachment and a row of its own.
+CHECKPOINTS_BYTES_MAX = 1 * MIB  # Of one extend, together: a log entry has many.
 ERROR_CHARS_MAX = 1_000  # A consumer's text on a retry.
 ERRORS_KEPT_MAX = 5
 DESCRIPTION_CHARS_MAX = 1_000
@@ -321,6 +324,8 @@ assert PAYLOAD_BYTES_MAX < REPLY_BYTES_DEFAULT < 4 * MIB
 assert PAYLOAD_BYTES_MAX < REQUEST_BYTES_MAX <= REQUEST_BYTES_CAP
 assert REQUEST_ITEMS_MAX <= REQUEST_ITEMS_CAP
 assert REQUEST_ITEMS_MAX <= RETRY_ATTRIBUTES_ITEMS_MAX, "a retry of one lease is never too large"
+assert CHECKPOINT_BYTES_MAX <= CHECKPOINTS_BYTES_MAX < ENTRY_BYTES_MAX
+assert PAYLOAD_BYTES_MAX + CHECKPOINT_BYTES_MAX < REPLY_BYTES_DEFAULT
 assert RECURRENCE_ITEM_BYTES_MAX < FIRE_BYTES_MAX < ENTRY_BYTES_MAX
 assert MISSED_AFTER_MS_MIN < MISSED_AFTER_MS_DEFAULT < MISSED_AFTER_MS_MAX
 assert SCHEDULE_NOW_MS < LEASE_TIMEOUT_MS_MIN < LEASE_TIMEOUT_MS_MAX

@@ -7,6 +7,7 @@ elsewhere.
     apply_context         the context in which one entry is applied
     arrivals              follow-ups that a Move brings: repeats, keys
     browse                scans of items by sequence, in pages, without leases
+    checkpoints           SaveCheckpoints: data that a consumer keeps with an item
     dead                  how items die and become ready: expiry and attempts
     dedup                 dedup keys: which items repeat one
     dedup_export          pages of remembered facts for other partitions
@@ -34,6 +35,7 @@ elsewhere.
     named_items           items that a command of an operator names
     needs                 upper bounds of the disk space of a command
     outbox                batches of moves for the component that sends them
+    overlays              what single items got later: loaded, removed
     payloads              payloads of blocks: read and checked
     prioritize            Prioritize: waiting items get another priority
     produce               Produce: stores items as blocks

@@ -14,8 +14,9 @@ import msgspec
 from querator.model.calls import ItemRun
 from querator.model.limits import BROWSE_BYTES, BROWSE_ITEMS_MAX
 from querator.partition import masks
+from querator.partition.overlays import overlays_of
 from querator.partition.payloads import read_payload
-from querator.partition.queries import SCAN_ROWS_MAX, block_at, cut, overlays_of, run_bytes
+from querator.partition.queries import SCAN_ROWS_MAX, block_at, cut, run_bytes
 from querator.partition.rows import (
     Block,
     PartitionState,

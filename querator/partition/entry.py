@@ -6,7 +6,9 @@
 the items of its Produce, Move, Stage, Follow and Fire commands are its attachments. `parts` holds
 the number of items of each attachment, and each attachment becomes one block. First come the blocks
 of all Produce commands of the entry, joined in order; then those of each other command. A command
-that fits into a block is never cut, so that a batch stays one segment.
+that fits into a block is never cut, so that a batch stays one segment. Each checkpoint of a
+SaveCheckpoints or Move is an attachment of its own, after the blocks of the command, and counts as
+one item.
 
 Every later version must be able to read what a released version wrote. Golden bytes of every
 command are in the tests.
@@ -18,7 +20,7 @@ from struct import unpack
 
 import msgspec
 
-from querator.model.commands import Command, Follow, Move, Produce
+from querator.model.commands import Command, Follow, Move, Produce, SaveCheckpoints
 from querator.model.entries import Entry, Proposal
 from querator.model.limits import BLOCK_BYTES_MAX, BLOCK_ITEMS_MAX
 from querator.model.recurrences import Fire
@@ -48,9 +50,18 @@ def pack(proposals: Sequence[Proposal], now_ms: int) -> Entry:
     for proposal in proposals:
         if isinstance(proposal.command, Produce):
             produced.add(proposal.command.lengths, proposal.attachment)
-        elif isinstance(proposal.command, Move | Stage | Follow | Fire):
+        elif isinstance(proposal.command, Stage | Follow | Fire):
             moved.add(proposal.command.lengths, proposal.attachment)
             moved.close()
+        elif isinstance(proposal.command, Move):
+            sizes = [size for _, size in proposal.command.checkpoints]
+            items_end = len(proposal.attachment) - sum(sizes)
+            moved.add(proposal.command.lengths, proposal.attachment[:items_end])
+            moved.close()
+            moved.add_each(sizes, proposal.attachment[items_end:])
+        elif isinstance(proposal.command, SaveCheckpoints):
+            lengths = proposal.command.lengths
+            moved.add_each(unpack(f"<{len(lengths) >> 2}I", lengths), proposal.attachment)
     produced.close()
     body = Body(
         now_ms,
@@ -92,6 +103,15 @@ class _Cutter:
                 self._append(data[start : ends[ordinal - 1]], ordinal - begin)
                 start, begin = ends[ordinal - 1], ordinal
         self._append(data[start:], count - begin)
+
+    def add_each(self, sizes: Sequence[int], data: bytes) -> None:
+        """Adds blocks of one item each, of these sizes, which may be 0."""
+        start = 0
+        for size in sizes:
+            self.counts.append(1)
+            self.blocks.append(data[start : start + size])
+            start += size
+        assert start == len(data), "sizes must add up to the attachment"
 
     def _append(self, data: bytes, count: int) -> None:
         if self._count + count > BLOCK_ITEMS_MAX or self._bytes + len(data) > BLOCK_BYTES_MAX:

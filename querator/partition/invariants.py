@@ -27,6 +27,7 @@ from querator.partition.rows import (
     decode_dedup,
     decode_lease,
     decode_outbox,
+    decode_overlay,
     decode_producer,
     decode_reader,
     decode_reserved,
@@ -102,6 +103,7 @@ def check(txn: ReadTransaction, group: int, *, checksums: bool = True) -> list[s
         *_counters(state, blocks, segments),
         *_held(txn, group, state, segments),
         *_overlays(txn, group, state, segments),
+        *_checkpoints(txn, group, state, checksums=checksums),
         *_dedup_keys(txn, group, state, segments),
         *_memories(txn, group, state),
         *_heads(txn, group, state),
@@ -492,6 +494,39 @@ def _overlays(
     if state.overlays != len(rows):
         wrong.append(f"overlays counts {state.overlays}; there are {len(rows)}")
     return wrong
+
+
+def _checkpoints(
+    txn: ReadTransaction, group: int, state: PartitionState, *, checksums: bool
+) -> Iterator[str]:
+    """Each checkpoint with data has an attachment of its size, which no other one has."""
+    count = size = 0
+    places: set[tuple[int, int]] = set()
+    for key, row in _rows(OVERLAYS, txn, group):
+        stored = decode_overlay(row).checkpoint
+        if stored is None:
+            continue
+        count += 1
+        size += stored.size
+        if not stored.size:
+            continue
+        place = stored.index, stored.part
+        if place in places:
+            yield f"the checkpoint of item {key[0]} is that of another item, too"
+        places.add(place)
+        try:
+            data = attachments.read(txn, group, *place)
+        except StorageCorrupt as error:
+            if checksums:
+                yield f"the checkpoint of item {key[0]} is damaged: {error}"
+            continue
+        if data is None or len(data) != stored.size:
+            yield f"item {key[0]} has lost its checkpoint of {stored.size} bytes"
+    if (state.checkpoints, state.checkpoint_bytes) != (count, size):
+        yield (
+            f"checkpoints counts {state.checkpoints} of {state.checkpoint_bytes} bytes; a scan "
+            f"finds {count} of {size}"
+        )
 
 
 def _dedup_keys(

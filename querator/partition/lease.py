@@ -4,8 +4,8 @@ Items of a lower rank come first, and of one rank those that became ready first 
 Callers of one command share the available items as evenly as their wishes allow. Each takes a
 contiguous share in this order. Items that a caller cannot take because of its
 `max_bytes` stay ready. If the first item of its share alone is larger than `max_bytes`, the caller
-is refused (ITEM_TOO_LARGE) and the item keeps its place. The rows of errors and attributes that
-items got later count as well, except that of the first item: it may always be leased.
+is refused (ITEM_TOO_LARGE) and the item keeps its place. The errors, attributes and checkpoints
+that items got later count as well, except those of the first item: it may always be leased.
 
 A lease lasts as long as its caller says. Without a timeout from the caller, each item is leased for
 its own lease timeout, or for the queue's. A lease has one deadline, so items of one timeout are

@@ -46,6 +46,7 @@ from querator.model.commands import (
     Result,
     Retry,
     Route,
+    SaveCheckpoints,
     SettleResult,
     Unhold,
 )
@@ -74,6 +75,7 @@ from querator.partition import digest as digests
 from querator.partition import held_keys
 from querator.partition.adoption import adopt
 from querator.partition.apply_context import ApplyContext, unconfigured
+from querator.partition.checkpoints import save_checkpoints
 from querator.partition.dedup_rows import free_keys
 from querator.partition.departed import forget_groups
 from querator.partition.entry import pack, unpack_entry
@@ -236,8 +238,10 @@ def _carry_out(
         for place, answer in zip(produces, answers, strict=True):
             results[place] = answer
     for place, command in enumerate(commands):
-        if isinstance(command, Move | Stage | Follow | Fire):
+        if isinstance(command, Move | Stage | Follow | Fire | SaveCheckpoints):
             moved = len(command.lengths) >> 2
+            if isinstance(command, Move):
+                moved += len(command.checkpoints)
             mine: list[tuple[int, int]] = []
             while moved:
                 mine.append((part, parts[part]))
@@ -253,10 +257,14 @@ def _carry_out(
 
 
 def _taking(
-    context: ApplyContext, command: Move | Stage | Follow | Fire, parts: list[tuple[int, int]]
+    context: ApplyContext,
+    command: Move | Stage | Follow | Fire | SaveCheckpoints,
+    parts: list[tuple[int, int]],
 ) -> Result:
-    """A command with items of its own."""
+    """A command with attachments of its own."""
     match command:
+        case SaveCheckpoints():
+            return save_checkpoints(context, command, parts)
         case Move():
             return move(context, command, parts)
         case Stage():

@@ -12,15 +12,16 @@ go to another partition of its queue (MoveElsewhere) and do not arrive twice.
 
 A dead letter arrives with an overlay that names its origin. A redriven item arrives like a fresh
 one, in a keyed queue in the partition of its key. Attributes that a retry has given to an item
-arrive with it. A follow-up arrives like a produced item: later, or not at all when its dedup key is
-known. Its key belongs to a partition by the queue's routing. A target takes such items only for its
-own routing, as it does with produced ones, and sends on those that belong to another partition.
+arrive with it, and so does its checkpoint. A follow-up arrives like a produced item: later, or not
+at all when its dedup key is known. Its key belongs to a partition by the queue's routing. A target
+takes such items only for its own routing, as it does with produced ones, and sends on those that
+belong to another partition.
 
 Items that wait in the outbox of the target do not count for its limit here. Otherwise two full
 partitions that send to each other would wait for ever.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -42,6 +43,7 @@ from querator.partition.arrivals import Arrivals, fitting
 from querator.partition.dead import NO_TARGET, become_ready, kill, send
 from querator.partition.departed import moved_upto, note_moved
 from querator.partition.give_up import drop
+from querator.partition.overlays import drop_data
 from querator.partition.produce import place_block
 from querator.partition.rows import (
     DeadCause,
@@ -49,6 +51,7 @@ from querator.partition.rows import (
     OutboxTarget,
     Overlay,
     RowState,
+    StoredCheckpoint,
     decode_outbox,
     decode_target,
     encode,
@@ -82,13 +85,15 @@ def move(context: ApplyContext, command: Move, parts: Sequence[tuple[int, int]])
     base = state.next_seq
     state.next_seq = base + count
     arrivals = Arrivals(context, command, alive, base)
+    saved = _checkpoints(context, command, arrivals.alive, parts)
     start = 0
-    for part, length in parts:
+    for part, length in parts[: len(parts) - len(command.checkpoints)]:
         if (arrivals.alive >> start) & masks.full(length):
             _take_block(
                 context=context,
                 command=command,
                 arrivals=arrivals,
+                saved=saved,
                 flow_of=flow_of,
                 part=part,
                 base=base,
@@ -105,6 +110,22 @@ def move(context: ApplyContext, command: Move, parts: Sequence[tuple[int, int]])
         note_moved(context, command.source_group, upto)
         state.moved_in += taken
     return Moved(taken, upto)
+
+
+def _checkpoints(
+    context: ApplyContext, command: Move, alive: int, parts: Sequence[tuple[int, int]]
+) -> dict[int, StoredCheckpoint]:
+    """The checkpoints of the items that arrive, by the place of the item in the command."""
+    saved: dict[int, StoredCheckpoint] = {}
+    first = len(parts) - len(command.checkpoints)
+    for (place, size), (part, _) in zip(command.checkpoints, parts[first:], strict=True):
+        if alive >> place & 1:
+            saved[place] = StoredCheckpoint(context.index, part, size)
+            context.state.checkpoints += 1
+            context.state.checkpoint_bytes += size
+        else:
+            drop_data(context, context.index, part)
+    return saved
 
 
 def _judge(context: ApplyContext, command: Move) -> Refusal | tuple[int, int]:
@@ -158,6 +179,7 @@ def _take_block(
     context: ApplyContext,
     command: Move,
     arrivals: Arrivals,
+    saved: Mapping[int, StoredCheckpoint],
     part: int,
     flow_of: Sequence[int],
     base: int,
@@ -173,12 +195,17 @@ def _take_block(
         item = command.items[start + ordinal]
         if item.reason not in (DeadCause.NONE, DeadCause.FOLLOW_UP):
             letter = msgspec.structs.replace(item, attributes=None)
-            overlays.append((ordinal, Overlay(letter=letter, attributes=item.attributes)))
+            overlay = Overlay(
+                letter=letter, attributes=item.attributes, checkpoint=saved.get(start + ordinal)
+            )
+            overlays.append((ordinal, overlay))
             if item.priority:
                 specials.append(ItemSpecial(start + ordinal, priority=item.priority))
             continue
-        if item.attributes is not None:
-            overlays.append((ordinal, Overlay(attributes=item.attributes)))
+        checkpoint = saved.get(start + ordinal)
+        if item.attributes is not None or checkpoint is not None:
+            overlay = Overlay(attributes=item.attributes, checkpoint=checkpoint)
+            overlays.append((ordinal, overlay))
         fields = item.follow_up
         specials.append(
             ItemSpecial(

@@ -7,7 +7,7 @@
     LEASES   commands that hand out items, or put them back           next
              without end: Lease, Retry, Redrive, Reschedule,
              Prioritize, opening readers, reserving for them, Begin
-             and Prepare
+             and Prepare; and SaveCheckpoints
     FREES    all others: Complete, Reject, Cancel, Purge, Extend,     last
              DropLetters, Expire, the end of moves, batches and transactions, and
              settings
@@ -46,6 +46,7 @@ from querator.model.commands import (
     Reschedule,
     Retry,
     Route,
+    SaveCheckpoints,
     Unhold,
 )
 from querator.model.entries import Need, Tier
@@ -123,8 +124,8 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
             return Need(Tier.ADDS, _of_follow(txn, group, command))
         case Complete():
             return Need(Tier.FREES, _of_settle(txn, group, command.leases))
-        case Extend():
-            return Need(Tier.FREES, _of_extend(txn, group, command))
+        case Extend() | SaveCheckpoints():
+            return _of_extend(txn, group, command)
         case Reschedule():
             tier = Tier.FREES if command.cancel else Tier.LEASES
             return Need(tier, _of_reschedule(command))
@@ -217,11 +218,16 @@ def _of_follow(txn: ReadTransaction, group: int, command: Follow) -> int:
     )
 
 
-def _of_extend(txn: ReadTransaction, group: int, command: Extend) -> int:
+def _of_extend(txn: ReadTransaction, group: int, command: Extend | SaveCheckpoints) -> Need:
+    """Each checkpoint needs a row of its item. Raft counts the data."""
+    if isinstance(command, SaveCheckpoints):
+        need = _of_extend(txn, group, command.extend)
+        return Need(Tier.LEASES, need.bytes + len(command.items) * _LATER_BYTES)
     if not command.leases:
-        return APPLY_SEGMENTS_MAX * _LEASE_BYTES
+        return Need(Tier.FREES, APPLY_SEGMENTS_MAX * _LEASE_BYTES)
     rows = (LEASES.get(txn, group, lease) for lease in set(command.leases) if lease > 0)
-    return sum(_LEASE_BYTES + 2 * len(raw) for raw in rows if raw is not None)
+    bytes_ = sum(_LEASE_BYTES + 2 * len(raw) for raw in rows if raw is not None)
+    return Need(Tier.FREES, bytes_)
 
 
 def _of_reschedule(command: Reschedule) -> int:

@@ -9,10 +9,11 @@ from struct import pack
 
 import msgspec
 
-from querator.model.commands import Attributes, MovedItem
+from querator.model.commands import Attributes, MovedItem, PartitionSettings
 from querator.model.limits import MOVE_BATCH_BYTES_MAX, MOVE_BATCH_ITEMS_MAX
 from querator.partition import masks
-from querator.partition.payloads import BlockDamaged, read_payload
+from querator.partition.overlays import load_overlay
+from querator.partition.payloads import BlockDamaged, read_checkpoint, read_payload
 from querator.partition.rows import (
     Block,
     DeadCause,
@@ -21,23 +22,25 @@ from querator.partition.rows import (
     Overlay,
     OwnTimes,
     decode_outbox,
-    decode_overlay,
     decode_settings,
 )
 from querator.partition.segments import load_block
 from querator.storage import generations
 from querator.storage.environment import ReadTransaction
-from querator.storage.tables import OUTBOX, OVERLAYS, SETTINGS
+from querator.storage.tables import OUTBOX, SETTINGS
 
 
 class OutboxBatch(msgspec.Struct, frozen=True):
-    """The fields of a Move command to `target_group`, and its attachment."""
+    """The fields of a Move command to `target_group`, and its attachment: the items, and after them
+    the data of `checkpoints`.
+    """
 
     target_group: int
     first_move: int
     items: tuple[MovedItem, ...]
     lengths: bytes
     attachment: bytes
+    checkpoints: tuple[tuple[int, int], ...] = ()
 
 
 def outbox_targets(txn: ReadTransaction, group: int) -> tuple[int, ...]:
@@ -76,47 +79,89 @@ def outbox_batch(
         if not targets:
             return None
         target_group = targets[0]
-    items: list[MovedItem] = []
-    pieces: list[bytes] = []
-    first_move = size = 0
+    gathered = _Gathered()
+    first_move = 0
     for key, value in OUTBOX.rows(txn, group, target_group):
         row = decode_outbox(value)
         first_move = first_move or int.from_bytes(key[-8:], "big")
-        block = load_block(txn, group, row.first_seq)
-        mask = masks.first(masks.from_bytes(row.mask), items_max - len(items))
-        void = row.reason == DeadCause.VOID
-        try:
-            stored = b"" if void else read_payload(txn, group, row.first_seq, block)
-        except BlockDamaged:
-            if not items:
-                raise
+        wanted = items_max - len(gathered.items)
+        if not _gather(txn, group, settings, row, gathered, wanted):
             break
+        if len(gathered.items) >= items_max:
+            break
+    return gathered.batch(target_group, first_move) if gathered.items else None
+
+
+class _Gathered:
+    """The content of a batch while it grows."""
+
+    __slots__ = ("_data", "_named", "_pieces", "_size", "items")
+
+    def __init__(self) -> None:
+        self.items: list[MovedItem] = []
+        self._pieces: list[bytes] = []
+        self._data: list[bytes] = []
+        self._named: list[tuple[int, int]] = []
+        self._size = 0
+
+    def has_room(self, more: int) -> bool:
+        return not self.items or self._size + more <= MOVE_BATCH_BYTES_MAX
+
+    def add(self, item: MovedItem, piece: bytes, checkpoint: bytes) -> None:
+        if checkpoint:
+            self._named.append((len(self.items), len(checkpoint)))
+            self._data.append(checkpoint)
+        self.items.append(item)
+        self._pieces.append(piece)
+        self._size += len(piece) + len(checkpoint) + texts_bytes(item.errors, item.attributes)
+
+    def batch(self, target_group: int, first_move: int) -> OutboxBatch:
+        return OutboxBatch(
+            target_group=target_group,
+            first_move=first_move,
+            items=tuple(self.items),
+            lengths=pack(f"<{len(self._pieces)}I", *map(len, self._pieces)),
+            attachment=b"".join(self._pieces + self._data),
+            checkpoints=tuple(self._named),
+        )
+
+
+def _gather(
+    txn: ReadTransaction,
+    group: int,
+    settings: PartitionSettings,
+    row: OutboxRow,
+    gathered: _Gathered,
+    wanted: int,
+) -> bool:
+    """Adds the first items of a row. Returns whether there is space for the items of the next row.
+    Raises BlockDamaged if the first item of the batch is damaged.
+    """
+    first_seq = row.first_seq
+    block = load_block(txn, group, first_seq)
+    mask = masks.first(masks.from_bytes(row.mask), wanted)
+    void = row.reason == DeadCause.VOID
+    try:
+        stored = b"" if void else read_payload(txn, group, first_seq, block)
         for ordinal in masks.ordinals(mask):
             data = b"" if void else stored[block.offset(ordinal) : block.offset(ordinal + 1)]
-            if items and size + len(data) > MOVE_BATCH_BYTES_MAX:
-                break
-            overlay = load_overlay(txn, group, row.first_seq + ordinal)
-            items.append(
-                _moved_item(
-                    row,
-                    block,
-                    ordinal,
-                    overlay,
-                    queue=settings.queue,
-                    partition=settings.partition,
-                    group=group,
-                )
-            )
-            pieces.append(data)
-            size += len(data) + texts_bytes(overlay.errors, overlay.attributes)
-        else:
-            if len(items) < items_max:
-                continue
-        break
-    if not items:
-        return None
-    lengths = pack(f"<{len(pieces)}I", *map(len, pieces))
-    return OutboxBatch(target_group, first_move, tuple(items), lengths, b"".join(pieces))
+            overlay = load_overlay(txn, group, first_seq + ordinal)
+            saved = None if void else overlay.checkpoint
+            if not gathered.has_room(len(data) + (0 if saved is None else saved.size)):
+                return False
+            checkpoint = b""
+            if saved is not None:
+                checkpoint = read_checkpoint(txn, group, first_seq, saved)
+            moved = _moved_item(
+                row, block, ordinal, overlay,
+                queue=settings.queue, partition=settings.partition, group=group,
+            )  # fmt: skip
+            gathered.add(moved, data, checkpoint)
+    except BlockDamaged:
+        if not gathered.items:
+            raise
+        return False
+    return True
 
 
 def _moved_item(
@@ -213,11 +258,6 @@ def _moved_follow_up(
         retry=own.retry,
         follow_up=None if lost else fields,
     )
-
-
-def load_overlay(txn: ReadTransaction, group: int, seq: int) -> Overlay:
-    row = OVERLAYS.get(txn, group, seq)
-    return Overlay() if row is None else decode_overlay(row)
 
 
 def texts_bytes(errors: tuple[str, ...], attributes: Attributes | None) -> int:

@@ -1,4 +1,4 @@
-"""The payload of a block as it is stored: read as a whole, and checked.
+"""The payload of a block as it is stored: read as a whole, and checked; and checkpoints of items.
 
 The position of a flipped bit in the block is unknown, so all items of the block count as damaged.
 Another replica of the partition may have the same bytes undamaged.
@@ -7,25 +7,35 @@ Another replica of the partition may have the same bytes undamaged.
 from collections.abc import Callable, Collection, Iterable
 
 from querator.partition import masks
-from querator.partition.rows import Block, RowState, decode_block, decode_segment
+from querator.partition.rows import (
+    Block,
+    RowState,
+    StoredCheckpoint,
+    decode_block,
+    decode_overlay,
+    decode_segment,
+)
 from querator.storage import attachments
 from querator.storage.attachments import AttachmentDamaged
 from querator.storage.environment import ReadTransaction, StorageCorrupt
-from querator.storage.tables import BLOCKS, SEGMENTS
+from querator.storage.tables import BLOCKS, OVERLAYS, SEGMENTS
 
 ReadPart = Callable[[ReadTransaction, int, int, int], bytes | None]
 """Reads an attachment: (transaction, group, index, part)."""
 
 
 class BlockDamaged(StorageCorrupt):
-    """The payload of a block cannot be read. The items of the block begin at `first_seq`."""
+    """The payload of a block, or a checkpoint of an item of it, cannot be read: an attachment of
+    `size` bytes. The items of the block begin at `first_seq`.
+    """
 
-    def __init__(self, group: int, first_seq: int, block: Block, error: AttachmentDamaged) -> None:
+    def __init__(self, group: int, first_seq: int, size: int, error: AttachmentDamaged) -> None:
         super().__init__(f"block {first_seq} of group {group}: {error}")
         self.group = group
         self.first_seq = first_seq
-        self.index = block.index
-        self.part = block.part
+        self.index = error.index
+        self.part = error.part
+        self.size = size
 
 
 def read_payload(
@@ -42,8 +52,45 @@ def read_payload(
         if stored is None:
             raise AttachmentDamaged(group, block.index, block.part, "missing")
     except AttachmentDamaged as error:
-        raise BlockDamaged(group, first_seq, block, error) from None
+        raise BlockDamaged(group, first_seq, block.offset(block.count), error) from None
     return stored
+
+
+def read_checkpoint(
+    txn: ReadTransaction, group: int, first_seq: int, stored: StoredCheckpoint
+) -> bytes:
+    """The data of a checkpoint of an item of the block. Raises BlockDamaged."""
+    if not stored.size:
+        return b""
+    index, part = stored.index, stored.part
+    try:
+        data = attachments.read(txn, group, index, part)
+        if data is None:
+            raise AttachmentDamaged(group, index, part, "missing")
+    except AttachmentDamaged as error:
+        raise BlockDamaged(group, first_seq, stored.size, error) from None
+    return data
+
+
+def is_held(txn: ReadTransaction, damaged: BlockDamaged) -> bool:
+    """Whether the block is there and holds the attachment: its payload, or a checkpoint that was
+    not replaced meanwhile.
+    """
+    group, first_seq = damaged.group, damaged.first_seq
+    block = find_block(txn, group, first_seq)
+    if block is None:
+        return False
+    place = damaged.index, damaged.part
+    if place == (block.index, block.part):
+        return True
+    return any(
+        (stored := decode_overlay(row).checkpoint) is not None
+        and stored.size > 0
+        and (stored.index, stored.part) == place
+        for _, row in txn.scan(
+            OVERLAYS.key(group, first_seq), OVERLAYS.key(group, first_seq + block.count)
+        )
+    )
 
 
 def find_block(txn: ReadTransaction, group: int, first_seq: int) -> Block | None:
@@ -55,8 +102,8 @@ def find_block(txn: ReadTransaction, group: int, first_seq: int) -> Block | None
 def named_blocks(
     txn: ReadTransaction, group: int, damaged: Iterable[AttachmentDamaged]
 ) -> list[BlockDamaged | AttachmentDamaged]:
-    """The errors, as errors of their blocks where they have one. Other attachments are staged, or
-    belong to the log alone. Reads all blocks of the partition.
+    """The errors, as errors of their blocks where they have one. Other attachments are staged, are
+    checkpoints, or belong to the log alone. Reads all blocks of the partition.
     """
     left = {(error.index, error.part): error for error in damaged}
     found: list[BlockDamaged | AttachmentDamaged] = []
@@ -64,7 +111,8 @@ def named_blocks(
         block = decode_block(row)
         error = left.pop((block.index, block.part), None)
         if error is not None:
-            found.append(BlockDamaged(group, int.from_bytes(key[-8:], "big"), block, error))
+            first_seq, size = int.from_bytes(key[-8:], "big"), block.offset(block.count)
+            found.append(BlockDamaged(group, first_seq, size, error))
             if not left:
                 break
     return [*found, *left.values()]

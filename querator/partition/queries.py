@@ -14,7 +14,6 @@ from querator.model.calls import (
     BrowsedItem,
     DeadOrigin,
     ItemRun,
-    LaterAttributes,
     LoadedItems,
     PartitionCounts,
 )
@@ -26,11 +25,11 @@ from querator.partition.held_keys import waited_for
 from querator.partition.lease import client_hash
 from querator.partition.outbox import (
     OutboxBatch,
-    load_overlay,
     outbox_batch,
     outbox_targets,
     texts_bytes,
 )
+from querator.partition.overlays import load_overlay, origin_of, overlays_of
 from querator.partition.payloads import ReadPart, find_block, read_payload
 from querator.partition.readers import oldest_batch_at
 from querator.partition.rows import (
@@ -111,7 +110,7 @@ def load_segment(
         ordinals=() if one_run else tuple(masks.ordinals(mask)),
         count=count,
         produced_at_ms=block.produced_at_ms,
-        overlays=overlays_of(txn, group, first_seq, mask),
+        overlays=overlays_of(txn, group, first_seq, mask, with_checkpoints=True),
         items=cut(block, stored, mask),
     )
 
@@ -160,6 +159,7 @@ def stats(txn: ReadTransaction, group: int) -> PartitionCounts:
         given_up=state.given_up,
         cancelled=state.cancelled,
         replaced=state.replaced,
+        checkpoint_bytes=state.checkpoint_bytes,
     )
 
 
@@ -402,7 +402,7 @@ def collect(
             produced_at_ms=block.produced_at_ms,
             due_at_ms=segment.locator if state is RowState.SCHEDULED else 0,
             lease=segment.locator if leased else 0,
-            dead_letter=_dead_letter(overlay),
+            dead_letter=origin_of(overlay),
             errors=overlay.errors,
             item=stored[block.offset(ordinal) : block.offset(ordinal + 1)],
             priority=segment.priority,
@@ -410,6 +410,7 @@ def collect(
             deadline_ms=leases[segment.locator].deadline_ms if leased else 0,
             leased_at_ms=leases[segment.locator].leased_ms if leased else 0,
             attributes=overlay.attributes,
+            checkpoint_bytes=0 if overlay.checkpoint is None else overlay.checkpoint.size,
         )
         size += reply_bytes(listed)
         if page and size > bytes_max:
@@ -454,35 +455,3 @@ def cut(block: Block, stored: bytes, mask: int) -> bytes:
     return b"".join(
         [stored[block.offset(start) : block.offset(start + count)] for start, count in runs]
     )
-
-
-def _dead_letter(overlay: rows.Overlay) -> DeadOrigin | None:
-    letter = overlay.letter
-    if letter is None:
-        return None
-    return DeadOrigin(
-        origin_queue=letter.origin_queue,
-        origin_partition=letter.origin_partition,
-        origin_seq=letter.origin_seq,
-        attempts=letter.attempts,
-        reason=letter.reason,
-        errors=letter.errors,
-        produced_at_ms=letter.produced_at_ms,
-        died_at_ms=letter.died_at_ms,
-    )
-
-
-def overlays_of(
-    txn: ReadTransaction, group: int, first_seq: int, mask: int
-) -> tuple[LaterAttributes, ...]:
-    start = OVERLAYS.key(group, first_seq + masks.low(mask))
-    stop = OVERLAYS.key(group, first_seq + mask.bit_length())
-    found = []
-    for key, row in txn.scan(start, stop):
-        ordinal = int.from_bytes(key[-8:], "big") - first_seq
-        if mask >> ordinal & 1:
-            overlay = decode_overlay(row)
-            index = (mask & masks.full(ordinal)).bit_count()
-            letter = _dead_letter(overlay)
-            found.append(LaterAttributes(index, letter, overlay.errors, overlay.attributes))
-    return tuple(found)

@@ -1,13 +1,13 @@
-"""The bytes of a reply that items need for the errors and attributes that they got later."""
+"""The bytes of a reply that items need for what they got later: errors, attributes, checkpoints."""
 
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
-from querator.partition.rows import Block
+from querator.partition.rows import Block, decode_overlay
 from querator.storage.tables import OVERLAYS
 
 
 def later_sizes(context: ApplyContext, first_seq: int, mask: int) -> dict[int, int]:
-    """The bytes of the rows of what items of a set got later, by ordinals."""
+    """The bytes of what items of a set got later, by ordinals: of the rows, and of checkpoints."""
     start = OVERLAYS.key(context.group, first_seq + masks.low(mask))
     stop = OVERLAYS.key(context.group, first_seq + mask.bit_length())
     later: dict[int, int] = {}
@@ -15,6 +15,9 @@ def later_sizes(context: ApplyContext, first_seq: int, mask: int) -> dict[int, i
         ordinal = int.from_bytes(key[-8:], "big") - first_seq
         if mask >> ordinal & 1:
             later[ordinal] = len(row)
+            if context.state.checkpoints:
+                stored = decode_overlay(row).checkpoint
+                later[ordinal] += 0 if stored is None else stored.size
     return later
 
 
@@ -27,8 +30,8 @@ def with_later(
     bytes_max: int,
     at_least_one: bool,
 ) -> tuple[int, int]:
-    """The longest prefix of the set whose items have at most `bytes_max` bytes with the rows of
-    what they got later; and the bytes of these rows.
+    """The longest prefix of the set whose items have at most `bytes_max` bytes with what they got
+    later; and the bytes of that.
     """
     later = later_sizes(context, first_seq, mask)
     whole = sum(later.values())

@@ -75,7 +75,9 @@ ATTRIBUTED = 16
 """Added to a `SettleKind`: the retry has changed the attributes of the items."""
 FOLLOWED = 32
 """Added to a verb: it has produced follow-ups."""
-assert max(SettleKind) < ATTRIBUTED < ATTRIBUTED + max(SettleKind) < FOLLOWED
+CLEARED = 64
+"""Added to a verb: it has cleared the checkpoints of the items."""
+assert max(SettleKind) < ATTRIBUTED < ATTRIBUTED + max(SettleKind) < FOLLOWED < CLEARED
 
 
 class Redating(msgspec.Struct, frozen=True, array_like=True):
@@ -108,6 +110,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     the READY items that the limits of their flows permit to lease. `blocking` counts the SCHEDULED
     items with a place. `review_flow` is the next flow whose limits are compared with the settings;
     0: none is.
+
+    `checkpoints` counts the overlays that name one, and `checkpoint_bytes` the data of these.
     """
 
     index: int = 0
@@ -180,6 +184,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     recurring: int = 0
     recurring_head_ms: int = 0
     replaced: int = 0
+    checkpoints: int = 0
+    checkpoint_bytes: int = 0
 
     @property
     def items(self) -> int:
@@ -540,15 +546,28 @@ def numbers_to_bytes(leases: Iterable[int]) -> bytes:
     return b"".join([lease.to_bytes(8, "big") for lease in leases])
 
 
+class StoredCheckpoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A checkpoint of an item: its attachment, and the lease and revision that saved it (0: those
+    of another partition). `size` 0: the lease has cleared it, and there is no attachment.
+    """
+
+    index: int
+    part: int
+    size: int
+    lease: int = 0
+    revision: int = 0
+
+
 class Overlay(msgspec.Struct, frozen=True, array_like=True):
     """History of one item: the error messages of consumers (newest last), its origin if it is a
-    dead letter, and the attributes that a retry has given to it (None: none has). `letter` has no
-    attributes: those of the item are here.
+    dead letter, the attributes that a retry has given to it (None: none has), and its checkpoint.
+    `letter` has no attributes: those of the item are here.
     """
 
     errors: tuple[str, ...] = ()
     letter: MovedItem | None = None
     attributes: Attributes | None = None
+    checkpoint: StoredCheckpoint | None = None
 
 
 class ProducerRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -24,6 +24,7 @@ from querator.partition import masks
 from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.dedup_rows import free_items
 from querator.partition.flows import RANK_0, Flows
+from querator.partition.overlays import remove_overlays
 from querator.partition.rows import (
     Block,
     PartitionState,
@@ -41,7 +42,6 @@ from querator.storage.tables import (
     FLOW_READY,
     HELD,
     LIVING,
-    OVERLAYS,
     READY,
     SCHEDULED,
     SEGMENTS,
@@ -499,7 +499,7 @@ def leave_block(context: ApplyContext, first_seq: int, block: Block, mask: int) 
     if state.lasting_keys:
         free_items(context, first_seq, mask)
     if state.overlays:
-        _remove_overlays(context, first_seq, mask)
+        remove_overlays(context, first_seq, mask)
     every = masks.full(block.count)
     if mask != every:
         row = LIVING.get(txn, group, first_seq)
@@ -510,19 +510,6 @@ def leave_block(context: ApplyContext, first_seq: int, block: Block, mask: int) 
         LIVING.delete(txn, group, first_seq)
     delete_block(txn, group, first_seq, block.expiries() if block.expiry_head_ms else ())
     attachments.drop(txn, group, block.index, block.part, log_first=context.log_first)
-
-
-def _remove_overlays(context: ApplyContext, first_seq: int, mask: int) -> None:
-    start = OVERLAYS.key(context.group, first_seq + masks.low(mask))
-    stop = OVERLAYS.key(context.group, first_seq + mask.bit_length())
-    doomed = [
-        key
-        for key, _ in context.txn.scan(start, stop)
-        if mask >> (int.from_bytes(key[-8:], "big") - first_seq) & 1
-    ]
-    for key in doomed:
-        context.txn.delete(key)
-    context.state.overlays -= len(doomed)
 
 
 def check(state: int | None, event: Event, target: RowState | None) -> None:

@@ -11,10 +11,10 @@ A verb with follow-ups (`rows.FOLLOWED`) is a verb of its own in the same way: o
 had follow-ups, too, repeats it.
 
 The same holds after the lease has ended, as long as it is remembered (`ended_leases`). Complete is
-one verb, and a retry is one of twenty (`rows.SettleKind`, `rows.ATTRIBUTED`): a reject after a
-release is lost, and so is a release with a priority or with attributes after one without, as nodes
-make them. The instants of two retries with `retry_at` are not compared, nor are two priorities or
-the attributes, so the second one may count as a repeat.
+one verb, and a retry is one of forty (`rows.SettleKind`, `rows.ATTRIBUTED`, `rows.CLEARED`): a
+reject after a release is lost, and so is a release with a priority, with attributes, or that clears
+checkpoints, after one without, as nodes make them. The instants of two retries with `retry_at` are
+not compared, nor are two priorities or the attributes, so the second one may count as a repeat.
 
 A command without ranges ("all that the lease still holds") names the items that no other verb has
 settled. A repeat gets the first answer, and lapsed items are lost, not silently skipped. When
@@ -56,8 +56,10 @@ from querator.partition.dead import (
     worn,
 )
 from querator.partition.ended_leases import end_lease
+from querator.partition.overlays import clear_checkpoints
 from querator.partition.rows import (
     ATTRIBUTED,
+    CLEARED,
     FOLLOWED,
     Block,
     DeadCause,
@@ -127,6 +129,7 @@ def complete(
 
 
 def verb_of(command: Retry) -> int:
+    verb: int
     if command.dead:
         verb = SettleKind.REJECT
     elif command.count_attempt:
@@ -134,8 +137,10 @@ def verb_of(command: Retry) -> int:
     else:
         verb = SettleKind.RELEASE_LATER if command.retry_at_ms else SettleKind.RELEASE
     if command.priority is not None:
-        verb = _PRIORITIZED[verb]
-    return verb if command.attributes is None else verb + ATTRIBUTED
+        verb = _PRIORITIZED[SettleKind(verb)]
+    if command.attributes is not None:
+        verb += ATTRIBUTED
+    return verb + CLEARED if command.clear_checkpoint else verb
 
 
 _PRIORITIZED = {
@@ -165,6 +170,8 @@ def retry(
         block = block_of(context, items.first_seq)
         if command.error or command.attributes is not None:
             _note(context, items.first_seq, piece.mask, command)
+        if command.clear_checkpoint and context.state.checkpoints:
+            clear_checkpoints(context, items.first_seq, piece.mask)
         _give_back(
             context=context,
             command=command,
@@ -416,4 +423,5 @@ def _note(context: ApplyContext, first_seq: int, mask: int, command: Retry) -> N
             errors = (*errors, command.error[:ERROR_CHARS_MAX])[-ERRORS_KEPT_MAX:]
         if command.attributes is not None:
             attributes = command.attributes
-        OVERLAYS.put(txn, group, seq, value=encode(Overlay(errors, overlay.letter, attributes)))
+        noted = msgspec.structs.replace(overlay, errors=errors, attributes=attributes)
+        OVERLAYS.put(txn, group, seq, value=encode(noted))

@@ -244,6 +244,7 @@ class Mover:
                 routing=routing,
                 homes=homes,
                 holders=holders,
+                checkpoints=batch.checkpoints,
             ),
             batch.attachment,
             then=partial(self._arrived, source, batch),

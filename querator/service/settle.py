@@ -15,11 +15,13 @@ call fails.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from querator.model.calls import (
+    Checkpoint,
     CompleteCall,
     ExtendCall,
     ExtendReply,
@@ -50,6 +52,7 @@ from querator.model.ids import (
 from querator.model.limits import OVERLOADED_RETRY_MS
 from querator.model.queues import Queue
 from querator.service.admission import ConnectionBudget, PartitionBudget
+from querator.service.checkpoints import all_lost, with_checkpoints
 from querator.service.follow_ups import FollowUpPlan, plan_follow_ups
 from querator.service.produce import distant_keys
 from querator.service.produce.calls import ProduceService
@@ -86,6 +89,7 @@ def command_of(call: CompleteCall | RetryCall) -> Settle:
         all_or_nothing=call.all_or_nothing,
         priority=call.priority,
         attributes=call.attributes,
+        clear_checkpoint=call.clear_checkpoint,
     )
 
 
@@ -170,6 +174,7 @@ def extended(
             format_lease_id(GroupId(group), PartitionNumber(partition), LeaseNumber(lease)),
             deadline_ms,
             max(0, deadline_ms - result.now_ms - elapsed_ms) if deadline_ms else 0,
+            tuple(seq for of, seq in result.lost if of == lease) if result.lost else (),
         )
         for lease, deadline_ms in result.outcomes
     ]
@@ -259,6 +264,7 @@ async def extend(
             command=command,
             budget=budget,
             deadline=deadline,
+            checkpoints=call.checkpoints,
         )
     else:
         # Leases in known partitions do not wait for unknown partitions.
@@ -289,7 +295,10 @@ async def extend(
         ]
     elapsed_ms = int((clock.monotonic_s() - asked_s) * 1000)
     merged: list[LeaseExtension] = []
-    named = [LeaseExtension(lease_id, 0, 0) for lease_id in call.lease_ids]
+    named = [
+        LeaseExtension(lease_id, 0, 0, all_lost(call.checkpoints, lease_id))
+        for lease_id in call.lease_ids
+    ]
     for share, answer in zip(shares, answers, strict=True):
         if isinstance(answer, QueratorError):
             raise answer
@@ -321,20 +330,20 @@ async def _ask(
     command: Settle,
     budget: PartitionBudget,
     deadline: float | None,
+    checkpoints: Sequence[Checkpoint] = (),
 ) -> Sequence[object]:
-    """The answer of each partition, or its error."""
+    """The answer of each partition, or its error. `checkpoints` are those of an extend."""
     routes = router.routes(queue)
-    return await each(
-        [
-            router.call(
-                routes[share.partition],
-                command(tuple(share.leases)),
-                deadline=deadline,
-                budget=budget,
-            )
-            for share in shares
-        ]
-    )
+    calls = []
+    for share in shares:
+        asked, data = command(tuple(share.leases)), b""
+        if checkpoints:
+            assert isinstance(asked, Extend)
+            asked, data = with_checkpoints(asked, queue.groups[share.partition], checkpoints)
+        calls.append(
+            router.call(routes[share.partition], asked, data, deadline=deadline, budget=budget)
+        )
+    return await each(calls)
 
 
 class SettleService:
@@ -351,8 +360,8 @@ class SettleService:
         producing: ProduceService,
         produces: ConnectionBudget,
     ) -> None:
-        """`calls` counts unanswered calls, `budget` their commands. Follow-ups count as produces:
-        as `produces`, and in the budget of `producing`.
+        """`calls` counts unanswered calls, `budget` their commands. Follow-ups and checkpoints
+        count as produces: as `produces`, and in the budget of `producing`.
         """
         self._producing = producing
         self._produces = produces
@@ -444,13 +453,19 @@ class SettleService:
         queue = await self._directory.find(call.namespace, call.queue)
         if not call.lease_ids and not call.client_id:
             raise invalid("client_id", "must not be empty without lease_ids")
-        with self._calls.held():
+        with ExitStack() as held:
+            held.enter_context(self._calls.held())
+            budget = self._budget
+            if call.checkpoints:
+                size = sum(len(one.data) for one in call.checkpoints)
+                held.enter_context(self._produces.held(size))
+                budget = self._producing.budget
             return await extend(
                 self._router,
                 self._directory,
                 queue,
                 call,
                 clock=self._clock,
-                budget=self._budget,
+                budget=budget,
                 deadline=deadline_after(call.timeout_ms),
             )

@@ -756,6 +756,7 @@ class PartitionStats(_message.Message):
     CANCELLED_FIELD_NUMBER: _builtins.int
     OLDEST_LEASE_AT_FIELD_NUMBER: _builtins.int
     REPLACED_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     applied_index: _builtins.int
@@ -830,6 +831,8 @@ class PartitionStats(_message.Message):
     """Items that operators have ever cancelled, purged, or dropped as dead letters."""
     replaced: _builtins.int
     """Waiting items that later items with their dedup_key have ever replaced."""
+    checkpoint_bytes: _builtins.int
+    """Bytes of the checkpoints of the items, beside `bytes`."""
     @_builtins.property
     def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
         """When the oldest ready item was produced; unset when none is ready. Of more than 256 priorities with ready
@@ -892,10 +895,11 @@ class PartitionStats(_message.Message):
         cancelled: _builtins.int = ...,
         oldest_lease_at: _timestamp_pb2.Timestamp | None = ...,
         replaced: _builtins.int = ...,
+        checkpoint_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "cancelled", b"cancelled", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "replaced", b"replaced", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "cancelled", b"cancelled", "checkpoint_bytes", b"checkpoint_bytes", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "replaced", b"replaced", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -964,6 +968,7 @@ class PeekedItem(_message.Message):
     DEADLINE_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     LEASED_AT_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     seq: _builtins.int
@@ -978,6 +983,8 @@ class PeekedItem(_message.Message):
     """Its priority now."""
     client_id: _builtins.str
     """Owner of its lease, if it is leased."""
+    checkpoint_bytes: _builtins.int
+    """How many bytes its checkpoint has; 0 when it has none."""
     @_builtins.property
     def produced_at(self) -> _timestamp_pb2.Timestamp:
         """When it was produced."""
@@ -1028,10 +1035,11 @@ class PeekedItem(_message.Message):
         deadline: _timestamp_pb2.Timestamp | None = ...,
         attributes: _items_pb2.Attributes | None = ...,
         leased_at: _timestamp_pb2.Timestamp | None = ...,
+        checkpoint_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "dead_letter", b"dead_letter", "deadline", b"deadline", "due_at", b"due_at", "item", b"item", "leased_at", b"leased_at", "produced_at", b"produced_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "attributes", b"attributes", "client_id", b"client_id", "dead_letter", b"dead_letter", "deadline", b"deadline", "due_at", b"due_at", "errors", b"errors", "item", b"item", "lease_id", b"lease_id", "leased_at", b"leased_at", "partition", b"partition", "priority", b"priority", "produced_at", b"produced_at", "seq", b"seq", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "attributes", b"attributes", "checkpoint_bytes", b"checkpoint_bytes", "client_id", b"client_id", "dead_letter", b"dead_letter", "deadline", b"deadline", "due_at", b"due_at", "errors", b"errors", "item", b"item", "lease_id", b"lease_id", "leased_at", b"leased_at", "partition", b"partition", "priority", b"priority", "produced_at", b"produced_at", "seq", b"seq", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

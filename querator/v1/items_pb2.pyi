@@ -468,8 +468,13 @@ class Overlay(_message.Message):
     DEAD_LETTER_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Position of the item in its batch (index into `items`)."""
+    checkpoint: _builtins.bytes
+    """The last checkpoint that a consumer has saved with it, at most 64 KiB; empty when it has none. It counts in the
+    bytes of a lease and of a delivery.
+    """
     @_builtins.property
     def dead_letter(self) -> Global___DeadLetter:
         """Where it came from, when it is a dead letter."""
@@ -489,10 +494,11 @@ class Overlay(_message.Message):
         dead_letter: Global___DeadLetter | None = ...,
         errors: _abc.Iterable[_builtins.str] | None = ...,
         attributes: Global___Attributes | None = ...,
+        checkpoint: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "dead_letter", b"dead_letter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "dead_letter", b"dead_letter", "errors", b"errors", "index", b"index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "checkpoint", b"checkpoint", "dead_letter", b"dead_letter", "errors", b"errors", "index", b"index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -753,6 +759,7 @@ class ItemColumns(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue, of all rows."""
     rows: _builtins.int
@@ -771,6 +778,8 @@ class ItemColumns(_message.Message):
     """int32: the priority now."""
     enqueue_at: _builtins.bytes
     """int64: as of Item; microseconds since 1970 (UTC)."""
+    checkpoint_bytes: _builtins.bytes
+    """int32: how many bytes the checkpoint of the item has; 0 when it has none."""
     @_builtins.property
     def value(self) -> Global___ByteColumn:
         """Bytes: the payload. Unset only when it was not asked for."""
@@ -828,10 +837,11 @@ class ItemColumns(_message.Message):
         attributes: Global___AttributeColumns | None = ...,
         errors: Global___ErrorColumns | None = ...,
         dead_letters: Global___DeadLetterColumns | None = ...,
+        checkpoint_bytes: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "dead_letters", b"dead_letters", "encoding", b"encoding", "errors", b"errors", "group", b"group", "key", b"key", "kind", b"kind", "reference", b"reference", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "attributes", b"attributes", "dead_letters", b"dead_letters", "due_at", b"due_at", "encoding", b"encoding", "enqueue_at", b"enqueue_at", "errors", b"errors", "group", b"group", "key", b"key", "kind", b"kind", "partition", b"partition", "priority", b"priority", "produced_at", b"produced_at", "reference", b"reference", "rows", b"rows", "seq", b"seq", "state", b"state", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "attributes", b"attributes", "checkpoint_bytes", b"checkpoint_bytes", "dead_letters", b"dead_letters", "due_at", b"due_at", "encoding", b"encoding", "enqueue_at", b"enqueue_at", "errors", b"errors", "group", b"group", "key", b"key", "kind", b"kind", "partition", b"partition", "priority", b"priority", "produced_at", b"produced_at", "reference", b"reference", "rows", b"rows", "seq", b"seq", "state", b"state", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

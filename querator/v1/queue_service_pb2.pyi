@@ -701,6 +701,7 @@ class RetryRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     FOLLOW_UPS_FIELD_NUMBER: _builtins.int
+    CLEAR_CHECKPOINT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -717,6 +718,10 @@ class RetryRequest(_message.Message):
     """Whether nothing is applied in a partition when one of its items is lost."""
     priority: _builtins.int
     """Another priority for the items; unset means that each keeps its own."""
+    clear_checkpoint: _builtins.bool
+    """Whether the items lose their checkpoints: the next attempt begins from the start. A checkpoint that is not
+    cleared stays with its item, also as a dead letter.
+    """
     @_builtins.property
     def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseItems]:
         """The items by lease; at most 1,000 leases."""
@@ -749,10 +754,11 @@ class RetryRequest(_message.Message):
         priority: _builtins.int | None = ...,
         attributes: _items_pb2.Attributes | None = ...,
         follow_ups: _abc.Iterable[Global___FollowUps] | None = ...,
+        clear_checkpoint: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt", "_priority", b"_priority", "attributes", b"attributes", "count_attempt", b"count_attempt", "priority", b"priority", "retry_at", b"retry_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt", "_priority", b"_priority", "all_or_nothing", b"all_or_nothing", "attributes", b"attributes", "count_attempt", b"count_attempt", "dead", b"dead", "error", b"error", "follow_ups", b"follow_ups", "leases", b"leases", "namespace", b"namespace", "priority", b"priority", "queue", b"queue", "retry_at", b"retry_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt", "_priority", b"_priority", "all_or_nothing", b"all_or_nothing", "attributes", b"attributes", "clear_checkpoint", b"clear_checkpoint", "count_attempt", b"count_attempt", "dead", b"dead", "error", b"error", "follow_ups", b"follow_ups", "leases", b"leases", "namespace", b"namespace", "priority", b"priority", "queue", b"queue", "retry_at", b"retry_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__count_attempt: _TypeAlias = _typing.Literal["count_attempt"]  # noqa: Y015
     _WhichOneofArgType__count_attempt: _TypeAlias = _typing.Literal["_count_attempt", b"_count_attempt"]  # noqa: Y015
@@ -790,8 +796,47 @@ class RetryResponse(_message.Message):
 Global___RetryResponse: _TypeAlias = RetryResponse  # noqa: Y015
 
 @_typing.final
+class ItemCheckpoint(_message.Message):
+    """ItemCheckpoint is what a consumer saves with a leased item: how far its work has got. It is delivered with the item's
+    next lease. It stays with the item through lapses, retries, releases, dead letters and redrives, until it is replaced
+    or cleared, or the item is completed.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    SEQ_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """The lease that has the item; one of the request's lease_ids."""
+    seq: _builtins.int
+    """Sequence of the item."""
+    data: _builtins.bytes
+    """The checkpoint, in place of the item's last one; at most 64 KiB. Empty: the item has none from now on."""
+    revision: _builtins.int
+    """Orders the checkpoints that one lease saves with one item: a lower or equal number than that of the last one
+    changes nothing, so that a repeat that comes late does not replace a later checkpoint. 0: it always replaces.
+    """
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        seq: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "lease_id", b"lease_id", "revision", b"revision", "seq", b"seq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ItemCheckpoint: _TypeAlias = ItemCheckpoint  # noqa: Y015
+
+@_typing.final
 class ExtendRequest(_message.Message):
-    """ExtendRequest moves deadlines further away."""
+    """ExtendRequest moves deadlines further away, and saves checkpoints."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -800,6 +845,7 @@ class ExtendRequest(_message.Message):
     LEASE_IDS_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     LEASE_TIMEOUT_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -816,6 +862,12 @@ class ExtendRequest(_message.Message):
         leased for that, else the queue's.
         """
 
+    @_builtins.property
+    def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___ItemCheckpoint]:
+        """Checkpoints to save under these leases in the same step; at most 100, and 1 MiB together. Then lease_ids must
+        not be empty. One that its lease does not allow is refused by itself (lost_checkpoints).
+        """
+
     def __init__(
         self,
         *,
@@ -824,10 +876,11 @@ class ExtendRequest(_message.Message):
         lease_ids: _abc.Iterable[_builtins.str] | None = ...,
         client_id: _builtins.str = ...,
         lease_timeout: _duration_pb2.Duration | None = ...,
+        checkpoints: _abc.Iterable[Global___ItemCheckpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_timeout", b"lease_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "lease_ids", b"lease_ids", "lease_timeout", b"lease_timeout", "namespace", b"namespace", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "client_id", b"client_id", "lease_ids", b"lease_ids", "lease_timeout", b"lease_timeout", "namespace", b"namespace", "queue", b"queue"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -843,6 +896,7 @@ class ExtendOutcome(_message.Message):
     DEADLINE_FIELD_NUMBER: _builtins.int
     LEASE_REMAINING_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    LOST_CHECKPOINTS_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease."""
     error: _errors_pb2.ErrorCode.ValueType
@@ -855,6 +909,12 @@ class ExtendOutcome(_message.Message):
     def lease_remaining(self) -> _duration_pb2.Duration:
         """How long the lease lasts from when this message was made."""
 
+    @_builtins.property
+    def lost_checkpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Sequences of the items whose checkpoints were not saved: the lease does not hold them (any more), which is
+        LEASE_LOST for these items.
+        """
+
     def __init__(
         self,
         *,
@@ -862,10 +922,11 @@ class ExtendOutcome(_message.Message):
         deadline: _timestamp_pb2.Timestamp | None = ...,
         lease_remaining: _duration_pb2.Duration | None = ...,
         error: _errors_pb2.ErrorCode.ValueType = ...,
+        lost_checkpoints: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "lease_remaining", b"lease_remaining"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "error", b"error", "lease_id", b"lease_id", "lease_remaining", b"lease_remaining"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "error", b"error", "lease_id", b"lease_id", "lease_remaining", b"lease_remaining", "lost_checkpoints", b"lost_checkpoints"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

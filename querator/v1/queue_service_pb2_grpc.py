@@ -119,7 +119,7 @@ class QueueServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Extend(self, request, context):
-        """Moves the deadline of leases further away; never shortens.
+        """Moves the deadline of leases further away; never shortens. Saves checkpoints with leased items.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,7 +45,7 @@ class QueueServiceStub:
     Retry: _grpc.UnaryUnaryMultiCallable[_queue_service_pb2.RetryRequest, _queue_service_pb2.RetryResponse]
     """Ends leases of items whose work is not done: they become ready now or later, or dead letters."""
     Extend: _grpc.UnaryUnaryMultiCallable[_queue_service_pb2.ExtendRequest, _queue_service_pb2.ExtendResponse]
-    """Moves the deadline of leases further away; never shortens."""
+    """Moves the deadline of leases further away; never shortens. Saves checkpoints with leased items."""
     ProduceStream: _grpc.StreamStreamMultiCallable[_queue_service_pb2.ProduceStreamRequest, _queue_service_pb2.ProduceStreamResponse]
     """Produces without waiting for each answer; answers carry the request's number and may come in any order."""
     LeaseStream: _grpc.StreamStreamMultiCallable[_queue_service_pb2.LeaseStreamRequest, _queue_service_pb2.LeaseStreamResponse]
@@ -77,7 +77,7 @@ class QueueServiceAsyncStub(QueueServiceStub):
     Retry: _aio.UnaryUnaryMultiCallable[_queue_service_pb2.RetryRequest, _queue_service_pb2.RetryResponse]  # type: ignore[assignment]
     """Ends leases of items whose work is not done: they become ready now or later, or dead letters."""
     Extend: _aio.UnaryUnaryMultiCallable[_queue_service_pb2.ExtendRequest, _queue_service_pb2.ExtendResponse]  # type: ignore[assignment]
-    """Moves the deadline of leases further away; never shortens."""
+    """Moves the deadline of leases further away; never shortens. Saves checkpoints with leased items."""
     ProduceStream: _aio.StreamStreamMultiCallable[_queue_service_pb2.ProduceStreamRequest, _queue_service_pb2.ProduceStreamResponse]  # type: ignore[assignment]
     """Produces without waiting for each answer; answers carry the request's number and may come in any order."""
     LeaseStream: _aio.StreamStreamMultiCallable[_queue_service_pb2.LeaseStreamRequest, _queue_service_pb2.LeaseStreamResponse]  # type: ignore[assignment]
@@ -136,7 +136,7 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _queue_service_pb2.ExtendRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_queue_service_pb2.ExtendResponse, _abc.Awaitable[_queue_service_pb2.ExtendResponse]]:
-        """Moves the deadline of leases further away; never shortens."""
+        """Moves the deadline of leases further away; never shortens. Saves checkpoints with leased items."""
 
     @_abc_1.abstractmethod
     def ProduceStream(

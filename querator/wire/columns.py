@@ -209,6 +209,7 @@ def _head(partition: int, given: _Given, known: _Known) -> bytes:
         enqueue_at=_numbers("q", given.enqueue_at.of(rows)),
         attributes=_attributes(_now(given.attributes.of(rows), known.overlays)),
         errors=_errors(known.overlays),
+        checkpoint_bytes=_checkpoint_bytes(known.overlays),
     )
     for name, column in given.texts.items():
         texts = _texts(column.of(rows))
@@ -263,6 +264,11 @@ def _errors(of: Sequence[LaterAttributes | DeadOrigin | None]) -> items_pb2.Erro
         return None
     texts = list(chain.from_iterable(by_item))
     return items_pb2.ErrorColumns(offsets=_offsets(map(len, by_item)), texts=_texts(texts))
+
+
+def _checkpoint_bytes(overlays: Sequence[LaterAttributes | None]) -> bytes:
+    sizes = [0 if overlay is None else overlay.checkpoint_bytes for overlay in overlays]
+    return _numbers("i", array("i", sizes))
 
 
 def _dead_letters(overlays: Sequence[LaterAttributes | None]) -> items_pb2.DeadLetterColumns:

@@ -159,6 +159,7 @@ def _add_overlay(message: items_pb2.LeasedBatch, overlay: LaterAttributes) -> No
         added.dead_letter.CopyFrom(dead_letter_message(overlay.dead_letter))
     if overlay.attributes is not None:
         added.attributes.CopyFrom(items_pb2.Attributes(values=dict(overlay.attributes)))
+    added.checkpoint = overlay.checkpoint
 
 
 def dead_letter_message(letter: DeadOrigin) -> items_pb2.DeadLetter:

@@ -518,6 +518,7 @@ def _peeked_message(group: int, partition: int, item: BrowsedItem) -> admin_serv
         item=lease.item_message(item.item),
         priority=item.priority,
         client_id=item.client_id,
+        checkpoint_bytes=item.checkpoint_bytes,
     )
     if item.due_at_ms:
         message.due_at.CopyFrom(field_checks.timestamp(item.due_at_ms))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from querator.model import ids, limits
 from querator.model.calls import (
+    Checkpoint,
     CompleteCall,
     ExtendCall,
     ExtendReply,
@@ -101,6 +102,7 @@ def check_retry(
         priority=message.priority if message.HasField("priority") else None,
         attributes=_attributes(message),
         follow_ups=_follow_ups(message, queue, now_ms, request_limits),
+        clear_checkpoint=message.clear_checkpoint,
     )
 
 
@@ -192,6 +194,40 @@ def check_extend(
         lease_ids=lease_ids,
         client_id=whose,
         lease_timeout_ms=lease_timeout_ms,
+        checkpoints=_checkpoints(message) if message.checkpoints else (),
+    )
+
+
+def _checkpoints(message: queue_service_pb2.ExtendRequest) -> tuple[Checkpoint, ...]:
+    if not message.lease_ids:
+        raise invalid("lease_ids", "must name the leases of the checkpoints, not be empty")
+    count = len(message.checkpoints)
+    if count > limits.CHECKPOINTS_MAX:
+        raise over_limit(
+            "checkpoints", value=count, limit=limits.CHECKPOINTS_MAX, unit="checkpoints"
+        )
+    leases = frozenset(message.lease_ids)
+    places: dict[tuple[str, int], int] = {}
+    total = 0
+    for position, one in enumerate(message.checkpoints):
+        path = f"checkpoints[{position}]"
+        if one.lease_id not in leases:
+            raise invalid(f"{path}.lease_id", "must be among lease_ids", value=one.lease_id[:64])
+        if not one.seq:
+            raise invalid(f"{path}.seq", "must be at least 1", value=0)
+        first = places.setdefault((one.lease_id, one.seq), position)
+        if first != position:
+            raise invalid(f"{path}.seq", f"is that of checkpoints[{first}]", value=one.seq)
+        size = len(one.data)
+        if size > limits.CHECKPOINT_BYTES_MAX:
+            most = limits.CHECKPOINT_BYTES_MAX
+            raise over_limit(f"{path}.data", value=size, limit=most, unit="bytes")
+        total += size
+    if total > limits.CHECKPOINTS_BYTES_MAX:
+        most = limits.CHECKPOINTS_BYTES_MAX
+        raise over_limit("checkpoints", value=total, limit=most, unit="bytes")
+    return tuple(
+        Checkpoint(one.lease_id, one.seq, one.data, one.revision) for one in message.checkpoints
     )
 
 
@@ -268,6 +304,7 @@ def extended_message(reply: ExtendReply) -> queue_service_pb2.ExtendResponse:
             added.lease_remaining.CopyFrom(field_checks.duration(max(0, outcome.remaining_ms)))
         else:
             added.error = errors_pb2.ErrorCode.ERROR_CODE_LEASE_LOST
+        added.lost_checkpoints.extend(outcome.lost_checkpoints)
     return message
 
 

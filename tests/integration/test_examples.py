@@ -14,6 +14,11 @@ from tests.integration.page_programs import DOCS, PageBlock, PageReader
 EXAMPLES = DOCS / "examples"
 OUTPUTS = {
     "hello.py": ["b'hello'"],
+    "checkpoints.py": [
+        "first: attempt 1 begins after page 0",
+        "second: attempt 2 begins after page 4",
+        "second: done",
+    ],
     "chain.py": ["orders: 0", "invoices: order 17", "parcels: label of box 1"],
     "reminders.py": [
         "due: ann, ben, cem, dia",

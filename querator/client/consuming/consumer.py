@@ -28,7 +28,7 @@ from querator.client.consuming.handling import (
     Handling,
     OnError,
 )
-from querator.client.consuming.lease_stream import LeaseTalker
+from querator.client.consuming.lease_stream import Extend, LeaseTalker
 from querator.client.consuming.leases import LeasedBatch, LeasedItem
 from querator.client.consuming.policy import (
     RETRY_FIRST,
@@ -41,7 +41,6 @@ from querator.client.items import duration
 from querator.client.logs import HANDLERS
 from querator.client.transport.nodes import Nodes
 from querator.client.typed import typed
-from querator.client.values import ExtendOutcome
 from querator.model import limits
 
 CONCURRENCY_DEFAULT = 8
@@ -49,8 +48,6 @@ PREFETCH_DEFAULT = 200
 """Items that a consumer holds by default if the program iterates over items or batches."""
 PREFETCH_BYTES_DEFAULT = 16 * limits.MIB
 CLOSE_SECONDS = 5.0
-
-Extend = Callable[[list[str], timedelta | None], Awaitable[list[ExtendOutcome]]]
 
 
 class Consumer:

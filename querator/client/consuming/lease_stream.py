@@ -10,7 +10,7 @@ of its events changes several of these.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -44,6 +44,12 @@ LAPSED_SECONDS = 5.0
 
 T = TypeVar("T")
 
+Extend = Callable[
+    [list[str], timedelta | None, Sequence[queue_service_pb2.ItemCheckpoint]],
+    Awaitable[list[ExtendOutcome]],
+]
+"""Extends leases, and saves checkpoints under them: (lease ids, timeout, checkpoints)."""
+
 
 class LeaseTalker:
     """`stream.Talker` for leases, and `leases.Holder` for the delivered batches."""
@@ -55,7 +61,7 @@ class LeaseTalker:
         namespace: str,
         queue: str,
         client_id: str,
-        extend: Callable[[list[str], timedelta | None], Awaitable[list[ExtendOutcome]]],
+        extend: Extend,
         prefetch_items: int,
         prefetch_bytes: int,
         batch_items: int,
@@ -257,12 +263,21 @@ class LeaseTalker:
             self._batches.add(batch)
             self._credit.held_bytes += batch.size
 
-    async def extend(self, lease: LeaseState, lease_timeout: timedelta | None) -> None:
-        outcomes = await self._extend([lease.id], lease_timeout)
+    async def extend(
+        self,
+        lease: LeaseState,
+        lease_timeout: timedelta | None,
+        checkpoint: queue_service_pb2.ItemCheckpoint | None = None,
+    ) -> None:
+        outcomes = await self._extend(
+            [lease.id], lease_timeout, () if checkpoint is None else (checkpoint,)
+        )
         if not outcomes[0].remaining:
             lease.lose()
             raise lease_lost(lease.id)
         lease.extended(outcomes[0], now=self._loop.time())
+        if outcomes[0].lost_checkpoints:
+            raise lease_lost(lease.id)
 
     def _free(self, batch: LeasedBatch, items: int) -> None:
         """Subtracts items that are not held any more."""
@@ -502,7 +517,7 @@ class LeaseTalker:
             return
         timeout = timedelta(seconds=max(lease.timeout for lease in leases))
         try:
-            outcomes = await self._extend([lease.id for lease in leases], timeout)
+            outcomes = await self._extend([lease.id for lease in leases], timeout, ())
         except RequestError:
             # No node answers at the moment: the next round tries again, while there is time.
             return

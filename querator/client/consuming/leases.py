@@ -11,19 +11,21 @@ Longer than 500 lines: a batch and its items know each other, and offer the same
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import msgspec
 
+from querator.client.checks import check_checkpoint
 from querator.client.consuming.follow_ups import FollowUps
 from querator.client.consuming.verbs import COMPLETE, RELEASE, Verb, complete_verb, retry_verb
 from querator.client.items import decode_dead_letter, decode_item, instant
 from querator.client.outcomes import UndecodablePayload
 from querator.client.typed import typed
 from querator.client.values import DeadLetter, ExtendOutcome, Item, ItemId
-from querator.v1 import items_pb2
+from querator.v1 import items_pb2, queue_service_pb2
 
 
 class LeaseState:
@@ -35,7 +37,9 @@ class LeaseState:
     lease is known to have ended.
     """
 
-    __slots__ = ("_watchers", "deadline", "ends", "id", "kept", "lost", "stream", "timeout")
+    __slots__ = (
+        "_revision", "_watchers", "deadline", "ends", "id", "kept", "lost", "stream", "timeout",
+    )  # fmt: skip
 
     def __init__(self, batch: items_pb2.LeasedBatch, *, now: float, kept: bool, stream: int):
         remaining = batch.lease_remaining
@@ -46,7 +50,15 @@ class LeaseState:
         self.kept = kept
         self.stream = stream
         self.lost = False
+        self._revision = 0
         self._watchers: tuple[Callable[[], None], ...] = ()
+
+    def next_revision(self) -> int:
+        """The revision of the next checkpoint: higher than all before, also than those that another
+        object for this lease has given out in this process.
+        """
+        self._revision = max(self._revision + 1, time.monotonic_ns() // 1000)
+        return self._revision
 
     def watch(self, on_lost: Callable[[], None]) -> None:
         """Calls `on_lost` once the lease is known to have ended: now, if it has. On the loop."""
@@ -84,7 +96,12 @@ class Holder(Protocol):
     def settle(self, verb: Verb, batch: "LeasedBatch", mask: int) -> "asyncio.Future[None]": ...
     def settled_elsewhere(self, batch: "LeasedBatch", mask: int) -> None: ...
     def not_settled(self, batch: "LeasedBatch", mask: int) -> None: ...
-    async def extend(self, lease: LeaseState, lease_timeout: timedelta | None) -> None: ...
+    async def extend(
+        self,
+        lease: LeaseState,
+        lease_timeout: timedelta | None,
+        checkpoint: queue_service_pb2.ItemCheckpoint | None = None,
+    ) -> None: ...
     def now(self) -> float: ...
 
 
@@ -96,13 +113,16 @@ class LeasedBatch:
     lease had ended. They raise RuntimeError when all items are settled.
     """
 
-    __slots__ = ("_holder", "_items", "_message", "_settled", "count", "counted", "lease", "size")
+    __slots__ = (
+        "_holder", "_items", "_message", "_saved", "_settled", "count", "counted", "lease", "size",
+    )  # fmt: skip
 
     def __init__(self, message: items_pb2.LeasedBatch, holder: Holder, lease: LeaseState) -> None:
         self._message = message
         self._holder = holder
         self._items = message.items
         self._settled = 0
+        self._saved: dict[int, bytes] | None = None
         self.lease = lease
         self.count = len(self._items)
         self.size = sum(map(_wire_size, self._items))
@@ -206,13 +226,15 @@ class LeasedBatch:
         priority: int | None = None,
         attributes: Mapping[str, str] | None = None,
         follow_ups: FollowUps | None = None,
+        clear_checkpoint: bool = False,
     ) -> "asyncio.Future[None]":
         """Gives back all items that are not settled, to be leased again after `delay`, at
         `retry_at`, or at once; `priority` None: with the priority that they have. `attributes` take
         the place of all attributes that the items have; None: they keep them. Raises ValueError for
         `delay` with `retry_at`, a negative `delay`, a `retry_at` without a time zone, times more
         than 10 years ahead, a priority outside of 32 bits, more than 64 attributes, and attributes
-        of more than 8 KiB. `follow_ups` as in `complete`.
+        of more than 8 KiB. `follow_ups` as in `complete`. `clear_checkpoint`: the items lose their
+        checkpoints, so that the next attempts begin from the start.
         """
         verb = retry_verb(
             delay=delay,
@@ -222,6 +244,7 @@ class LeasedBatch:
             priority=priority,
             attributes=attributes,
             follow_ups=follow_ups,
+            clear_checkpoint=clear_checkpoint,
         )
         return self.settle(verb, self.left)
 
@@ -241,6 +264,29 @@ class LeasedBatch:
         queue's), never earlier than before. Raises `LeaseLost`.
         """
         await self._holder.extend(self.lease, lease_timeout)
+
+    def checkpoint(self, index: int) -> bytes:
+        """The checkpoint of an item: the last one saved here, or else the delivered one."""
+        if self._saved is not None and index in self._saved:
+            return self._saved[index]
+        overlay = self.overlay(index)
+        return b"" if overlay is None else overlay.checkpoint
+
+    async def save_checkpoint(
+        self, index: int, data: bytes, lease_timeout: timedelta | None
+    ) -> None:
+        """As `LeasedItem.save_checkpoint`."""
+        check_checkpoint("data", data)
+        message = queue_service_pb2.ItemCheckpoint(
+            lease_id=self.lease.id,
+            seq=self.seq(index),
+            data=data,
+            revision=self.lease.next_revision(),
+        )
+        await self._holder.extend(self.lease, lease_timeout, message)
+        if self._saved is None:
+            self._saved = {}
+        self._saved[index] = data
 
     def settle(self, verb: Verb, mask: int) -> "asyncio.Future[None]":
         if not mask or self._settled & mask:
@@ -463,6 +509,13 @@ class LeasedItem:
         return () if overlay is None else tuple(overlay.errors)
 
     @property
+    def checkpoint(self) -> bytes:
+        """The last checkpoint that was saved with the item, here or in an earlier attempt; empty:
+        none was, or it was cleared.
+        """
+        return self._batch.checkpoint(self._index)
+
+    @property
     def index(self) -> int:
         """Position of the item in its batch."""
         return self._index
@@ -496,11 +549,12 @@ class LeasedItem:
         priority: int | None = None,
         attributes: Mapping[str, str] | None = None,
         follow_ups: FollowUps | None = None,
+        clear_checkpoint: bool = False,
     ) -> "asyncio.Future[None]":
         """Gives the item back, to be leased again after `delay`, at `retry_at`, or at once. `error`
         stays with the item. `priority` None: it keeps its priority. `attributes` take the place of
-        all that the item has: `{**item.attributes, "page": "7"}` keeps the others. Raises
-        ValueError as `LeasedBatch.retry`.
+        all that the item has: `{**item.attributes, "page": "7"}` keeps the others.
+        `clear_checkpoint`: it loses its checkpoint. Raises ValueError as `LeasedBatch.retry`.
         """
         verb = retry_verb(
             delay=delay,
@@ -510,6 +564,7 @@ class LeasedItem:
             priority=priority,
             attributes=attributes,
             follow_ups=follow_ups,
+            clear_checkpoint=clear_checkpoint,
         )
         return self._batch.settle(verb, 1 << self._index)
 
@@ -528,6 +583,18 @@ class LeasedItem:
     async def extend(self, lease_timeout: timedelta | None = None) -> None:
         """Extends the lease of the whole batch; see `LeasedBatch.extend`. Raises `LeaseLost`."""
         await self._batch.extend(lease_timeout)
+
+    @typed
+    async def save_checkpoint(self, data: bytes, lease_timeout: timedelta | None = None) -> None:
+        """Saves a checkpoint with the item, at most 64 KiB, in place of the last one, and extends
+        the lease in the same step, as `extend` does. Returns when both are durable. The next
+        attempt, of any consumer, finds it in `checkpoint`; empty: it finds none.
+
+        It stays with the item through lapses, retries and releases, as a dead letter, and when that
+        is redriven; `retry(clear_checkpoint=True)` removes it. Raises `LeaseLost` if the lease had
+        ended or the item was settled: nothing is saved. Raises ValueError for more than 64 KiB.
+        """
+        await self._batch.save_checkpoint(self._index, data, lease_timeout)
 
 
 def masks_left(

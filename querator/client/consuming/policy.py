@@ -49,6 +49,7 @@ class Disposition(NamedTuple):
     priority: int | None = None
     attributes: Mapping[str, str] | None = None
     deliberate: bool = False
+    clear_checkpoint: bool = False
 
     def settle(self, item: LeasedItem) -> "asyncio.Future[None]":
         """Raises ValueError for a time that a queue does not keep."""
@@ -61,6 +62,7 @@ class Disposition(NamedTuple):
             count_attempt=self.count_attempt,
             priority=self.priority,
             attributes=self.attributes,
+            clear_checkpoint=self.clear_checkpoint,
         )
 
     def dies(self, attempt: int, max_attempts: int) -> bool:
@@ -150,6 +152,7 @@ class FailurePolicy:
                 priority=error.priority,
                 attributes=error.attributes,
                 deliberate=True,
+                clear_checkpoint=error.clear_checkpoint,
             )
         reason = reason_of(error)
         if self._is_rejected(type(error)):

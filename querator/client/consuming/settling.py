@@ -92,6 +92,7 @@ class SettleFrame:
             count_attempt=verb.count_attempt,
             priority=verb.priority,
             attributes=verb.attributes_message,
+            clear_checkpoint=verb.clear_checkpoint,
             follow_ups=verb.follow_up_messages,
         )
 

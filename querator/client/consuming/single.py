@@ -5,7 +5,7 @@ event loop share a call.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 import uuid_utils
@@ -120,13 +120,25 @@ class SingleHolder:
     def not_settled(self, batch: LeasedBatch, mask: int) -> None:
         """Does nothing, for the same reason."""
 
-    async def extend(self, lease: LeaseState, lease_timeout: timedelta | None) -> None:
+    async def extend(
+        self,
+        lease: LeaseState,
+        lease_timeout: timedelta | None,
+        checkpoint: queue_service_pb2.ItemCheckpoint | None = None,
+    ) -> None:
         outcomes = await extend(
-            self._nodes, self._namespace, self._queue, [lease.id], lease_timeout
+            self._nodes,
+            self._namespace,
+            self._queue,
+            [lease.id],
+            lease_timeout,
+            checkpoints=() if checkpoint is None else (checkpoint,),
         )
         if not outcomes[0].remaining:
             raise lease_lost(lease.id)
         lease.extended(outcomes[0], now=self._loop.time())
+        if outcomes[0].lost_checkpoints:
+            raise lease_lost(lease.id)
 
     def _send(self, frame: SettleFrame) -> None:
         # Owned: `close` awaits it, and its errors go to the frame's waiters.
@@ -245,6 +257,7 @@ async def _settle_once(
         count_attempt=verb.count_attempt,
         priority=verb.priority,
         attributes=verb.attributes_message,
+        clear_checkpoint=verb.clear_checkpoint,
         follow_ups=verb.follow_up_messages,
     )
     retried = await nodes.call(
@@ -363,6 +376,7 @@ async def extend(
     lease_timeout: timedelta | None,
     *,
     client_id: str = "",
+    checkpoints: Sequence[queue_service_pb2.ItemCheckpoint] = (),
 ) -> list[ExtendOutcome]:
     """Returns one outcome for each lease; `remaining` is zero for a lost lease."""
     request = queue_service_pb2.ExtendRequest(
@@ -371,6 +385,7 @@ async def extend(
         lease_ids=lease_ids,
         client_id=client_id,
         lease_timeout=None if lease_timeout is None else duration(lease_timeout, "lease_timeout"),
+        checkpoints=checkpoints,
     )
     response = await nodes.call(
         lambda node, left: node.queues.Extend(request, timeout=left), patience=ATTEMPT_SECONDS

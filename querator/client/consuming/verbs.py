@@ -28,6 +28,7 @@ class Verb(NamedTuple):
     priority: int | None = None
     attributes: tuple[tuple[str, str], ...] | None = None
     follow_ups: EncodedFollowUps | None = None
+    clear_checkpoint: bool = False
 
     @property
     def follow_up_messages(self) -> list[queue_service_pb2.FollowUps]:
@@ -62,6 +63,7 @@ def retry_verb(
     priority: int | None = None,
     attributes: Mapping[str, str] | None = None,
     follow_ups: FollowUps | None = None,
+    clear_checkpoint: bool = False,
 ) -> Verb:
     """Makes the verb of a retry. `error` is cut to the length that the server keeps. Raises
     ValueError for both `delay` and `retry_at`, for a negative `delay`, for a naive `retry_at`, for
@@ -95,6 +97,7 @@ def retry_verb(
         priority=priority,
         attributes=None if attributes is None else tuple(sorted(attributes.items())),
         follow_ups=encode_follow_ups(follow_ups),
+        clear_checkpoint=clear_checkpoint,
     )
 
 

@@ -514,6 +514,7 @@ class SyncClient:
         attributes: Mapping[str, str] | None = None,
         check: bool = True,
         follow_ups: FollowUps | None = None,
+        clear_checkpoint: bool = False,
     ) -> list[SettleOutcome]:
         """Gives leased items back: ready at once, after `delay`, at `retry_at`, or as dead letters.
         See `Client.retry`.
@@ -531,6 +532,7 @@ class SyncClient:
                 attributes=attributes,
                 check=check,
                 follow_ups=follow_ups,
+                clear_checkpoint=clear_checkpoint,
             )
         )
 
@@ -548,6 +550,20 @@ class SyncClient:
             self._client.extend(
                 queue, *ids, lease_timeout=lease_timeout, client_id=client_id, check=check
             )
+        )
+
+    def save_checkpoint(
+        self,
+        queue: str,
+        lease_id: str,
+        item: ItemId | str,
+        data: bytes,
+        *,
+        lease_timeout: timedelta | None = None,
+    ) -> ExtendOutcome:
+        """Saves a checkpoint with an item of a lease. See `Client.save_checkpoint`."""
+        return self._runner.run(
+            self._client.save_checkpoint(queue, lease_id, item, data, lease_timeout=lease_timeout)
         )
 
     def producer(self, queue: str, **options: Unpack[ProducerOptions]) -> SyncProducer:

@@ -139,6 +139,11 @@ class SyncLeasedItem:
         return self.leased.errors
 
     @property
+    def checkpoint(self) -> bytes:
+        """The last checkpoint that was saved with the item; see `LeasedItem.checkpoint`."""
+        return self.leased.checkpoint
+
+    @property
     def settled(self) -> bool:
         """Whether the item was completed, retried, rejected or released here."""
         return self.leased.settled
@@ -162,6 +167,7 @@ class SyncLeasedItem:
         priority: int | None = None,
         attributes: Mapping[str, str] | None = None,
         follow_ups: FollowUps | None = None,
+        clear_checkpoint: bool = False,
     ) -> None:
         """Gives the item back, to be leased again after `delay`, at `retry_at`, or at once. See
         `LeasedItem.retry`.
@@ -176,6 +182,7 @@ class SyncLeasedItem:
                     priority=priority,
                     attributes=attributes,
                     follow_ups=follow_ups,
+                    clear_checkpoint=clear_checkpoint,
                 )
             )
         )
@@ -191,6 +198,12 @@ class SyncLeasedItem:
     def extend(self, lease_timeout: timedelta | None = None) -> None:
         """Extends the lease of the whole batch; see `LeasedBatch.extend`. Raises `LeaseLost`."""
         self._runner.run(self.leased.extend(lease_timeout))
+
+    def save_checkpoint(self, data: bytes, lease_timeout: timedelta | None = None) -> None:
+        """Saves a checkpoint with the item, and extends the lease. Returns when both are durable.
+        See `LeasedItem.save_checkpoint`.
+        """
+        self._runner.run(self.leased.save_checkpoint(data, lease_timeout))
 
 
 class SyncLeasedBatch:
@@ -248,6 +261,7 @@ class SyncLeasedBatch:
         priority: int | None = None,
         attributes: Mapping[str, str] | None = None,
         follow_ups: FollowUps | None = None,
+        clear_checkpoint: bool = False,
     ) -> None:
         """Gives back all items that are not settled, to be leased again after `delay`, at
         `retry_at`, or at once. See `LeasedBatch.retry`.
@@ -262,6 +276,7 @@ class SyncLeasedBatch:
                     priority=priority,
                     attributes=attributes,
                     follow_ups=follow_ups,
+                    clear_checkpoint=clear_checkpoint,
                 )
             )
         )

@@ -203,6 +203,11 @@ STAGED_BYTES = _gauge(
     "Bytes of items that are staged for transactions, in the partitions that this node leads.",
     _QUEUE,
 )
+CHECKPOINT_BYTES = _gauge(
+    "queue_checkpoint_bytes",
+    "Bytes of the checkpoints of the queue's items, in the partitions that this node leads.",
+    _QUEUE,
+)
 OLDEST_STAGE = _gauge(
     "queue_oldest_stage_age_seconds",
     "How long ago the oldest stage was begun in the partitions that this node leads; 0 when there "

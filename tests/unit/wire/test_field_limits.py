@@ -72,6 +72,10 @@ def extend_with(**fields: Any) -> object:
     return settle.parse_extend(make.extend(**fields).SerializeToString())
 
 
+def checkpoint(seq: int, data: bytes = b"") -> queue_service_pb2.ItemCheckpoint:
+    return queue_service_pb2.ItemCheckpoint(lease_id=make.LEASE_ID, seq=seq, data=data)
+
+
 def lease_frame(**frame: Any) -> object:
     message = queue_service_pb2.LeaseStreamRequest(request_number=1, **frame)
     parsed = frames.parse_lease_frame(
@@ -198,6 +202,14 @@ TABLE: list[tuple[str, str, int, int, str, Send]] = [
         lambda n: retry_with(attributes=attributes({"é": "x" * (n - 2)}))),
     ("retry_at", "retry_at", AHEAD_MS, AHEAD_MS + 1, "ms ahead",
         lambda n: retry_with(retry_at=make.instant(make.NOW_MS + n))),
+    ("checkpoints", "checkpoints", 100, 101, "checkpoints",
+        lambda n: extend_with(checkpoints=[checkpoint(seq) for seq in range(1, n + 1)])),
+    ("bytes of a checkpoint", "checkpoints[0].data", 65_536, 65_537, "bytes",
+        lambda n: extend_with(checkpoints=[checkpoint(1, b"x" * n)])),
+    ("bytes of all checkpoints", "checkpoints", 1_048_576, 1_048_577, "bytes",
+        lambda n: extend_with(checkpoints=[
+            checkpoint(seq + 1, b"x" * min(65_536, n - seq * 65_536)) for seq in range(17)
+        ])),
     ("leases to extend", "lease_ids", 1_000, 1_001, "leases",
         lambda n: extend_with(lease_ids=[make.LEASE_ID] * n)),
     ("extend by", "lease_timeout", LEASE_MS[1], LEASE_MS[1] + 1, "ms",

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from querator.model.calls import (
+    Checkpoint,
     CompleteCall,
     ExtendCall,
     ExtendReply,
@@ -17,7 +18,7 @@ from querator.model.calls import (
     SettleReply,
 )
 from querator.model.commands import Ranges
-from querator.model.errors import ErrorCode
+from querator.model.errors import ErrorCode, QueratorError
 from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
 from querator.wire import frames, settle
 from tests.unit.wire import valid_requests as make
@@ -131,6 +132,57 @@ def test_outcomes_arrive(reply: SettleReply, number: int) -> None:
     assert (frame.request_number, frame.completed) == (number, completed)
     frame.ParseFromString(frames.encode_retried_frame(number, reply))
     assert (frame.request_number, frame.retried) == (number, retried)
+
+
+def checkpoint(**fields: Any) -> queue_service_pb2.ItemCheckpoint:
+    given = {"lease_id": make.LEASE_ID, "seq": 7, "data": b"half", **fields}
+    return queue_service_pb2.ItemCheckpoint(**given)
+
+
+def test_extend_with_checkpoints() -> None:
+    request = make.extend(checkpoints=[checkpoint(revision=3), checkpoint(seq=8, data=b"")])
+    call = ExtendCall(
+        "default",
+        "orders",
+        (make.LEASE_ID,),
+        checkpoints=(
+            Checkpoint(make.LEASE_ID, 7, b"half", 3),
+            Checkpoint(make.LEASE_ID, 8, b""),
+        ),
+    )
+    assert settle.parse_extend(request.SerializeToString()) == call
+    assert frame_of(extend=request) == (5, call)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "words"),
+    [
+        ({"lease_ids": [], "client_id": "c"}, "lease_ids", "must name the leases"),
+        (
+            {"checkpoints": [checkpoint(), checkpoint(lease_id="a.0.9")]},
+            "checkpoints[1].lease_id",
+            "must be among lease_ids",
+        ),
+        ({"checkpoints": [checkpoint(seq=0)]}, "checkpoints[0].seq", "must be at least 1"),
+        (
+            {"checkpoints": [checkpoint(), checkpoint(seq=8), checkpoint()]},
+            "checkpoints[2].seq",
+            "is that of checkpoints[0]",
+        ),
+    ],
+)
+def test_checkpoints_that_are_refused(fields: dict[str, Any], field: str, words: str) -> None:
+    request = make.extend(**{"checkpoints": [checkpoint()], **fields})
+    with pytest.raises(QueratorError) as refused:
+        settle.parse_extend(request.SerializeToString())
+    assert (refused.value.code, refused.value.field) == (ErrorCode.INVALID_ARGUMENT, field)
+    assert words in refused.value.message
+
+
+def test_a_lost_checkpoint_is_named() -> None:
+    reply = ExtendReply((LeaseExtension("a", 1_234, 567, (7, 9)), LeaseExtension("b", 0, 0, (1,))))
+    message = queue_service_pb2.ExtendResponse.FromString(settle.encode_extended(reply))
+    assert [list(one.lost_checkpoints) for one in message.outcomes] == [[7, 9], [1]]
 
 
 def test_extended() -> None:

@@ -79,7 +79,8 @@ def test_a_handler_decides_by_what_it_raises():
     policy = FailurePolicy(reject_on=[Exception], retry_first=SECOND)
     at = datetime(2030, 1, 1, tzinfo=UTC)
     chosen = policy.decide(Retry("busy", delay=3 * SECOND, count_attempt=False), 9)
-    assert chosen == (False, "busy", 3 * SECOND, None, False, None, None, True)
+    assert chosen == (False, "busy", 3 * SECOND, None, False, None, None, True, False)
+    assert policy.decide(Retry(clear_checkpoint=True), 1).clear_checkpoint
     assert policy.decide(Retry(at=at), 1)[:4] == (False, "", None, at)
     assert policy.decide(Retry(priority=-3), 1).priority == -3
     assert policy.decide(Retry(attributes={"page": "7"}), 1).attributes == {"page": "7"}
