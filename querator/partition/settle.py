@@ -22,7 +22,7 @@ another verb has ended the lease, such a command is no repeat: it names all item
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -86,15 +86,50 @@ follow-ups.
 class _Held:
     """A lease row while a command is judged. `held_masks` are the held items as the tables have
     them.
+
+    A lease of a fair or keyed queue may have a segment for each item, and a command names it once
+    for each. So the segments with the named items are found without reading all of them.
     """
 
-    __slots__ = ("changed", "held_masks", "live", "row")
+    __slots__ = ("_ordinals", "_places", "changed", "held_masks", "live", "row", "starts")
 
     def __init__(self, row: LeaseRow, *, live: bool) -> None:
         self.row = row
         self.live = live
         self.changed = False
         self.held_masks = [masks.from_bytes(items.held) for items in row.items]
+        self._places: dict[int, list[int]] = {}
+        """The places of the segments in the row, by block."""
+        for place, items in enumerate(row.items):
+            self._places.setdefault(items.first_seq, []).append(place)
+        self._ordinals: dict[int, dict[int, int]] = {}
+        """By block with many segments: the place of each item."""
+        self.starts = sorted(self._places)
+        """The first sequence of each block."""
+
+    def places(self, wanted: Mapping[int, int] | None) -> Iterable[int]:
+        """The places of the segments that may have items of these blocks, ascending. None: of any
+        item.
+        """
+        if wanted is None or len(self.row.items) == 1:
+            return range(len(self.row.items))
+        found: list[int] = []
+        for first_seq, want in wanted.items():
+            places = self._places[first_seq]
+            if want.bit_count() < len(places):
+                by_ordinal = self._by_ordinal(first_seq)
+                places = sorted({by_ordinal.get(one, -1) for one in masks.ordinals(want)} - {-1})
+            found += places
+        return found if len(wanted) == 1 else sorted(found)
+
+    def _by_ordinal(self, first_seq: int) -> dict[int, int]:
+        known = self._ordinals.get(first_seq)
+        if known is None:
+            known = self._ordinals[first_seq] = {}
+            for place in self._places[first_seq]:
+                granted = masks.from_bytes(self.row.items[place].granted)
+                known.update(dict.fromkeys(masks.ordinals(granted), place))
+        return known
 
 
 class _Piece(msgspec.Struct, frozen=True, gc=False):
@@ -308,10 +343,11 @@ def _judge_one(named: LeaseItems, held: _Held, pieces: list[_Piece], verb: int) 
     done_ranges: list[tuple[int, int]] = []
     repeated_ranges: list[tuple[int, int]] = []
     lost_ranges: list[tuple[int, int]] = []
-    wanted = _named_masks(named.ranges, held.row.items, lost_ranges) if named.ranges else None
+    wanted = _named_masks(named.ranges, held.starts, lost_ranges) if named.ranges else None
     ended_otherwise = not held.live and held.row.ended_by not in (0, verb)
     found: dict[int, int] = {}
-    for place, items in enumerate(held.row.items):
+    for place in held.places(wanted):
+        items = held.row.items[place]
         still, same = masks.from_bytes(items.held), items.settled_by(verb)
         if wanted is None:
             want = masks.from_bytes(items.granted)
@@ -341,13 +377,13 @@ def _judge_one(named: LeaseItems, held: _Held, pieces: list[_Piece], verb: int) 
 
 
 def _named_masks(
-    ranges: Ranges, items: list[LeasedItems], outside: list[tuple[int, int]]
+    ranges: Ranges, bases: list[int], outside: list[tuple[int, int]]
 ) -> dict[int, int]:
-    """The named items by block of the lease. Named items outside of its blocks go to `outside`.
+    """The named items by block of the lease. `bases`: the first sequences of its blocks. Named
+    items outside of these blocks go to `outside`.
 
     A block ends where the next block begins, so that no sequence is found under two blocks.
     """
-    bases = sorted({part.first_seq for part in items})
     wanted: dict[int, int] = {}
     for first_seq, count in ranges:
         stop = first_seq + count

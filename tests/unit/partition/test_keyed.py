@@ -1,5 +1,8 @@
 """Keyed queues: the items of one key are leased in order and one after the other."""
 
+import sys
+from types import FrameType
+
 import pytest
 
 from querator.model.commands import (
@@ -232,3 +235,29 @@ def test_a_head_that_waits_for_its_retry_is_rejected_and_frees_its_key(dead_queu
         counts = queries.stats(txn, GROUP)
     assert (counts.dead, counts.moving, counts.cancelled) == (1, int(dead_queue), 0)
     assert leased(queue) == [2]
+
+
+def test_the_cost_of_completing_an_item_does_not_grow_with_its_lease():
+    """Each item is named by itself. Counted in calls of the partition's functions, not in time."""
+    few, many = (_calls_of_a_complete(items) / items for items in (50, 400))
+    assert many <= few * 1.1
+
+
+def _calls_of_a_complete(items: int) -> int:
+    queue = FlowQueue(keyed(), checked=False)
+    queue.put(*[f"k{number}" for number in range(items)])
+    grant = queue.lease(items)
+    named = tuple(LeaseItems(grant.lease, ((seq, 1),)) for seq in seqs(grant))
+    calls = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and "/partition/" in frame.f_code.co_filename
+
+    sys.setprofile(count)
+    try:
+        outcome = queue.one(Complete(named))
+    finally:
+        sys.setprofile(None)
+    assert sum(count for one in outcome.outcomes for _, count in one.done) == items
+    return calls
