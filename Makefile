@@ -125,6 +125,18 @@ idle: setup ## measure what PARTITIONS (1000) cost on three nodes in which nothi
 due: setup ## measure whether 100,000 scheduled items come in order and on time when a leader dies
 	$(PY) -m scripts.bench.due
 
+# The last line is the summary.
+.PHONY: fairness
+fairness: setup ## measure whether 1,000 groups of a fair queue share its leases by their weights
+	$(PY) -m scripts.bench.fairness
+
+# KEYS with ITEMS items each. The last line is the summary.
+.PHONY: keyed
+keyed: KEYS ?= 10000
+keyed: ITEMS ?= 100
+keyed: setup ## check the order of KEYS (10000) keys of a keyed queue under faults, and measure its rate
+	$(PY) -m scripts.bench.keyed --keys $(KEYS) --per-key $(ITEMS)
+
 .PHONY: docs
 docs: setup $(VENV)/.docs ## build the site of docs/ in build/site; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
