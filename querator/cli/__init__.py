@@ -5,6 +5,7 @@ A command's module is loaded when the command is used: `querator serve` loads no
 other commands load neither the storage nor the Raft engine.
 
     bench               `bench`: load on a server, and its measurement
+    checkpoints         `checkpoint`: progress that is saved with a leased item
     cluster             `cluster`: state of the cluster, plan, repair of time
     cluster_pictures    views of a cluster as tables in a terminal
     cluster_views       views of a cluster, with its problems in sentences
@@ -79,6 +80,7 @@ _COMMANDS: Final = {
     "complete": LazyCommand("leases:complete", "End a lease: the work is done."),
     "retry": LazyCommand("leases:retry", "End a lease: the work is to be done again."),
     "extend": LazyCommand("leases:extend", "Extend leases."),
+    "checkpoint": LazyCommand("checkpoints:checkpoint", "Save how far the work on an item is."),
     "consume": LazyCommand("consume:consume", "Run a command for each item, or print the items."),
     "worker": LazyCommand("worker:worker", "Call a Python function with each item."),
     "peek": LazyCommand("dead:peek", "Show items without leasing them."),

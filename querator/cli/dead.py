@@ -20,7 +20,7 @@ from querator.cli.shared.listing import ItemListing, limit_option, note_more
 from querator.cli.shared.output import count, note, write_json
 from querator.cli.shared.parameters import ITEM_ID, PRIORITY, DurationType, format_duration
 from querator.cli.shared.tables import Column
-from querator.cli.shared.texts import age_text, instant_text
+from querator.cli.shared.texts import age_text, instant_text, size_text
 from querator.cli.shared.views import preview
 from querator.client import Client, ItemId
 from querator.client import clock as wall
@@ -73,6 +73,7 @@ _ITEM_COLUMNS: Final = (
     "owner",
     "leased for",
     "lease ends",
+    "checkpoint",
     "kind",
     "reference",
     Column("payload", cut=True),
@@ -90,6 +91,7 @@ def _item_row(peeked: PeekedItem) -> tuple[object, ...]:
         peeked.client_id,
         age_text(peeked.leased_at),
         peeked.deadline and instant_text(peeked.deadline),
+        size_text(peeked.checkpoint_bytes) if peeked.checkpoint_bytes else "",
         peeked.item.kind,
         peeked.item.reference,
         preview(peeked.item.payload),

@@ -169,6 +169,7 @@ def complete(
     help="An attribute for the items, in place of all that they have; may be repeated.",
 )
 @click.option("--no-attributes", is_flag=True, help="Remove all attributes of the items.")
+@click.option("--clear-checkpoint", is_flag=True, help="Remove the checkpoints of the items.")
 @server_options
 @output_option
 def retry(
@@ -183,6 +184,7 @@ def retry(
     priority: int | None,
     attributes: tuple[tuple[str, str], ...],
     no_attributes: bool,
+    clear_checkpoint: bool,
     target: CommandTarget,
     as_json: bool,
 ) -> None:
@@ -219,6 +221,7 @@ def retry(
             priority=priority,
             attributes=dict(attributes) if attributes or no_attributes else None,
             check=False,
+            clear_checkpoint=clear_checkpoint,
         )
 
     verb = "made dead letters" if dead else "released" if release else "retried"

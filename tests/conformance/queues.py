@@ -97,6 +97,7 @@ class Leased:
     dead: items_pb2.DeadLetter | None = None
     repeated: bool = False
     seq: int = field(default=0)
+    checkpoint: bytes = b""
 
     @property
     def text(self) -> str:
@@ -135,6 +136,7 @@ def _of_batch(batch: LeasedBatch) -> Iterable[Leased]:
             overlay.dead_letter if overlay.HasField("dead_letter") else None,
             batch.repeated_answer,
             seq,
+            overlay.checkpoint,
         )
 
 
@@ -247,6 +249,34 @@ class Queue:
         self, *lease_ids: str, client: str = "", timeout_s: float | None = None
     ) -> list[pb.ExtendOutcome]:
         request = pb.ExtendRequest(lease_ids=lease_ids, client_id=client, **self.named)
+        if timeout_s is not None:
+            request.lease_timeout.CopyFrom(span(timeout_s))
+        return list((await self.door.extend(request)).outcomes)
+
+    async def save(
+        self, item: Leased, data: bytes, *, revision: int = 0, timeout_s: float | None = None
+    ) -> bool:
+        """Saves a checkpoint. Returns whether the lease holds the item; else nothing was saved."""
+        [outcome] = await self.save_all([item], [data], revision=revision, timeout_s=timeout_s)
+        return not outcome.lost_checkpoints
+
+    async def save_all(
+        self,
+        items: Sequence[Leased],
+        data: Sequence[bytes],
+        *,
+        revision: int = 0,
+        timeout_s: float | None = None,
+    ) -> list[pb.ExtendOutcome]:
+        """Saves checkpoints in one request: one outcome for each lease."""
+        request = pb.ExtendRequest(
+            lease_ids=list(dict.fromkeys(item.lease_id for item in items)),
+            checkpoints=[
+                pb.ItemCheckpoint(lease_id=item.lease_id, seq=item.seq, data=one, revision=revision)
+                for item, one in zip(items, data, strict=True)
+            ],
+            **self.named,
+        )
         if timeout_s is not None:
             request.lease_timeout.CopyFrom(span(timeout_s))
         return list((await self.door.extend(request)).outcomes)

@@ -1,5 +1,5 @@
-"""Checkpoints on real nodes: both clients, streams, dead letters, restarts; and a worker and the
-leader that are killed at the same time.
+"""Checkpoints on real nodes: both clients, streams, the command line, dead letters, restarts; and a
+worker and the leader that are killed at the same time.
 """
 
 import asyncio
@@ -8,13 +8,14 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from querator import Client
 from querator.client import SyncClient
 from querator.errors import LeaseLost
 from tests.integration.process_cluster import process_cluster
-from tests.integration.processes import server
+from tests.integration.processes import ServerProcess, ok, run, server
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -79,8 +80,26 @@ async def test_by_calls_streams_both_clients_and_across_a_restart(tmp_path: Path
             with pytest.raises(LeaseLost):
                 await client.save_checkpoint("q", item.lease_id, "0-99", b"another's")
             await item.release()
-            [item] = await client.lease("q", wait=WAIT)
-            assert item.checkpoint == b"by id"
+        await _by_hand(node, tmp_path)
+
+
+async def _by_hand(node: ServerProcess, home: Path) -> None:
+    [line] = (await ok(node, "lease", "q", "--output", "json")).splitlines()
+    leased = msgspec.json.decode(line)
+    assert (leased["checkpoint"], leased["checkpoint_base64"]) == ("by id", None)
+    named = ("q", leased["lease_id"], leased["id"])
+    said = await ok(node, "checkpoint", *named, "page 7", "--lease-timeout", "10m")
+    assert said.startswith("6 bytes saved. The lease ends in ")
+    (home / "progress").write_bytes(b"\xff\0")
+    await ok(node, "checkpoint", *named, "--file", str(home / "progress"))
+    [line] = (await ok(node, "peek", "q", "--output", "json")).splitlines()
+    assert msgspec.json.decode(line)["checkpoint_bytes"] == 2
+    await ok(node, "retry", "q", leased["lease_id"], "--clear-checkpoint")
+    code, _, error = await run("checkpoint", *named, "late", "--address", node.address)
+    assert code == 3
+    assert "LEASE_LOST" in error
+    [line] = (await ok(node, "lease", "q", "--output", "json")).splitlines()
+    assert msgspec.json.decode(line)["checkpoint"] == ""
 
 
 def _blocking(address: str) -> None:

@@ -237,6 +237,7 @@ class PeekedView(msgspec.Struct, frozen=True):
     dead_letter: DeadLetterView | None
     errors: tuple[str, ...]
     item: ItemView
+    checkpoint_bytes: int
 
 
 def peeked_view(peeked: PeekedItem) -> PeekedView:
@@ -255,6 +256,7 @@ def peeked_view(peeked: PeekedItem) -> PeekedView:
         dead_letter=dead_letter_view(peeked.dead_letter),
         errors=peeked.errors,
         item=item_view(peeked.item),
+        checkpoint_bytes=peeked.checkpoint_bytes,
     )
 
 
@@ -269,7 +271,8 @@ def preview(payload: bytes | str, *, characters_max: int = 60) -> str:
 
 class LeasedView(msgspec.Struct, frozen=True):
     """`lease_remaining_ms` counts from the server's answer. `priority` and `attributes` are those
-    now, those of `item` the ones with which it was produced.
+    now, those of `item` the ones with which it was produced. `checkpoint` is null if it is not
+    UTF-8; it is then in `checkpoint_base64`.
     """
 
     id: str
@@ -283,9 +286,12 @@ class LeasedView(msgspec.Struct, frozen=True):
     dead_letter: DeadLetterView | None
     errors: tuple[str, ...]
     item: ItemView
+    checkpoint: str | None
+    checkpoint_base64: str | None
 
 
 def leased_view(leased: LeasedItem) -> LeasedView:
+    text, encoded = payload_texts(leased.checkpoint)
     return LeasedView(
         id=str(leased.id),
         lease_id=leased.lease_id,
@@ -298,6 +304,8 @@ def leased_view(leased: LeasedItem) -> LeasedView:
         dead_letter=dead_letter_view(leased.dead_letter),
         errors=leased.errors,
         item=item_view(leased.item),
+        checkpoint=text,
+        checkpoint_base64=encoded,
     )
 
 

@@ -81,6 +81,7 @@ TABLES = {
         "2030-01-31T15:30:00Z",
     ),
     "lease": ("lease", "mail"),
+    "checkpoint": ("checkpoint", "mail", "1.0.2a", "0-17", "page 7"),
     "extend": ("extend", "mail", "1.0.2a", "--lease-timeout", "10m"),
     "txn-list": ("txn", "list", "mail"),
     "reader-list": ("reader", "list", "mail", "--partitions"),
@@ -305,6 +306,7 @@ LEASED = admin_service_pb2.PeekedItem(
     lease_id="1.1.2a",
     client_id="mailer-host7-4711-x3",
     deadline=at("2026-01-31T12:00:30Z"),
+    checkpoint_bytes=4_096,
     item=items_pb2.Item(payload=LETTER_PAYLOAD, kind="email"),
 )
 ITEMS = [
