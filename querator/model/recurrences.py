@@ -111,6 +111,20 @@ class RecurrenceState(msgspec.Struct, frozen=True, array_like=True):
     runs: RunsRow
 
 
+class RunCounts(msgspec.Struct, frozen=True):
+    """The runs of a partition's recurrences: due times with an item, and without one because the
+    last item was not finished, or because they were missed. `late_ms` sums up how long after their
+    fire times the items came. `waits_since_ms`: the earliest fire time of a run that waits for the
+    leader; 0: none waits.
+    """
+
+    fired: int = 0
+    skipped: int = 0
+    missed: int = 0
+    late_ms: int = 0
+    waits_since_ms: int = 0
+
+
 def jitter_ms(group: int, number: int, spec: RecurrenceSpec, due_ms: int) -> int:
     """How long after its due time a run fires: the same on every node, so that it can be listed
     ahead.

@@ -245,18 +245,24 @@ def _send(context: ApplyContext, command: Follow, first_seq: int, start: int, co
             continue
         specials = [one for one in command.specials if first <= one.ordinal < stop]
         send_away(
-            context, first_seq, range(first, stop), target, specials, command.slots, start=start
+            context,
+            target,
+            first_seq=first_seq,
+            ordinals=range(first, stop),
+            specials=specials,
+            slots=command.slots,
+            start=start,
         )
 
 
 def send_away(
     context: ApplyContext,
+    target: FollowTarget,
+    *,
     first_seq: int,
     ordinals: range,
-    target: FollowTarget,
     specials: Sequence[ItemSpecial],
     slots: bytes,
-    *,
     start: int,
 ) -> None:
     """Puts items of one block into the outbox to a target: those with the `ordinals` of a command

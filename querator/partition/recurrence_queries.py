@@ -4,12 +4,16 @@ from collections.abc import Iterator
 
 import msgspec
 
-from querator.model.recurrences import RecurrenceState
+from querator.model.recurrences import RecurrenceState, RunCounts, jitter_ms
 from querator.partition.recurrences import NOW, load, named
-from querator.partition.rows import decode_state
+from querator.partition.rows import PartitionState, decode_state
 from querator.storage import generations
 from querator.storage.environment import ReadTransaction
 from querator.storage.tables import RECURRENCE_TIMES, RECURRENCES, STATE
+
+RUNS_READ_MAX = 64
+RUNS_READ_BYTES = 1 << 20
+"""Waiting recurrences, and about bytes of their templates, that are read for the counts."""
 
 
 class RecurrencePage(msgspec.Struct, frozen=True, array_like=True):
@@ -51,6 +55,26 @@ def waiting(
     _, stop = RECURRENCE_TIMES.bounds(group, NOW)
     numbers = (int.from_bytes(key[-8:], "big") for key, _ in txn.scan(start, stop))
     return _taken(txn, group, numbers, limit, bytes_max)
+
+
+def run_counts(txn: ReadTransaction, group: int) -> RunCounts:
+    """Of the recurrences that wait for the leader, the first RUNS_READ_MAX are considered."""
+    raw = STATE.get(generations.view(txn, group), group)
+    state = PartitionState() if raw is None else decode_state(raw)
+    waits_since_ms = 0
+    if state.recurring:
+        page = waiting(txn, group, after=0, limit=RUNS_READ_MAX, bytes_max=RUNS_READ_BYTES)
+        instants = (_fire_ms(group, one) for one in page.recurrences)
+        waits_since_ms = min((at_ms for at_ms in instants if at_ms), default=0)
+    return RunCounts(
+        state.runs_fired, state.runs_skipped, state.runs_missed, state.runs_late_ms, waits_since_ms
+    )
+
+
+def _fire_ms(group: int, recurrence: RecurrenceState) -> int:
+    """When its next run fires; 0: that is not known."""
+    due_ms = recurrence.runs.next_due_ms
+    return due_ms and due_ms + jitter_ms(group, recurrence.number, recurrence.row.spec, due_ms)
 
 
 def _taken(

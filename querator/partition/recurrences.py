@@ -44,6 +44,7 @@ from querator.model.recurrences import (
     RecurrenceRow,
     RecurrenceState,
     RunsRow,
+    jitter_ms,
 )
 from querator.partition import held_keys, masks
 from querator.partition.apply_context import ApplyContext, earlier
@@ -323,7 +324,19 @@ def fire(context: ApplyContext, command: Fire, parts: Sequence[tuple[int, int]])
             last_seq=0 if command.target_group else first_seq + produced - 1,
         )
     _move(context, command.recurrence, runs, after)
+    _count(context, found, command, produced)
     return Done(1)
+
+
+def _count(context: ApplyContext, found: RecurrenceState, command: Fire, produced: int) -> None:
+    """Counts the due times of a command, of which the first ones have `produced` items."""
+    state = context.state
+    state.runs_fired += produced
+    state.runs_skipped += len(command.due_ms) - produced
+    state.runs_missed += command.missed
+    for due_ms in command.due_ms[:produced]:
+        at_ms = due_ms + jitter_ms(context.group, found.number, found.row.spec, due_ms)
+        state.runs_late_ms += max(0, context.now_ms - at_ms)
 
 
 def _is_next(context: ApplyContext, found: RecurrenceState, command: Fire) -> bool:
@@ -389,7 +402,13 @@ def _produce(
         )
         if target.group:
             send_away(
-                context, first_seq, range(start, stop), target, specials, items.slots, start=start
+                context,
+                target,
+                first_seq=first_seq,
+                ordinals=range(start, stop),
+                specials=specials,
+                slots=items.slots,
+                start=start,
             )
         start = stop
     state.next_seq += count

@@ -104,7 +104,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     when the interval of the steps was last changed (`apply_context.ApplyContext.age`). Of
     `dedup_keys`, `lasting_keys` last until an item here is done, and `away_keys` until one of
     another partition is. `recurring` counts the recurrences that wait for the leader
-    (`partition.recurrences`).
+    (`partition.recurrences`). `runs_…` count their due times, also those of deleted ones, and sum
+    up how long after their fire times the items came.
 
     `next_flow` 0: the queue is plain. `flows` counts the flows that have a row. `leasable` counts
     the READY items that the limits of their flows permit to lease. `blocking` counts the SCHEDULED
@@ -186,6 +187,10 @@ class PartitionState(msgspec.Struct, array_like=True):
     replaced: int = 0
     checkpoints: int = 0
     checkpoint_bytes: int = 0
+    runs_fired: int = 0
+    runs_skipped: int = 0
+    runs_missed: int = 0
+    runs_late_ms: int = 0
 
     @property
     def items(self) -> int:

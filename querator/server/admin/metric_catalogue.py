@@ -264,6 +264,26 @@ ITEM_COUNTS: Final[dict[str, MetricSpec]] = {
 }
 """Keyed by field of `PartitionCounts`."""
 
+RUNS = _counter(
+    "queue_recurring_runs",
+    f"Due times of recurrences by outcome: fired, skipped or missed. {_BY_LEADER}",
+    (*_QUEUE, "outcome"),
+)
+RUN_OUTCOMES: Final = ("fired", "skipped", "missed")
+"""Fields of `RunCounts`."""
+RUNS_LATE = _counter(
+    "queue_recurring_late_seconds",
+    f"Sum of how late the items of recurrences came, beyond the jitter. {_BY_LEADER}",
+    _QUEUE,
+)
+RUN_COUNTS: Final = (*RUN_OUTCOMES, "late_ms")
+RUN_WAITS = _gauge(
+    "queue_oldest_due_run_age_seconds",
+    "For how long the earliest due time has waited to be decided, beyond its jitter, in partitions "
+    "led here; 0: none waits.",
+    _QUEUE,
+)
+
 # --- raft and cluster ------------------------------------------------------------------
 
 GROUPS = _gauge(

@@ -276,6 +276,25 @@ def _queues(seen: Look, queues: list[QueueReading]) -> Iterator[Metric]:
     )
     for field, spec in catalogue.ITEM_COUNTS.items():
         yield family(spec, ((label, each.counts[field]) for label, each in labelled))
+    yield from _runs(seen, labelled)
+
+
+def _runs(seen: Look, labelled: list[tuple[tuple[str, str], QueueReading]]) -> Iterator[Metric]:
+    yield family(
+        catalogue.RUNS,
+        (
+            ((*label, outcome), each.runs[outcome])
+            for label, each in labelled
+            for outcome in catalogue.RUN_OUTCOMES
+        ),
+    )
+    yield family(
+        catalogue.RUNS_LATE, ((label, each.runs["late_ms"] / 1000) for label, each in labelled)
+    )
+    yield family(
+        catalogue.RUN_WAITS,
+        ((label, _age_s(each.run_waits_since_ms, seen.wall_ms)) for label, each in labelled),
+    )
 
 
 def _age_s(at_ms: int, wall_ms: int) -> float:

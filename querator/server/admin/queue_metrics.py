@@ -7,6 +7,7 @@ partition. So the counters of all nodes add up, and do not jump when a leadershi
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
@@ -16,9 +17,10 @@ from querator.model.calls import PartitionCounts
 from querator.model.ids import GroupId, QueueId
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue
-from querator.partition import queries
+from querator.model.recurrences import RunCounts
+from querator.partition import queries, recurrence_queries
 from querator.raft.status import GroupStatus
-from querator.server.admin.metric_catalogue import ITEM_COUNTS, ITEM_STATES
+from querator.server.admin.metric_catalogue import ITEM_COUNTS, ITEM_STATES, RUN_COUNTS
 from querator.storage.environment import Environment, StorageError
 
 SNAPSHOT_PARTITIONS_MAX: Final = 64
@@ -27,6 +29,7 @@ SNAPSHOT_PARTITIONS_MAX: Final = 64
 _DAMAGE: Final = (StorageError, msgspec.MsgspecError, AssertionError)
 """Errors of reading a partition with damaged rows, when the node itself is not damaged."""
 
+_Counts = PartitionCounts | RunCounts
 Statuses = Mapping[GroupId, GroupStatus]
 
 
@@ -37,6 +40,7 @@ class QueueReading(msgspec.Struct):
     states: dict[str, int]
     items: dict[str, int]
     counts: Mapping[str, int]
+    runs: Mapping[str, int]
     bytes: int = 0
     leases: int = 0
     oldest_ready_at_ms: int = 0
@@ -45,6 +49,7 @@ class QueueReading(msgspec.Struct):
     checkpoint_bytes: int = 0
     oldest_stage_at_ms: int = 0
     oldest_lease_at_ms: int = 0
+    run_waits_since_ms: int = 0
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -52,6 +57,7 @@ class _Known(msgspec.Struct, frozen=True):
 
     applied_index: int
     stats: PartitionCounts | None
+    runs: RunCounts
 
 
 class QueueMetrics:
@@ -61,9 +67,10 @@ class QueueMetrics:
         """`began_ms` is when the node was created. All events of younger queues are counted."""
         self._began_ms = began_ms
         self._known: dict[GroupId, _Known] = {}
-        self._seen: dict[GroupId, PartitionCounts] = {}
+        self._seen: dict[GroupId, tuple[PartitionCounts, RunCounts]] = {}
         """The sums of each partition at the last comparison."""
-        self._counts: dict[QueueId, dict[str, int]] = {}
+        self._counts: dict[QueueId, tuple[dict[str, int], dict[str, int]]] = {}
+        """Of items, and of runs of recurrences."""
 
     def read(
         self, environment: Environment | None, placed: PlacementMap, statuses: Statuses
@@ -90,21 +97,24 @@ class QueueMetrics:
         while some := list(islice(changed, SNAPSHOT_PARTITIONS_MAX)):
             with environment.snapshot() as txn:
                 for group, applied_index in some:
-                    try:
+                    stats, runs = None, RunCounts()
+                    # Both or neither.
+                    with suppress(*_DAMAGE):
+                        runs = recurrence_queries.run_counts(txn, group)
                         stats = queries.stats(txn, group)
-                    except _DAMAGE:
-                        stats = None
                     # The snapshot may be ahead of `applied_index`. Then the next index differs,
                     # and the partition is read again.
-                    self._known[group] = _Known(applied_index, stats)
+                    self._known[group] = _Known(applied_index, stats, runs)
 
     def _changed(self, group: GroupId, status: GroupStatus) -> bool:
         known = self._known.get(group)
         return known is None or known.applied_index != status.applied_index
 
     def _reading(self, queue: Queue, statuses: Statuses) -> QueueReading:
-        counts = self._counts.setdefault(queue.id, dict.fromkeys(ITEM_COUNTS, 0))
-        reading = QueueReading(queue, {}, dict.fromkeys(ITEM_STATES, 0), counts)
+        counts, runs = self._counts.setdefault(
+            queue.id, (dict.fromkeys(ITEM_COUNTS, 0), dict.fromkeys(RUN_COUNTS, 0))
+        )
+        reading = QueueReading(queue, {}, dict.fromkeys(ITEM_STATES, 0), counts, runs)
         for group in queue.groups:
             status = statuses.get(group)
             known = self._known.get(group)
@@ -113,29 +123,27 @@ class QueueMetrics:
             if known is not None and stats is None:
                 state = "unreadable"
             reading.states[state] = reading.states.get(state, 0) + 1
-            if stats is not None:
+            if known is not None and stats is not None:
                 leads = status is not None and status.leads
-                self._count(queue, group, stats, counts, leads=leads)
+                before = self._seen.get(group)
+                self._seen[group] = (stats, known.runs)
+                # Events of older queues before the first read are not counted.
+                if leads and (before is not None or queue.created_at_ms >= self._began_ms):
+                    _count(counts, stats, None if before is None else before[0])
+                    _count(runs, known.runs, None if before is None else before[1])
                 if leads:
                     _add_items(reading, stats)
+                    reading.run_waits_since_ms = _older(
+                        reading.run_waits_since_ms, known.runs.waits_since_ms
+                    )
         return reading
 
-    def _count(
-        self,
-        queue: Queue,
-        group: GroupId,
-        stats: PartitionCounts,
-        counts: dict[str, int],
-        *,
-        leads: bool,
-    ) -> None:
-        seen = self._seen.get(group)
-        self._seen[group] = stats
-        if not leads or (seen is None and queue.created_at_ms < self._began_ms):
-            return
-        for field in counts:
-            before = 0 if seen is None else getattr(seen, field)
-            counts[field] += max(0, getattr(stats, field) - before)
+
+def _count(counts: dict[str, int], found: _Counts, before: _Counts | None) -> None:
+    """Adds the growth of the sums of a partition."""
+    for field in counts:
+        since = 0 if before is None else getattr(before, field)
+        counts[field] += max(0, getattr(found, field) - since)
 
 
 def _add_items(reading: QueueReading, stats: PartitionCounts) -> None:

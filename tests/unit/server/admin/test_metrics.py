@@ -27,7 +27,7 @@ UNITS = (
     "seconds", "bytes", "items", "calls", "streams", "entries",
     "conditions", "hangs", "commands", "groups", "partitions", "rounds",
     "leases", "queues", "reasons", "terms", "epochs", "nodes", "snapshots", "info", "blocks",
-    "connections",
+    "connections", "runs",
 )  # fmt: skip
 
 

@@ -11,6 +11,9 @@ import pytest
 
 from querator.model.calls import PartitionCounts
 from querator.model.ids import GroupId
+from querator.model.recurrence_calls import CreateRecurrenceCall, RecurrenceCall
+from querator.model.recurrences import MissedRuns, Overlap, RecurrenceSpec, RunsRow
+from querator.partition import recurrence_queries
 from querator.raft.clock import SimulatedClock
 from querator.raft.status import GroupStatus
 from querator.server.admin.metric_catalogue import ITEM_COUNTS, ITEM_STATES
@@ -80,6 +83,43 @@ async def test_readings_equal_what_the_partitions_say() -> None:
         assert reading.states == {"leader": 3}
         empty = read(metrics, node)["empty"]
         assert (empty.items, counted(empty)) == (dict.fromkeys(ITEM_STATES, 0), {})
+
+
+async def test_runs_of_recurrences_are_counted_by_outcome_and_by_how_late_they_are() -> None:
+    clock = SimulatedClock()
+    async with service_node(clock=clock) as node:
+        await node.create(partition_items_max=1)
+        await node.produce(b"in the way")
+        spec = RecurrenceSpec(
+            interval_ms=60_000, phase_ms=0, overlap=Overlap.SKIP, missed=MissedRuns.SKIP
+        )
+        calls = node.admin.recurrences
+        made = await calls.create(CreateRecurrenceCall("default", "q", "r", spec=spec))
+        group = node.placement.map.find("default", "q").groups[0]  # type: ignore[union-attr]
+        metrics = QueueMetrics(began_ms=0)
+        first_ms = (made.recurrence.row.created_ms // 60_000 + 1) * 60_000
+
+        def runs() -> RunsRow:
+            with node.environment.snapshot() as txn:
+                [found] = recurrence_queries.by_name(txn, group, "r").recurrences
+            return found.runs
+
+        await node.until(lambda: runs().next_due_ms == first_ms)
+        clock.advance(first_ms + 700 - clock.wall_ms())
+        await node.until(lambda: read(metrics, node)["q"].run_waits_since_ms == first_ms)
+        await node.complete(whole((await node.lease()).batches[0]))
+        await node.until(lambda: runs().fired == 1)
+        clock.advance(60_000)
+        await node.until(lambda: runs().skipped == 1)
+        clock.advance(10 * 60_000)
+        await node.until(lambda: runs().missed == 9)
+        reading = read(metrics, node)["q"]
+        assert reading.runs == {
+            "fired": 1, "skipped": runs().skipped, "missed": 9, "late_ms": 700,
+        }  # fmt: skip
+        assert reading.run_waits_since_ms == 0
+        await calls.delete(RecurrenceCall("default", "q", "r"))
+        assert read(metrics, node)["q"].runs == reading.runs, "counts stay"
 
 
 class CountingEnvironment(MemoryEnvironment):
