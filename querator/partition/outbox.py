@@ -85,7 +85,7 @@ def outbox_batch(
         row = decode_outbox(value)
         first_move = first_move or int.from_bytes(key[-8:], "big")
         wanted = items_max - len(gathered.items)
-        if not _gather(txn, group, settings, row, gathered, wanted):
+        if not _gather(txn, group, settings, row, gathered=gathered, wanted=wanted):
             break
         if len(gathered.items) >= items_max:
             break
