@@ -18,6 +18,7 @@ other commands load neither the storage nor the Raft engine.
     keys                `key`: the keys of keyed queues
     leases              `lease`, `complete`, `retry`, `extend`
     node                `node`: operations on one node
+    pauses              `pause` and `resume` of `queue` and `group`
     produce             `produce`: items from arguments, lines, JSON lines or CSV
     queues              `queue`: queues and their settings
     readers             `reader`: readers and their named batches
@@ -87,7 +88,7 @@ _COMMANDS: Final = {
     "prioritize": LazyCommand("dead:prioritize", "Give waiting items another priority."),
     "cancel": LazyCommand("dead:cancel", "Remove waiting items."),
     "dead": LazyCommand("dead:dead", "Show dead letters, send them back, or drop them."),
-    "group": LazyCommand("groups:group", "Show the groups of a fair queue."),
+    "group": LazyCommand("groups:group", "Show, pause and resume the groups of a fair queue."),
     "key": LazyCommand("keys:key", "Show the keys of a keyed queue, and skip items."),
     "schedule": LazyCommand("schedules:schedule", "Show, move, run and cancel scheduled items."),
     "recurring": LazyCommand("recurring:recurring", "Let queues produce items by themselves."),

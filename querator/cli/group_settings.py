@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
+import msgspec
 
 from querator.cli.shared.parameters import WholeNumber
 from querator.client import FairGroup, QueueInfo
@@ -105,11 +106,11 @@ def flow_settings(settings: dict[str, Any], known: Iterable[FairGroup] = ()) -> 
     groups = {group.path: group for group in known}
     for path, weight in weights:
         there = groups.get(path, FairGroup(path))
-        groups[path] = FairGroup(path, weight, there.leased_max)
+        groups[path] = msgspec.structs.replace(there, weight=weight)
     for path, limit in limited:
         if path:
             there = groups.get(path, FairGroup(path))
-            groups[path] = FairGroup(path, there.weight, limit or None)
+            groups[path] = msgspec.structs.replace(there, leased_max=limit or None)
         else:
             settings["group_leased_max"] = limit
     if weights or any(path for path, _ in limited):
@@ -144,4 +145,5 @@ def flow_details(info: QueueInfo) -> tuple[tuple[str, object], ...]:
 
 def _group_text(group: FairGroup) -> str:
     limit = "" if group.leased_max is None else f", at most {group.leased_max:,} leased"
-    return f"{group.path} (weight {group.weight:,}{limit})"
+    paused = ", paused" if group.paused else ""
+    return f"{group.path} (weight {group.weight:,}{limit}{paused})"

@@ -5,6 +5,7 @@ from datetime import datetime
 import click
 import msgspec
 
+from querator.cli.pauses import pause_groups, resume_groups
 from querator.cli.shared.connection import (
     CommandTarget,
     output_option,
@@ -31,12 +32,16 @@ class GroupView(msgspec.Struct, frozen=True):
     leased: int
     leased_share: float
     oldest_ready_at: datetime | None
+    paused: bool
 
 
 @click.group()
 def group() -> None:
-    """Show the groups of a fair queue."""
+    """Show, pause and resume the groups of a fair queue."""
 
+
+group.add_command(pause_groups)
+group.add_command(resume_groups)
 
 _ORDERS = {
     "group": lambda one: one.path,
@@ -107,7 +112,7 @@ def list_groups(
                 (
                     one.path or "(all)",
                     one.weight,
-                    one.leased_max,
+                    "paused" if one.paused else one.leased_max,
                     one.ready,
                     one.leased,
                     one.items,
@@ -131,4 +136,5 @@ def _view(one: GroupStats, leased: int) -> GroupView:
         leased=one.leased,
         leased_share=one.leased / leased if leased else 0.0,
         oldest_ready_at=one.oldest_ready_at,
+        paused=one.paused,
     )

@@ -1,4 +1,4 @@
-"""`querator queue`: create, list, info, update, purge, delete, give-up."""
+"""`querator queue`: create, list, info, update, purge, delete, give-up. `pauses` has two more."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from querator.cli.group_settings import flow_details, flow_options, flow_settings
+from querator.cli.pauses import pause_details, pause_queue, pause_text, resume_queue
 from querator.cli.shared.confirmation import check_can_ask, confirm, yes_option
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.output import count, note, write_details, write_json, write_table
@@ -32,6 +33,9 @@ from querator.model.queues import REPLICAS_ALLOWED
 def queue() -> None:
     """Create, show, change, empty and delete queues."""
 
+
+queue.add_command(pause_queue)
+queue.add_command(resume_queue)
 
 _RETRY_DELAY = DurationType(most_ms=limits.RETRY_DELAY_MS_MAX)
 _RETRY_DELAY_MAX = DurationType(least_ms=limits.SCHEDULE_NOW_MS, most_ms=limits.RETRY_DELAY_MS_MAX)
@@ -217,7 +221,7 @@ def list_queues(target: CommandTarget, as_json: bool) -> None:
             (
                 (
                     info.name,
-                    info.state.lower(),
+                    pause_text(info) or info.state.lower(),
                     _partitions(info),
                     format_duration(info.lease_timeout),
                     info.max_attempts or "no limit",
@@ -255,6 +259,7 @@ def _details(info: QueueInfo) -> tuple[tuple[str, object], ...]:
         ("queue", info.name),
         ("namespace", info.namespace),
         ("state", info.state.lower()),
+        *pause_details(info),
         ("partitions", _partitions(info)),
         ("lease timeout", format_duration(info.lease_timeout)),
         ("expire timeout", _or_never(info.expire_timeout)),

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import click
 
+from querator.cli.pauses import pause_note
 from querator.cli.shared.connection import (
     CommandTarget,
     output_option,
@@ -230,6 +231,7 @@ def _picture(
         for one in found
         if one.total.given_up
     ]
+    parts += [text for one in found if (text := pause_note(one.queue))]
     if not all(one.durable for one in found):
         parts.append("Not durable: the server keeps everything in memory.")
     return parts

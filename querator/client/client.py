@@ -212,6 +212,8 @@ class Client:
         groups: Iterable[FairGroup] | None = None,
         key_leased_max: int | None = None,
         key_retry_blocks: bool | None = None,
+        lease_paused: bool | None = None,
+        produce_paused: bool | None = None,
         if_exists: IfExists = "compare",
     ) -> QueueInfo:
         """Creates a queue; returns when it can be used. None means the default.
@@ -244,6 +246,10 @@ class Client:
         limit. In a keyed queue the items of one key (`Item.key`) are leased one after the other, or
         up to `key_leased_max` together to one consumer. `key_retry_blocks`: whether an item that is
         retried later keeps back the later items of its key, which is the default.
+
+        `lease_paused`: consumers and readers get no items, and wait; default: no. `produce_paused`:
+        producers are refused with `QueuePaused` when they have waited for their timeout; default:
+        no. Dead letters, follow-ups and items of recurrences are stored also then.
         """
         settings = {
             "partitions": partitions,
@@ -267,6 +273,8 @@ class Client:
             "groups": groups,
             "key_leased_max": key_leased_max,
             "key_retry_blocks": key_retry_blocks,
+            "lease_paused": lease_paused,
+            "produce_paused": produce_paused,
         }
         return await self._admin().create(name, settings, keep=if_exists == "keep")
 

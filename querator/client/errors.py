@@ -21,6 +21,7 @@
        │  ├─ ConnectionFailed         no connection to a node; `fault` says why
        │  ├─ NotLeader
        │  ├─ RoutingChanged           the queue has other partitions
+       │  ├─ QueuePaused              its producers are paused
        │  ├─ Overloaded
        │  └─ DeadlineExceeded
        ├─ OutcomeUnknown              may have been executed, or may yet be
@@ -71,6 +72,7 @@ __all__ = [
     "QueueFull",
     "QueueInUse",
     "QueueNotFound",
+    "QueuePaused",
     "ReaderFailed",
     "ReaderFenced",
     "ReaderNotFound",
@@ -293,6 +295,10 @@ class RoutingChanged(Unavailable):
     """The queue's partitions have changed; not executed."""
 
 
+class QueuePaused(Unavailable):
+    """An operator has paused the producers of the queue; not executed."""
+
+
 class Overloaded(Unavailable):
     """The node has as much unanswered work as it may take; not executed."""
 
@@ -342,6 +348,7 @@ _CLASSES: dict[ErrorCode, type[RequestError]] = {
     ErrorCode.VERSION_CONFLICT: VersionConflict,
     ErrorCode.INTERNAL: ServerFailed,
     ErrorCode.ROUTING_CHANGED: RoutingChanged,
+    ErrorCode.QUEUE_PAUSED: QueuePaused,
     ErrorCode.TOO_MANY_DEDUP_KEYS: TooManyDedupKeys,
     ErrorCode.READER_NOT_FOUND: ReaderNotFound,
     ErrorCode.READER_FENCED: ReaderFenced,

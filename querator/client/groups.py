@@ -18,6 +18,7 @@ class GroupStats(msgspec.Struct, frozen=True):
     """Counts of a group over all partitions, with those of the groups below it. `path` is empty for
     all items of the queue. `leased_max` None: no limit. `items`: those in any state.
     `oldest_ready_at`: when the first of its own ready items was produced; None: none is ready.
+    `paused`: the group itself is paused.
     """
 
     path: str
@@ -27,6 +28,7 @@ class GroupStats(msgspec.Struct, frozen=True):
     ready: int
     leased: int
     oldest_ready_at: datetime | None
+    paused: bool
 
 
 def group_messages(groups: Iterable[FairGroup]) -> list[pb.GroupSettings]:
@@ -41,14 +43,19 @@ def group_messages(groups: Iterable[FairGroup]) -> list[pb.GroupSettings]:
         if group.leased_max is not None:
             check(f"{name}.leased_max", group.leased_max, 1, limits.FLOW_LEASED_MAX)
         messages.append(
-            pb.GroupSettings(path=group.path, weight=group.weight, leased_max=group.leased_max)
+            pb.GroupSettings(
+                path=group.path,
+                weight=group.weight,
+                leased_max=group.leased_max,
+                paused=group.paused,
+            )
         )
     return messages
 
 
 def group_settings(message: pb.GroupSettings) -> FairGroup:
     limit = message.leased_max if message.HasField("leased_max") else None
-    return FairGroup(message.path, message.weight, limit)
+    return FairGroup(message.path, message.weight, limit, message.paused)
 
 
 async def list_groups(
@@ -78,4 +85,5 @@ def _group_stats(message: pb.GroupStats) -> GroupStats:
         ready=message.ready,
         leased=message.leased,
         oldest_ready_at=instant(oldest) if message.HasField("oldest_ready_at") else None,
+        paused=message.paused,
     )

@@ -57,6 +57,8 @@ class QueueOptions(TypedDict, total=False):
     groups: Iterable[FairGroup] | None
     key_leased_max: int | None
     key_retry_blocks: bool | None
+    lease_paused: bool | None
+    produce_paused: bool | None
 
 
 class ProducerOptions(TypedDict, total=False):

@@ -311,8 +311,9 @@ class QueueInfo(msgspec.Struct, frozen=True):
     """A queue with its settings, with the defaults filled in. `expire_timeout` None: items do not
     expire. `retry_delay` None: items whose attempt has failed return at once. `group_leased_max` 0:
     no limit. `fairness`, `group_leased_max` and `groups` count in a fair queue, `key_leased_max`
-    and `key_retry_blocks` in a keyed one. `created`: whether
-    the call that returned this value created the queue. `partitions_opening`: how many of the
+    and `key_retry_blocks` in a keyed one. `lease_paused`: consumers and readers get nothing.
+    `produce_paused`: producers are refused. `created`: whether the call that returned this value
+    created the queue. `partitions_opening`: how many of the
     `partitions` do not take items yet. `partitions_closing`: number of further partitions, which
     take no items and are deleted when they are empty.
     """
@@ -342,6 +343,8 @@ class QueueInfo(msgspec.Struct, frozen=True):
     groups: tuple[FairGroup, ...]
     key_leased_max: int
     key_retry_blocks: bool
+    lease_paused: bool
+    produce_paused: bool
     settings_version: int
     created_at: datetime
     created: bool = False

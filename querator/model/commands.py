@@ -152,7 +152,8 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     """The part of a queue's settings that a partition needs. `dead_targets` empty: dead items are
     dropped. `first_seq` is the first sequence of a partition that has none yet; 0: 1. `retry` says
     when items return whose attempt has failed. In `priority_aging_ms` a waiting item gains one step
-    of priority; 0: it gains none. `flows` None: the queue is plain.
+    of priority; 0: it gains none. `flows` None: the queue is plain. The last two are those of
+    `QueueSettings`.
     """
 
     namespace: str
@@ -170,6 +171,8 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     priority_aging_ms: int = 0
     dedup_until: DedupUntil = DedupUntil.WINDOW
     flows: FlowSettings | None = None
+    lease_paused: bool = False
+    produce_paused: bool = False
 
 
 class Configure(msgspec.Struct, frozen=True, array_like=True, tag=8):

@@ -37,6 +37,7 @@ class ErrorCode(IntEnum):
     INTERNAL = 23
     ROUTING_CHANGED = 24
     TOO_MANY_DEDUP_KEYS = 25
+    QUEUE_PAUSED = 26
     READER_NOT_FOUND = 40
     READER_FENCED = 41
     ACK_MISMATCH = 42
@@ -158,6 +159,9 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
         True,
         False,
         "The partition has reached its limit of dedup keys.",
+    ),
+    ErrorCode.QUEUE_PAUSED: ErrorSpec(
+        "UNAVAILABLE", 503, True, False, "An operator has paused the producers of the queue."
     ),
     ErrorCode.READER_NOT_FOUND: ErrorSpec(
         "NOT_FOUND", 404, False, False, "The queue has no reader of this name."

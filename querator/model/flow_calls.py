@@ -26,6 +26,7 @@ class GroupCounts(msgspec.Struct, frozen=True):
     ready: int
     leased: int
     oldest_ready_at_ms: int
+    paused: bool = False
 
 
 class GroupPage(msgspec.Struct, frozen=True):

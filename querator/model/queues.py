@@ -58,11 +58,13 @@ class Fairness(IntEnum):
 class GroupSettings(msgspec.Struct, frozen=True, array_like=True):
     """What an operator says about a group of a fair queue, which is named by its dotted path.
     `leased_max` is the limit of its leased items, with those of the groups below it; 0: none.
+    `paused`: its items, and those of the groups below it, are not leased.
     """
 
     path: str
     weight: int = 1
     leased_max: int = 0
+    paused: bool = False
 
 
 class RetryWaits(msgspec.Struct, frozen=True, array_like=True):
@@ -118,6 +120,10 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     """Items of one key that are leased together, to one consumer."""
     key_retry_blocks: bool = True
     """Whether an item that is retried later keeps back the later items of its key."""
+    lease_paused: bool = False
+    """Whether no item is leased, and none given to a reader."""
+    produce_paused: bool = False
+    """Whether producers are refused. Items that move here are taken."""
 
     @property
     def retry_policy(self) -> RetryWaits:

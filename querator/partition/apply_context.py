@@ -97,6 +97,12 @@ def unconfigured() -> Refusal:
     )
 
 
+def producers_paused(queue: PartitionSettings) -> Refusal:
+    """For a producer while the producers of the queue are paused."""
+    message = f"producers of queue {queue.queue} are paused"
+    return Refusal(ErrorCode.QUEUE_PAUSED, message, field="queue", value=queue.queue)
+
+
 def earlier(head_ms: int, at_ms: int) -> int:
     """The earlier of a head (0: none) and an instant."""
     return at_ms if head_ms == 0 or at_ms < head_ms else head_ms

@@ -66,7 +66,7 @@ def _count(txn: ReadTransaction, group: int, flow: int, name: bytes, row: FlowRo
     return FlowCounts(
         name=name,
         weight=row.weight,
-        leased_max=row.leased_max,
+        leased_max=max(0, row.leased_max),
         items=items,
         ready=ready,
         leased=leased,

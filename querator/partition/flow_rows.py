@@ -1,6 +1,11 @@
 """Layouts of the rows of flows. The conventions are those of `partition.rows`."""
 
+from typing import Final
+
 import msgspec
+
+PAUSED: Final = -1
+"""`leased_max` of a group that is paused: nothing of it may be leased."""
 
 
 class Turn(msgspec.Struct, array_like=True, gc=False):
@@ -23,7 +28,7 @@ class FlowRow(msgspec.Struct, array_like=True, gc=False):
     of them. `children` counts the flows whose parent it is. `items_below`, `ready_below`,
     `leased_below` and `leasable_below` are the sums of what these pass on. `passes` is what the
     flow passes on to its own parent: items in any state, ready, leased and leasable ones, with
-    those of the flows below it.
+    those of the flows below it. `leased_max` 0: there is no limit.
 
     `virtual` is the virtual time among its children: the highest start tag of the items
     that were served. `turn` is that of the flow itself, and `own` that of its own items among its

@@ -44,7 +44,7 @@ from querator.model.item_options import NO_FLOW, FlowNames
 from querator.model.limits import FLOWS_MAX, GROUP_DEPTH_MAX
 from querator.model.queues import Fairness, QueueKind
 from querator.partition import masks
-from querator.partition.flow_rows import FlowRow, Turn, decode_flow, encode_flow
+from querator.partition.flow_rows import PAUSED, FlowRow, Turn, decode_flow, encode_flow
 from querator.partition.rows import PartitionState, RowState, Segment
 from querator.storage.environment import ReadTransaction, WriteTransaction
 from querator.storage.tables import FLOW_NAMES, FLOW_READY, FLOW_TURNS, FLOWS
@@ -74,14 +74,15 @@ def levels(name: bytes, kind: QueueKind) -> list[bytes]:
 
 
 def weight_of(settings: FlowSettings, name: bytes) -> tuple[int, int]:
-    """The weight and the limit of leased items of a flow."""
+    """The weight and the limit of leased items of a flow, as its row has them."""
     if settings.kind is not QueueKind.FAIR or not name:
         return 1, 0
     path = name.decode(errors="replace")
     at = bisect_left(settings.groups, path, key=_path)
     if at < len(settings.groups) and settings.groups[at].path == path:
         one = settings.groups[at]
-        return max(1, one.weight), one.leased_max or settings.group_leased_max
+        limit = PAUSED if one.paused else one.leased_max or settings.group_leased_max
+        return max(1, one.weight), limit
     return 1, settings.group_leased_max
 
 

@@ -12,6 +12,9 @@ its own lease timeout, or for the queue's. A lease has one deadline, so items of
 under one lease.
 
 Items that have expired or used up their attempts die here at the latest.
+
+While the leases of the queue are paused, callers get nothing, except what an earlier request of
+theirs was granted.
 """
 
 from collections.abc import Iterator
@@ -106,7 +109,7 @@ def lease(context: ApplyContext, command: Lease) -> LeaseResult:
                 grants[place] = earlier_grant
                 continue
         waiting.append(place)
-    if waiting:
+    if waiting and not context.state.lease_paused:
         callers = [command.callers[place] for place in waiting]
         granted = _grant(context, callers, frozenset(command.aside))
         for place, grant in zip(waiting, granted, strict=True):

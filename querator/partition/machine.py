@@ -413,6 +413,9 @@ def configure(context: ApplyContext, command: Configure) -> Done:
     of a queue stays, and the items of a keyed one do not age.
     """
     row, state, settings = context.row, context.state, command.settings
+    if row is not None and command.version <= row.version:
+        return Done(0)
+    state.lease_paused = settings.lease_paused
     if settings.flows is not None and settings.flows.kind is QueueKind.KEYED:
         settings = msgspec.structs.replace(settings, priority_aging_ms=0)
     if row is None:
@@ -420,8 +423,6 @@ def configure(context: ApplyContext, command: Configure) -> Done:
         state.age_since_ms = context.now_ms
         row = SettingsRow(command.version, settings)
         context.begin_flows(settings)
-    elif command.version <= row.version:
-        return Done(0)
     elif settings.priority_aging_ms != row.settings.priority_aging_ms:
         state.age_steps, state.age_since_ms = context.age, context.now_ms
     if context.flows is not None:

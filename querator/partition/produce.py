@@ -26,7 +26,7 @@ from querator.model.limits import (
     SCHEDULE_NOW_MS,
 )
 from querator.partition import held_keys, masks, request_places
-from querator.partition.apply_context import ApplyContext, earlier, unconfigured
+from querator.partition.apply_context import ApplyContext, earlier, producers_paused, unconfigured
 from querator.partition.dedup import NEVER, known_keys, remember_keys, too_many_keys, unsure
 from querator.partition.duplicates import (
     Fresh,
@@ -171,8 +171,10 @@ def _accept(
         verdict = judge(context, command.specials, first_seq, stored, fresh)
         specials, duplicates = verdict.specials, verdict.duplicates
         replaced = len(verdict.replaced)
+    queue = context.queue
     refusal = (
-        (unsure(context, specials, duplicates) if state.away_keys else None)
+        (producers_paused(queue) if queue.produce_paused else None)
+        or (unsure(context, specials, duplicates) if state.away_keys else None)
         or no_place(context, command, count - len(duplicates) - replaced, state.occupied + accepted)
         or too_many_keys(context, specials, duplicates, replaced)
     )

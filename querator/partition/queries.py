@@ -211,6 +211,8 @@ def leasable_beside(txn: ReadTransaction, group: int, aside: int) -> int:
     """
     raw = STATE.get(txn, group)
     state = PartitionState() if raw is None else decode_state(raw)
+    if state.lease_paused:
+        return 0
     if state.next_flow:
         return max(state.leasable - aside, min(1, state.leasable, max(0, state.ready - aside)))
     return max(0, state.ready - aside)

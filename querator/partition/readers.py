@@ -157,7 +157,7 @@ def advance_reader(context: ApplyContext, command: AdvanceReader) -> ReaderResul
         last_seq=max(row.last_seq, command.ack_seq),
         batch=batch,
     )
-    if batch is None and command.max_items > 0:
+    if batch is None and command.max_items > 0 and not context.state.lease_paused:
         batch = _reserve(context, row, command)
         if batch is not None:
             row = msgspec.structs.replace(row, last_seq=batch.seq, batch=batch)

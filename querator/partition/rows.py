@@ -110,7 +110,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     `next_flow` 0: the queue is plain. `flows` counts the flows that have a row. `leasable` counts
     the READY items that the limits of their flows permit to lease. `blocking` counts the SCHEDULED
     items with a place. `review_flow` is the next flow whose limits are compared with the settings;
-    0: none is.
+    0: none is. `lease_paused` is the setting.
 
     `checkpoints` counts the overlays that name one, and `checkpoint_bytes` the data of these.
     """
@@ -191,6 +191,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     runs_skipped: int = 0
     runs_missed: int = 0
     runs_late_ms: int = 0
+    lease_paused: bool = False
 
     @property
     def items(self) -> int:
@@ -211,8 +212,9 @@ class PartitionState(msgspec.Struct, array_like=True):
     @property
     def effects(self) -> PartitionEffects:
         """The counts that the owner of the partition needs."""
+        ready = self.leasable if self.next_flow else self.ready
         return PartitionEffects(
-            ready=self.leasable if self.next_flow else self.ready,
+            ready=0 if self.lease_paused else ready,
             outbox=self.moving,
             txns=self.txns,
             pinned=self.pinned,

@@ -49,7 +49,7 @@ from querator.model.transactions import (
     StageResult,
 )
 from querator.partition import held_keys, masks
-from querator.partition.apply_context import ApplyContext, earlier, unconfigured
+from querator.partition.apply_context import ApplyContext, earlier, producers_paused, unconfigured
 from querator.partition.dedup import NEVER, keys_of, known_keys, no_room_for_keys, remember_keys
 from querator.partition.duplicates import Fresh, carry_out, judge, takes_over
 from querator.partition.flows import cut_names, wrong_names
@@ -153,6 +153,8 @@ def _judge(context: ApplyContext, command: Stage) -> StageResult | Refusal | tup
         refusal = closed(row, share.routing)
     elif context.state.stages >= STAGES_MAX:
         refusal = full("stages", context.state.stages + 1, STAGES_MAX)
+    if refusal is None and context.queue.produce_paused:
+        refusal = producers_paused(context.queue)
     if refusal is not None:
         return refusal
     size = sum(unpack(f"<{len(command.lengths) >> 2}I", command.lengths))
@@ -211,6 +213,8 @@ def prepare(context: ApplyContext, command: Prepare) -> Done | Refusal:
         if not found[1].txn:
             fresh[found[0]] = found[1]
     count = sum(row.count for row in fresh.values())
+    if fresh and context.queue.produce_paused:
+        return producers_paused(context.queue)
     held, items_max = context.state.occupied, context.queue.items_max
     if fresh and 0 < items_max < held + count:
         return Refusal(

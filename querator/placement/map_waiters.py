@@ -21,11 +21,11 @@ class MapWaiters:
         self._waiting: dict[QueueId, list[tuple[Shown, asyncio.Future[None]]]] = {}
         self._ended: QueratorError | None = None
 
-    async def until_settled(self, asked: Queue, effects: PlacementEffects) -> None:
-        """Returns when the queue has the version `asked`, or is gone. Raises the error given to
-        `end`.
+    async def until_settled(self, asked: Queue, effects: PlacementEffects, *, routed: bool) -> None:
+        """Returns when the queue has the version `asked`, or is gone; `routed`: when it also has
+        its number of partitions. Raises the error given to `end`.
         """
-        await self._until(asked.id, lambda shown: shown.has_settled(asked), effects)
+        await self._until(asked.id, lambda shown: shown.has_settled(asked, routed=routed), effects)
 
     async def until_closed(self, queue_id: QueueId, effects: PlacementEffects) -> None:
         """Returns when no node can lead a partition of the queue, which is being deleted. Raises

@@ -279,7 +279,7 @@ class Placement:
         """
         deadline = _deadline(timeout_ms)
         result = await self._decided(CreateQueue(namespace, name, settings, given), deadline)
-        return await self._followed(result.queue, deadline), result.created
+        return await self._followed(result.queue, deadline, routed=True), result.created
 
     async def update_queue(
         self,
@@ -291,8 +291,9 @@ class Placement:
         *,
         timeout_ms: int = 0,
     ) -> Queue:
-        """Returns the queue when all partitions have the settings. `mask` names fields of
-        `QueueSettings`; `timeout_ms` is as for `create_queue`.
+        """Returns the queue when all partitions have the settings. A change of their number that
+        is under way is waited for only if `mask` names it. `mask` names fields of `QueueSettings`;
+        `timeout_ms` is as for `create_queue`.
 
         Raises QueratorError: QUEUE_NOT_FOUND, NAMESPACE_NOT_FOUND, QUEUE_DELETING,
         VERSION_CONFLICT, INVALID_ARGUMENT, and the errors of `create_queue` for the dead queue.
@@ -300,7 +301,7 @@ class Placement:
         command = UpdateQueue(namespace, name, settings, mask, expected_version)
         deadline = _deadline(timeout_ms)
         result = await self._decided(command, deadline)
-        return await self._followed(result.queue, deadline)
+        return await self._followed(result.queue, deadline, routed="partitions" in mask)
 
     async def delete_queue(
         self, namespace: str, name: str, *, deadline: float | None = None
@@ -367,13 +368,13 @@ class Placement:
             raise result.as_error()
         return result
 
-    async def _followed(self, queue: Queue, deadline: float) -> Queue:
-        """Returns the queue once the map of this node shows it without pending work."""
+    async def _followed(self, queue: Queue, deadline: float, *, routed: bool) -> Queue:
+        """Returns the queue once the map of this node shows the change as complete."""
         if not self._running:
             raise QueratorError(ErrorCode.OUTCOME_UNKNOWN, "the node is stopping")
         try:
             async with asyncio.timeout_at(deadline):
-                await self._waiting.until_settled(queue, self._effects)
+                await self._waiting.until_settled(queue, self._effects, routed=routed)
         except TimeoutError:
             raise not_followed(queue, self.map, self.missing(queue.id)) from None
         settled = self.map.get(queue.id)

@@ -127,4 +127,5 @@ def _counts(
         ready=flow.ready,
         leased=flow.leased,
         oldest_ready_at_ms=flow.oldest_ready_at_ms,
+        paused=own.paused,
     )

@@ -154,6 +154,8 @@ class QueueSettings(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     KEY_LEASED_MAX_FIELD_NUMBER: _builtins.int
     KEY_RETRY_BLOCKS_FIELD_NUMBER: _builtins.int
+    LEASE_PAUSED_FIELD_NUMBER: _builtins.int
+    PRODUCE_PAUSED_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     """Number of partitions, 1 to 1,024; unset or 0 means 1 at creation. Can be changed either
     way: new ones take items at once, those beyond the number go when they are empty.
@@ -196,6 +198,14 @@ class QueueSettings(_message.Message):
     key_retry_blocks: _builtins.bool
     """Whether an item that is to be retried later keeps back the later items of its key; unset means that it does.
     For keyed queues only.
+    """
+    lease_paused: _builtins.bool
+    """Whether no item is leased or given to a reader; unset means no. Consumers wait. What is leased can be
+    completed, retried and extended. Items expire, become due and move as always.
+    """
+    produce_paused: _builtins.bool
+    """Whether producers are refused (QUEUE_PAUSED), also those of batches that become visible together; unset means
+    no. Dead letters, redriven items, follow-ups and items of recurrences are taken.
     """
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
@@ -253,10 +263,12 @@ class QueueSettings(_message.Message):
         groups: _abc.Iterable[Global___GroupSettings] | None = ...,
         key_leased_max: _builtins.int | None = ...,
         key_retry_blocks: _builtins.bool | None = ...,
+        lease_paused: _builtins.bool | None = ...,
+        produce_paused: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "group_leased_max", b"group_leased_max", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "replicas", b"replicas", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "group_leased_max", b"group_leased_max", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "replicas", b"replicas", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "dead_queue", b"dead_queue", "dedup_until", b"dedup_until", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "fairness", b"fairness", "group_leased_max", b"group_leased_max", "groups", b"groups", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "kind", b"kind", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "replicas", b"replicas", "retry_backoff", b"retry_backoff", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "dead_queue", b"dead_queue", "dedup_until", b"dedup_until", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "fairness", b"fairness", "group_leased_max", b"group_leased_max", "groups", b"groups", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "kind", b"kind", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "replicas", b"replicas", "retry_backoff", b"retry_backoff", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dead_queue: _TypeAlias = _typing.Literal["dead_queue"]  # noqa: Y015
     _WhichOneofArgType__dead_queue: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue"]  # noqa: Y015
@@ -268,12 +280,16 @@ class QueueSettings(_message.Message):
     _WhichOneofArgType__key_leased_max: _TypeAlias = _typing.Literal["_key_leased_max", b"_key_leased_max"]  # noqa: Y015
     _WhichOneofReturnType__key_retry_blocks: _TypeAlias = _typing.Literal["key_retry_blocks"]  # noqa: Y015
     _WhichOneofArgType__key_retry_blocks: _TypeAlias = _typing.Literal["_key_retry_blocks", b"_key_retry_blocks"]  # noqa: Y015
+    _WhichOneofReturnType__lease_paused: _TypeAlias = _typing.Literal["lease_paused"]  # noqa: Y015
+    _WhichOneofArgType__lease_paused: _TypeAlias = _typing.Literal["_lease_paused", b"_lease_paused"]  # noqa: Y015
     _WhichOneofReturnType__max_attempts: _TypeAlias = _typing.Literal["max_attempts"]  # noqa: Y015
     _WhichOneofArgType__max_attempts: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts"]  # noqa: Y015
     _WhichOneofReturnType__partition_items_max: _TypeAlias = _typing.Literal["partition_items_max"]  # noqa: Y015
     _WhichOneofArgType__partition_items_max: _TypeAlias = _typing.Literal["_partition_items_max", b"_partition_items_max"]  # noqa: Y015
     _WhichOneofReturnType__partitions: _TypeAlias = _typing.Literal["partitions"]  # noqa: Y015
     _WhichOneofArgType__partitions: _TypeAlias = _typing.Literal["_partitions", b"_partitions"]  # noqa: Y015
+    _WhichOneofReturnType__produce_paused: _TypeAlias = _typing.Literal["produce_paused"]  # noqa: Y015
+    _WhichOneofArgType__produce_paused: _TypeAlias = _typing.Literal["_produce_paused", b"_produce_paused"]  # noqa: Y015
     _WhichOneofReturnType__replicas: _TypeAlias = _typing.Literal["replicas"]  # noqa: Y015
     _WhichOneofArgType__replicas: _TypeAlias = _typing.Literal["_replicas", b"_replicas"]  # noqa: Y015
     _WhichOneofReturnType__retry_jitter: _TypeAlias = _typing.Literal["retry_jitter"]  # noqa: Y015
@@ -289,11 +305,15 @@ class QueueSettings(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__key_retry_blocks) -> _WhichOneofReturnType__key_retry_blocks | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lease_paused) -> _WhichOneofReturnType__lease_paused | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_attempts) -> _WhichOneofReturnType__max_attempts | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partition_items_max) -> _WhichOneofReturnType__partition_items_max | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partitions) -> _WhichOneofReturnType__partitions | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__produce_paused) -> _WhichOneofReturnType__produce_paused | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__replicas) -> _WhichOneofReturnType__replicas | None: ...
     @_typing.overload
@@ -310,6 +330,7 @@ class GroupSettings(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     LEASED_MAX_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Path of the group, for example `eu.de`: 1 to 8 parts with dots between them, none of them empty, at most 512
     bytes.
@@ -320,23 +341,30 @@ class GroupSettings(_message.Message):
     """How many of its items are leased at most, with those of the groups below it, 1 to 1,000,000; unset means
     group_leased_max of the queue.
     """
+    paused: _builtins.bool
+    """Whether none of its items is leased, nor those of the groups below it; unset means no."""
     def __init__(
         self,
         *,
         path: _builtins.str = ...,
         weight: _builtins.int | None = ...,
         leased_max: _builtins.int | None = ...,
+        paused: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_leased_max", b"_leased_max", "_weight", b"_weight", "leased_max", b"leased_max", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leased_max", b"_leased_max", "_paused", b"_paused", "_weight", b"_weight", "leased_max", b"leased_max", "paused", b"paused", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leased_max", b"_leased_max", "_weight", b"_weight", "leased_max", b"leased_max", "path", b"path", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leased_max", b"_leased_max", "_paused", b"_paused", "_weight", b"_weight", "leased_max", b"leased_max", "path", b"path", "paused", b"paused", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__leased_max: _TypeAlias = _typing.Literal["leased_max"]  # noqa: Y015
     _WhichOneofArgType__leased_max: _TypeAlias = _typing.Literal["_leased_max", b"_leased_max"]  # noqa: Y015
+    _WhichOneofReturnType__paused: _TypeAlias = _typing.Literal["paused"]  # noqa: Y015
+    _WhichOneofArgType__paused: _TypeAlias = _typing.Literal["_paused", b"_paused"]  # noqa: Y015
     _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
     _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__leased_max) -> _WhichOneofReturnType__leased_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__paused) -> _WhichOneofReturnType__paused | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
@@ -2161,6 +2189,7 @@ class GroupStats(_message.Message):
     READY_FIELD_NUMBER: _builtins.int
     LEASED_FIELD_NUMBER: _builtins.int
     OLDEST_READY_AT_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     """Path; empty: all items of the queue."""
     weight: _builtins.int
@@ -2173,6 +2202,8 @@ class GroupStats(_message.Message):
     """Items that are ready."""
     leased: _builtins.int
     """Items that are leased or in a reader's batch."""
+    paused: _builtins.bool
+    """Whether it is paused itself: none of its items is leased, nor those of the groups below it."""
     @_builtins.property
     def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
         """When the first of its own ready items was produced, without those of the groups below it. Unset: none of
@@ -2189,10 +2220,11 @@ class GroupStats(_message.Message):
         ready: _builtins.int = ...,
         leased: _builtins.int = ...,
         oldest_ready_at: _timestamp_pb2.Timestamp | None = ...,
+        paused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_ready_at", b"oldest_ready_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "items", b"items", "leased", b"leased", "leased_max", b"leased_max", "oldest_ready_at", b"oldest_ready_at", "ready", b"ready", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "items", b"items", "leased", b"leased", "leased_max", b"leased_max", "oldest_ready_at", b"oldest_ready_at", "paused", b"paused", "ready", b"ready", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

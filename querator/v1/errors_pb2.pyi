@@ -98,6 +98,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The recurrence exists with another specification than the given one."""
     ERROR_CODE_TOO_MANY_RECURRENCES: _ErrorCode.ValueType  # 52
     """The queue has as many recurrences as it may."""
+    ERROR_CODE_QUEUE_PAUSED: _ErrorCode.ValueType  # 26
+    """An operator has paused the producers of the queue; not executed."""
     ERROR_CODE_TRANSACTION_ABORTED: _ErrorCode.ValueType  # 30
     """The batch was not committed and nothing of it is visible: a stage is missing or is not what the commit
     says, the queue's partitions have changed since, or it was aborted. Its tasks must be staged again.
@@ -184,6 +186,8 @@ ERROR_CODE_RECURRENCE_EXISTS: ErrorCode.ValueType  # 51
 """The recurrence exists with another specification than the given one."""
 ERROR_CODE_TOO_MANY_RECURRENCES: ErrorCode.ValueType  # 52
 """The queue has as many recurrences as it may."""
+ERROR_CODE_QUEUE_PAUSED: ErrorCode.ValueType  # 26
+"""An operator has paused the producers of the queue; not executed."""
 ERROR_CODE_TRANSACTION_ABORTED: ErrorCode.ValueType  # 30
 """The batch was not committed and nothing of it is visible: a stage is missing or is not what the commit
 says, the queue's partitions have changed since, or it was aborted. Its tasks must be staged again.

@@ -48,6 +48,7 @@ def _group_message(counts: GroupCounts) -> admin_service_pb2.GroupStats:
         items=counts.items,
         ready=counts.ready,
         leased=counts.leased,
+        paused=counts.paused,
     )
     if counts.oldest_ready_at_ms:
         message.oldest_ready_at.CopyFrom(field_checks.timestamp(counts.oldest_ready_at_ms))

@@ -273,6 +273,8 @@ def check_settings(message: admin_service_pb2.QueueSettings, *, name: str) -> Qu
             most=limits.FLOW_LEASED_MAX,
         ),
         key_retry_blocks=message.key_retry_blocks if message.HasField("key_retry_blocks") else True,
+        lease_paused=message.lease_paused,
+        produce_paused=message.produce_paused,
     )
 
 
@@ -315,6 +317,7 @@ def _groups(message: admin_service_pb2.QueueSettings) -> tuple[GroupSettings, ..
             )
             if group.HasField("leased_max")
             else 0,
+            paused=group.paused,
         )
     return tuple(by_path[path] for path in sorted(by_path))
 
@@ -376,12 +379,17 @@ def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings
         group_leased_max=settings.group_leased_max,
         groups=[
             admin_service_pb2.GroupSettings(
-                path=group.path, weight=group.weight, leased_max=group.leased_max or None
+                path=group.path,
+                weight=group.weight,
+                leased_max=group.leased_max or None,
+                paused=group.paused or None,
             )
             for group in settings.groups
         ],
         key_leased_max=settings.key_leased_max,
         key_retry_blocks=settings.key_retry_blocks,
+        lease_paused=settings.lease_paused,
+        produce_paused=settings.produce_paused,
     )
 
 

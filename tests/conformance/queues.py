@@ -221,6 +221,14 @@ class Queue:
         [item] = await self.lease(1, **fields)
         return item
 
+    async def lease_nothing(self, wait_s: float = 0.2) -> None:
+        """A lease that waits for this long gets nothing."""
+        request = pb.LeaseRequest(
+            client_id="idle", max_items=100, wait_timeout=span(wait_s), **self.named
+        )
+        found = leased_items(await self.door.lease(request))
+        assert found == [], texts(found)
+
     async def complete(self, *items: Leased, **fields: Any) -> list[str]:
         request = pb.CompleteRequest(leases=under_leases(items), **self.named, **fields)
         return words(items, (await self.door.complete(request)).outcomes)

@@ -228,6 +228,18 @@ def test_a_group_at_its_limit_may_wait() -> None:
     assert log.found == []
 
 
+def test_a_lease_of_a_paused_group_is_found() -> None:
+    log = Log(GroupSettings("d", 1, 2))
+    log.produce("d", 1)
+    log.produce("d.e", 2)
+    log.produce("a", 11)
+    log.configure(GroupSettings("d", 1, 2, paused=True))
+    log.lease(11)
+    assert log.found == []
+    log.lease(2)
+    assert log.found == ["group 5: items of d are leased in a pause"]
+
+
 def test_a_lower_limit_counts_from_the_next_lease_on() -> None:
     log = Log(GroupSettings("d", 1, 3))
     log.produce("d", 1, 2, 3, 4)

@@ -24,6 +24,7 @@ QUIET = replace(
     wayward=False, passing=False, patient=False, stuck=False, lapsing=False, readers=False,
     retiring=False, removing=False, schedules=False, ranked=False, retried=False,
     sweeping=False, grouped=False, keyed=False, recurring=False, chained=False, unique=False,
+    pausing=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
 OLD_COPIES = replace(QUIET, faults=("old copy",), fault_every_us=700 * MS, faulty_us=10 * SECOND)
@@ -40,6 +41,7 @@ UNIQUE = replace(QUIET, unique=True, faulty_us=6 * SECOND)
 RETRIED = replace(QUIET, retried=True, faulty_us=6 * SECOND)
 GROUPED = replace(QUIET, grouped=True, faulty_us=6 * SECOND)
 CHAINED = replace(QUIET, chained=True, faulty_us=6 * SECOND)
+PAUSING = replace(QUIET, pausing=True, faulty_us=6 * SECOND)
 KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
 
 
@@ -87,6 +89,9 @@ KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
         (mutants.bumps_for_ever, UNIQUE),
         (mutants.decides_about_distant_keys_alone, UNIQUE),
         (mutants.stores_beside_what_waits, UNIQUE),
+        (mutants.leases_in_pauses, PAUSING),
+        (mutants.stores_in_pauses, PAUSING),
+        (mutants.pauses_for_ever, PAUSING),
         (mutants.lets_old_copies_in, OLD_COPIES),
         (mutants.lets_old_copies_in, TWINS),
         (mutants.never_gives_up_targets, REMOVALS),
@@ -115,6 +120,7 @@ def test_a_broken_service_is_found(mutant: Callable[[], Any], profile: WholeProf
         GROUPED,
         RECURRING,
         CHAINED,
+        PAUSING,
         OLD_COPIES,
         TWINS,
         REMOVALS,

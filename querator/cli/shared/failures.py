@@ -54,6 +54,7 @@ _ADVICE = {
     "with: querator queue update",
     ErrorCode.VERSION_CONFLICT: "See: querator queue info",
     ErrorCode.QUEUE_FULL: "Consume items, or raise the limit with: querator queue update",
+    ErrorCode.QUEUE_PAUSED: "Let them continue with: querator queue resume",
     ErrorCode.ITEM_TOO_LARGE: "Ask for more with --max-bytes.",
     ErrorCode.OUTCOME_UNKNOWN: "See: querator stats",
 }

@@ -66,6 +66,8 @@ class QueueView(msgspec.Struct, frozen=True):
     groups: tuple[FairGroup, ...] = ()
     key_leased_max: int = 1
     key_retry_blocks: bool = True
+    lease_paused: bool = False
+    produce_paused: bool = False
 
 
 def queue_view(queue: QueueInfo) -> QueueView:
@@ -99,6 +101,8 @@ def queue_view(queue: QueueInfo) -> QueueView:
         groups=queue.groups,
         key_leased_max=queue.key_leased_max,
         key_retry_blocks=queue.key_retry_blocks,
+        lease_paused=queue.lease_paused,
+        produce_paused=queue.produce_paused,
     )
 
 

@@ -38,17 +38,21 @@ class PlacementEffects(msgspec.Struct, frozen=True):
     next_queue_id: QueueId
     closed_on: Mapping[QueueId, tuple[NodeKey, ...]] = {}
     """For queues being deleted, the nodes whose replicas are closed."""
+    unconfigured: frozenset[QueueId] = frozenset()
+    """Of `pending`, those whose settings are not in all partitions."""
 
-    def has_settled(self, asked: Queue) -> bool:
-        """Whether the change with which a caller asked for the queue is complete. This map may be
-        older than the map in which the change was decided.
+    def has_settled(self, asked: Queue, *, routed: bool) -> bool:
+        """Whether the change with which a caller asked for the queue is complete; `routed`: also a
+        change of its number of partitions. This map may be older than the map in which the change
+        was decided.
         """
         if asked.id >= self.next_queue_id:
             return False
         queue = self.map.get(asked.id)
         if queue is None or queue.state is QueueState.DELETING:
             return True
-        return queue.settings_version >= asked.settings_version and asked.id not in self.pending
+        incomplete = self.pending if routed else self.unconfigured
+        return queue.settings_version >= asked.settings_version and asked.id not in incomplete
 
     def has_closed(self, queue_id: QueueId) -> bool:
         """Whether the queue, which is being deleted, is closed or gone in this map."""
@@ -118,11 +122,18 @@ def stored_effects(txn: ReadTransaction) -> PlacementEffects:
 
 
 def _effects(view: View) -> PlacementEffects:
-    pending = frozenset(
+    unconfigured = frozenset(
         queue.id
         for queue in view.map
         if queue.state is not QueueState.ACTIVE
-        or queue.is_changing
         or view.configured[queue.id] < queue.settings_version
     )
-    return PlacementEffects(view.map, pending, view.deleted_on, view.next_queue_id, view.closed_on)
+    changing = frozenset(queue.id for queue in view.map if queue.is_changing)
+    return PlacementEffects(
+        map=view.map,
+        pending=unconfigured | changing,
+        deleted_on=view.deleted_on,
+        next_queue_id=view.next_queue_id,
+        closed_on=view.closed_on,
+        unconfigured=unconfigured,
+    )

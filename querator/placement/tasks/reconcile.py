@@ -85,6 +85,8 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
         priority_aging_ms=settings.priority_aging_ms,
         dedup_until=settings.dedup_until,
         flows=_flow_settings(queue, partition),
+        lease_paused=settings.lease_paused,
+        produce_paused=settings.produce_paused,
     )
 
 
@@ -106,7 +108,7 @@ def _flow_settings(queue: Queue, partition: int) -> FlowSettings | None:
         fairness=settings.fairness,
         group_leased_max=part_of(settings.group_leased_max),
         groups=tuple(
-            GroupSettings(group.path, group.weight, part_of(group.leased_max))
+            GroupSettings(group.path, group.weight, part_of(group.leased_max), group.paused)
             for group in settings.groups
         ),
         key_leased_max=settings.key_leased_max,

@@ -89,7 +89,9 @@ class FairnessChecker:
         leased = _by_node(now.leased.values())
         for node in _by_node(took.values()):
             limits = [limit_of(each.settings, node) for each in (before, now)]
-            if all(limits) and leased[node] > max(limits):
+            if all(is_paused(each.settings, node) for each in (before, now)):
+                self._found.append(f"group {group}: items of {_name(node)} are leased in a pause")
+            elif all(limits) and leased[node] > max(limits):
                 self._found.append(
                     f"group {group}: {leased[node]} items of {_name(node)} are leased, and "
                     f"{max(limits)} may be"
@@ -192,6 +194,10 @@ def limit_of(settings: FlowSettings, node: str) -> int:
         return 0
     own = next((one.leased_max for one in settings.groups if one.path == node), 0)
     return own or settings.group_leased_max
+
+
+def is_paused(settings: FlowSettings, node: str) -> bool:
+    return any(one.paused and one.path == node for one in settings.groups)
 
 
 def _is_limited(settings: FlowSettings, path: str) -> bool:

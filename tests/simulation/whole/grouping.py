@@ -12,16 +12,10 @@ import msgspec
 
 from querator.model.calls import ProduceCall
 from querator.model.commands import FlowNames
-from querator.model.errors import ErrorCode
 from querator.model.queues import Fairness, GroupSettings, QueueKind, QueueSettings
 from querator.wire.flow_names import flow_names
-from tests.simulation.whole.programs import (
-    NAMESPACE,
-    Consuming,
-    Producing,
-    Program,
-    wire_item,
-)
+from tests.simulation.whole.pausing import Updating
+from tests.simulation.whole.programs import Consuming, Producing, wire_item
 from tests.simulation.whole.winding import Streaming
 
 QUEUE = "grouped"
@@ -30,7 +24,9 @@ MAX_ATTEMPTS = 4
 PATHS = ("", "a", "b", "b", "c", "c.x", "c.y", "d", "d.e", "d.f")
 WEIGHTS = (1, 2, 3)
 LIMITED = "d"
-"""The group with a limit; so no claim is made of the order of the groups in it."""
+"""The group with a limit, which is paused at times. So no claim is made of the order of the groups
+in it.
+"""
 
 
 def settings_of(seed: int) -> dict[str, Any]:
@@ -40,12 +36,12 @@ def settings_of(seed: int) -> dict[str, Any]:
     return {"kind": QueueKind.FAIR, "fairness": fairness, "groups": groups(chance)}
 
 
-def groups(chance: random.Random) -> tuple[GroupSettings, ...]:
+def groups(chance: random.Random, *, paused: bool = False) -> tuple[GroupSettings, ...]:
     return (
         GroupSettings("b", chance.choice(WEIGHTS)),
         GroupSettings("c", chance.choice(WEIGHTS)),
         GroupSettings("c.x", chance.choice(WEIGHTS)),
-        GroupSettings(LIMITED, 1, chance.choice((1, 3, 8))),
+        GroupSettings(LIMITED, 1, chance.choice((1, 3, 8)), paused),
     )
 
 
@@ -92,18 +88,20 @@ class ServingStream(Serving, Streaming):
     credit_items = 6
 
 
-class Weighing(Program):
-    """The operator: other weights and limits."""
+class Weighing(Updating):
+    """The operator: other weights and limits, and a group that is paused for some time."""
 
     async def act(self) -> None:
-        settings = QueueSettings(kind=QueueKind.FAIR, groups=groups(self._chance))
-        ended = await self.call(
-            "weigh",
-            lambda core: core.admin.update_queue(NAMESPACE, self.queue, settings, ("groups",), 0),
-            again=True,
-        )
-        if ended.error is not None and ended.error.code is not ErrorCode.VERSION_CONFLICT:
-            self.unexpected("a change of weights", ended)
+        await self._weigh(paused=self._chance.random() < 0.3)
+
+    async def finish(self) -> None:
+        """Lets all groups continue, after the faults."""
+        while not await self._weigh(paused=False):
+            self._preferred = ""
+
+    async def _weigh(self, *, paused: bool) -> bool:
+        settings = QueueSettings(kind=QueueKind.FAIR, groups=groups(self._chance, paused=paused))
+        return await self.update(settings, ("groups",))
 
 
 def consumer(seed: int) -> type[Serving]:

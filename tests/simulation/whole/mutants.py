@@ -3,11 +3,20 @@
 A mutant is a context manager: within it the real classes do one thing wrong.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from querator.model.commands import LeaseGrant, LeaseResult, LetterFilter, Moved
+from querator.model.commands import (
+    Configure,
+    Done,
+    LeaseGrant,
+    LeaseResult,
+    LetterFilter,
+    Moved,
+    PartitionSettings,
+)
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import (
@@ -26,6 +35,7 @@ from querator.partition import (
     reschedule,
     settle,
 )
+from querator.partition.apply_context import ApplyContext
 from querator.partition.dead import send
 from querator.partition.flow_choice import _Chooser
 from querator.partition.flow_rows import FlowRow
@@ -481,3 +491,33 @@ def decides_about_distant_keys_alone() -> Any:
 def stores_beside_what_waits() -> Any:
     """No item repeats a key."""
     return replaced(produce, "known_keys", lambda context, specials, first_seq, stored=(): stored)
+
+
+def _configures(changed: Callable[[ApplyContext, PartitionSettings], PartitionSettings]) -> Any:
+    """Partitions take other settings than the operator's."""
+    configure = machine.configure
+
+    def take(context: ApplyContext, command: Configure) -> Done:
+        settings = changed(context, command.settings)
+        return configure(context, msgspec.structs.replace(command, settings=settings))
+
+    return replaced(machine, "configure", take)
+
+
+def leases_in_pauses() -> Any:
+    """Partitions do not obey a pause of leases."""
+    return _configures(lambda _, settings: msgspec.structs.replace(settings, lease_paused=False))
+
+
+def stores_in_pauses() -> Any:
+    """Partitions do not obey a pause of producers."""
+    return _configures(lambda _, settings: msgspec.structs.replace(settings, produce_paused=False))
+
+
+def pauses_for_ever() -> Any:
+    """Leases that were paused once do not continue."""
+    return _configures(
+        lambda context, settings: msgspec.structs.replace(
+            settings, lease_paused=settings.lease_paused or context.state.lease_paused
+        )
+    )

@@ -40,6 +40,8 @@ CHAINED = 0.12
 """Share of seeds that have queues whose items have follow-ups."""
 UNIQUE = 0.12
 """Share of seeds that have a queue whose dedup keys count until their items are done."""
+PAUSING = 0.12
+"""Share of seeds in which an operator pauses a queue."""
 LOST = 0.15
 """Share of seeds in which a machine loses its disk."""
 SPOIL_DATA = frozenset(("old copy", "twins", "damage", "lost disk"))
@@ -117,6 +119,9 @@ class WholeProfile:
     unique: bool = False
     """Whether there is one more queue, whose dedup keys count until their items are done."""
 
+    pausing: bool = False
+    """Whether an operator pauses the leases and the producers of a usual queue."""
+
     retiring: bool = False
     """Whether there is one node more than replicas, and nodes are drained and taken back."""
     removing: bool = False
@@ -168,6 +173,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         recurring=random.Random(f"harsher recurring {drawn}").random() < RECURRING,
         chained=random.Random(f"harsher chained {drawn}").random() < CHAINED,
         unique=random.Random(f"harsher unique {drawn}").random() < UNIQUE,
+        pausing=random.Random(f"harsher pausing {drawn}").random() < PAUSING,
         clocks_mended=True,
     )
 
@@ -236,6 +242,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         recurring=random.Random(f"recurring {seed}").random() < RECURRING,
         chained=random.Random(f"chained {seed}").random() < CHAINED,
         unique=random.Random(f"unique {seed}").random() < UNIQUE,
+        pausing=random.Random(f"pausing {seed}").random() < PAUSING,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
         clocks_mended=retiring,

@@ -44,6 +44,7 @@ from tests.simulation.whole.ranks import Ranks
 from tests.simulation.whole.stub import Ask, Shores, Stub
 
 if TYPE_CHECKING:
+    from tests.simulation.whole.pausing import Pauses
     from tests.simulation.whole.replacing import Replacing
     from tests.simulation.whole.sweeping import Sweeps
     from tests.simulation.whole.uniques import Uniques
@@ -62,6 +63,7 @@ RETRIED = frozenset(
         ErrorCode.OUTCOME_UNKNOWN,
         ErrorCode.OVERLOADED,
         ErrorCode.DEADLINE_EXCEEDED,
+        ErrorCode.QUEUE_PAUSED,
     }
 )
 
@@ -74,6 +76,7 @@ class Ground(Shores, Protocol):
     plans: Plans
     ranks: Ranks
     sweeps: "Sweeps"
+    pauses: "Pauses"
     uniques: "Uniques"
     tries: "tries.Tries"
     runs: "runs.Runs"
@@ -307,6 +310,8 @@ class Producing(Program):
                 self._ground.ledger.produced(references, known=False)
             return
         self._ground.ledger.produced(references, known=True)
+        fresh = sum(batch.count for batch in ended.result.batches if not batch.repeated)
+        self._ground.pauses.produced(self.queue, begun_us, fresh)
         self.stored(references, begun_us, at_ms, ended.result.batches)
         self.acknowledged += count
         parts = tuple(
@@ -393,6 +398,8 @@ class Consuming(Program):
             # What an attempt was granted lapses, or is given back.
             pending.ended(history.Leased((), unseen=most * ended.tries))
             return {}
+        fresh = sum(batch.loaded.count for batch in ended.result.batches if not batch.repeated)
+        self._ground.pauses.leased(self.queue, asked_us, fresh)
         grants = tuple(grant_of(batch) for batch in ended.result.batches)
         pending.ended(history.Leased(grants, unseen=most * ended.tries))
         return self.takes(asked_us, ended.result.batches)

@@ -51,6 +51,7 @@ from tests.simulation.whole import (
     grouping,
     keying,
     lapsing,
+    pausing,
     ranking,
     reading,
     recurring,
@@ -257,6 +258,7 @@ class WholeWorld:
         self.chains = Chains(self.ledger)
         self.plans = Plans()
         self.sweeps = sweeping.Sweeps(self.ledger)
+        self.pauses = pausing.Pauses()
         self.uniques = uniques.Uniques(self.ledger)
         self._paces: deque[tuple[int, int]] = deque()
         """Instants of the last second, each with the number of commits until then."""
@@ -587,6 +589,9 @@ class WholeWorld:
             self._add_chained()
         if self.profile.unique:
             self._add_unique()
+        if self.profile.pausing:
+            queue = next(one for one in self.queue_names if one not in WITHOUT_USUAL_PROGRAMS)
+            self._add(pausing.Pausing, f"{queue}.pausing", queue, slower=2)
 
     def _add_readers(self) -> None:
         queue = reading.QUEUE
@@ -711,13 +716,13 @@ class WholeWorld:
         self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
 
     def _operators_end(self) -> bool:
-        """Whether what would not come to rest is deleted in time: recurrences, and a queue that
-        comes and goes.
+        """Whether what would not come to rest is ended in time: recurrences, a queue that comes and
+        goes, and pauses.
         """
         for program in self.programs:
-            if isinstance(program, recurring.Setting | chaining.Going) and not self._done(
-                program.finish(), within_us=CALM_US
-            ):
+            if isinstance(
+                program, recurring.Setting | chaining.Going | pausing.Pausing | grouping.Weighing
+            ) and not self._done(program.finish(), within_us=CALM_US):
                 self.found(f"{program.name} does not come to its end")
                 return False
         return True
@@ -958,6 +963,7 @@ class WholeWorld:
             self.runs.judge(apart_ms),
             self.chains.judge(everywhere),
             self.uniques.judge(apart_ms),
+            self.pauses.found,
         ):
             self.found(text)
         for name, items in present.items():

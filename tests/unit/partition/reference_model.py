@@ -102,6 +102,8 @@ class ReferenceModel:
     aged: int = 0
     aged_at: int = 0
     dead: bool = False
+    lease_paused: bool = False
+    produce_paused: bool = False
     items: dict[int, Item] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
     requests: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -265,13 +267,12 @@ class ReferenceModel:
     def produce(self, plans: list[Plan], identity: tuple[int, int], ordered: bool) -> object:
         """`identity` is (producer, sequence); producer 0: none."""
         first, self.next_seq = self.next_seq, self.next_seq + len(plans)
+        if identity in self.answers:
+            self.add("duplicates", self.answers[identity][1])
+            return self.answers[identity]
+        if refused := self.refused(identity, ordered):
+            return refused
         if identity[0]:
-            if identity in self.answers:
-                self.add("duplicates", self.answers[identity][1])
-                return self.answers[identity]
-            highest = max((s for p, s in self.answers if p == identity[0]), default=0)
-            if ordered and identity[1] != highest + 1:
-                return "SEQUENCE_GAP" if identity[1] > highest else "PRODUCER_EXPIRED"
             self.answers[identity] = (first, len(plans))
         stored = 0
         self.replaced = []
@@ -322,6 +323,12 @@ class ReferenceModel:
                 item.own = item.place if what > 1 else 0
         self.add("produced", stored)
         return (first, len(plans))
+
+    def refused(self, identity: tuple[int, int], ordered: bool) -> str:
+        highest = max((s for p, s in self.answers if p == identity[0]), default=0)
+        if identity[0] and ordered and identity[1] != highest + 1:
+            return "SEQUENCE_GAP" if identity[1] > highest else "PRODUCER_EXPIRED"
+        return "QUEUE_PAUSED" if self.produce_paused else ""
 
     def start_of(self, holder: Item, plan: Plan) -> int:
         """In how many ms an item starts that replaces `holder`."""
@@ -377,7 +384,7 @@ class ReferenceModel:
             self.add("acknowledged", len(reader.batch))
             reader.batch = []
         reader.acked = ack
-        if not reader.batch and wanted:
+        if not reader.batch and wanted and not self.lease_paused:
             taken = self.take(wanted)
             for item in taken:
                 item.state = "reserved"
@@ -422,7 +429,7 @@ class ReferenceModel:
         lease; leases are numbered from `number` on. Dead items that the lease meets on the way die.
         """
         wanted = sum(wish for _, wish in callers)
-        found = self.take(wanted)
+        found = [] if self.lease_paused else self.take(wanted)
         shares = [0] * len(callers)
         left = len(found)
         while left:

@@ -227,10 +227,12 @@ COMMANDS = {
                     kind=QueueKind.FAIR,
                     fairness=Fairness.TURNS,
                     group_leased_max=100,
-                    groups=(GroupSettings("eu.de", 3, 50),),
+                    groups=(GroupSettings("eu.de", 3, 50, paused=True),),
                     key_leased_max=4,
                     key_retry_blocks=False,
                 ),
+                lease_paused=True,
+                produce_paused=True,
             ),
         )
     ),
@@ -581,6 +583,33 @@ OLD = {
         "0c0d0e0f05c3919901cf0000018bcfe57b88cdea60cd03e8c4036b6579fd0794cd07d0cdea6002c2"
         "92032802c404ffff0701",
     ),
+    "configure without pauses": (
+        Proposal(
+            Configure(
+                4,
+                settings(
+                    max_attempts=5,
+                    items_max=1000,
+                    dead_targets=(HOME,),
+                    first_seq=300,
+                    retry=SLOWLY,
+                    priority_aging_ms=5_000,
+                    dedup_until=DedupUntil.DONE,
+                    flows=FlowSettings(
+                        kind=QueueKind.FAIR,
+                        fairness=Fairness.TURNS,
+                        group_leased_max=100,
+                        groups=(GroupSettings("eu.de", 3, 50),),
+                        key_leased_max=4,
+                        key_retry_blocks=False,
+                    ),
+                ),
+            )
+        ),
+        "0193cf0000018bcfe5680090919308049fa764656661756c74a4776f726b0100cd75300005ce0036"
+        "ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802960101649193a565752e"
+        "6465033204c2",
+    ),
     "configure without flows": (
         Proposal(
             Configure(
@@ -702,9 +731,9 @@ GOLDEN = {
     ),
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
-        "0193cf0000018bcfe5680090919308049fa764656661756c74a4776f726b0100cd75300005ce0036"
-        "ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802960101649193a565752e"
-        "6465033204c2"
+        "0193cf0000018bcfe568009091930804dc0011a764656661756c74a4776f726b0100cd75300005ce"
+        "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802960101649194a565"
+        "752e64650332c304c2c3c3"
     ),
     "move": (
         "0193cf0000018bcfe568009101919a090701c4040200000091dc0010a4776f726b01072a030192a4"

@@ -38,7 +38,7 @@ GROUPS = ["", "a", "b", "c", "c.x", "c.y", "c.y.deep", "d"]
 KEYS = ["", "k1", "k2", "k3", "k4"]
 group_settings = st.lists(
     st.builds(GroupSettings, st.sampled_from(GROUPS[1:]), st.sampled_from([1, 2, 7]),
-              st.sampled_from([0, 0, 1, 3])),
+              st.sampled_from([0, 0, 1, 3]), st.sampled_from([False, False, False, True])),
     max_size=4,
     unique_by=lambda one: one.path,
 ).map(lambda some: tuple(sorted(some, key=lambda one: one.path)))  # fmt: skip
@@ -109,6 +109,8 @@ class Model:
         """How many more items of a group may be leased, with those below it."""
         most = self.flows.group_leased_max
         for one in self.flows.groups:
+            if one.path == path and one.paused:
+                return 0
             if one.path == path and one.leased_max:
                 most = one.leased_max
         leased = sum(
@@ -269,7 +271,7 @@ class FlowComparison(RuleBasedStateMachine):
     def _strict(self, taken: list[Item]) -> None:
         """Nothing was taken while an item of a lower rank could be: checked without limits."""
         if self.model.flows.group_leased_max or any(
-            one.leased_max for one in self.model.flows.groups
+            one.leased_max or one.paused for one in self.model.flows.groups
         ):
             return
         left = [

@@ -159,6 +159,8 @@ policies = st.builds(
 
 
 agings = st.sampled_from([0, 0, 1000, 4000])
+pauses = st.sampled_from([(False, False)] * 4 + [(True, False), (False, True), (True, True)])
+"""Of leases, and of producers."""
 
 
 class Comparison(RuleBasedStateMachine):
@@ -200,9 +202,16 @@ class Comparison(RuleBasedStateMachine):
         dead=st.booleans(),
         retry=policies,
         aging=agings,
+        paused=pauses,
     )
     def configure(
-        self, max_attempts: int, expire: int, dead: bool, retry: RetryWaits, aging: int
+        self,
+        max_attempts: int,
+        expire: int,
+        dead: bool,
+        retry: RetryWaits,
+        aging: int,
+        paused: tuple[bool, bool] = (False, False),
     ) -> None:
         self.version += 1
         changed = settings(
@@ -213,9 +222,12 @@ class Comparison(RuleBasedStateMachine):
             retry=retry,
             priority_aging_ms=aging,
             dedup_until=DedupUntil.DONE,
+            lease_paused=paused[0],
+            produce_paused=paused[1],
         )
         self.log.one(Configure(self.version, changed))
         model = self.model
+        model.lease_paused, model.produce_paused = paused
         if aging != model.aging:
             model.aged, model.aged_at, model.aging = model.age(), model.now, aging
         self.model.waits = Waits(retry.delay_ms, retry.delay_max_ms, int(retry.backoff))

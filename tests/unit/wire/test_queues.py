@@ -56,12 +56,15 @@ settings = st.builds(
             path=st.from_regex(r"[a-zé]{1,5}(\.[a-z]{1,5}){0,7}", fullmatch=True),
             weight=st.integers(1, limits.GROUP_WEIGHT_MAX),
             leased_max=st.integers(0, limits.FLOW_LEASED_MAX),
+            paused=st.booleans(),
         ),
         max_size=3,
         unique_by=lambda group: group.path,
     ).map(lambda groups: tuple(sorted(groups, key=lambda group: group.path))),
     key_leased_max=st.integers(1, limits.FLOW_LEASED_MAX),
     key_retry_blocks=st.booleans(),
+    lease_paused=st.booleans(),
+    produce_paused=st.booleans(),
 )
 
 
@@ -328,7 +331,7 @@ def test_small_answers() -> None:
     assert queues.encode_deleted_queue() == b""
 
 
-def group(path: str, **settings: int) -> admin_service_pb2.GroupSettings:
+def group(path: str, **settings: Any) -> admin_service_pb2.GroupSettings:
     return admin_service_pb2.GroupSettings(path=path, **settings)
 
 

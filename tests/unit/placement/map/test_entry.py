@@ -58,19 +58,32 @@ SETTINGS = QueueSettings(
     kind=QueueKind.FAIR,
     fairness=Fairness.TURNS,
     group_leased_max=100,
-    groups=(GroupSettings("eu.de", 3, 50),),
+    groups=(GroupSettings("eu.de", 3, 50, paused=True),),
     key_leased_max=4,
     key_retry_blocks=False,
+    lease_paused=True,
+    produce_paused=True,
 )
 
 # [now, [[tag, ...]]] by hand from the msgpack specification. Released bytes never change; a command
 # that gets another field keeps its old bytes here and adds further ones.
 SETTINGS_BYTES = (
+    "dc0017 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02 01 01 64"
+    "91 94 a565752e6465 03 32 c3 04 c2 c3 c3"
+)
+UNPAUSED_SETTINGS = msgspec.structs.replace(
+    SETTINGS,
+    groups=(GroupSettings("eu.de", 3, 50),),
+    lease_paused=False,
+    produce_paused=False,
+)
+UNPAUSED_SETTINGS_BYTES = (
     "dc0015 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02 01 01 64"
     "91 93 a565752e6465 03 32 04 c2"
 )
+"""Settings without pauses."""
 PLAIN_SETTINGS = msgspec.structs.replace(
-    SETTINGS,
+    UNPAUSED_SETTINGS,
     kind=QueueKind.PLAIN,
     fairness=Fairness.IN_FLIGHT,
     group_leased_max=0,
@@ -147,6 +160,7 @@ GOLDEN: list[tuple[Command, str]] = [
 OLD: list[tuple[Command, str]] = [
     (CreateQueue("n", "q", SETTINGS), f"94 01 a16e a171 {SETTINGS_BYTES}"),
     (CreateQueue("n", "q", PLAIN_SETTINGS), f"94 01 a16e a171 {PLAIN_SETTINGS_BYTES}"),
+    (CreateQueue("n", "q", UNPAUSED_SETTINGS), f"94 01 a16e a171 {UNPAUSED_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", AGING_SETTINGS), f"94 01 a16e a171 {AGING_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", RETRY_SETTINGS), f"94 01 a16e a171 {RETRY_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", EARLIER_SETTINGS), f"94 01 a16e a171 {EARLIER_SETTINGS_BYTES}"),

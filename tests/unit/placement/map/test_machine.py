@@ -330,6 +330,18 @@ def test_more_partitions_and_fewer(group: Group):
     assert [again.first_seq(partition) for partition in range(5)] == [0, 0, 7, 8, 0]
 
 
+def test_a_setting_is_complete_while_the_number_of_partitions_is_being_changed(group: Group):
+    create(group, "q", partitions=1)
+    resized = update(group, "q", partitions=3).queue
+    paused = update(group, "q", lease_paused=True).queue
+    assert not group.effects.has_settled(paused, routed=False)
+    group.propose(QueueConfigured(paused.id, paused.settings_version))
+    assert group.effects.has_settled(paused, routed=False)
+    assert not group.effects.has_settled(resized, routed=True)
+    route(group)
+    assert group.effects.has_settled(resized, routed=True)
+
+
 def test_numbers_of_partitions_that_are_refused(group: Group):
     create(group, "q", partitions=2)
     for partitions in (-1, 0, PARTITIONS_MAX + 1, 10_000):
