@@ -293,12 +293,13 @@ class Faults:
         self.change_s = 0.0
 
     async def run(self) -> None:
-        for part in sorted((*KILLS_AT, CHANGE_AT)):
-            while self._books.done < part * self._books.count:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            if part == CHANGE_AT:
-                await self._change()
-            else:
+        async with asyncio.TaskGroup() as tasks:
+            for part in sorted((*KILLS_AT, CHANGE_AT)):
+                while self._books.done < part * self._books.count:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                if part == CHANGE_AT:
+                    tasks.create_task(self._change())
+                    await asyncio.sleep(CHANGE_KILL_SECONDS)
                 await self._kill()
 
     def missing(self) -> list[str]:
@@ -307,21 +308,15 @@ class Faults:
         return [] if self.kills == planned else [f"{self.kills} of {planned} kills happened"]
 
     async def _change(self) -> None:
-        began_s = time.monotonic()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._update())
-            await asyncio.sleep(CHANGE_KILL_SECONDS)
-            await self._kill()
-        self.change_s = time.monotonic() - began_s
-        say(f"{PARTITIONS} partitions have become {PARTITIONS_LATER} in {self.change_s:.1f} s")
-
-    async def _update(self) -> None:
         """Returns when the number has changed. On a busy machine this takes longer than a call."""
+        began_s = time.monotonic()
         try:
             await self._client.update_queue(QUEUE, partitions=PARTITIONS_LATER)
         except OutcomeUnknown as error:
             say(f"the change continues: {error.message}")
             await until_well(self._servers.address)
+        self.change_s = time.monotonic() - began_s
+        say(f"{PARTITIONS} partitions have become {PARTITIONS_LATER} in {self.change_s:.1f} s")
 
     async def _kill(self) -> None:
         partition = self._random.randrange(PARTITIONS)
@@ -382,9 +377,11 @@ async def _run(
             if not arguments.no_faults:
                 others.append(tasks.create_task(faults.run()))
             await users.consume()
-            for task in others:
-                task.cancel()
-        faulty_s = time.monotonic() - began_s
+            faulty_s = time.monotonic() - began_s
+            if books.done < books.count:
+                # What waits for further items would wait for ever.
+                for task in others:
+                    task.cancel()
         stats = await client.stats(QUEUE)
     ends = books.ends
     return Results(
