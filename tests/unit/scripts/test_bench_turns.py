@@ -1,9 +1,12 @@
 """The rounds and shares of `make fairness`, on histories written by hand."""
 
+import random
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import pytest
 
+from scripts.bench.fairness import GROUPS, RUN, backlogs_of, runs_of, weights_of
 from scripts.bench.turns import Leased, Partition, Share, shares
 
 WEIGHTS = {"a": 1, "b": 2, "c": 1}
@@ -96,3 +99,19 @@ def test_a_window_may_begin_between_the_items_of_a_round():
     items = leased("abbcabbcabbc")
     partition = Partition(WEIGHTS, {"a": 9, "b": 9, "c": 9}, items, rounds=1, start=0.5)
     assert [dict(served) for served, _ in partition.windows] == [{"b": 2, "c": 1, "a": 1}] * 2
+
+
+def test_the_backlogs_are_from_1_to_100_000_items_and_all_are_produced():
+    backlogs = backlogs_of(GROUPS, 1.0, random.Random(1))
+    assert (len(backlogs), min(backlogs.values()), max(backlogs.values())) == (1_000, 1, 100_000)
+    assert sum(backlogs.values()) == 740_193
+    runs = runs_of(backlogs, random.Random(1))
+    produced: Counter[str] = Counter()
+    for group, count in runs:
+        produced[group] += count
+    assert produced == backlogs
+    assert max(count for _, count in runs) == RUN
+
+
+def test_each_weight_from_1_to_10_is_there():
+    assert {*weights_of(GROUPS, random.Random(1)).values()} == set(range(1, 11))
