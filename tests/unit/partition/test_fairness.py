@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from querator.model.commands import LeaseItems, Retry
 from querator.model.queues import Fairness, GroupSettings
 from querator.partition import flow_choice
 from tests.unit.partition.flow_queue import FlowQueue, fair, weights
@@ -191,3 +192,17 @@ def test_groups_that_wait_differ_by_at_most_one_item_of_each(
             for other in NAMES:
                 more = Fraction(served[other] - before[other], share[other]) - own
                 assert more <= Fraction(1, share[name]) + Fraction(1, share[other]), (name, other)
+
+
+def test_an_item_that_is_released_has_used_the_turn_of_its_group():
+    """It is not the next one again, and waits for one round at most."""
+    queue = FlowQueue(fair())
+    queue.fill({"a": 40, "b": 40})
+    queue.take(10)
+    queue.put("quiet")
+    released = queue.lease(1)
+    assert [queue.names[seq] for seq in seqs(released)] == ["quiet"]
+    queue.one(Retry((LeaseItems(released.lease),), count_attempt=False))
+    taken = [name for _ in range(6) for name in queue.take(1)]
+    assert taken[0] != "quiet"
+    assert taken.count("quiet") == 1
