@@ -119,7 +119,7 @@ def failure_of(error: QueratorError, *, similar: Sequence[str] = ()) -> Failure:
         words = f"{words} {advice}"
     if isinstance(error, errors.OutcomeUnknown):
         return Failure(words, ExitCode.UNKNOWN)
-    if isinstance(error, errors.Unavailable):
+    if isinstance(error, errors.Unavailable) and not isinstance(error, errors.QueuePaused):
         return Failure(words, ExitCode.UNAVAILABLE)
     return Failure(words, ExitCode.REFUSED)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from querator.cli.shared.failures import Failure, explained
-from querator.client.errors import AddressFault, ConnectionFault
+from querator.client.errors import AddressFault, ConnectionFault, ErrorCode, make_error
 from querator.client.transport.rpc_errors import connection_failed
 
 START = "Start a node with: querator serve --data-dir ./data --new"
@@ -47,3 +47,13 @@ def test_an_expired_certificate_is_renewed_and_no_other_authority_is_asked_for()
     assert "--tls-ca" not in said
     text = "The certificate of a:1 is not trusted: self-signed certificate."
     assert "--tls-ca" in told(AddressFault("a:1", ConnectionFault.UNTRUSTED, text))
+
+
+def test_paused_producers_are_refused_by_the_server():
+    with pytest.raises(Failure) as failed, explained():
+        raise make_error(ErrorCode.QUEUE_PAUSED, "producers of queue mail are paused")
+    assert failed.value.exit_code == 3
+    assert failed.value.message == (
+        "Producers of queue mail are paused (QUEUE_PAUSED). "
+        "Let them continue with: querator queue resume"
+    )
