@@ -16,6 +16,7 @@ So a command that is executed twice, or after a later one of its lease, does no 
 without data leaves its revision behind, for the same reason.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from struct import unpack
 
@@ -23,13 +24,11 @@ from msgspec.structs import replace
 
 from querator.model.commands import ExtendResult, ItemCheckpoint, Refusal, SaveCheckpoints
 from querator.model.errors import ErrorCode
-from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
 from querator.partition.extend import extend
 from querator.partition.overlays import drop_data
 from querator.partition.rows import (
-    LeaseRow,
     Overlay,
     StoredCheckpoint,
     decode_lease,
@@ -57,28 +56,33 @@ def save_checkpoints(
         for part, _ in parts:
             drop_data(context, context.index, part)
         return result
-    leases: dict[int, LeaseRow | None] = {}
+    leases: dict[int, dict[int, int]] = {}
     lost: list[tuple[int, int]] = []
     sizes = unpack(f"<{len(parts)}I", command.lengths)
     for item, (part, _), size in zip(command.items, parts, sizes, strict=True):
         if item.lease not in leases:
-            raw = LEASES.get(context.txn, context.group, item.lease) if item.lease > 0 else None
-            leases[item.lease] = None if raw is None else decode_lease(raw)
-        row = leases[item.lease]
-        if row is None or not _holds(row, item.seq):
+            leases[item.lease] = _held(context, item.lease)
+        if _holds(leases[item.lease], item.seq):
+            _save(context, item, part, size)
+        else:
             lost.append((item.lease, item.seq))
             drop_data(context, context.index, part)
-        else:
-            _save(context, item, part, size)
     return replace(result, lost=tuple(lost))
 
 
-def _holds(row: LeaseRow, seq: int) -> bool:
-    return any(
-        0 <= seq - items.first_seq < BLOCK_ITEMS_MAX
-        and masks.from_bytes(items.held) >> (seq - items.first_seq) & 1
-        for items in row.items
-    )
+def _held(context: ApplyContext, lease: int) -> dict[int, int]:
+    """The items that a lease holds, as masks by block, in ascending order. None if it is lost."""
+    raw = LEASES.get(context.txn, context.group, lease) if lease > 0 else None
+    held: dict[int, int] = {}
+    for items in () if raw is None else decode_lease(raw).items:
+        held[items.first_seq] = held.get(items.first_seq, 0) | masks.from_bytes(items.held)
+    return dict(sorted(held.items()))
+
+
+def _holds(held: dict[int, int], seq: int) -> bool:
+    first_seqs = list(held)
+    place = bisect_right(first_seqs, seq) - 1
+    return place >= 0 and bool(held[first_seqs[place]] >> (seq - first_seqs[place]) & 1)
 
 
 def _save(context: ApplyContext, item: ItemCheckpoint, part: int, size: int) -> None:

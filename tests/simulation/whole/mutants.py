@@ -20,6 +20,7 @@ from querator.model.commands import (
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import (
+    checkpoints,
     dead,
     duplicates,
     follow_ups,
@@ -41,8 +42,9 @@ from querator.partition.flow_choice import _Chooser
 from querator.partition.flow_rows import FlowRow
 from querator.partition.flows import ROOT, Flows
 from querator.partition.outbox import outbox_batch
-from querator.partition.rows import Block, RowState, decode_overlay, encode
-from querator.partition.segments import ready_rows
+from querator.partition.overlays import drop_data, load_overlay
+from querator.partition.rows import Block, RowState, decode_lease, decode_overlay, encode
+from querator.partition.segments import find_item, ready_rows
 from querator.placement.map.commands import GiveUpTarget
 from querator.placement.tasks import balancing
 from querator.placement.tasks.leader_tasks import LeaderTasks
@@ -53,7 +55,7 @@ from querator.service.lease.dispatcher import LeaseDispatcher
 from querator.service.produce import calls
 from querator.service.recurring import planning
 from querator.service.routing.router import Router
-from querator.storage.tables import OVERLAYS
+from querator.storage.tables import ENDED, OVERLAYS
 from tests.simulation.mutants import replaced
 
 
@@ -283,6 +285,42 @@ def forgets_errors_when_attributes_change() -> Any:
         note(context, first_seq, mask, command)
 
     return replaced(settle, "_note", forget)
+
+
+def saves_under_ended_leases() -> Any:
+    """A lease that has ended saves checkpoints for its items that are still there."""
+    held = checkpoints._held
+
+    def granted(context: Any, number: int) -> dict[int, int]:
+        row = ENDED.get(context.txn, context.group, number)
+        found: dict[int, int] = held(context, number)
+        for items in () if row is None else decode_lease(row).items:
+            for ordinal in masks.ordinals(masks.from_bytes(items.granted)):
+                if find_item(context.txn, context.group, items.first_seq + ordinal) is not None:
+                    before = found.get(items.first_seq, 0)
+                    found[items.first_seq] = before | 1 << ordinal
+        return dict(sorted(found.items()))
+
+    return replaced(checkpoints, "_held", granted)
+
+
+def keeps_the_first_checkpoint() -> Any:
+    """An item that has a checkpoint keeps it, whatever is saved later."""
+    save = checkpoints._save
+
+    def keep(context: Any, item: Any, part: int, size: int) -> None:
+        stored = load_overlay(context.txn, context.group, item.seq).checkpoint
+        if stored is None or not stored.size:
+            save(context, item, part, size)
+        else:
+            drop_data(context, context.index, part)
+
+    return replaced(checkpoints, "_save", keep)
+
+
+def forgets_checkpoints_of_moves() -> Any:
+    """Items that move to another queue have no checkpoint."""
+    return replaced(outbox, "read_checkpoint", lambda *args: b"")
 
 
 def forgets_attributes_of_moves() -> Any:

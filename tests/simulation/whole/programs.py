@@ -45,6 +45,7 @@ from tests.simulation.whole.stub import Ask, Shores, Stub
 
 if TYPE_CHECKING:
     from tests.simulation.whole.pausing import Pauses
+    from tests.simulation.whole.progress import Progress
     from tests.simulation.whole.replacing import Replacing
     from tests.simulation.whole.sweeping import Sweeps
     from tests.simulation.whole.uniques import Uniques
@@ -79,6 +80,7 @@ class Ground(Shores, Protocol):
     pauses: "Pauses"
     uniques: "Uniques"
     tries: "tries.Tries"
+    progress: "Progress"
     runs: "runs.Runs"
     winding: frozenset[str]
     """Queues without a history."""
@@ -420,6 +422,7 @@ class Consuming(Program):
                 groups = () if queue is None else queue.groups
                 now_us = self._ground.timeline.now_us
                 self._ground.tries.delivered(asked_us, now_us, batch, items, groups)
+                self._ground.progress.delivered(batch, items)
             leases.setdefault(batch.lease_id, {}).update(items)
         return leases
 

@@ -1,6 +1,7 @@
-"""Programs at a queue whose items say how they are retried, and whose retries leave attributes and
-errors. What they see goes to `tries`, which has the rules. The items die into a dead queue, whose
-consumers change them as well, and are redriven.
+"""Programs at a queue whose items say how they are retried, whose retries leave attributes and
+errors, and whose consumers save checkpoints. What they see goes to `tries` and `progress`, which
+have the rules. The items die into a dead queue, whose consumers change them as well, and are
+redriven.
 """
 
 import random
@@ -9,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from querator.model.calls import PeekedPage, ProducedBatch, RetryCall
+from querator.model.calls import Checkpoint, ExtendCall, PeekedPage, ProducedBatch, RetryCall
 from querator.model.commands import Attributes, ItemSpecial
 from querator.model.errors import ErrorCode
 from querator.model.queues import RetryBackoff, RetryWaits
@@ -24,6 +25,7 @@ from tests.simulation.whole.programs import (
     Program,
     references_in,
 )
+from tests.simulation.whole.progress import Save
 from tests.simulation.whole.tries import QUEUE, Change, Wish
 from tests.simulation.whole.winding import Streaming
 
@@ -88,10 +90,43 @@ class Failing(Consuming):
     _number = 0
 
     async def use(self, lease_id: str, held: Held) -> None:
+        for _ in range(self._chance.choice((0, 0, 1, 2))):
+            await self.save(lease_id, held)
         if self._chance.random() < 0.5:
             await self.retry(lease_id, held)
+            if self._chance.random() < 0.2:
+                # Its lease has ended, unless the retry was not executed.
+                await self.save(lease_id, held)
         else:
             await super().use(lease_id, held)
+
+    async def save(self, lease_id: str, held: Held) -> None:
+        """Saves a checkpoint with each item."""
+        self._number += 1
+        revision, progress = self._number, self._ground.progress
+        saves: dict[int, Save] = {}
+        for seq in held:
+            empty = self._chance.random() < 0.1
+            data = b"" if empty else b"%s %d" % (self.name.encode(), revision)
+            saves[seq] = progress.saving(lease_id, seq, data, revision)
+        call = ExtendCall(
+            NAMESPACE,
+            self.queue,
+            (lease_id,),
+            lease_timeout_ms=2_000,
+            checkpoints=tuple(
+                Checkpoint(lease_id, seq, save.data, revision) for seq, save in saves.items()
+            ),
+        )
+        pending = self._begin(history.Extend((lease_id,), 2.0))
+        ended = await self.call("save", lambda core: core.service.extend(call), again=True)
+        if ended.result is None:
+            self._not_answered("a save", ended, pending)
+            return
+        [outcome] = ended.result.outcomes
+        pending.ended(history.Extended(((lease_id, bool(outcome.deadline_ms)),)))
+        for seq in saves.keys() - set(outcome.lost_checkpoints):
+            progress.saved(saves[seq])
 
     def made(self, call: RetryCall) -> RetryCall:
         self._number += 1
@@ -99,7 +134,10 @@ class Failing(Consuming):
         if self._chance.random() < 0.5:
             attributes = (("try", f"{self.name} {self._number}"),)
         error = f"{self.name} {self._number}" if self._chance.random() < 0.7 else ""
-        return msgspec.structs.replace(call, attributes=attributes, error=error)
+        clear = self._chance.random() < 0.1
+        return msgspec.structs.replace(
+            call, attributes=attributes, error=error, clear_checkpoint=clear
+        )
 
     def giving_back(self, call: RetryCall, held: Held) -> None:
         [lease] = call.leases
@@ -109,6 +147,7 @@ class Failing(Consuming):
 
     def gave_back(self, call: RetryCall, held: Held, ended: Ended) -> None:
         [lease] = call.leases
+        self._settled_saves(call, held, ended)
         for each in () if ended.result is None else ended.result.outcomes:
             if each.error not in (None, ErrorCode.LEASE_LOST):
                 continue
@@ -119,6 +158,20 @@ class Failing(Consuming):
             for seq in history.spread(each.lost):
                 # The verb of the first attempt would make it a repeat.
                 self._changes[seq].executed = False
+
+    def _settled_saves(self, call: RetryCall, held: Held, ended: Ended) -> None:
+        """Says for each item whether the retry was executed."""
+        [lease] = call.leases
+        executed: dict[int, bool] = {}
+        for each in () if ended.result is None else ended.result.outcomes:
+            if each.error in (None, ErrorCode.LEASE_LOST):
+                executed |= dict.fromkeys(history.spread(each.done), True)
+                executed |= dict.fromkeys(history.spread(each.repeated), True)
+                executed |= dict.fromkeys(history.spread(each.lost), False)
+        for seq in held:
+            self._ground.progress.settled(
+                lease.lease_id, seq, cleared=call.clear_checkpoint, executed=executed.get(seq)
+            )
 
 
 class FailingLetters(Failing):

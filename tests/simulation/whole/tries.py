@@ -237,21 +237,28 @@ class Tries:
         self, reference: str, place: Place, passed: frozenset[Place]
     ) -> set[Attributes | None]:
         """Those with which it came to a place."""
-        born = self._born.get(reference)
-        if born == place:
-            return {None}
-        places = self._places.get(reference, {})
-        origin = places.get(place)
-        # Where no client has seen the item, nothing was changed. All items begin without any.
-        before = {*places} - {place} if origin is None else {origin}
-        if before and before <= passed:
-            return set()
+        before, first = self.whence(reference, place, passed)
         possible: set[Attributes | None] = set()
-        for other in before - passed:
+        for other in before:
             possible |= self._attributes(reference, other, None, passed)
-        if born is None or born not in places or not possible:
+        if first or (before and not possible):
             possible.add(None)
         return possible
+
+    def whence(
+        self, reference: str, place: Place, passed: frozenset[Place]
+    ) -> tuple[set[Place], bool]:
+        """The places from which an item may have come to a place, without those in `passed`; and
+        whether it may have come from none in which a client has seen it: nothing was changed there.
+        """
+        born = self._born.get(reference)
+        if born == place:
+            return set(), True
+        places = self._places.get(reference, {})
+        origin = places.get(place)
+        before = {*places} - {place} if origin is None else {origin}
+        left = before - passed
+        return left, not before or (bool(left) and (born is None or born not in places))
 
     def _errors(self, seen: _Seen) -> tuple[str, ...] | None:
         """The errors that the item must have; None: they are not certain."""

@@ -83,6 +83,7 @@ from tests.simulation.whole.programs import (
     Program,
     references_in,
 )
+from tests.simulation.whole.progress import Progress
 from tests.simulation.whole.ranks import Ranks
 from tests.simulation.whole.replacing import REPAIRED_US, Removing, Replacing, Retiring
 from tests.simulation.whole.winding import (
@@ -209,12 +210,12 @@ class WholeWorld:
             fairness=self.fairness if self.profile.grouped else None,
             key_order=self.key_order if self.profile.keyed else None,
         )
-        self.tries = tries.Tries(retrying.MAX_ATTEMPTS)
-        self.runs = runs.Runs()
-        self.latency_us = max(50, self.profile.nature.latency_us)
-        self.loss = self.profile.loss
-        self.recorder = Recorder(History(), lambda: self.timeline.now_us / SECOND)
         nature = self.profile.nature
+        self.tries = tries.Tries(retrying.MAX_ATTEMPTS)
+        self.progress = Progress(self.tries)
+        self.runs = runs.Runs()
+        self.latency_us, self.loss = max(50, nature.latency_us), self.profile.loss
+        self.recorder = Recorder(History(), lambda: self.timeline.now_us / SECOND)
         self.frames: Network[bytes] = Network(
             self.timeline, random.Random(f"network {seed}"), nature
         )
@@ -436,6 +437,7 @@ class WholeWorld:
             "undecided histories": self.undecided,
             "leases beside other priorities": self.ranks.compared,
             "changed attributes": self.tries.compared,
+            "checkpoints": self.progress.compared,
             "grants beside waiting groups": self.fairness.compared,
             "grants before others of a key": self.key_order.compared,
             "calls with follow-ups": self.chains.compared,
@@ -958,6 +960,7 @@ class WholeWorld:
             self.plans.judge(apart_ms),
             self.ranks.judge(),
             self.tries.judge(apart_ms),
+            self.progress.judge(),
             self.fairness.judge(),
             self.key_order.judge(),
             self.runs.judge(apart_ms),

@@ -51,12 +51,16 @@ class Item:
     priority: int = 0
     age: int = 0
     attributes: tuple[tuple[str, str], ...] | None = None
+    checkpoint: bytes = b""
+    saved: tuple[int, int] = (0, 0)
     max_attempts: int | None = None
     waits: Waits | None = None
     key: str = ""
     first: int = 0
     own: int = 0
-    """When the first of the items was produced that replaced each other; a place for itself."""
+    """When the first of the items was produced that replaced each other; a place for itself.
+    `saved` has the lease and revision of the checkpoint.
+    """
 
 
 class Leaving(NamedTuple):
@@ -70,6 +74,7 @@ class Leaving(NamedTuple):
     attributes: tuple[tuple[str, str], ...] | None
     max_attempts: int | None
     waits: Waits | None
+    checkpoint: bytes = b""
 
 
 @dataclass
@@ -170,6 +175,7 @@ class ReferenceModel:
                     item.attributes,
                     item.max_attempts,
                     item.waits,
+                    item.checkpoint,
                 )
             )
         else:
@@ -489,6 +495,7 @@ class ReferenceModel:
         counted: bool,
         priority: int | None,
         attributes: tuple[tuple[str, str], ...] | None,
+        clear: bool = False,
     ) -> None:
         later = self.now + delay if delay >= 100 else 0
         self.add("retried" if dead or counted or delay else "released", len(done))
@@ -497,6 +504,8 @@ class ReferenceModel:
             item.lease = 0
             item.priority = item.priority if priority is None else priority
             item.attributes = item.attributes if attributes is None else attributes
+            if clear:
+                item.checkpoint, item.saved = b"", (0, 0)
             if error:
                 item.errors = (*item.errors, error)[-5:]
             if dead:
@@ -519,6 +528,16 @@ class ReferenceModel:
         timeout = timeout or held.timeout or queue_timeout
         held.deadline = max(held.deadline, self.now + timeout)
         return held.deadline
+
+    def save(self, lease: int, seq: int, data: bytes, revision: int) -> bool:
+        """Returns whether the lease may save a checkpoint for the item."""
+        held = self.leases.get(lease)
+        if held is None or not held.live or held.items.get(seq) != "held":
+            return False
+        item = self.items[seq]
+        if item.saved[0] != lease or not 0 < revision <= item.saved[1]:
+            item.checkpoint, item.saved = data, (lease, revision)
+        return True
 
     def work_off(self) -> None:
         """Processes all that is due: lapses, expiries, schedules."""

@@ -20,6 +20,7 @@ from querator.model.commands import (
     Follow,
     FollowTarget,
     GiveUp,
+    ItemCheckpoint,
     ItemSpecial,
     ItemsRemoved,
     Lease,
@@ -33,6 +34,7 @@ from querator.model.commands import (
     Refusal,
     Reschedule,
     Retry,
+    SaveCheckpoints,
 )
 from querator.model.entries import Proposal
 from querator.model.item_options import OnDuplicate
@@ -194,6 +196,7 @@ class Comparison(RuleBasedStateMachine):
         self.letter_priority: dict[int, int] = {}
         self.letters: dict[int, tuple[int, int]] = {}
         self.letter_attributes: dict[int, Attributes | None] = {}
+        self.letter_sizes: dict[int, int] = {}
         self.configure(max_attempts, expire, dead, retry, aging)
 
     @rule(
@@ -285,6 +288,7 @@ class Comparison(RuleBasedStateMachine):
         priority=st.none() | priorities,
         attributes=st.sampled_from([None, None, None, (), (("page", "7"),), (("page", "8"),)]),
         following=st.just([]) | st.just([]) | plans,
+        clear=st.sampled_from([False, False, True]),
     )
     def settle(
         self,
@@ -298,6 +302,7 @@ class Comparison(RuleBasedStateMachine):
         priority: int | None,
         attributes: Attributes | None,
         following: list[Plan],
+        clear: bool,
     ) -> None:
         lease = data.draw(st.integers(1, self.next_lease))
         known = list(self.model.leases[lease].items) if lease in self.model.leases else [1]
@@ -305,6 +310,7 @@ class Comparison(RuleBasedStateMachine):
         ranges = masks.merge_ranges((seq, 1) for seq in names)
         named = (LeaseItems(lease, ranges),)
         verb = verb_of(completes, delay, dead, counted, priority, attributes)
+        verb += " and clears" if clear and not completes else ""
         following = [plan._replace(what=1, most=0) for plan in following]
         all_or_nothing = all_or_nothing or bool(following)
         command: Complete | Retry
@@ -320,6 +326,7 @@ class Comparison(RuleBasedStateMachine):
                 all_or_nothing=all_or_nothing,
                 priority=priority,
                 attributes=attributes,
+                clear_checkpoint=clear,
             )
         if following:
             verb += " with follow-ups"
@@ -354,6 +361,7 @@ class Comparison(RuleBasedStateMachine):
                 counted=counted,
                 priority=priority,
                 attributes=attributes,
+                clear=clear,
             )
         if following:
             self.model.produce(following, (0, 0), ordered=False)
@@ -430,6 +438,32 @@ class Comparison(RuleBasedStateMachine):
         result = self.log.one(Extend((lease,), lease_timeout_ms=timeout))
         assert result.outcomes == ((lease, self.model.extend(lease, timeout, LEASE_MS)),)
 
+    @rule(
+        data=st.data(),
+        saved=st.sampled_from([b"", b"half", b"nearly all"]),
+        revisions=st.lists(st.sampled_from([0, 0, 1, 2, 3]), min_size=1, max_size=3),
+        timeout=st.sampled_from([0, 1000, 12_000]),
+    )
+    def save(self, data: st.DataObject, saved: bytes, revisions: list[int], timeout: int) -> None:
+        """Checkpoints of one lease in one command: the items may repeat."""
+        lease = data.draw(st.integers(1, self.next_lease))
+        known = list(self.model.leases[lease].items) if lease in self.model.leases else [1]
+        named = [
+            (data.draw(st.sampled_from([*known, self.model.next_seq + 3])), revision)
+            for revision in revisions
+        ]
+        result = self.log.one(
+            SaveCheckpoints(
+                Extend((lease,), lease_timeout_ms=timeout),
+                pack(f"<{len(named)}I", *[len(saved)] * len(named)),
+                tuple(ItemCheckpoint(lease, *one) for one in named),
+            ),
+            saved * len(named),
+        )
+        assert result.outcomes == ((lease, self.model.extend(lease, timeout, LEASE_MS)),)
+        lost = [seq for seq, revision in named if not self.model.save(lease, seq, saved, revision)]
+        assert [seq for _, seq in result.lost] == lost
+
     @rule(milliseconds=st.sampled_from([1, 500, 1000, 5000, 10_000]))
     def time_passes(self, milliseconds: int) -> None:
         self.log.advance(milliseconds)
@@ -469,11 +503,27 @@ class Comparison(RuleBasedStateMachine):
             leaving.seq: (leaving.attributes, leaving.max_attempts, policy_of(leaving.waits))
             for leaving in self.model.outbox
         }
+        assert {batch.items[place].origin_seq: size for place, size in batch.checkpoints} == {
+            leaving.seq: len(leaving.checkpoint)
+            for leaving in self.model.outbox
+            if leaving.checkpoint and leaving.reason != VOID
+        }
+        sizes = dict(batch.checkpoints)
+        self.letter_sizes |= {
+            item.origin_seq: sizes.get(place, 0) for place, item in enumerate(batch.items)
+        }
         self.letter_attributes |= {item.origin_seq: item.attributes for item in batch.items}
         self.letter_priority |= {item.origin_seq: item.priority for item in batch.items}
         self.letters |= {item.origin_seq: (item.reason, item.died_at_ms) for item in batch.items}
         result = self.dead_log.one(
-            Move(GROUP, batch.first_move, batch.lengths, batch.items), batch.attachment
+            Move(
+                GROUP,
+                batch.first_move,
+                batch.lengths,
+                batch.items,
+                checkpoints=batch.checkpoints,
+            ),
+            batch.attachment,
         )
         sent = [item.origin_seq for item in batch.items]
         void = {item.origin_seq for item in batch.items if item.reason == VOID}
@@ -615,17 +665,20 @@ class Comparison(RuleBasedStateMachine):
         }
         assert [
             (item.seq, RowState(item.state).name.lower(), item.attempt, item.due_at_ms,
-             item.lease, item.errors, item.priority, item.attributes)
+             item.lease, item.errors, item.priority, item.attributes, item.checkpoint_bytes)
             for item in page.items
         ] == [
             (item.seq, item.state, item.attempt, item.due if item.state == "scheduled" else 0,
-             item.lease, item.errors, item.priority, item.attributes)
+             item.lease, item.errors, item.priority, item.attributes, len(item.checkpoint))
             for item in sorted(model.items.values(), key=lambda item: item.seq)
         ]  # fmt: skip
         arrived = [item.dead_letter.origin_seq for item in letters.items if item.dead_letter]
         assert arrived == self.arrived
         assert [item.attributes for item in letters.items] == [
             self.letter_attributes[seq] for seq in self.arrived
+        ]
+        assert [item.checkpoint_bytes for item in letters.items] == [
+            self.letter_sizes[seq] for seq in self.arrived
         ]
 
 
