@@ -95,7 +95,7 @@ class DiskBudget:
         self._reserve_bytes = 0
         self._by_quota = False
         self._idle = 0, 0
-        """Bytes that are free inside the data file, and count when the disk has so many free."""
+        """Bytes that are free inside the data file, and count when the disk has as many free."""
         self._known = False
         self._short = False
         self._room: ApplyBudget | None = None
