@@ -272,14 +272,20 @@ class ReferenceModel:
 
     def produce(self, plans: list[Plan], identity: tuple[int, int], ordered: bool) -> object:
         """`identity` is (producer, sequence); producer 0: none."""
-        first, self.next_seq = self.next_seq, self.next_seq + len(plans)
         if identity in self.answers:
+            self.next_seq += len(plans)
             self.add("duplicates", self.answers[identity][1])
             return self.answers[identity]
         if refused := self.refused(identity, ordered):
+            self.next_seq += len(plans)
             return refused
         if identity[0]:
-            self.answers[identity] = (first, len(plans))
+            self.answers[identity] = (self.next_seq, len(plans))
+        return self.store(plans)
+
+    def store(self, plans: list[Plan]) -> tuple[int, int]:
+        """Items come, by a produce or as follow-ups: the first sequence, and their number."""
+        first, self.next_seq = self.next_seq, self.next_seq + len(plans)
         stored = 0
         self.replaced = []
         moved: set[int] = set()

@@ -364,7 +364,7 @@ class Comparison(RuleBasedStateMachine):
                 clear=clear,
             )
         if following:
-            self.model.produce(following, (0, 0), ordered=False)
+            self.model.store(following)
 
     @rule(name=st.sampled_from(["lake", "pond"]))
     def open_reader(self, name: str) -> None:
