@@ -24,7 +24,6 @@ async def test_a_scheduled_item_is_not_leased_before_its_time(make: Make):
     queue = await make()
     due = soon(0.5)
     await queue.produce(Item(payload=b"a", enqueue_at=due))
-    assert await queue.counts() == {"scheduled": 1}
     await queue.lease(1)
     assert time.time() >= due.ToMilliseconds() / 1000
 
