@@ -183,12 +183,12 @@ unit: setup ## tests/unit: one package at a time
 	$(BIN)/pytest tests/unit -n 2 $(PYTEST)
 
 # Seeds that the tier runs, from SEED_START on, in addition to those of tests/simulation/seeds.txt.
-SIMULATION_SEEDS ?= 100
+SIMULATION_SEEDS ?= 50
 export SIMULATION_SEEDS
 # The same of whole nodes, and of whole nodes with more faults at once (seeds from 1,000,001 on).
-WHOLE_SEEDS ?= 80
+WHOLE_SEEDS ?= 40
 export WHOLE_SEEDS
-HARSH_SEEDS ?= 20
+HARSH_SEEDS ?= 12
 export HARSH_SEEDS
 
 .PHONY: simulation
