@@ -3,6 +3,8 @@
 `wire` decodes calls and encodes replies; `service` answers the calls; `partition.queries` returns
 the views. Instants are ms since the epoch, durations ms; 0 means "not given" or "none". `wire`
 checks the limits of single fields while it parses; `service` checks what needs the queue.
+
+Longer than 500 lines: each call and reply is given once, with no rules between them.
 """
 
 from collections.abc import Sequence

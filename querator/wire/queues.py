@@ -1,4 +1,7 @@
-"""Requests and answers of AdminService: queues, their settings and counts, items that are shown."""
+"""Requests and answers of AdminService: queues, their settings and counts, items that are shown.
+
+Longer than 500 lines: each setting is read and written once, side by side.
+"""
 
 from collections.abc import Iterable
 from typing import Literal

@@ -13,6 +13,8 @@ Invariants that hold after every sequence of commands:
 * each partition has a place on known nodes;
 * a queue is created only if all queues together have at most `NODE_PARTITIONS_MAX` replicas for
   each node that takes any; queues being deleted count, because their data still exists.
+
+Longer than 500 lines: the rules about queues are checked against the same invariants.
 """
 
 from collections.abc import Callable, Iterable, Mapping
