@@ -29,6 +29,8 @@ kinds, with what an operator does for each.
                        `MEMORY_S`
 
 Refusals and delays of less than `PATIENCE_S` are no condition: leaders change, and links break.
+
+Longer than 500 lines: each kind has its check and its sentence, and the table above names them all.
 """
 
 import asyncio

@@ -25,7 +25,7 @@ from querator import Client, Item
 from querator.client.values import PartitionStats
 from scripts.bench.cluster import admin_of, until_well
 from scripts.bench.pulse import pulse
-from scripts.bench.report import machine, named, versions
+from scripts.bench.report import keep, machine, named, versions
 from scripts.bench.servers import Servers
 
 NODES = 3
@@ -209,10 +209,7 @@ async def main() -> None:
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     results = await measure(arguments)
-    text = as_markdown(results)
-    (arguments.output / "due.json").write_bytes(msgspec.json.format(msgspec.json.encode(results)))
-    (arguments.output / "due.md").write_text(text)
-    print(text)
+    keep(results, as_markdown(results), arguments.output, "due")
     if results.problems:
         sys.exit(1)
 

@@ -38,7 +38,7 @@ from querator.client import LeasedItem
 from querator.client.options import Fairness
 from scripts.bench.cluster import until_well
 from scripts.bench.due import percentile
-from scripts.bench.report import machine, named, versions
+from scripts.bench.report import keep, machine, named, versions
 from scripts.bench.servers import Servers
 from scripts.bench.turns import Clock, Leased, Partition, shares
 
@@ -354,12 +354,7 @@ async def main() -> None:
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     results = await measure(arguments)
-    text = as_markdown(results)
-    encoded = msgspec.json.encode(results)
-    (arguments.output / "fairness.json").write_bytes(msgspec.json.format(encoded))
-    (arguments.output / "fairness.md").write_text(text)
-    print(text)
-    print(encoded.decode())
+    keep(results, as_markdown(results), arguments.output, "fairness")
     if results.problems:
         sys.exit(1)
 

@@ -39,7 +39,7 @@ from querator.client.errors import LeaseLost, OutcomeUnknown, RequestError
 from querator.client.options import QueueKind
 from scripts.bench.cluster import admin_of, until_well
 from scripts.bench.key_history import Books, Delivery, End
-from scripts.bench.report import machine, named, versions
+from scripts.bench.report import keep, machine, named, versions
 from scripts.bench.servers import Servers
 
 NODES = 3
@@ -445,12 +445,7 @@ async def main() -> None:
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     results = await measure(arguments)
-    text = as_markdown(results)
-    encoded = msgspec.json.encode(results)
-    (arguments.output / "keyed.json").write_bytes(msgspec.json.format(encoded))
-    (arguments.output / "keyed.md").write_text(text)
-    print(text)
-    print(encoded.decode())
+    keep(results, as_markdown(results), arguments.output, "keyed")
     if results.problems:
         sys.exit(1)
 

@@ -51,6 +51,17 @@ request latency ms: p50, p99, max |
 """
 
 
+def keep(results: msgspec.Struct, text: str, directory: Path, name: str) -> None:
+    """Writes `name`.json and `name`.md into the directory, which exists, and the text to standard
+    output, with the results as one line of JSON at its end.
+    """
+    encoded = msgspec.json.encode(results)
+    (directory / f"{name}.json").write_bytes(msgspec.json.format(encoded))
+    (directory / f"{name}.md").write_text(text)
+    print(text)
+    print(encoded.decode())
+
+
 def write_report(
     directory: Path,
     measurements: list[list[Measurement]],
