@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,7 +32,7 @@ from querator.cli.shared.parameters import (
     format_duration,
 )
 from querator.client import Client
-from querator.client.consuming.consumer import CONCURRENCY_DEFAULT
+from querator.client.consuming.consumer import CLOSE_SECONDS, CONCURRENCY_DEFAULT
 from querator.client.consuming.policy import OnUndecodable
 from querator.client.errors import NotFound
 from querator.client.names import ClientName
@@ -48,8 +49,14 @@ if TYPE_CHECKING:
 _NAME_CHARS_MAX: Final = 40
 _FINAL: Final = (ExitCode.USAGE, ExitCode.REFUSED)
 """Exit codes of a worker process that cannot begin: a new one would end in the same way."""
-_END_S: Final = 3.0
-"""How long a process may take to end when its handlers have no more time."""
+_BLOCKED_S: Final = 3.0
+"""How long a handler may block the event loop when handlers have no more time."""
+_END_S: Final = 2 * CLOSE_SECONDS + _BLOCKED_S
+"""How long a process may take to end when its handlers have no more time: its consumer and its
+client give items back, and wait for the answers.
+"""
+_PAUSE_S: Final = 0.1
+"""Between two checks of the event loop."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -452,11 +459,18 @@ def _client_id(name: str) -> str | None:
 @contextlib.contextmanager
 def _signals_stop(worker: Worker, grace: timedelta) -> Iterator[list[int]]:
     """Within the block, the first signal stops the worker, and the second one ends its handlers.
-    Yields the list of signals that have come. Where handlers do not end, the process ends without
-    them.
+    Yields the list of signals that have come. Where handlers block the event loop, or the process
+    does not end for another reason, it ends without them.
     """
     loop = asyncio.get_running_loop()
     numbers: list[int] = []
+
+    def end(given_s: float, number: int) -> None:
+        time.sleep(given_s)
+        late_s = time.monotonic() + _END_S
+        while time.monotonic() < late_s and _answers(loop):
+            time.sleep(_PAUSE_S)
+        os._exit(128 + number)
 
     def received(number: int, frame: FrameType | None) -> None:
         numbers.append(number)
@@ -464,11 +478,8 @@ def _signals_stop(worker: Worker, grace: timedelta) -> Iterator[list[int]]:
             return
         first = len(numbers) == 1
         loop.call_soon_threadsafe(worker.stop_by_signal, None if first else timedelta(0))
-        seconds = grace.total_seconds() + 2 * _END_S if first else _END_S
-        # An event loop that a handler blocks would stop nothing.
-        end = threading.Timer(seconds, os._exit, (128 + number,))
-        end.daemon = True
-        end.start()
+        given_s = grace.total_seconds() + _BLOCKED_S if first else 0.0
+        threading.Thread(target=end, args=(given_s, number), daemon=True).start()
 
     taken = [signal.SIGTERM]
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -479,3 +490,13 @@ def _signals_stop(worker: Worker, grace: timedelta) -> Iterator[list[int]]:
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+
+
+def _answers(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the event loop runs what it is given within `_BLOCKED_S`, or has ended."""
+    answered = threading.Event()
+    try:
+        loop.call_soon_threadsafe(answered.set)
+    except RuntimeError:
+        return True
+    return answered.wait(_BLOCKED_S)

@@ -17,8 +17,10 @@ from typing import Any, Final
 
 from querator.worker.log import LOG
 
-KILL_S: Final = 10.0
-"""A child that still runs this long after the end of its grace is asked again, then killed."""
+KILL_S: Final = 15.0
+"""A child that still runs this long after the end of its grace is asked again, then killed. A child
+ends itself earlier (`querator.cli.worker`).
+"""
 AGAIN_S: Final = 0.5
 """Pause between repeats of the second request. Two signals of one kind that a busy process has not
 handled yet count once.

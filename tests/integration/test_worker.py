@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import sys
+import time
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -188,6 +189,24 @@ async def test_a_second_signal_ends_it_at_once_and_items_go_back(
         await worker.said("stops? by a signal|processes stop")
         worker.signal(number)
         assert await worker.ended() == code
+    assert await states(client) == [(ItemState.READY, 0)], worker.log
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")], ids=["one", "several"])
+async def test_after_a_second_signal_it_waits_for_a_node_that_pauses(
+    client: Client, tmp_path: Path, processes: tuple[str, ...]
+):
+    arguments = ("tasks:wait_on_thread", *MAIL, "--grace=1h", *processes)
+    async with worker_process(tmp_path, client.address, *arguments) as worker:
+        await worker.said("begins")
+        await client.produce("mail", b"a")
+        await worker.printed("begun a")
+        worker.signal(signal.SIGTERM)
+        await worker.said("stops? by a signal|processes stop")
+        worker.signal(signal.SIGTERM)
+        # The node is on this event loop. It pauses longer than a blocked worker may.
+        time.sleep(3.5)  # noqa: ASYNC251
+        assert await worker.ended() == 143
     assert await states(client) == [(ItemState.READY, 0)], worker.log
 
 
