@@ -70,6 +70,8 @@ def become_ready(
     # The living items first: a block without segments is removed.
     if alive:
         check(came_from, event, RowState.READY if lane == LANE else RowState.HELD)
+        if flow and event is Event.RELEASE:
+            flows_of(context).released(flow, alive.bit_count())
         if lane != LANE:
             assert position is not None
             place_held(

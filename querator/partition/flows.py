@@ -20,7 +20,8 @@ lease takes the items flow by flow and not in the order of their tags. So no tag
 item after it. A flow that has had no items to lease enters at its own tag, but not before the
 virtual time, and at most one item behind it: it gets nothing for the time when it had nothing, and
 loses at most one turn. A flow whose row is gone is one item behind, so that a flow with one item at
-a time gets no more than one with a backlog.
+a time gets no more than one with a backlog. Items that are released give their flow its turns back,
+up to a round before the virtual time.
 
 Keys are in the order of their first items. Nothing of a key is leased while some of it is leased or
 reserved, or while an item that is retried later keeps the others back. When the number of
@@ -303,6 +304,19 @@ class Flows:
             row.turn.start += count * STEP // row.weight
             flow, row = row.parent, parent
 
+    def released(self, flow: int, count: int) -> None:
+        """Leased items of the flow return to their places: it gets back their turns."""
+        if self.keyed:
+            return
+        row = self.touch(flow)
+        if row.children or flow == ROOT:
+            row.own.start = given_back(row.virtual, row.own.start, count * STEP)
+        while flow != ROOT:
+            parent = self.touch(row.parent)
+            moved = count * STEP // row.weight
+            row.turn.start = given_back(parent.virtual, row.turn.start, moved)
+            flow, row = row.parent, parent
+
     # --- settings ----------------------------------------------------------------------------
 
     def configure(self, settings: FlowSettings) -> bool:
@@ -481,3 +495,10 @@ def entering(virtual: int, first: int | None, start: int, weight: int) -> int:
     base = virtual if first is None else min(virtual, first)
     most = base + STEP // weight - 1
     return most if start < 0 else min(max(start, base), most)
+
+
+def given_back(virtual: int, start: int, moved: int) -> int:
+    """The start tag of a flow of which released items had moved it. It is not a round before the
+    virtual time because of them: others would wait for longer than a round.
+    """
+    return max(start - moved, min(start, max(0, virtual - STEP)))

@@ -37,12 +37,17 @@ class Log:
             del self.leased[seq]
         self._applied(())
 
+    def release(self, *seqs: int) -> None:
+        for seq in seqs:
+            self.ready[seq] = self.leased.pop(seq)
+        self._applied((), released=seqs)
+
     def configure(self, *groups: GroupSettings) -> None:
         self.settings = FlowSettings(QueueKind.FAIR, self.settings.fairness, groups=groups)
         self._applied(())
 
-    def _applied(self, granted: tuple[int, ...]) -> None:
-        now = Now(self.settings, dict(self.ready), dict(self.leased))
+    def _applied(self, granted: tuple[int, ...], released: tuple[int, ...] = ()) -> None:
+        now = Now(self.settings, dict(self.ready), dict(self.leased), released)
         self.checker.applied(GROUP, now, granted)
 
     @property
@@ -145,6 +150,45 @@ def test_a_group_that_has_not_waited_in_between_begins_again() -> None:
     log.produce("b", 12)
     log.lease(4, 5)
     assert log.found == []
+
+
+def test_released_items_come_again() -> None:
+    log = Log()
+    log.produce("a", *range(1, 9))
+    log.produce("b", 11)
+    log.lease(1, 2)
+    log.release(1, 2)
+    log.lease(1, 2)
+    log.lease(3)
+    assert log.found == []
+    log.lease(4)
+    assert log.found == ["group 5: while b of weight 1 waited and got 0, a of weight 1 got 4"]
+
+
+def test_a_release_puts_a_group_back_by_a_round_at_most() -> None:
+    log = Log(GroupSettings("a", 2))
+    log.produce("a", *range(1, 20))
+    log.lease(*range(1, 9))
+    log.release(*range(1, 9))
+    log.produce("b", 21)
+    log.lease(1, 2, 3, 4, 5)
+    assert log.found == []
+    log.lease(6)
+    assert log.found == ["group 5: while b of weight 1 waited and got 0, a of weight 2 got 6"]
+
+
+def test_releases_do_not_count_when_nothing_has_waited_since() -> None:
+    log = Log()
+    log.produce("a", *range(1, 9))
+    log.lease(1)
+    log.release(1)
+    log.lease(*range(1, 9))
+    log.produce("a", *range(21, 29))
+    log.produce("b", 11)
+    log.lease(21, 22)
+    assert log.found == []
+    log.lease(23)
+    assert len(log.found) == 1
 
 
 def test_other_settings_begin_again() -> None:

@@ -8,6 +8,8 @@
 The rules hold among the groups with the same parent, at each level; the items of a group itself
 count as one more group below it, of weight 1. Start-time fair queueing (Goyal, Vin and Cheng 1996)
 bounds the first rule: two groups that wait differ by at most one item of each, by their weights.
+Items that are released were not served. Their group is behind until it gets them again, but not by
+more than a round, and nor is a group that begins to wait meanwhile.
 
 The checker sees the state after each entry, as the first replica applies it, and which items the
 leases of the entry took. It knows the group of an item from its payload. A group waits during an
@@ -24,7 +26,7 @@ Nothing is claimed
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from querator.model.commands import FlowSettings
@@ -35,20 +37,36 @@ OWN = "\0"
 
 
 class Now(NamedTuple):
-    """A partition after an entry: the paths of its ready and leased items by sequence."""
+    """A partition after an entry: the paths of its ready and leased items by sequence, and which of
+    them the entry released.
+    """
 
     settings: FlowSettings
     ready: Mapping[int, str]
     leased: Mapping[int, str]
+    released: Collection[int] = ()
 
 
 class _Partition:
     def __init__(self, now: Now) -> None:
         self.now = now
         self.served: Counter[str] = Counter()
-        self.since: dict[str, Counter[str]] = {}
-        """What was served when a group began to wait."""
+        self.released: Counter[str] = Counter()
+        self.since: dict[str, tuple[Counter[str], Counter[str]]] = {}
+        """What was served and released when a group began to wait."""
+        self.behind: dict[str, float] = {}
+        """By how much of a round releases may have put groups behind, by their parent. It lasts
+        while any group below it waits.
+        """
         self._least: dict[str, int] = {}
+
+    def release(self, settings: FlowSettings, paths: Iterable[str]) -> None:
+        released = _by_node(paths)
+        self.released += released
+        for node, count in released.items():
+            parent = parent_of(node)
+            behind = self.behind.get(parent, 0.0) + count / weight_of(settings, node)
+            self.behind[parent] = min(1.0, behind)
 
     def least(self, node: str, weight: int) -> int:
         """The least weight that the group has had while others waited: tags that it got by this
@@ -75,12 +93,16 @@ class FairnessChecker:
         before = there.now
         if now.settings != before.settings:
             there.since.clear()
+        all_paths = {**now.ready, **now.leased}
+        there.release(now.settings, (all_paths[seq] for seq in now.released))
         took = {seq: now.leased.get(seq, before.ready.get(seq)) for seq in granted}
         paths = {seq: path for seq, path in took.items() if path is not None}
         if paths:
             self._judge_limits(group, before, now, paths)
             if self.trusts_order and before.settings == now.settings:
                 self._judge_order(group, there, now, paths)
+        waits = {parent_of(node) for path in now.ready.values() for node in nodes(path)}
+        there.behind = {node: one for node, one in there.behind.items() if node in waits}
         there.now = now
 
     # --- limits ------------------------------------------------------------------------------
@@ -114,7 +136,7 @@ class FairnessChecker:
             if node not in waiting:
                 del there.since[node]
         for node in waiting:
-            there.since.setdefault(node, there.served.copy())
+            there.since.setdefault(node, (there.served.copy(), there.released.copy()))
         there.served += granted
         self.compared += any(
             parent_of(node) == parent_of(other) and node != other
@@ -129,19 +151,21 @@ class FairnessChecker:
     def _judge_turns(
         self, group: int, there: _Partition, settings: FlowSettings, granted: Counter[str]
     ) -> None:
-        for node, since in there.since.items():
+        for node, (served, released) in there.since.items():
             weight = weight_of(settings, node)
-            own = (there.served[node] - since[node]) / weight
+            got = there.served[node] - served[node]
+            behind = there.behind.get(parent_of(node), 0.0)
             for other in granted:
                 if other == node or parent_of(other) != parent_of(node):
                     continue
                 others = weight_of(settings, other)
-                more = (there.served[other] - since[other]) / others - own
-                if more > 1 / there.least(node, weight) + 1 / there.least(other, others) + 1e-9:
+                kept = there.served[other] - served[other]
+                kept -= there.released[other] - released[other]
+                most = 1 / there.least(node, weight) + 1 / there.least(other, others) + behind
+                if kept / others - got / weight > most + 1e-9:
                     self._found.append(
                         f"group {group}: while {_name(node)} of weight {weight} waited and got "
-                        f"{there.served[node] - since[node]}, {_name(other)} of weight {others} "
-                        f"got {there.served[other] - since[other]}"
+                        f"{got}, {_name(other)} of weight {others} got {kept}"
                     )
 
     def _judge_loads(

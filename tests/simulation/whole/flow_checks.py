@@ -2,7 +2,7 @@
 the log, as the first replica applies it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from querator.model.commands import LeaseGrant, LeaseResult
@@ -38,6 +38,8 @@ class FlowChecks(RankedChecks):
         self._key_order = key_order
         self._references: dict[tuple[int, int], str] = {}
         """By group and sequence."""
+        self._attempts: dict[int, dict[int, int]] = {}
+        """Those of the leased items, by group and sequence."""
 
     def first_applied(
         self, machine: CheckedMachine, txn: ReadTransaction, results: Iterable[Any]
@@ -59,10 +61,29 @@ class FlowChecks(RankedChecks):
                 for seq, item in known.items()
                 if item.state in (RowState.LEASED, RowState.RESERVED)
             }
-            self._fairness.applied(machine.group, Now(flows, ready, leased), _granted(results))
+            granted = _granted(results)
+            released = self._released(machine.group, known, granted)
+            self._fairness.applied(machine.group, Now(flows, ready, leased, released), granted)
         elif flows.kind is QueueKind.KEYED and self._key_order is not None:
             in_place = {seq: item for seq, item in there.items() if item.state != RowState.MOVING}
             self._key_order.applied(machine.group, flows, in_place, _granted(results))
+
+    def _released(
+        self, group: int, items: Mapping[int, There], granted: Collection[int]
+    ) -> list[int]:
+        """The items whose last attempt was given back by the latest entry, which may have leased
+        them again.
+        """
+        before = self._attempts.get(group, {})
+        self._attempts[group] = {
+            seq: item.attempt for seq, item in items.items() if item.state == RowState.LEASED
+        }
+        return [
+            seq
+            for seq, item in items.items()
+            if item.attempt + (item.state == RowState.READY) == before.get(seq)
+            and (item.state == RowState.READY or seq in granted)
+        ]
 
     def _items(self, txn: ReadTransaction, group: int) -> Iterator[tuple[int, There]]:
         """The items of a partition by sequence, each with its group or key; those whose payload is
@@ -74,7 +95,10 @@ class FlowChecks(RankedChecks):
             lease = segment.locator if segment.state == RowState.LEASED else 0
             for ordinal in masks.ordinals(segment.mask):
                 reference = self._reference(txn, group, first_seq, ordinal)
-                yield first_seq + ordinal, There(path_of(reference), segment.state, lease)
+                yield (
+                    first_seq + ordinal,
+                    There(path_of(reference), segment.state, lease, segment.attempt),
+                )
 
     def _reference(self, txn: ReadTransaction, group: int, first_seq: int, ordinal: int) -> str:
         """The reference of an item; empty if its payload is damaged."""

@@ -30,6 +30,7 @@ class There(NamedTuple):
     key: str
     state: int
     lease: int
+    attempt: int = 0
 
 
 class KeyOrderChecker:

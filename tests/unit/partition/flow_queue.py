@@ -4,7 +4,7 @@ from collections import Counter
 from struct import pack
 from typing import Any
 
-from querator.model.commands import Complete, FlowSettings, LeaseGrant, LeaseItems
+from querator.model.commands import Complete, FlowSettings, LeaseGrant, LeaseItems, Retry
 from querator.model.item_options import NO_FLOW, FlowNames
 from querator.model.queues import Fairness, GroupSettings, QueueKind
 from tests.unit.partition.partition_log import PartitionLog, lease_of, seqs
@@ -69,6 +69,9 @@ class FlowQueue(PartitionLog):
         if grant.lease:
             numbers = {segment.lease or grant.lease for segment in grant.segments}
             self.one(Complete(tuple(LeaseItems(number) for number in sorted(numbers))))
+
+    def release(self, grant: LeaseGrant) -> None:
+        self.one(Retry((LeaseItems(grant.lease),), count_attempt=False))
 
     def take(self, items: int = 100) -> list[str]:
         """Leases and completes items. Returns their names in order."""
