@@ -15,9 +15,14 @@ pytestmark = pytest.mark.sizes(3)
 
 
 async def leader_of(make: Make, queue: Queue) -> str:
-    """The address of the node that leads the first partition."""
+    """The address of the node that leads the first partition, once its leader is known."""
     request = pb.GetRoutingRequest(queue=queue.name)
-    known = await answer(make.nodes[0].queue.GetRouting(request, timeout=CALL_S))
+    async with asyncio.timeout(CALL_S):
+        while True:
+            known = await answer(make.nodes[0].queue.GetRouting(request, timeout=CALL_S))
+            if known.leaders[0]:
+                break
+            await asyncio.sleep(0.05)
     return {node.name: node.client_address for node in known.nodes}[known.leaders[0]]
 
 
