@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from querator import errors
     from querator.client import (
+        Breaker,
         Client,
         Consumer,
         DeadLetter,
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __all__ = [
+    "Breaker",
     "Client",
     "Consumer",
     "DeadLetter",

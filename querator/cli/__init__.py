@@ -5,6 +5,7 @@ A command's module is loaded when the command is used: `querator serve` loads no
 other commands load neither the storage nor the Raft engine.
 
     bench               `bench`: load on a server, and its measurement
+    breakers            `queue breaker`, and the options of breakers
     checkpoints         `checkpoint`: progress that is saved with a leased item
     cluster             `cluster`: state of the cluster, plan, repair of time
     cluster_pictures    views of a cluster as tables in a terminal

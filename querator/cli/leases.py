@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 import click
 
+from querator.cli.breakers import nothing_ready
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.output import count, note, write_json, write_table
@@ -75,16 +76,17 @@ def lease(
       querator lease mail --max-items 10 --wait 30s --lease-timeout 5m
     """
 
-    async def main(client: Client) -> list[LeasedItem]:
-        return await client.lease(
+    async def main(client: Client) -> tuple[list[LeasedItem], str]:
+        items = await client.lease(
             queue,
             max_items=max_items,
             wait=wait,
             lease_timeout=lease_timeout,
             max_bytes=max_bytes or 0,
         )
+        return items, "" if items or as_json else await nothing_ready(client, queue)
 
-    items = target.run(main, client_id=client_id)
+    items, why = target.run(main, client_id=client_id)
     if as_json:
         for item in items:
             write_json(leased_view(item))
@@ -113,7 +115,7 @@ def lease(
             ),
         )
     else:
-        note("Nothing is ready.")
+        note(why)
 
 
 @click.command()

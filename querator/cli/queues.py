@@ -1,12 +1,25 @@
-"""`querator queue`: create, list, info, update, purge, delete, give-up. `pauses` has two more."""
+"""`querator queue`: create, list, info, update, purge, delete, give-up. Others are in `pauses` and
+`breakers`.
 
-from collections.abc import Iterable
+Longer than 500 lines: each setting is an option, and a line of `queue info`, once.
+"""
+
 from datetime import timedelta
 from typing import Any
 
 import click
 import msgspec
 
+from querator.cli.breakers import (
+    BREAKER_COLUMNS,
+    breaker,
+    breaker_details,
+    breaker_options,
+    breaker_rows,
+    breaker_settings,
+    changes_breaker,
+    without_breaker,
+)
 from querator.cli.group_settings import flow_details, flow_options, flow_settings
 from querator.cli.pauses import pause_details, pause_queue, pause_text, resume_queue
 from querator.cli.shared.confirmation import check_can_ask, confirm, yes_option
@@ -22,7 +35,7 @@ from querator.cli.shared.parameters import (
 from querator.cli.shared.tables import Column
 from querator.cli.shared.texts import instant_text
 from querator.cli.shared.views import queue_view
-from querator.client import Client, FairGroup, GivenUp, Purged, QueueInfo
+from querator.client import Client, GivenUp, Purged, QueueInfo
 from querator.client.options import IfExists
 from querator.client.values import BACKOFFS, DEDUP_UNTIL, IF_EXISTS, KINDS
 from querator.model import limits
@@ -36,6 +49,7 @@ def queue() -> None:
 
 queue.add_command(pause_queue)
 queue.add_command(resume_queue)
+queue.add_command(breaker)
 
 _RETRY_DELAY = DurationType(most_ms=limits.RETRY_DELAY_MS_MAX)
 _RETRY_DELAY_MAX = DurationType(least_ms=limits.SCHEDULE_NOW_MS, most_ms=limits.RETRY_DELAY_MS_MAX)
@@ -132,10 +146,12 @@ def _settings_options(command: Any) -> Any:
     return command
 
 
-def _given(settings: dict[str, Any], known: Iterable[FairGroup] = ()) -> dict[str, Any]:
-    """The settings that are given. `known`: the settings of groups that are in force."""
-    settings = flow_settings(settings, known)
-    return {name: value for name, value in settings.items() if value is not None}
+def _given(settings: dict[str, Any], there: QueueInfo | None = None) -> dict[str, Any]:
+    """The settings that are given. `there`: those in force."""
+    groups, known = ((), None) if there is None else (there.groups, there.breaker)
+    of_breaker = breaker_settings(settings, known)
+    settings = flow_settings(without_breaker(settings), groups)
+    return {name: value for name, value in settings.items() if value is not None} | of_breaker
 
 
 @queue.command()
@@ -148,6 +164,7 @@ def _given(settings: dict[str, Any], known: Iterable[FairGroup] = ()) -> dict[st
 )
 @_settings_options
 @flow_options
+@breaker_options
 @click.option(
     "--if-exists",
     type=click.Choice(IF_EXISTS),
@@ -240,10 +257,15 @@ def list_queues(target: CommandTarget, as_json: bool) -> None:
 def info(name: str, target: CommandTarget, as_json: bool) -> None:
     """Show the settings of the queue NAME."""
 
-    async def main(client: Client) -> QueueInfo:
-        return await client.get_queue(name)
+    async def main(client: Client) -> tuple[QueueInfo, list[tuple[object, ...]]]:
+        info = await client.get_queue(name)
+        states = info.breaker is not None and not as_json
+        return info, breaker_rows((await client.stats(name)).partitions) if states else []
 
-    _write_queue(target.run(main), as_json=as_json)
+    found, states = target.run(main)
+    _write_queue(found, as_json=as_json)
+    if states:
+        write_table(BREAKER_COLUMNS, states)
 
 
 def _write_queue(info: QueueInfo, *, as_json: bool) -> None:
@@ -267,6 +289,7 @@ def _details(info: QueueInfo) -> tuple[tuple[str, object], ...]:
         ("retry delay", _retry_delay(info)),
         ("priority aging", _priority_aging(info)),
         *flow_details(info),
+        *breaker_details(info),
         ("dead queue", info.dead_queue or "none: dead letters are dropped and counted"),
         ("dedup window", format_duration(info.dedup_window)),
         ("dedup keys", _dedup_keys(info)),
@@ -319,6 +342,7 @@ def _partitions(info: QueueInfo) -> str:
 @click.argument("name")
 @_settings_options
 @flow_options
+@breaker_options
 @click.option(
     "--expected-version",
     type=WholeNumber(min=0),
@@ -351,11 +375,11 @@ def update(
 
     async def main(client: Client) -> QueueInfo:
         version, changes = expected_version, _given(settings)
-        if "groups" in changes:
-            # The call replaces the settings of all groups.
+        if "groups" in changes or changes_breaker(settings):
+            # The call replaces the settings of all groups, and those of the breaker.
             there = await client.get_queue(name)
             version = version or there.settings_version
-            changes = _given(settings, there.groups)
+            changes = _given(settings, there)
         return await client.update_queue(name, expected_version=version, **changes)
 
     _write_queue(target.run(main), as_json=as_json)

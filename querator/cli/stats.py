@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import click
 
+from querator.cli.breakers import BREAKER_COLUMNS, breaker_note, breaker_rows
 from querator.cli.pauses import pause_note
 from querator.cli.shared.connection import (
     CommandTarget,
@@ -232,6 +233,9 @@ def _picture(
         if one.total.given_up
     ]
     parts += [text for one in found if (text := pause_note(one.queue))]
+    parts += [text for one in found if (text := breaker_note(one))]
+    if partitions and (states := [row for one in found for row in breaker_rows(one.partitions)]):
+        parts += ["", FittedTable(map(_column, BREAKER_COLUMNS), states)]
     if not all(one.durable for one in found):
         parts.append("Not durable: the server keeps everything in memory.")
     return parts

@@ -11,6 +11,8 @@ not belong here (`querator.wire`). See docs/sdk.md.
     readers       readers: named batches that can be read again
     groups        groups of fair queues: settings as messages, counts
     fair_groups   the settings of a group
+    breakers      breakers of queues: settings and states as messages, set by hand
+    breaker_values  the settings and the states of breakers
     keys          keys of keyed queues: counts, and skipped items
     recurrences   items that a queue produces by itself
     schedules     scheduled items: list, count, move, run and cancel them
@@ -37,6 +39,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from querator.client.breaker_values import Breaker, BreakerStats
     from querator.client.client import Client
     from querator.client.consuming.consumer import Consumer
     from querator.client.consuming.leases import LeasedBatch, LeasedItem
@@ -87,6 +90,8 @@ if TYPE_CHECKING:
     from querator.wire.tls import Tls, TlsError
 
 __all__ = [
+    "Breaker",
+    "BreakerStats",
     "Cancelled",
     "Client",
     "Consumer",
@@ -139,6 +144,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Breaker": "client.breaker_values",
+    "BreakerStats": "client.breaker_values",
     "Client": "client.client",
     "Consumer": "client.consuming.consumer",
     "FairGroup": "client.fair_groups",

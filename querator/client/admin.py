@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypedDict
 
+from querator.client.breakers import breaker_message, set_breaker
 from querator.client.checks import check_priority
 from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueExists, QueueNotFound
 from querator.client.groups import GroupStats, group_messages, list_groups
@@ -71,6 +72,8 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
             message.fairness = pb.Fairness.ValueType(_number("fairness", value, FAIRNESSES))
         elif name == "groups":
             message.groups.extend(group_messages(value))
+        elif name == "breaker":
+            message.breaker.CopyFrom(breaker_message(value))
         else:
             try:
                 setattr(message, name, value)
@@ -226,6 +229,9 @@ class Admin:
             repeatable=expected_version == 0,
         )
         return queue_info(response.queue)
+
+    async def set_breaker(self, name: str, state: pb.BreakerState.ValueType) -> int:
+        return await set_breaker(self._nodes, self._namespace, name, state)
 
     async def delete(self, name: str) -> None:
         request = pb.DeleteQueueRequest(namespace=self._namespace, queue=name)

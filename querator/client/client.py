@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import NoReturn, Self, Unpack
 
 from querator.client.admin import ONE_CHOICE, Admin, letters
+from querator.client.breaker_values import Breaker
 from querator.client.checks import check_checkpoint
 from querator.client.consuming.consumer import (
     CONCURRENCY_DEFAULT,
@@ -64,6 +65,7 @@ from querator.client.values import (
 from querator.model import limits
 from querator.model.ids import DEFAULT_NAMESPACE
 from querator.v1 import queue_service_pb2
+from querator.v1.admin_service_pb2 import BREAKER_STATE_CLOSED, BREAKER_STATE_OPEN
 from querator.wire.tls import Tls
 
 REQUEST_TIMEOUT_DEFAULT = timedelta(seconds=30)
@@ -214,6 +216,7 @@ class Client:
         key_retry_blocks: bool | None = None,
         lease_paused: bool | None = None,
         produce_paused: bool | None = None,
+        breaker: Breaker | None = None,
         if_exists: IfExists = "compare",
     ) -> QueueInfo:
         """Creates a queue; returns when it can be used. None means the default.
@@ -249,7 +252,8 @@ class Client:
 
         `lease_paused`: consumers and readers get no items, and wait; default: no. `produce_paused`:
         producers are refused with `QueuePaused` when they have waited for their timeout; default:
-        no. Dead letters, follow-ups and items of recurrences are stored also then.
+        no. Dead letters, follow-ups and items of recurrences are stored also then. `breaker`:
+        partitions stop their leases by themselves while too many items fail; default: never.
         """
         settings = {
             "partitions": partitions,
@@ -275,6 +279,7 @@ class Client:
             "key_retry_blocks": key_retry_blocks,
             "lease_paused": lease_paused,
             "produce_paused": produce_paused,
+            "breaker": breaker,
         }
         return await self._admin().create(name, settings, keep=if_exists == "keep")
 
@@ -297,6 +302,22 @@ class Client:
         """
         check_like(self.create_queue, changes)
         return await self._admin().update(name, changes, expected_version=expected_version)
+
+    @typed
+    async def open_breaker(self, name: str) -> int:
+        """Opens the breakers of the queue `name` by hand: for the open time of its settings nothing
+        is leased. Then they try single items, as always. A breaker that is open stays open for the
+        open time from now on. Returns how many partitions were in another state. Raises
+        `InvalidArgument` for a queue without a breaker.
+        """
+        return await self._admin().set_breaker(name, BREAKER_STATE_OPEN)
+
+    @typed
+    async def close_breaker(self, name: str) -> int:
+        """Closes the breakers of the queue `name` by hand; their counts begin at zero. The rest is
+        as for `open_breaker`.
+        """
+        return await self._admin().set_breaker(name, BREAKER_STATE_CLOSED)
 
     @typed
     async def delete_queue(self, name: str) -> None:

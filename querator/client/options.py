@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Literal, TypedDict
 
+from querator.client.breaker_values import Breaker
 from querator.client.fair_groups import FairGroup
 
 RetryBackoff = Literal["fixed", "linear", "exponential"]
@@ -59,6 +60,7 @@ class QueueOptions(TypedDict, total=False):
     key_retry_blocks: bool | None
     lease_paused: bool | None
     produce_paused: bool | None
+    breaker: Breaker | None
 
 
 class ProducerOptions(TypedDict, total=False):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from querator.client.breakers import breaker_settings, breaker_stats
 from querator.client.errors import ErrorCode, LeaseLost, make_error
 from querator.client.groups import group_settings
 from querator.client.items import decode_dead_letter, decode_item, instant, span
@@ -30,7 +31,7 @@ _STATES = {
 _COUNTS = [
     name
     for name in PartitionStats.__struct_fields__
-    if name != "waits_for" and not name.startswith("oldest")
+    if name not in ("waits_for", "breaker") and not name.startswith("oldest")
 ]
 
 
@@ -129,6 +130,7 @@ def queue_info(queue: admin_service_pb2.Queue, *, created: bool = False) -> Queu
         key_retry_blocks=settings.key_retry_blocks,
         lease_paused=settings.lease_paused,
         produce_paused=settings.produce_paused,
+        breaker=breaker_settings(settings),
         settings_version=queue.settings_version,
         created_at=instant(queue.created_at),
         created=created,
@@ -150,6 +152,7 @@ def _partition_stats(stats: admin_service_pb2.PartitionStats) -> PartitionStats:
         oldest_stage_at=stage,
         oldest_lease_at=lease,
         waits_for=tuple(stats.waits_for),
+        breaker=breaker_stats(stats),
     )
 
 

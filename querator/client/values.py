@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, get_args, overload
 
 import msgspec
 
+from querator.client.breaker_values import Breaker, BreakerStats
 from querator.client.fair_groups import FairGroup
 from querator.client.options import (
     DedupUntil,
@@ -312,7 +313,8 @@ class QueueInfo(msgspec.Struct, frozen=True):
     expire. `retry_delay` None: items whose attempt has failed return at once. `group_leased_max` 0:
     no limit. `fairness`, `group_leased_max` and `groups` count in a fair queue, `key_leased_max`
     and `key_retry_blocks` in a keyed one. `lease_paused`: consumers and readers get nothing.
-    `produce_paused`: producers are refused. `created`: whether the call that returned this value
+    `produce_paused`: producers are refused. `breaker`: when partitions stop leases by themselves;
+    None: never. `created`: whether the call that returned this value
     created the queue. `partitions_opening`: how many of the
     `partitions` do not take items yet. `partitions_closing`: number of further partitions, which
     take no items and are deleted when they are empty.
@@ -345,6 +347,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     key_retry_blocks: bool
     lease_paused: bool
     produce_paused: bool
+    breaker: Breaker | None
     settings_version: int
     created_at: datetime
     created: bool = False
@@ -408,7 +411,8 @@ class PartitionStats(msgspec.Struct, frozen=True):
     payload is damaged on the leader's node; the other counts include them. `dropped` includes the
     `given_up` items. `cancelled`: items that operators removed: cancelled,
     purged, or dropped as dead letters. `replaced`: waiting items that later items with their dedup
-    key replaced. `checkpoint_bytes`: of the checkpoints of the items, beside `bytes`.
+    key replaced. `checkpoint_bytes`: of the checkpoints of the items, beside `bytes`. `breaker` (of
+    one partition): its state; None: the queue has none.
     """
 
     partition: int
@@ -449,6 +453,7 @@ class PartitionStats(msgspec.Struct, frozen=True):
     oldest_lease_at: datetime | None = None
     replaced: int = 0
     checkpoint_bytes: int = 0
+    breaker: BreakerStats | None = None
 
 
 class QueueStats(msgspec.Struct, frozen=True):

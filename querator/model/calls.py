@@ -13,7 +13,7 @@ import msgspec
 
 from querator.model.commands import Attributes, FlowNames, ItemSpecial, Ranges
 from querator.model.errors import ErrorCode
-from querator.model.queues import Queue
+from querator.model.queues import BreakerState, Queue
 
 
 class ProduceCall(msgspec.Struct, frozen=True):
@@ -278,6 +278,21 @@ class SubscribeCall(msgspec.Struct, frozen=True):
     held_lease_ids: tuple[str, ...] = ()
 
 
+class BreakerCounts(msgspec.Struct, frozen=True):
+    """The breaker of a partition. `until_ms`: OPEN until then; 0: not open. `outcomes` and
+    `failures`: those of its window, or those for which it opened; 0: a probe or an operator opened
+    it. HALF_OPEN: `probes_passed` items were completed, and one is leased if `probing`.
+    """
+
+    state: BreakerState
+    since_ms: int
+    until_ms: int
+    outcomes: int
+    failures: int
+    probes_passed: int
+    probing: bool
+
+
 class PartitionCounts(msgspec.Struct, frozen=True):
     """Exact counts of one partition at one applied index; the fields are those of the protocol.
     `waits_for` has the numbers of the partitions for which items of keys are held. `state_ms` is
@@ -327,6 +342,8 @@ class PartitionCounts(msgspec.Struct, frozen=True):
     oldest_lease_at_ms: int = 0
     replaced: int = 0
     checkpoint_bytes: int = 0
+    breaker: BreakerCounts | None = None
+    """None: the queue has none, or these are sums."""
 
 
 class QueueCounts(msgspec.Struct, frozen=True):
@@ -419,6 +436,15 @@ class CancelReply(msgspec.Struct, frozen=True):
 
     cancelled: int
     not_waiting: tuple[str, ...] = ()
+
+
+class SetBreakerCall(msgspec.Struct, frozen=True):
+    """Opens or closes the breakers of all partitions of a queue."""
+
+    namespace: str
+    queue: str
+    open: bool
+    timeout_ms: int = 0
 
 
 class PurgeCall(msgspec.Struct, frozen=True):

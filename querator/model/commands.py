@@ -17,7 +17,15 @@ from querator.model.item_options import NO_SLOT as NO_SLOT
 from querator.model.item_options import FlowNames as FlowNames
 from querator.model.item_options import FollowUpFields
 from querator.model.item_options import ItemSpecial as ItemSpecial
-from querator.model.queues import DedupUntil, Fairness, GroupSettings, QueueKind, RetryWaits
+from querator.model.queues import (
+    BreakerSettings,
+    BreakerState,
+    DedupUntil,
+    Fairness,
+    GroupSettings,
+    QueueKind,
+    RetryWaits,
+)
 from querator.model.readers import ReaderCommand, ReaderResult
 from querator.model.recurrences import RecurrenceCommand, RecurrenceResult
 from querator.model.transactions import StageResult, TxnCommand, TxnResult
@@ -152,7 +160,7 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     """The part of a queue's settings that a partition needs. `dead_targets` empty: dead items are
     dropped. `first_seq` is the first sequence of a partition that has none yet; 0: 1. `retry` says
     when items return whose attempt has failed. In `priority_aging_ms` a waiting item gains one step
-    of priority; 0: it gains none. `flows` None: the queue is plain. The last two are those of
+    of priority; 0: it gains none. `flows` None: the queue is plain. The last three are those of
     `QueueSettings`.
     """
 
@@ -173,6 +181,7 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     flows: FlowSettings | None = None
     lease_paused: bool = False
     produce_paused: bool = False
+    breaker: BreakerSettings | None = None
 
 
 class Configure(msgspec.Struct, frozen=True, array_like=True, tag=8):
@@ -526,6 +535,18 @@ class SaveCheckpoints(msgspec.Struct, frozen=True, array_like=True, tag=51):
     items: tuple[ItemCheckpoint, ...]
 
 
+class HalfOpen(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=53):
+    """The breaker of the partition tries single items, if its open time is over."""
+
+
+class SetBreaker(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=54):
+    """Opens the breaker for its open time, or closes it, on an operator's command. Done has 1 if it
+    was in another state.
+    """
+
+    open: bool
+
+
 Command = (
     Produce
     | Lease
@@ -554,6 +575,8 @@ Command = (
     | FreeKeys
     | Follow
     | SaveCheckpoints
+    | HalfOpen
+    | SetBreaker
     | RecurrenceCommand
     | ReaderCommand
     | TxnCommand
@@ -737,6 +760,8 @@ class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
     """Unfinished changes of the number of partitions for which no earlier item is left here."""
     recurring: int = 0
     """Recurrences whose next run is to be decided, or whose next due time is to be found."""
+    breaker: BreakerState = BreakerState.CLOSED
+    """State of the breaker; CLOSED also without one."""
 
     @property
     def staying(self) -> int:

@@ -219,6 +219,19 @@ GROUP_DEPTH_MAX = 8  # Levels of a group's path: each costs a row when one of it
 GROUP_SETTINGS_MAX = 1_000  # Groups of a queue with a weight or limit: they are in each Configure.
 GROUP_WEIGHT_MAX = 1_000
 FLOW_LEASED_MAX = 1_000_000  # The highest limit of the leased items of a group, or of a key.
+# Breakers: a partition stops its leases when too many outcomes are failures.
+BREAKER_PERCENT_DEFAULT = 50
+BREAKER_OUTCOMES_DEFAULT = 20
+BREAKER_OUTCOMES_MAX = 1_000_000  # More come too late, also in a busy partition.
+BREAKER_WINDOW_MS_MIN = 1 * SECOND_MS
+BREAKER_WINDOW_MS_MAX = 1 * DAY_MS
+BREAKER_WINDOW_MS_DEFAULT = 1 * MINUTE_MS
+BREAKER_BUCKETS = 10  # The window moves in tenths: a bounded row.
+BREAKER_OPEN_MS_MIN = 1 * SECOND_MS
+BREAKER_OPEN_MS_MAX = 1 * DAY_MS
+BREAKER_OPEN_MS_DEFAULT = 30 * SECOND_MS
+BREAKER_PROBES_DEFAULT = 3
+BREAKER_PROBES_MAX = 1_000
 KEY_CHANGES_MAX = 8  # Changes of the partition number that items of keys may wait for at once.
 
 # Partition state machine.
@@ -334,6 +347,7 @@ assert CLOCK_SKEW_MS_MAX < STATE_TIME_JUMP_MS_MAX < LEASE_TIMEOUT_MS_DEFAULT
 assert LONE_TIME_NOTED_MS < LONE_TIME_JUMP_MS_MAX
 assert BATCH_ITEMS_DEFAULT <= BATCH_ITEMS_MAX <= BATCH_SEGMENTS_MAX * BLOCK_ITEMS_MAX
 assert BATCH_BYTES_DEFAULT <= BATCH_BYTES_MAX
+assert BREAKER_WINDOW_MS_MIN >= 100 * BREAKER_BUCKETS, "a bucket is long enough to count"
 assert BLOCK_ITEMS_MAX <= 256, "ordinals of a block are one byte"
 assert STREAM_UNANSWERED_MAX < PRODUCER_OUTCOMES_MAX
 assert PROPOSAL_BYTES_WAITING_MAX < PROPOSAL_BYTES_UNAPPLIED_MAX

@@ -55,6 +55,30 @@ class Fairness(IntEnum):
     """The group with the fewest leased items for its weight is first, then by TURNS."""
 
 
+class BreakerState(IntEnum):
+    """The state of the breaker of a partition. The wire uses the same numbers."""
+
+    CLOSED = 1
+    """Items are leased, and outcomes are counted."""
+    OPEN = 2
+    """Nothing is leased until the open time is over."""
+    HALF_OPEN = 3
+    """One item is leased at a time."""
+
+
+class BreakerSettings(msgspec.Struct, frozen=True, array_like=True):
+    """When the breaker of a partition stops leases: when `failure_percent` of at least
+    `outcomes_min` outcomes in the last `window_ms` are failures. It stays open for `open_ms`. Then
+    `probes` items that succeed one after the other close it.
+    """
+
+    failure_percent: int = limits.BREAKER_PERCENT_DEFAULT
+    outcomes_min: int = limits.BREAKER_OUTCOMES_DEFAULT
+    window_ms: int = limits.BREAKER_WINDOW_MS_DEFAULT
+    open_ms: int = limits.BREAKER_OPEN_MS_DEFAULT
+    probes: int = limits.BREAKER_PROBES_DEFAULT
+
+
 class GroupSettings(msgspec.Struct, frozen=True, array_like=True):
     """What an operator says about a group of a fair queue, which is named by its dotted path.
     `leased_max` is the limit of its leased items, with those of the groups below it; 0: none.
@@ -124,6 +148,8 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     """Whether no item is leased, and none given to a reader."""
     produce_paused: bool = False
     """Whether producers are refused. Items that move here are taken."""
+    breaker: BreakerSettings | None = None
+    """When a partition stops leases by itself; None: never."""
 
     @property
     def retry_policy(self) -> RetryWaits:

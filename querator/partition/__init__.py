@@ -6,6 +6,8 @@ elsewhere.
     adoption              Adopt: takes over what other partitions remember
     apply_context         the context in which one entry is applied
     arrivals              follow-ups that a Move brings: repeats, keys
+    breaker               stops leases while consumers fail, and tries single items
+    breaker_rows          the breaker in the state row
     browse                scans of items by sequence, in pages, without leases
     checkpoints           SaveCheckpoints: data that a consumer keeps with an item
     dead                  how items die and become ready: expiry and attempts

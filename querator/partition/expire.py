@@ -9,7 +9,7 @@ the head where it is, so that it is due again at once.
 
 from querator.model.commands import Done
 from querator.model.limits import APPLY_SEGMENTS_MAX, LEASE_OUTCOME_WINDOW_MS, MINUTE_MS
-from querator.partition import masks
+from querator.partition import breaker, masks
 from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.dead import attempt_failed, kill
 from querator.partition.dedup import forget_keys
@@ -118,7 +118,7 @@ def _lapse_lease(context: ApplyContext, lease: int) -> int:
     raw = LEASES.get(txn, group, lease)
     assert raw is not None, "a deadline names a live lease"
     row = decode_lease(raw)
-    work = 0
+    work = lapsed = 0
     for items in row.items:
         mask = masks.from_bytes(items.held)
         if not mask:
@@ -126,7 +126,7 @@ def _lapse_lease(context: ApplyContext, lease: int) -> int:
         items.held = b""
         segment = load_segment(txn, group, items.first_seq, masks.low(mask))
         assert segment.mask == mask
-        context.state.lapsed += mask.bit_count()
+        lapsed += mask.bit_count()
         detach(context, items.first_seq, segment, mask)
         work += attempt_failed(
             context, items.first_seq, block_of(context, items.first_seq), mask, Event.LAPSE,
@@ -135,6 +135,9 @@ def _lapse_lease(context: ApplyContext, lease: int) -> int:
             position=segment.position,
         )  # fmt: skip
     end_lease(context, lease, row)
+    context.state.lapsed += lapsed
+    if context.state.breaker is not None:
+        breaker.failed(context, [(lease, lapsed)])
     return max(work, 1)
 
 

@@ -8,7 +8,8 @@ Longer than 500 lines: one invariant a function, and a reader looks for the one 
 
 from collections.abc import Iterator
 
-from querator.model.limits import BLOCK_ITEMS_MAX
+from querator.model.limits import BLOCK_ITEMS_MAX, BREAKER_BUCKETS
+from querator.model.queues import BreakerState
 from querator.partition import masks
 from querator.partition.departed import check_departed
 from querator.partition.flow_invariants import check_flows
@@ -107,6 +108,7 @@ def check(txn: ReadTransaction, group: int, *, checksums: bool = True) -> list[s
         *_dedup_keys(txn, group, state, segments),
         *_memories(txn, group, state),
         *_heads(txn, group, state),
+        *_breaker(txn, group, state),
         *check_staging(txn, group, state),
         *check_departed(txn, group),
         *check_flows(txn, group, state, segments),
@@ -639,4 +641,42 @@ def _heads(txn: ReadTransaction, group: int, state: PartitionState) -> list[str]
         for table in (ENDED_ORDER, DEDUP_ORDER, PRODUCER_CHECKS)
         if not state.cleanup_head_ms and any(True for _ in table.rows(txn, group))
     ]
+    return wrong
+
+
+def _breaker(txn: ReadTransaction, group: int, state: PartitionState) -> list[str]:
+    """There is a breaker if the settings have one, and a probe is one leased item."""
+    raw, row = SETTINGS.get(txn, group), state.breaker
+    settings = None if raw is None else decode_settings(raw).settings.breaker
+    if row is None or settings is None:
+        same = (row is None) == (settings is None)
+        return [] if same else ["the breaker is not as the settings say"]
+    wrong: list[str] = []
+    closed, tries = row.state is BreakerState.CLOSED, row.state is BreakerState.HALF_OPEN
+    if (row.state is BreakerState.OPEN) != (row.until_ms > 0) or row.since_ms > state.now_ms:
+        wrong.append(f"the breaker is {row.state.name} from {row.since_ms} until {row.until_ms}")
+    if (row.probe or row.passed) and not tries:
+        wrong.append(f"the breaker is {row.state.name} and tries items")
+    if tries and row.passed >= settings.probes:
+        wrong.append(f"{row.passed} probes have succeeded, and the breaker has not closed")
+    if row.probe:
+        lease = LEASES.get(txn, group, row.probe)
+        held = (
+            []
+            if lease is None
+            else [masks.from_bytes(one.held) for one in decode_lease(lease).items]
+        )
+        if sum(mask.bit_count() for mask in held) != 1:
+            wrong.append(f"the probe's lease {row.probe} does not hold one item")
+    numbers = [bucket[0] for bucket in row.buckets]
+    if (
+        numbers != sorted(set(numbers))
+        or len(numbers) > BREAKER_BUCKETS
+        or (numbers and not closed)
+    ):
+        wrong.append(f"the breaker counts in the buckets {numbers}")
+    if any(not 0 <= failures <= outcomes for _, outcomes, failures in row.buckets):
+        wrong.append("the breaker counts more failures than outcomes")
+    if closed and row.first_lease > state.next_lease:
+        wrong.append("the breaker counts no lease")
     return wrong

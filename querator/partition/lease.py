@@ -13,8 +13,8 @@ under one lease.
 
 Items that have expired or used up their attempts die here at the latest.
 
-While the leases of the queue are paused, callers get nothing, except what an earlier request of
-theirs was granted.
+While the leases of the queue are paused, or its breaker is open, callers get nothing, except what
+an earlier request of theirs was granted.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ from querator.model.limits import (
     LEASE_TIMEOUT_MS_MAX,
     REPLY_BYTES_DEFAULT,
 )
-from querator.partition import masks
+from querator.partition import breaker, masks
 from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.dead import kill, worn
 from querator.partition.flow_choice import Chosen, Space, choose
@@ -111,9 +111,15 @@ def lease(context: ApplyContext, command: Lease) -> LeaseResult:
         waiting.append(place)
     if waiting and not context.state.lease_paused:
         callers = [command.callers[place] for place in waiting]
-        granted = _grant(context, callers, frozenset(command.aside))
-        for place, grant in zip(waiting, granted, strict=True):
-            grants[place] = grant
+        row = context.state.breaker
+        if row is not None:
+            callers = breaker.admitted(row, callers)
+        if callers:
+            granted = _grant(context, callers, frozenset(command.aside))
+            for place, grant in zip(waiting, granted, strict=True):
+                grants[place] = grant
+            if row is not None:
+                breaker.leased(row, granted)
     for place in repeats:
         grants[place] = _repeated(context, command.callers[place]) or NOTHING
     return LeaseResult(tuple(grants), context.now_ms)

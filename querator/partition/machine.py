@@ -30,6 +30,7 @@ from querator.model.commands import (
     ForgetGroups,
     FreeKeys,
     GiveUp,
+    HalfOpen,
     Lease,
     Move,
     MoveDone,
@@ -47,6 +48,7 @@ from querator.model.commands import (
     Retry,
     Route,
     SaveCheckpoints,
+    SetBreaker,
     SettleResult,
     Unhold,
 )
@@ -75,6 +77,7 @@ from querator.partition import digest as digests
 from querator.partition import held_keys
 from querator.partition.adoption import adopt
 from querator.partition.apply_context import ApplyContext, unconfigured
+from querator.partition.breaker import configure_breaker, half_open, set_breaker
 from querator.partition.checkpoints import save_checkpoints
 from querator.partition.dedup_rows import free_keys
 from querator.partition.departed import forget_groups
@@ -129,6 +132,7 @@ class PartitionMachine:
         self._expire_ms = 0
         self._activate_ms = 0
         self._remind_ms = 0
+        self._breaker_ms = 0
 
     def pack(self, proposals: Sequence[Proposal], now_ms: int) -> Entry:
         """Packs many commands into one entry. Attachments of produces and moves become blocks."""
@@ -179,6 +183,8 @@ class PartitionMachine:
             commands.append(Activate())
         if 0 < self._remind_ms <= now_ms:
             commands.append(Remind())
+        if 0 < self._breaker_ms <= now_ms:
+            commands.append(HalfOpen())
         return commands
 
     def digest(self, txn: ReadTransaction) -> bytes:
@@ -200,6 +206,10 @@ class PartitionMachine:
         self._remind_ms = state.recurring_head_ms
         self._expire_ms = _earliest(state.expiry_head_ms, state.cleanup_head_ms)
         prompt_ms = _earliest(self._expire_ms, _earliest(self._activate_ms, self._remind_ms))
+        self._breaker_ms = 0
+        if state.breaker is not None:
+            self._breaker_ms = state.breaker.until_ms
+            prompt_ms = _earliest(prompt_ms, self._breaker_ms)
         due_ms = _earliest(prompt_ms, self._lapse_ms)
         # Moves and transactions are read from the tables as soon as they are reported.
         early = not (state.moving or state.txns or txns)
@@ -305,15 +315,13 @@ def _one(context: ApplyContext, command: Command) -> Result:
             return retry(context, command)
         case Extend():
             return extend(context, command)
-        case Expire():
-            return expire(context, lapses=command.lapses)
-        case Activate():
-            return activate(context)
+        case Expire() | Activate() | HalfOpen():
+            return _timed(context, command)
         case MoveDone() | MoveReturn() | MoveElsewhere() | ForgetGroups():
             return _of_moves(context, command)
         case Purge() | Cancel() | DropLetters():
             return _removing(context, command)
-        case Redrive() | GiveUp() | Reschedule() | Prioritize():
+        case Redrive() | GiveUp() | Reschedule() | Prioritize() | SetBreaker():
             return _of_operator(context, command)
         case PutRecurrence() | PauseRecurrence() | DeleteRecurrence() | Remind():
             return _recurring(context, command)
@@ -321,8 +329,18 @@ def _one(context: ApplyContext, command: Command) -> Result:
             return _of_reader(context, command)
 
 
+def _timed(context: ApplyContext, command: Expire | Activate | HalfOpen) -> Done:
+    match command:
+        case Expire():
+            return expire(context, lapses=command.lapses)
+        case Activate():
+            return activate(context)
+        case HalfOpen():
+            return half_open(context)
+
+
 def _of_operator(
-    context: ApplyContext, command: Redrive | GiveUp | Reschedule | Prioritize
+    context: ApplyContext, command: Redrive | GiveUp | Reschedule | Prioritize | SetBreaker
 ) -> Result:
     match command:
         case Redrive():
@@ -333,6 +351,8 @@ def _of_operator(
             return reschedule(context, command)
         case Prioritize():
             return prioritize(context, command)
+        case SetBreaker():
+            return set_breaker(context, command)
 
 
 def _removing(context: ApplyContext, command: Purge | Cancel | DropLetters) -> Result:
@@ -416,6 +436,7 @@ def configure(context: ApplyContext, command: Configure) -> Done:
     if row is not None and command.version <= row.version:
         return Done(0)
     state.lease_paused = settings.lease_paused
+    configure_breaker(context, settings.breaker)
     if settings.flows is not None and settings.flows.kind is QueueKind.KEYED:
         settings = msgspec.structs.replace(settings, priority_aging_ms=0)
     if row is None:

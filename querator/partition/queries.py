@@ -11,6 +11,7 @@ from itertools import islice
 import msgspec
 
 from querator.model.calls import (
+    BreakerCounts,
     BrowsedItem,
     DeadOrigin,
     ItemRun,
@@ -20,6 +21,7 @@ from querator.model.calls import (
 from querator.model.commands import Attributes, LetterFilter, PartitionEffects
 from querator.model.ids import parse_stream_request_id
 from querator.partition import masks, rows
+from querator.partition.breaker import counts
 from querator.partition.flow_queries import flow_heads
 from querator.partition.held_keys import waited_for
 from querator.partition.lease import client_hash
@@ -160,6 +162,26 @@ def stats(txn: ReadTransaction, group: int) -> PartitionCounts:
         cancelled=state.cancelled,
         replaced=state.replaced,
         checkpoint_bytes=state.checkpoint_bytes,
+        breaker=_breaker(state, settings),
+    )
+
+
+def _breaker(state: PartitionState, raw: bytes | None) -> BreakerCounts | None:
+    """`raw`: the row of the settings."""
+    row = state.breaker
+    if row is None or raw is None:
+        return None
+    settings = decode_settings(raw).settings.breaker
+    assert settings is not None, "a partition with a breaker has settings of it"
+    outcomes, failures = counts(row, settings, state.now_ms)
+    return BreakerCounts(
+        state=row.state,
+        since_ms=row.since_ms,
+        until_ms=row.until_ms,
+        outcomes=outcomes,
+        failures=failures,
+        probes_passed=row.passed,
+        probing=row.probe > 0,
     )
 
 
@@ -213,9 +235,10 @@ def leasable_beside(txn: ReadTransaction, group: int, aside: int) -> int:
     state = PartitionState() if raw is None else decode_state(raw)
     if state.lease_paused:
         return 0
+    ready = max(0, state.ready - aside)
     if state.next_flow:
-        return max(state.leasable - aside, min(1, state.leasable, max(0, state.ready - aside)))
-    return max(0, state.ready - aside)
+        ready = max(state.leasable - aside, min(1, state.leasable, ready))
+    return ready if state.breaker is None else state.breaker.leasable(ready)
 
 
 def applied_index(txn: ReadTransaction, group: int) -> int:

@@ -102,8 +102,10 @@ def outlook(txn: ReadTransaction, group: int, command: AdvanceReader) -> Outlook
 
 def _ready(txn: ReadTransaction, group: int, state: PartitionState, upto_position: int) -> int:
     """The number of items that may be reserved: all ready items, or none if the heads of all lanes
-    are beyond `upto_position`.
+    are beyond `upto_position`, or while leases are paused.
     """
+    if state.lease_paused:
+        return 0
     if state.next_flow:
         early = not upto_position or has_early(txn, group, state, upto_position)
         return state.leasable if early else 0

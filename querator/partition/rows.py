@@ -22,8 +22,9 @@ from querator.model.commands import (
     PartitionSettings,
 )
 from querator.model.item_options import FollowUpFields
-from querator.model.queues import RetryWaits
+from querator.model.queues import BreakerState, RetryWaits
 from querator.partition import masks
+from querator.partition.breaker_rows import BreakerRow
 
 
 class RowState(IntEnum):
@@ -113,6 +114,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     0: none is. `lease_paused` is the setting.
 
     `checkpoints` counts the overlays that name one, and `checkpoint_bytes` the data of these.
+
+    `breaker` None: the queue has none.
     """
 
     index: int = 0
@@ -192,6 +195,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     runs_missed: int = 0
     runs_late_ms: int = 0
     lease_paused: bool = False
+    breaker: BreakerRow | None = None
 
     @property
     def items(self) -> int:
@@ -213,6 +217,9 @@ class PartitionState(msgspec.Struct, array_like=True):
     def effects(self) -> PartitionEffects:
         """The counts that the owner of the partition needs."""
         ready = self.leasable if self.next_flow else self.ready
+        breaker = BreakerState.CLOSED
+        if self.breaker is not None:
+            ready, breaker = self.breaker.leasable(ready), self.breaker.state
         return PartitionEffects(
             ready=0 if self.lease_paused else ready,
             outbox=self.moving,
@@ -222,6 +229,7 @@ class PartitionState(msgspec.Struct, array_like=True):
             stages=self.stages,
             drained=self.ahead.count(0),
             recurring=self.recurring,
+            breaker=breaker,
         )
 
 

@@ -45,7 +45,7 @@ from querator.model.limits import (
     SCHEDULE_AHEAD_MS_MAX,
     SCHEDULE_NOW_MS,
 )
-from querator.partition import masks
+from querator.partition import breaker, masks
 from querator.partition.apply_context import ApplyContext
 from querator.partition.dead import (
     attempt_failed,
@@ -160,7 +160,13 @@ def complete(
     for first_seq, mask in gone.items():
         leave_block(context, first_seq, block_of(context, first_seq), mask)
     _write(context, leases, verb)
+    if context.state.breaker is not None:
+        breaker.succeeded(context, _outcomes(pieces))
     return result
+
+
+def _outcomes(pieces: list[_Piece]) -> breaker.Outcomes:
+    return [(piece.lease, piece.mask.bit_count()) for piece in pieces]
 
 
 def verb_of(command: Retry) -> int:
@@ -218,6 +224,9 @@ def retry(
             lease=piece.lease,
         )
     _write(context, leases, verb)
+    if context.state.breaker is not None:
+        counts = command.dead or command.count_attempt
+        (breaker.failed if counts else breaker.given_back)(context, _outcomes(pieces))
     return result
 
 

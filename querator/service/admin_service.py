@@ -47,6 +47,7 @@ from querator.model.placement_map import PlacementMap
 from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings, QueueState
 from querator.partition.queries import ItemPage, reply_bytes
 from querator.partition.rows import RowState
+from querator.service.breakers import Breakers
 from querator.service.groups import Groups
 from querator.service.item_changes import ItemChanges
 from querator.service.item_ids import by_partition, check_partitions
@@ -81,7 +82,7 @@ _log = telemetry.logger(__name__)
 _SUMMED = tuple(
     field
     for field in PartitionCounts.__struct_fields__
-    if field not in ("partition", "applied_index", "waits_for", "first_seq", "head_seq")
+    if field not in ("partition", "applied_index", "waits_for", "first_seq", "head_seq", "breaker")
     and not field.startswith(("oldest", "state_ms", "behind_ms"))
 )
 
@@ -122,6 +123,8 @@ class AdminService:
         """The keys of keyed queues."""
         self.purging = Purging(changes=self.changes, reads=reads)
         """Removes the waiting items of a queue."""
+        self.breakers = Breakers(changes=self.changes)
+        """Opens and closes the breakers of a queue by hand."""
         self.recurrences = RecurrenceService(
             router=router, directory=directory, reads=reads, clock=clock
         )

@@ -10,6 +10,8 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import STOP_WAIT_MS_MAX
 from querator.model.nodes import NodeKey
 from querator.model.placement_map import PlacementMap
+from querator.model.queues import BreakerState
+from querator.service.breakers import BreakerLog
 from querator.service.departed import Departed
 from querator.service.exchange.node_exchange import NodeExchange
 from querator.service.lease.calls import LeaseService
@@ -58,6 +60,7 @@ class ServiceEvents:
         self._committer = committer
         self._recurring = recurring
         self._exchange = exchange
+        self._breakers = BreakerLog(router)
 
     def on_effects(self, group: GroupId, effects: PartitionEffects) -> None:
         """An apply has changed the effects of a partition. The placement group is ignored."""
@@ -78,6 +81,8 @@ class ServiceEvents:
         self._committer.wake(route)
         if effects.recurring:
             self._recurring.wake(route)
+        if effects.breaker is not BreakerState.CLOSED or group in self._breakers.not_closed:
+            self._breakers.on_state(route, effects.breaker)
 
     def on_leadership(self, group: GroupId, leads: bool) -> None:
         """This node has begun or ceased to lead the group."""
@@ -116,6 +121,7 @@ class ServiceEvents:
         self._leases.end_gone(placed)
         for group in self._router.on_map(placed):
             self._supplies.forget(group)
+            self._breakers.not_closed.pop(group, None)
         self._leases.on_map(placed)
         self._producing.on_map()
         self._directory.on_map()

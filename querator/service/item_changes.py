@@ -6,6 +6,7 @@ from typing import TypeVar
 from querator.model.calls import CancelCall, CancelReply, PrioritizeCall, PrioritizeReply
 from querator.model.commands import (
     Cancel,
+    Done,
     DropLetters,
     ItemsChanged,
     ItemsRemoved,
@@ -13,6 +14,7 @@ from querator.model.commands import (
     Purge,
     Ranges,
     Reschedule,
+    SetBreaker,
 )
 from querator.model.errors import QueratorError, invalid
 from querator.model.ids import GroupId, PartitionNumber, Seq, check_name, format_item_id
@@ -101,6 +103,11 @@ class ItemChanges:
         result = await self._router.call(self._router.route(group), command, deadline=deadline)
         assert isinstance(result, ItemsRemoved)
         return result
+
+    async def set_breaker(self, group: GroupId, command: SetBreaker, deadline: float | None) -> int:
+        result = await self._router.call(self._router.route(group), command, deadline=deadline)
+        assert isinstance(result, Done)
+        return result.changed
 
     async def whole_queue(self, namespace: str, name: str, deadline: float | None) -> Queue:
         """The queue with all its partitions, as the leader of the placement group knows it."""

@@ -36,6 +36,14 @@ _NUMBERS = (
     ("group_leased_max", "", 0, limits.FLOW_LEASED_MAX),
     ("key_leased_max", "", 1, limits.FLOW_LEASED_MAX),
 )
+_BREAKER = (
+    ("failure_percent", "", 1, 100),
+    ("outcomes_min", "", 1, limits.BREAKER_OUTCOMES_MAX),
+    ("window_ms", "ms", limits.BREAKER_WINDOW_MS_MIN, limits.BREAKER_WINDOW_MS_MAX),
+    ("open_ms", "ms", limits.BREAKER_OPEN_MS_MIN, limits.BREAKER_OPEN_MS_MAX),
+    ("probes", "", 1, limits.BREAKER_PROBES_MAX),
+)
+"""As `_NUMBERS`, of the breaker."""
 _OF_KIND = (
     ("fairness", QueueKind.FAIR),
     ("group_leased_max", QueueKind.FAIR),
@@ -122,6 +130,10 @@ def check_settings(settings: QueueSettings, *, name: str) -> None:
             field="settings.priority_aging",
             unit="ms",
         )
+    if settings.breaker is not None:
+        for name, unit, least, most in _BREAKER:
+            value = getattr(settings.breaker, name)
+            check_between(value, least, most, field=f"settings.breaker.{name}", unit=unit)
     _check_flows(settings)
     if settings.dead_queue:
         check_name(settings.dead_queue, field="settings.dead_queue")

@@ -23,6 +23,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _BreakerState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BreakerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BreakerState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BREAKER_STATE_UNSPECIFIED: _BreakerState.ValueType  # 0
+    """Not given."""
+    BREAKER_STATE_CLOSED: _BreakerState.ValueType  # 1
+    """Items are leased, and outcomes are counted."""
+    BREAKER_STATE_OPEN: _BreakerState.ValueType  # 2
+    """Nothing is leased until the open time is over."""
+    BREAKER_STATE_HALF_OPEN: _BreakerState.ValueType  # 3
+    """One item is leased at a time."""
+
+class BreakerState(_BreakerState, metaclass=_BreakerStateEnumTypeWrapper):
+    """BreakerState is what the breaker of a partition does."""
+
+BREAKER_STATE_UNSPECIFIED: BreakerState.ValueType  # 0
+"""Not given."""
+BREAKER_STATE_CLOSED: BreakerState.ValueType  # 1
+"""Items are leased, and outcomes are counted."""
+BREAKER_STATE_OPEN: BreakerState.ValueType  # 2
+"""Nothing is leased until the open time is over."""
+BREAKER_STATE_HALF_OPEN: BreakerState.ValueType  # 3
+"""One item is leased at a time."""
+Global___BreakerState: _TypeAlias = BreakerState  # noqa: Y015
+
 class _QueueKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -156,6 +184,7 @@ class QueueSettings(_message.Message):
     KEY_RETRY_BLOCKS_FIELD_NUMBER: _builtins.int
     LEASE_PAUSED_FIELD_NUMBER: _builtins.int
     PRODUCE_PAUSED_FIELD_NUMBER: _builtins.int
+    BREAKER_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     """Number of partitions, 1 to 1,024; unset or 0 means 1 at creation. Can be changed either
     way: new ones take items at once, those beyond the number go when they are empty.
@@ -239,6 +268,10 @@ class QueueSettings(_message.Message):
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupSettings]:
         """Groups with a weight or a limit of their own, at most 1,000, each path once. For fair queues only."""
 
+    @_builtins.property
+    def breaker(self) -> Global___BreakerSettings:
+        """When a partition stops its leases by itself, because too many items fail; unset means never."""
+
     def __init__(
         self,
         *,
@@ -265,10 +298,11 @@ class QueueSettings(_message.Message):
         key_retry_blocks: _builtins.bool | None = ...,
         lease_paused: _builtins.bool | None = ...,
         produce_paused: _builtins.bool | None = ...,
+        breaker: Global___BreakerSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "group_leased_max", b"group_leased_max", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "replicas", b"replicas", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "breaker", b"breaker", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "group_leased_max", b"group_leased_max", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "replicas", b"replicas", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "dead_queue", b"dead_queue", "dedup_until", b"dedup_until", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "fairness", b"fairness", "group_leased_max", b"group_leased_max", "groups", b"groups", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "kind", b"kind", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "replicas", b"replicas", "retry_backoff", b"retry_backoff", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "breaker", b"breaker", "dead_queue", b"dead_queue", "dedup_until", b"dedup_until", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "fairness", b"fairness", "group_leased_max", b"group_leased_max", "groups", b"groups", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "kind", b"kind", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "replicas", b"replicas", "retry_backoff", b"retry_backoff", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dead_queue: _TypeAlias = _typing.Literal["dead_queue"]  # noqa: Y015
     _WhichOneofArgType__dead_queue: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue"]  # noqa: Y015
@@ -320,6 +354,62 @@ class QueueSettings(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_jitter) -> _WhichOneofReturnType__retry_jitter | None: ...
 
 Global___QueueSettings: _TypeAlias = QueueSettings  # noqa: Y015
+
+@_typing.final
+class BreakerSettings(_message.Message):
+    """BreakerSettings is when the breaker of a partition opens and closes. Each partition counts the outcomes of its own
+    items. A completed item is a success. An item that is retried at the cost of an attempt, rejected, or whose lease
+    lapses, is a failure.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FAILURE_PERCENT_FIELD_NUMBER: _builtins.int
+    OUTCOMES_MIN_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
+    OPEN_TIME_FIELD_NUMBER: _builtins.int
+    PROBES_FIELD_NUMBER: _builtins.int
+    failure_percent: _builtins.int
+    """At which part of the outcomes that are failures it opens, 1 to 100 percent; unset means 50."""
+    outcomes_min: _builtins.int
+    """How many outcomes there must be in the window before it opens, 1 to 1,000,000; unset means 20."""
+    probes: _builtins.int
+    """How many single items must succeed one after the other to close it, 1 to 1,000; unset means 3."""
+    @_builtins.property
+    def window(self) -> _duration_pb2.Duration:
+        """The time of which outcomes count, 1 s to 1 d; unset means 1 min. It moves in tenths."""
+
+    @_builtins.property
+    def open_time(self) -> _duration_pb2.Duration:
+        """How long it stays open before it tries single items, 1 s to 1 d; unset means 30 s."""
+
+    def __init__(
+        self,
+        *,
+        failure_percent: _builtins.int | None = ...,
+        outcomes_min: _builtins.int | None = ...,
+        window: _duration_pb2.Duration | None = ...,
+        open_time: _duration_pb2.Duration | None = ...,
+        probes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_failure_percent", b"_failure_percent", "_outcomes_min", b"_outcomes_min", "_probes", b"_probes", "failure_percent", b"failure_percent", "open_time", b"open_time", "outcomes_min", b"outcomes_min", "probes", b"probes", "window", b"window"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_failure_percent", b"_failure_percent", "_outcomes_min", b"_outcomes_min", "_probes", b"_probes", "failure_percent", b"failure_percent", "open_time", b"open_time", "outcomes_min", b"outcomes_min", "probes", b"probes", "window", b"window"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__failure_percent: _TypeAlias = _typing.Literal["failure_percent"]  # noqa: Y015
+    _WhichOneofArgType__failure_percent: _TypeAlias = _typing.Literal["_failure_percent", b"_failure_percent"]  # noqa: Y015
+    _WhichOneofReturnType__outcomes_min: _TypeAlias = _typing.Literal["outcomes_min"]  # noqa: Y015
+    _WhichOneofArgType__outcomes_min: _TypeAlias = _typing.Literal["_outcomes_min", b"_outcomes_min"]  # noqa: Y015
+    _WhichOneofReturnType__probes: _TypeAlias = _typing.Literal["probes"]  # noqa: Y015
+    _WhichOneofArgType__probes: _TypeAlias = _typing.Literal["_probes", b"_probes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__failure_percent) -> _WhichOneofReturnType__failure_percent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__outcomes_min) -> _WhichOneofReturnType__outcomes_min | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__probes) -> _WhichOneofReturnType__probes | None: ...
+
+Global___BreakerSettings: _TypeAlias = BreakerSettings  # noqa: Y015
 
 @_typing.final
 class GroupSettings(_message.Message):
@@ -785,6 +875,7 @@ class PartitionStats(_message.Message):
     OLDEST_LEASE_AT_FIELD_NUMBER: _builtins.int
     REPLACED_FIELD_NUMBER: _builtins.int
     CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
+    BREAKER_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     applied_index: _builtins.int
@@ -883,6 +974,10 @@ class PartitionStats(_message.Message):
     def oldest_lease_at(self) -> _timestamp_pb2.Timestamp:
         """When the oldest live lease was granted; unset when there is none. Extensions do not change it."""
 
+    @_builtins.property
+    def breaker(self) -> Global___BreakerStats:
+        """The breaker of the partition; unset when the queue has none, and in the total."""
+
     def __init__(
         self,
         *,
@@ -924,14 +1019,119 @@ class PartitionStats(_message.Message):
         oldest_lease_at: _timestamp_pb2.Timestamp | None = ...,
         replaced: _builtins.int = ...,
         checkpoint_bytes: _builtins.int = ...,
+        breaker: Global___BreakerStats | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["breaker", b"breaker", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "bytes", b"bytes", "cancelled", b"cancelled", "checkpoint_bytes", b"checkpoint_bytes", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "replaced", b"replaced", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "breaker", b"breaker", "bytes", b"bytes", "cancelled", b"cancelled", "checkpoint_bytes", b"checkpoint_bytes", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "replaced", b"replaced", "reserved", b"reserved", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PartitionStats: _TypeAlias = PartitionStats  # noqa: Y015
+
+@_typing.final
+class BreakerStats(_message.Message):
+    """BreakerStats is the breaker of one partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    PROBES_PASSED_FIELD_NUMBER: _builtins.int
+    PROBING_FIELD_NUMBER: _builtins.int
+    state: Global___BreakerState.ValueType
+    """What it does."""
+    outcomes: _builtins.int
+    """CLOSED: outcomes in the window. Else: those for which it opened; 0 when a single item or an operator opened it."""
+    failures: _builtins.int
+    """Of these, the failures."""
+    probes_passed: _builtins.int
+    """HALF_OPEN: how many single items have succeeded."""
+    probing: _builtins.bool
+    """HALF_OPEN: whether one is leased now."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Since when."""
+
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """OPEN: when it tries single items. Unset in other states."""
+
+    def __init__(
+        self,
+        *,
+        state: Global___BreakerState.ValueType = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+        outcomes: _builtins.int = ...,
+        failures: _builtins.int = ...,
+        probes_passed: _builtins.int = ...,
+        probing: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "outcomes", b"outcomes", "probes_passed", b"probes_passed", "probing", b"probing", "since", b"since", "state", b"state", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BreakerStats: _TypeAlias = BreakerStats  # noqa: Y015
+
+@_typing.final
+class SetBreakerRequest(_message.Message):
+    """SetBreakerRequest opens or closes the breakers of all partitions of a queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue."""
+    state: Global___BreakerState.ValueType
+    """OPEN: they open for the open time of the settings, then try single items. CLOSED: they close, and their counts
+    begin at zero.
+    """
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        state: Global___BreakerState.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "queue", b"queue", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetBreakerRequest: _TypeAlias = SetBreakerRequest  # noqa: Y015
+
+@_typing.final
+class SetBreakerResponse(_message.Message):
+    """SetBreakerResponse is sent when all partitions have followed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_FIELD_NUMBER: _builtins.int
+    changed: _builtins.int
+    """How many partitions were in another state."""
+    def __init__(
+        self,
+        *,
+        changed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetBreakerResponse: _TypeAlias = SetBreakerResponse  # noqa: Y015
 
 @_typing.final
 class GetQueueStatsResponse(_message.Message):

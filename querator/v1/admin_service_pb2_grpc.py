@@ -176,6 +176,11 @@ class AdminServiceStub:
                 request_serializer=querator_dot_v1_dot_recurrences__pb2.GetRecurrenceTimesRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_recurrences__pb2.GetRecurrenceTimesResponse.FromString,
                 _registered_method=True)
+        self.SetBreaker = channel.unary_unary(
+                '/querator.v1.AdminService/SetBreaker',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.SetBreakerRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.SetBreakerResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -391,6 +396,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetBreaker(self, request, context):
+        """Opens or closes the breakers of a queue by hand. INVALID_ARGUMENT when its settings have none. After an error some
+        partitions may have followed; call again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -533,6 +546,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetRecurrenceTimes,
                     request_deserializer=querator_dot_v1_dot_recurrences__pb2.GetRecurrenceTimesRequest.FromString,
                     response_serializer=querator_dot_v1_dot_recurrences__pb2.GetRecurrenceTimesResponse.SerializeToString,
+            ),
+            'SetBreaker': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetBreaker,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.SetBreakerRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.SetBreakerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1292,6 +1310,33 @@ class AdminService:
             '/querator.v1.AdminService/GetRecurrenceTimes',
             querator_dot_v1_dot_recurrences__pb2.GetRecurrenceTimesRequest.SerializeToString,
             querator_dot_v1_dot_recurrences__pb2.GetRecurrenceTimesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetBreaker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/SetBreaker',
+            querator_dot_v1_dot_admin__service__pb2.SetBreakerRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.SetBreakerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -113,6 +113,10 @@ class AdminServiceStub:
     """Deletes a recurrence. Items that it has produced stay."""
     GetRecurrenceTimes: _grpc.UnaryUnaryMultiCallable[_recurrences_pb2.GetRecurrenceTimesRequest, _recurrences_pb2.GetRecurrenceTimesResponse]
     """Returns the coming due times of a recurrence, or of a specification."""
+    SetBreaker: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.SetBreakerRequest, _admin_service_pb2.SetBreakerResponse]
+    """Opens or closes the breakers of a queue by hand. INVALID_ARGUMENT when its settings have none. After an error some
+    partitions may have followed; call again.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -198,6 +202,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Deletes a recurrence. Items that it has produced stay."""
     GetRecurrenceTimes: _aio.UnaryUnaryMultiCallable[_recurrences_pb2.GetRecurrenceTimesRequest, _recurrences_pb2.GetRecurrenceTimesResponse]  # type: ignore[assignment]
     """Returns the coming due times of a recurrence, or of a specification."""
+    SetBreaker: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.SetBreakerRequest, _admin_service_pb2.SetBreakerResponse]  # type: ignore[assignment]
+    """Opens or closes the breakers of a queue by hand. INVALID_ARGUMENT when its settings have none. After an error some
+    partitions may have followed; call again.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """AdminService manages queues and looks into them."""
@@ -448,5 +456,15 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_recurrences_pb2.GetRecurrenceTimesResponse, _abc.Awaitable[_recurrences_pb2.GetRecurrenceTimesResponse]]:
         """Returns the coming due times of a recurrence, or of a specification."""
+
+    @_abc_1.abstractmethod
+    def SetBreaker(
+        self,
+        request: _admin_service_pb2.SetBreakerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.SetBreakerResponse, _abc.Awaitable[_admin_service_pb2.SetBreakerResponse]]:
+        """Opens or closes the breakers of a queue by hand. INVALID_ARGUMENT when its settings have none. After an error some
+        partitions may have followed; call again.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -32,6 +32,7 @@ from querator.model.queues import (
 )
 from querator.v1 import admin_service_pb2, items_pb2
 from querator.wire import field_checks, lease
+from querator.wire.breakers import breaker_message, breaker_stats_message, check_breaker
 from querator.wire.retry_policies import check_backoff
 
 # Names of fields in the protocol's QueueSettings and in the model's, where they differ.
@@ -46,7 +47,7 @@ _MODEL_FIELDS = {
 _COUNTS = [
     name
     for name in PartitionCounts.__struct_fields__
-    if not name.startswith(("oldest", "state_ms", "behind_ms"))
+    if not name.startswith(("oldest", "state_ms", "behind_ms", "breaker"))
 ]
 
 
@@ -278,6 +279,9 @@ def check_settings(message: admin_service_pb2.QueueSettings, *, name: str) -> Qu
         key_retry_blocks=message.key_retry_blocks if message.HasField("key_retry_blocks") else True,
         lease_paused=message.lease_paused,
         produce_paused=message.produce_paused,
+        breaker=check_breaker(message.breaker, field="settings.breaker")
+        if message.HasField("breaker")
+        else None,
     )
 
 
@@ -393,6 +397,7 @@ def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings
         key_retry_blocks=settings.key_retry_blocks,
         lease_paused=settings.lease_paused,
         produce_paused=settings.produce_paused,
+        breaker=None if settings.breaker is None else breaker_message(settings.breaker),
     )
 
 
@@ -453,6 +458,8 @@ def _stats_message(stats: PartitionCounts) -> admin_service_pb2.PartitionStats:
         message.oldest_stage_at.CopyFrom(field_checks.timestamp(stats.oldest_stage_at_ms))
     if stats.oldest_lease_at_ms:
         message.oldest_lease_at.CopyFrom(field_checks.timestamp(stats.oldest_lease_at_ms))
+    if stats.breaker is not None:
+        message.breaker.CopyFrom(breaker_stats_message(stats.breaker))
     return message
 
 

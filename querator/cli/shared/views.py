@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from querator.client import FairGroup, LeasedItem
+from querator.client import Breaker, FairGroup, LeasedItem
 from querator.client.values import (
     DeadLetter,
     Item,
@@ -34,6 +34,14 @@ class ProduceView(msgspec.Struct, frozen=True):
     seconds: float
     items_per_second: float
     ids: list[str] | None
+
+
+class BreakerView(msgspec.Struct, frozen=True):
+    failure_percent: int
+    outcomes_min: int
+    window_ms: int | None
+    open_time_ms: int | None
+    probes: int
 
 
 class QueueView(msgspec.Struct, frozen=True):
@@ -68,6 +76,19 @@ class QueueView(msgspec.Struct, frozen=True):
     key_retry_blocks: bool = True
     lease_paused: bool = False
     produce_paused: bool = False
+    breaker: BreakerView | None = None
+
+
+def _breaker_view(breaker: Breaker | None) -> BreakerView | None:
+    if breaker is None:
+        return None
+    return BreakerView(
+        failure_percent=breaker.failure_percent,
+        outcomes_min=breaker.outcomes_min,
+        window_ms=milliseconds(breaker.window),
+        open_time_ms=milliseconds(breaker.open_time),
+        probes=breaker.probes,
+    )
 
 
 def queue_view(queue: QueueInfo) -> QueueView:
@@ -103,6 +124,7 @@ def queue_view(queue: QueueInfo) -> QueueView:
         key_retry_blocks=queue.key_retry_blocks,
         lease_paused=queue.lease_paused,
         produce_paused=queue.produce_paused,
+        breaker=_breaker_view(queue.breaker),
     )
 
 

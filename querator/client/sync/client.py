@@ -349,6 +349,14 @@ class SyncClient:
             self._client.update_queue(name, expected_version=expected_version, **changes)
         )
 
+    def open_breaker(self, name: str) -> int:
+        """Opens the breakers of the queue `name` by hand. See `Client.open_breaker`."""
+        return self._runner.run(self._client.open_breaker(name))
+
+    def close_breaker(self, name: str) -> int:
+        """Closes the breakers of the queue `name` by hand. See `Client.close_breaker`."""
+        return self._runner.run(self._client.close_breaker(name))
+
     def delete_queue(self, name: str) -> None:
         """Deletes the queue with all its items. See `Client.delete_queue`."""
         self._runner.run(self._client.delete_queue(name))

@@ -87,6 +87,7 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
         flows=_flow_settings(queue, partition),
         lease_paused=settings.lease_paused,
         produce_paused=settings.produce_paused,
+        breaker=settings.breaker,
     )
 
 

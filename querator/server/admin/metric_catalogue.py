@@ -208,6 +208,12 @@ CHECKPOINT_BYTES = _gauge(
     "Bytes of the checkpoints of the queue's items, in the partitions that this node leads.",
     _QUEUE,
 )
+BREAKERS = _gauge(
+    "queue_breaker_partitions",
+    "Partitions of the queue that this node leads by the state of their breaker; only queues with "
+    "a breaker.",
+    (*_QUEUE, "state"),
+)
 OLDEST_STAGE = _gauge(
     "queue_oldest_stage_age_seconds",
     "How long ago the oldest stage was begun in the partitions that this node leads; 0 when there "

@@ -263,6 +263,14 @@ def _queues(seen: Look, queues: list[QueueReading]) -> Iterator[Metric]:
         catalogue.CHECKPOINT_BYTES, ((label, each.checkpoint_bytes) for label, each in labelled)
     )
     yield family(
+        catalogue.BREAKERS,
+        (
+            ((*label, state.name.lower()), partitions)
+            for label, each in labelled
+            for state, partitions in each.breakers.items()
+        ),
+    )
+    yield family(
         catalogue.OLDEST_STAGE,
         ((label, _age_s(each.oldest_stage_at_ms, seen.wall_ms)) for label, each in labelled),
     )

@@ -16,7 +16,7 @@ import msgspec
 from querator.model.calls import PartitionCounts
 from querator.model.ids import GroupId, QueueId
 from querator.model.placement_map import PlacementMap
-from querator.model.queues import Queue
+from querator.model.queues import BreakerState, Queue
 from querator.model.recurrences import RunCounts
 from querator.partition import queries, recurrence_queries
 from querator.raft.status import GroupStatus
@@ -50,6 +50,8 @@ class QueueReading(msgspec.Struct):
     oldest_stage_at_ms: int = 0
     oldest_lease_at_ms: int = 0
     run_waits_since_ms: int = 0
+    breakers: dict[BreakerState, int] = {}
+    """Partitions by the state of their breaker; empty: the queue has none."""
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -156,6 +158,9 @@ def _add_items(reading: QueueReading, stats: PartitionCounts) -> None:
     reading.oldest_stage_at_ms = _older(reading.oldest_stage_at_ms, stats.oldest_stage_at_ms)
     reading.oldest_lease_at_ms = _older(reading.oldest_lease_at_ms, stats.oldest_lease_at_ms)
     reading.staged_bytes += stats.staged_bytes
+    if stats.breaker is not None:
+        reading.breakers = reading.breakers or dict.fromkeys(BreakerState, 0)
+        reading.breakers[stats.breaker.state] += 1
     reading.checkpoint_bytes += stats.checkpoint_bytes
 
 

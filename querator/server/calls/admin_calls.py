@@ -4,7 +4,15 @@ from collections.abc import Mapping
 
 from querator.server.calls.grpc_calls import Context, Unary, answer_within_ms
 from querator.service.admin_service import AdminService
-from querator.wire import dead_letters, groups, item_changes, queues, recurrences, schedules
+from querator.wire import (
+    breakers,
+    dead_letters,
+    groups,
+    item_changes,
+    queues,
+    recurrences,
+    schedules,
+)
 
 
 class AdminCalls:
@@ -43,6 +51,7 @@ class AdminCalls:
             "PauseRecurrence": self.pause_recurrence,
             "DeleteRecurrence": self.delete_recurrence,
             "GetRecurrenceTimes": self.get_recurrence_times,
+            "SetBreaker": self.set_breaker,
         }
 
     async def create_queue(self, data: bytes, context: Context) -> bytes:
@@ -230,3 +239,7 @@ class AdminCalls:
     async def get_recurrence_times(self, data: bytes, context: Context) -> bytes:
         call = recurrences.parse_times(data, timeout_ms=answer_within_ms(context))
         return recurrences.encode_times(await self._service.recurrences.times(call))
+
+    async def set_breaker(self, data: bytes, context: Context) -> bytes:
+        call = breakers.parse_set_breaker(data, timeout_ms=answer_within_ms(context))
+        return breakers.encode_set_breaker(await self._service.breakers.set_breaker(call))

@@ -97,6 +97,45 @@ class Reader:
     dead: int = 0
 
 
+class BreakerRule(NamedTuple):
+    percent: int
+    least: int
+    window: int
+    open: int
+    probes: int
+
+
+@dataclass
+class Breaker:
+    rule: BreakerRule
+    first_lease: int
+    """Outcomes of leases before it do not count."""
+    state: str = "closed"
+    until: int = 0
+    outcomes: list[tuple[int, bool]] = field(default_factory=list)
+    """(instant, whether it is a failure) of each item."""
+    opened_for: tuple[int, int] = (0, 0)
+    probe: int = 0
+    passed: int = 0
+
+    def counted(self, now: int) -> tuple[int, int]:
+        """Outcomes and failures of the window, which moves in tenths."""
+        if self.state != "closed":
+            return self.opened_for
+        first = now * 10 // self.rule.window - 9
+        found = [bad for at, bad in self.outcomes if at * 10 // self.rule.window >= first]
+        return len(found), sum(found)
+
+    def open(self, now: int, why: tuple[int, int] = (0, 0)) -> None:
+        self.state, self.until, self.opened_for = "open", now + self.rule.open, why
+        self.outcomes, self.probe, self.passed = [], 0, 0
+
+    def close(self, next_lease: int) -> None:
+        self.state, self.until, self.opened_for = "closed", 0, (0, 0)
+        self.outcomes, self.probe, self.passed = [], 0, 0
+        self.first_lease = next_lease
+
+
 @dataclass
 class ReferenceModel:
     now: int
@@ -109,6 +148,7 @@ class ReferenceModel:
     dead: bool = False
     lease_paused: bool = False
     produce_paused: bool = False
+    breaker: Breaker | None = None
     items: dict[int, Item] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
     requests: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -124,6 +164,68 @@ class ReferenceModel:
 
     def add(self, name: str, number: int = 1) -> None:
         self.count[name] = self.count.get(name, 0) + number
+
+    @property
+    def next_lease(self) -> int:
+        return max(self.leases, default=0) + 1
+
+    def set_rule(self, rule: BreakerRule | None) -> None:
+        breaker = self.breaker
+        if rule is None:
+            self.breaker = None
+        elif breaker is None:
+            self.breaker = Breaker(rule, self.next_lease)
+        elif rule != breaker.rule:
+            before, breaker.rule = breaker.rule, rule
+            if breaker.state == "open":
+                breaker.until += rule.open - before.open
+            elif breaker.state == "closed":
+                breaker.outcomes = []
+            elif breaker.passed >= rule.probes:
+                breaker.close(self.next_lease)
+
+    def set_breaker(self, *, opened: bool) -> int | str:
+        """1: it was in another state."""
+        breaker = self.breaker
+        if breaker is None:
+            return "INVALID_ARGUMENT"
+        before = breaker.state
+        if opened:
+            breaker.open(self.now)
+        else:
+            breaker.close(self.next_lease)
+        return int(breaker.state != before)
+
+    def outcome(self, lease: int, items: int, failed: bool | None) -> None:
+        """None: the attempts do not count."""
+        breaker = self.breaker
+        if breaker is None or not items:
+            return
+        if breaker.state == "half_open" and lease == breaker.probe:
+            breaker.probe = 0
+            if failed:
+                breaker.open(self.now)
+            elif failed is False:
+                breaker.passed += 1
+                if breaker.passed == breaker.rule.probes:
+                    breaker.close(self.next_lease)
+        elif breaker.state == "closed" and failed is not None and lease >= breaker.first_lease:
+            breaker.outcomes += [(self.now, failed)] * items
+            count, bad = breaker.counted(self.now)
+            if count >= breaker.rule.least and bad / count >= breaker.rule.percent / 100:
+                breaker.open(self.now, (count, bad))
+
+    def admitted(self, callers: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        """The callers, with the numbers of items that they may lease."""
+        breaker = self.breaker
+        if breaker is None or breaker.state == "closed":
+            return callers
+        left = int(breaker.state == "half_open" and not breaker.probe)
+        found = []
+        for client, wish in callers:
+            found.append((client, min(left, wish)))
+            left -= min(left, wish)
+        return found
 
     def ready(self) -> list[Item]:
         items = [item for item in self.items.values() if item.state == "ready"]
@@ -440,8 +542,11 @@ class ReferenceModel:
         """Grants of (item, lease). Each caller's items with the same lease timeout are under one
         lease; leases are numbered from `number` on. Dead items that the lease meets on the way die.
         """
+        callers = self.admitted(callers)
         wanted = sum(wish for _, wish in callers)
         found = [] if self.lease_paused else self.take(wanted)
+        if found and self.breaker is not None and self.breaker.state == "half_open":
+            self.breaker.probe = number
         shares = [0] * len(callers)
         left = len(found)
         while left:
@@ -490,6 +595,7 @@ class ReferenceModel:
         for item in done:
             del self.items[item.seq]
         self.add("completed", len(done))
+        self.outcome(done[0].lease, len(done), failed=False)
 
     def retry(
         self,
@@ -504,6 +610,7 @@ class ReferenceModel:
         clear: bool = False,
     ) -> None:
         later = self.now + delay if delay >= 100 else 0
+        self.outcome(done[0].lease, len(done), failed=dead or counted or None)
         self.add("retried" if dead or counted or delay else "released", len(done))
         for item in done:
             moves = priority is not None and priority != item.priority
@@ -552,6 +659,8 @@ class ReferenceModel:
             if deadline <= self.now:
                 lease = self.leases[number]
                 lease.live = False
+                held = list(lease.items.values()).count("held")
+                self.outcome(number, held, failed=True)
                 for seq, fate in lease.items.items():
                     if fate == "held":
                         lease.items[seq] = "lapsed"
@@ -566,3 +675,6 @@ class ReferenceModel:
         for item in sorted(waiting, key=lambda item: (item.due, item.seq)):
             if item.due <= self.now:
                 self.make_ready(item)
+        breaker = self.breaker
+        if breaker is not None and breaker.state == "open" and breaker.until <= self.now:
+            breaker.state, breaker.until = "half_open", 0

@@ -23,6 +23,7 @@ from querator.model.commands import (
     ForgetGroups,
     FreeKeys,
     GiveUp,
+    HalfOpen,
     ItemCheckpoint,
     ItemSpecial,
     KeyedPlace,
@@ -47,12 +48,14 @@ from querator.model.commands import (
     Retry,
     Route,
     SaveCheckpoints,
+    SetBreaker,
     Unhold,
 )
 from querator.model.entries import Proposal
 from querator.model.item_options import FollowUpFields, OnDuplicate
 from querator.model.limits import BLOCK_BYTES_MAX
 from querator.model.queues import (
+    BreakerSettings,
     DedupUntil,
     Fairness,
     GroupSettings,
@@ -233,9 +236,12 @@ COMMANDS = {
                 ),
                 lease_paused=True,
                 produce_paused=True,
+                breaker=BreakerSettings(50, 20, 60_000, 30_000, 3),
             ),
         )
     ),
+    "half open": Proposal(HalfOpen()),
+    "set breaker": Proposal(SetBreaker(open=True)),
     "move": Proposal(
         Move(7, 1, pack_struct("<I", 2), (LETTER,), FlowNames((b"eu.de",), b"\0\0")), b"ab"
     ),
@@ -343,6 +349,35 @@ COMMANDS = {
 }
 # The same commands as earlier releases wrote them, without the fields that were added since.
 OLD = {
+    "configure without a breaker": (
+        Proposal(
+            Configure(
+                4,
+                settings(
+                    max_attempts=5,
+                    items_max=1000,
+                    dead_targets=(HOME,),
+                    first_seq=300,
+                    retry=SLOWLY,
+                    priority_aging_ms=5_000,
+                    dedup_until=DedupUntil.DONE,
+                    flows=FlowSettings(
+                        kind=QueueKind.FAIR,
+                        fairness=Fairness.TURNS,
+                        group_leased_max=100,
+                        groups=(GroupSettings("eu.de", 3, 50, paused=True),),
+                        key_leased_max=4,
+                        key_retry_blocks=False,
+                    ),
+                    lease_paused=True,
+                    produce_paused=True,
+                ),
+            )
+        ),
+        "0193cf0000018bcfe568009091930804dc0011a764656661756c74a4776f726b0100cd75300005ce"
+        "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802960101649194a565"
+        "752e64650332c304c2c3c3",
+    ),
     "fire without a key": (
         Proposal(
             Fire(
@@ -731,10 +766,12 @@ GOLDEN = {
     ),
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
-        "0193cf0000018bcfe568009091930804dc0011a764656661756c74a4776f726b0100cd75300005ce"
+        "0193cf0000018bcfe568009091930804dc0012a764656661756c74a4776f726b0100cd75300005ce"
         "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802960101649194a565"
-        "752e64650332c304c2c3c3"
+        "752e64650332c304c2c3c3953214cdea60cd753003"
     ),
+    "half open": "0193cf0000018bcfe5680090919135",
+    "set breaker": "0193cf0000018bcfe5680090919236c3",
     "move": (
         "0193cf0000018bcfe568009101919a090701c4040200000091dc0010a4776f726b01072a030192a4"
         "736c6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cdea"
@@ -820,7 +857,7 @@ def test_bytes_of_earlier_releases(name):
 
 def test_every_command_has_golden_bytes():
     numbers = {type(proposal.command).__struct_config__.tag for proposal in COMMANDS.values()}
-    assert numbers == {*range(1, 28), *range(30, 39), *range(40, 46), 50, 51}
+    assert numbers == {*range(1, 28), *range(30, 39), *range(40, 46), 50, 51, 53, 54}
 
 
 def test_an_unknown_version_is_not_guessed():

@@ -16,7 +16,7 @@ from querator.model.commands import (
 from querator.model.errors import ErrorCode
 from querator.model.queues import GroupSettings
 from querator.model.readers import AdvanceReader, OpenReader
-from querator.partition import queries
+from querator.partition import queries, reader_queries
 from tests.unit.partition.flow_queue import FlowQueue, fair
 from tests.unit.partition.partition_log import GROUP, START_MS, PartitionLog, lease_of, seqs
 from tests.unit.partition.transaction_queue import TransactionQueue, claim
@@ -104,6 +104,21 @@ def test_readers_get_no_batch_while_leases_are_paused():
     assert log.one(AdvanceReader("lake", epoch, 0, 100, 10**6)).batch is None
     log.configure(4)
     assert log.one(AdvanceReader("lake", epoch, 0, 100, 10**6)).batch.count == 3
+
+
+def test_a_reader_sees_that_it_would_get_nothing_while_leases_are_paused():
+    """Else it would ask again at once, with an entry of the log each time."""
+    log = queue(3)
+    epoch = log.one(OpenReader("lake")).epoch
+    log.configure(3, lease_paused=True)
+    advance = AdvanceReader("lake", epoch, 0, 100, 10**6)
+    with log.environment.snapshot() as txn:
+        found = reader_queries.outlook(txn, GROUP, advance)
+    assert found.ready == 0
+    assert found.result is not None
+    log.configure(4)
+    with log.environment.snapshot() as txn:
+        assert reader_queries.outlook(txn, GROUP, advance).ready == 3
 
 
 def test_a_batch_that_is_open_can_be_acknowledged_while_leases_are_paused():

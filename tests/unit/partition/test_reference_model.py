@@ -35,10 +35,11 @@ from querator.model.commands import (
     Reschedule,
     Retry,
     SaveCheckpoints,
+    SetBreaker,
 )
 from querator.model.entries import Proposal
 from querator.model.item_options import OnDuplicate
-from querator.model.queues import DedupUntil, RetryBackoff, RetryWaits
+from querator.model.queues import BreakerSettings, DedupUntil, RetryBackoff, RetryWaits
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import masks, queries, reader_queries
 from querator.partition.rows import RowState, decode_block, decode_segment, decode_state
@@ -53,7 +54,14 @@ from tests.unit.partition.partition_log import (
     dead_to,
     settings,
 )
-from tests.unit.partition.reference_model import VOID, Plan, Reader, ReferenceModel, Waits
+from tests.unit.partition.reference_model import (
+    VOID,
+    BreakerRule,
+    Plan,
+    Reader,
+    ReferenceModel,
+    Waits,
+)
 
 DEAD_GROUP = 9
 LEASE_MS = 10_000
@@ -163,6 +171,10 @@ policies = st.builds(
 agings = st.sampled_from([0, 0, 1000, 4000])
 pauses = st.sampled_from([(False, False)] * 4 + [(True, False), (False, True), (True, True)])
 """Of leases, and of producers."""
+rules = st.sampled_from(
+    [None, None, None, BreakerRule(50, 2, 2000, 1000, 1), BreakerRule(100, 3, 9000, 4000, 2)]
+)
+"""Of breakers."""
 
 
 class Comparison(RuleBasedStateMachine):
@@ -206,6 +218,7 @@ class Comparison(RuleBasedStateMachine):
         retry=policies,
         aging=agings,
         paused=pauses,
+        breaker=rules,
     )
     def configure(
         self,
@@ -215,6 +228,7 @@ class Comparison(RuleBasedStateMachine):
         retry: RetryWaits,
         aging: int,
         paused: tuple[bool, bool] = (False, False),
+        breaker: BreakerRule | None = None,
     ) -> None:
         self.version += 1
         changed = settings(
@@ -227,15 +241,23 @@ class Comparison(RuleBasedStateMachine):
             dedup_until=DedupUntil.DONE,
             lease_paused=paused[0],
             produce_paused=paused[1],
+            breaker=None if breaker is None else BreakerSettings(*breaker),
         )
         self.log.one(Configure(self.version, changed))
         model = self.model
         model.lease_paused, model.produce_paused = paused
+        model.set_rule(breaker)
         if aging != model.aging:
             model.aged, model.aged_at, model.aging = model.age(), model.now, aging
         self.model.waits = Waits(retry.delay_ms, retry.delay_max_ms, int(retry.backoff))
         self.model.max_attempts, self.model.expire_timeout = max_attempts, expire
         self.model.dead = dead
+
+    @rule(opened=st.booleans())
+    def set_breaker(self, opened: bool) -> None:
+        result = self.log.one(SetBreaker(opened))
+        found = result.code.name if isinstance(result, Refusal) else result.changed
+        assert found == self.model.set_breaker(opened=opened)
 
     @rule(
         plans=plans,
@@ -672,6 +694,21 @@ class Comparison(RuleBasedStateMachine):
              item.lease, item.errors, item.priority, item.attributes, len(item.checkpoint))
             for item in sorted(model.items.values(), key=lambda item: item.seq)
         ]  # fmt: skip
+        assert (stats.breaker is None) == (model.breaker is None)
+        if stats.breaker is not None and model.breaker is not None:
+            assert (
+                stats.breaker.state.name.lower(),
+                stats.breaker.until_ms,
+                (stats.breaker.outcomes, stats.breaker.failures),
+                stats.breaker.probes_passed,
+                stats.breaker.probing,
+            ) == (
+                model.breaker.state,
+                model.breaker.until,
+                model.breaker.counted(stats.state_ms),
+                model.breaker.passed,
+                model.breaker.probe > 0,
+            )
         arrived = [item.dead_letter.origin_seq for item in letters.items if item.dead_letter]
         assert arrived == self.arrived
         assert [item.attributes for item in letters.items] == [

@@ -20,6 +20,7 @@ from querator.model.errors import QueratorError
 from querator.model.ids import GroupId, QueueId
 from querator.model.queues import (
     DEAD_QUEUE_DEFAULT,
+    BreakerSettings,
     DedupUntil,
     Fairness,
     GroupSettings,
@@ -65,6 +66,15 @@ settings = st.builds(
     key_retry_blocks=st.booleans(),
     lease_paused=st.booleans(),
     produce_paused=st.booleans(),
+    breaker=st.none()
+    | st.builds(
+        BreakerSettings,
+        failure_percent=st.integers(1, 100),
+        outcomes_min=st.integers(1, limits.BREAKER_OUTCOMES_MAX),
+        window_ms=st.integers(limits.BREAKER_WINDOW_MS_MIN, limits.BREAKER_WINDOW_MS_MAX),
+        open_ms=st.integers(limits.BREAKER_OPEN_MS_MIN, limits.BREAKER_OPEN_MS_MAX),
+        probes=st.integers(1, limits.BREAKER_PROBES_MAX),
+    ),
 )
 
 
@@ -88,8 +98,9 @@ def test_settings_survive_the_way_there_and_back(given_settings: QueueSettings) 
     parsed = queues.parse_create_queue(request.SerializeToString())
     assert (parsed.queue, parsed.settings) == (ORDERS, given_settings)
     there = set(QueueSettings.__struct_fields__)
-    # A list without elements is not sent.
-    assert set(parsed.given) == (there if given_settings.groups else there - {"groups"})
+    # Neither a list without elements nor a breaker that is not there is sent.
+    left_out = {name for name in ("groups", "breaker") if not getattr(given_settings, name)}
+    assert set(parsed.given) == there - left_out
 
 
 def test_unset_settings_have_their_defaults() -> None:
@@ -240,10 +251,11 @@ def test_counts_arrive_field_by_field() -> None:
     names = [
         name
         for name in PartitionCounts.__struct_fields__
-        if name not in ("waits_for", "state_ms", "behind_ms") and not name.startswith("oldest")
+        if name not in ("waits_for", "state_ms", "behind_ms", "breaker")
+        and not name.startswith("oldest")
     ]
     values: dict[str, Any] = {name: number for number, name in enumerate(names, start=1)}
-    instants = {"oldest_ready_at_ms": 5_000, "oldest_batch_at_ms": 6_000}
+    instants: dict[str, Any] = {"oldest_ready_at_ms": 5_000, "oldest_batch_at_ms": 6_000}
     instants["oldest_lease_at_ms"] = 8_000
     one = PartitionCounts(**values, **instants, oldest_stage_at_ms=7_000, waits_for=(3, 5))
     zeros: dict[str, Any] = dict.fromkeys(names, 0)
@@ -264,7 +276,7 @@ def test_counts_arrive_field_by_field() -> None:
     assert not message.total.HasField("oldest_lease_at")
     protocol = set(admin_service_pb2.PartitionStats.DESCRIPTOR.fields_by_name)
     instant_names = {"oldest_ready_at", "oldest_batch_at", "oldest_stage_at", "oldest_lease_at"}
-    assert protocol == {*names, *instant_names, "waits_for"}
+    assert protocol == {*names, *instant_names, "waits_for", "breaker"}
 
 
 def test_peeked_items_arrive() -> None:

@@ -5,6 +5,7 @@ from querator.model.ids import GroupId, QueueId
 from querator.model.nodes import NodeKey, Replica
 from querator.model.placement_map import PlacedNode
 from querator.model.queues import (
+    BreakerSettings,
     DedupUntil,
     Fairness,
     GroupSettings,
@@ -63,16 +64,23 @@ SETTINGS = QueueSettings(
     key_retry_blocks=False,
     lease_paused=True,
     produce_paused=True,
+    breaker=BreakerSettings(50, 20, 60_000, 30_000, 3),
 )
 
 # [now, [[tag, ...]]] by hand from the msgpack specification. Released bytes never change; a command
 # that gets another field keeps its old bytes here and adds further ones.
 SETTINGS_BYTES = (
+    "dc0018 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02 01 01 64"
+    "91 94 a565752e6465 03 32 c3 04 c2 c3 c3 95 32 14 cdea60 cd7530 03"
+)
+UNBROKEN_SETTINGS = msgspec.structs.replace(SETTINGS, breaker=None)
+UNBROKEN_SETTINGS_BYTES = (
     "dc0017 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02 01 01 64"
     "91 94 a565752e6465 03 32 c3 04 c2 c3 c3"
 )
+"""Settings without a breaker."""
 UNPAUSED_SETTINGS = msgspec.structs.replace(
-    SETTINGS,
+    UNBROKEN_SETTINGS,
     groups=(GroupSettings("eu.de", 3, 50),),
     lease_paused=False,
     produce_paused=False,
@@ -159,6 +167,7 @@ GOLDEN: list[tuple[Command, str]] = [
 ]
 OLD: list[tuple[Command, str]] = [
     (CreateQueue("n", "q", SETTINGS), f"94 01 a16e a171 {SETTINGS_BYTES}"),
+    (CreateQueue("n", "q", UNBROKEN_SETTINGS), f"94 01 a16e a171 {UNBROKEN_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", PLAIN_SETTINGS), f"94 01 a16e a171 {PLAIN_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", UNPAUSED_SETTINGS), f"94 01 a16e a171 {UNPAUSED_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", AGING_SETTINGS), f"94 01 a16e a171 {AGING_SETTINGS_BYTES}"),

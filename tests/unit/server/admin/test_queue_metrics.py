@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from querator.model.calls import PartitionCounts
+from querator.model.calls import PartitionCounts, SetBreakerCall
 from querator.model.ids import GroupId
+from querator.model.queues import BreakerSettings, BreakerState
 from querator.model.recurrence_calls import CreateRecurrenceCall, RecurrenceCall
 from querator.model.recurrences import MissedRuns, Overlap, RecurrenceSpec, RunsRow
 from querator.partition import recurrence_queries
@@ -48,7 +49,7 @@ def test_every_count_of_a_partition_has_a_metric() -> None:
     others = {"partition", "applied_index", "leases", "bytes"}
     others |= {"oldest_ready_at_ms", "oldest_batch_at_ms", "oldest_lease_at_ms"}
     others |= {"first_seq", "head_seq"}
-    others |= {"checkpoint_bytes"}
+    others |= {"checkpoint_bytes", "breaker"}
     others |= {"staged", "staged_bytes", "stages", "oldest_stage_at_ms", "waits_for", "state_ms"}
     # A metric of the node counts it, in blocks: querator_damaged_blocks.
     others.add("damaged")
@@ -83,6 +84,21 @@ async def test_readings_equal_what_the_partitions_say() -> None:
         assert reading.states == {"leader": 3}
         empty = read(metrics, node)["empty"]
         assert (empty.items, counted(empty)) == (dict.fromkeys(ITEM_STATES, 0), {})
+
+
+async def test_partitions_are_counted_by_the_state_of_their_breaker() -> None:
+    async with service_node() as node:
+        await node.create("q", partitions=3, breaker=BreakerSettings())
+        await node.create("plain")
+        metrics = QueueMetrics(began_ms=0)
+        assert read(metrics, node)["q"].breakers == {
+            BreakerState.CLOSED: 3, BreakerState.OPEN: 0, BreakerState.HALF_OPEN: 0,
+        }  # fmt: skip
+        await node.admin.breakers.set_breaker(SetBreakerCall("default", "q", open=True))
+        readings = read(metrics, node)
+        assert readings["q"].breakers[BreakerState.OPEN] == 3
+        assert readings["plain"].breakers == {}
+        assert read(metrics, node, leads=False)["q"].breakers == {}
 
 
 async def test_runs_of_recurrences_are_counted_by_outcome_and_by_how_late_they_are() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from querator.model.calls import (
+    BreakerCounts,
     BrowsedItem,
     DeadOrigin,
     FlowCounts,
@@ -42,12 +43,13 @@ from querator.model.commands import (
     Refusal,
     Reschedule,
     Retry,
+    SetBreaker,
     SettledLease,
     SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
-from querator.model.queues import Queue, QueueSettings, QueueState
+from querator.model.queues import BreakerState, Queue, QueueSettings, QueueState
 from querator.model.recurrences import (
     DecidedSpan,
     Overlap,
@@ -114,7 +116,8 @@ QUEUE = Queue(
     groups=(GROUP,),
 )
 COUNTS: dict[str, Any] = dict.fromkeys(PartitionCounts.__struct_fields__, 2**63)
-STATS = PartitionCounts(**{**COUNTS, "waits_for": (0, 1_023)})
+BREAKER = BreakerCounts(BreakerState.HALF_OPEN, 2**62, 2**62, 2**63, 2**63, 999, probing=True)
+STATS = PartitionCounts(**{**COUNTS, "waits_for": (0, 1_023), "breaker": BREAKER})
 LETTER = DeadOrigin(
     origin_queue="q",
     origin_partition=1,
@@ -163,6 +166,7 @@ COMMANDS = [
     Redrive("q", (DeadTarget("q", 0, 1),), chosen=LetterFilter((1, 3), 4, 5)),
     Purge(2**63, 2**64 - 1, scheduled=True),
     Cancel(((2**64 - 9, 3),)),
+    SetBreaker(open=True),
     DropLetters("q", (2**64 - 9,), 3, LetterFilter((2,), 4, 5)),
     Reschedule(((2**64 - 9, 3),), 2**47, True, 5, 6),
     Stage(
