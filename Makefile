@@ -137,6 +137,11 @@ keyed: ITEMS ?= 100
 keyed: setup ## check the order of KEYS (10000) keys of a keyed queue under faults, and measure its rate
 	$(PY) -m scripts.bench.keyed --keys $(KEYS) --per-key $(ITEMS)
 
+# In the process of the program, without nodes. The last line is the summary.
+.PHONY: worst
+worst: setup ## measure what the worst mix of work costs a partition, by backlog and by groups
+	$(PY) -m scripts.bench.worst_case
+
 .PHONY: docs
 docs: setup $(VENV)/.docs ## build the site of docs/ in build/site; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
