@@ -7,11 +7,21 @@ from tests.simulation.whole.programs import Consuming, Producing
 
 
 class Draining(Consuming):
-    """Completes everything that it gets, and always waits, at one node."""
+    """Completes everything that it gets, and always waits, at one node. It pauses only when it gets
+    nothing: of a group with a limit, each lease may have one item.
+    """
 
     completes_all = True
     waits_ms = (2_000,)
     node = ""
+
+    async def act(self) -> None:
+        while not self.stopped:
+            leases = await self.lease(self._chance.choice(self.most))
+            for lease_id, held in leases.items():
+                await self.use(lease_id, held)
+            if not leases:
+                return
 
     def _choose(self) -> WholeNode:
         [node] = [node for node in self._ground.whole_nodes() if node.name == self.node]
