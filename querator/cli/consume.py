@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import click
 
+from querator.cli.explain import read_facts, reasons
 from querator.cli.shared.connection import CommandTarget, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.item_command import Ended, run_command
@@ -181,7 +182,8 @@ def consume(
     --stop-timeout. Then they are ended, and their items return to their places in the queue. A
     second signal ends them at once.
 
-    The exit code is 4 if items are ready at --idle-exit, and storage is full on a node.
+    If no item came until --idle-exit, the command says what the queue has instead, as `querator
+    queue explain` does. The exit code is 4 if items are ready then, and storage is full on a node.
 
     \b
     Examples:
@@ -337,12 +339,13 @@ class _Waits:
     busy: Callable[[], bool] = lambda: False
     """Whether an item is being worked on, so that it is no wonder that none comes."""
     noted: bool = False
+    reasons_noted: bool = False
 
     @contextlib.asynccontextmanager
     async def explained(self) -> AsyncIterator[None]:
         """Within the block, the counts of the queue are read while no item comes. A refusal of that
         is logged by the client with its reason, for example that a partition has no leader. Full
-        storage is noted once.
+        storage is noted once, and so is why no item has come at all.
         """
         # Owned: ended and awaited here.
         watching = asyncio.get_running_loop().create_task(self._watch())
@@ -353,11 +356,15 @@ class _Waits:
             await asyncio.wait((watching,))
 
     async def check_idle_end(self) -> None:
-        """Raises Failure if items are ready, and did not come because storage is full."""
+        """Raises Failure if items are ready, and did not come because storage is full. If no item
+        has come, notes what the queue has instead.
+        """
         with contextlib.suppress(RequestError, TimeoutError):
             async with asyncio.timeout(FULL_CHECK_S):
                 if reason := await self._full():
                     raise Failure(reason, ExitCode.UNAVAILABLE)
+                if not self.items():
+                    await self._note_reasons("No item came")
 
     async def _watch(self) -> None:
         rest_s, before = WAIT_CHECK_S, self.items()
@@ -370,8 +377,20 @@ class _Waits:
                     elif reason := await self._full():
                         self.noted = True
                         note(f"Waiting: {reason}")
+                    elif not self.items() and not self.reasons_noted:
+                        self.reasons_noted = await self._note_reasons("Waiting")
             before = self.items()
             rest_s = min(2 * rest_s, WAIT_CHECK_S_MAX)
+
+    async def _note_reasons(self, begin: str) -> bool:
+        """Notes why items of the queue are not leased. Returns whether there is something to say:
+        not of an empty queue.
+        """
+        facts = await read_facts(self.client, self.target, self.queue)
+        texts = [one.text for one in reasons(facts) if one.kind != "empty"]
+        for text in texts:
+            note(f"{begin}: {text}")
+        return bool(texts)
 
     async def _full(self) -> str:
         """The sentence on full storage that keeps ready items back; empty: there is none."""

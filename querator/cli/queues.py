@@ -1,5 +1,5 @@
-"""`querator queue`: create, list, info, update, purge, delete, give-up. Others are in `pauses` and
-`breakers`.
+"""`querator queue`: create, list, info, update, purge, delete, give-up. Others are in
+`breakers`, `explain` and `pauses`.
 
 Longer than 500 lines: each setting is an option, and a line of `queue info`, once.
 """
@@ -20,6 +20,7 @@ from querator.cli.breakers import (
     changes_breaker,
     without_breaker,
 )
+from querator.cli.explain import explain
 from querator.cli.group_settings import flow_details, flow_options, flow_settings
 from querator.cli.pauses import pause_details, pause_queue, pause_text, resume_queue
 from querator.cli.shared.confirmation import check_can_ask, confirm, yes_option
@@ -44,17 +45,16 @@ from querator.model.queues import REPLICAS_ALLOWED
 
 @click.group()
 def queue() -> None:
-    """Create, show, change, empty and delete queues."""
+    """Create, show, explain, change, empty and delete queues."""
 
 
 queue.add_command(pause_queue)
 queue.add_command(resume_queue)
 queue.add_command(breaker)
+queue.add_command(explain)
 
 _RETRY_DELAY = DurationType(most_ms=limits.RETRY_DELAY_MS_MAX)
 _RETRY_DELAY_MAX = DurationType(least_ms=limits.SCHEDULE_NOW_MS, most_ms=limits.RETRY_DELAY_MS_MAX)
-
-
 _PRIORITY_AGING = DurationType(most_ms=limits.PRIORITY_AGING_MS_MAX)
 
 

@@ -100,4 +100,34 @@ def test_storage_that_keeps_no_lease_back_does_not_count(cluster: ScriptedCluste
         querator,
         ["consume", "big", "--complete", "--idle-exit", "10ms", "--address", cluster.address],
     )
-    assert (outcome.exit_code, outcome.stderr) == (0, "0 items printed, 0 completed.\n")
+    assert outcome.exit_code == 0
+    assert FULL not in outcome.stderr
+    assert (
+        "No item came: Ready: 24,691 items. No item is leased: no consumer runs" in outcome.stderr
+    )
+
+
+def test_it_says_what_an_idle_queue_has(cluster: ScriptedCluster) -> None:
+    status = cluster.answers["GetClusterStatus"]
+    assert isinstance(status, cluster_service_pb2.GetClusterStatusResponse)
+    del status.conditions[:]
+    paused = admin_service_pb2.Queue(
+        name="big", settings=admin_service_pb2.QueueSettings(partitions=1, lease_paused=True)
+    )
+    total = admin_service_pb2.PartitionStats(ready=5, staged=2)
+    cluster.answers["GetQueueStats"] = admin_service_pb2.GetQueueStatsResponse(
+        queue=paused, total=total, partitions=[total]
+    )
+    outcome = CliRunner().invoke(
+        querator,
+        ["consume", "big", "--complete", "--idle-exit", "10ms", "--address", cluster.address],
+    )
+    assert (outcome.exit_code, outcome.stderr.splitlines()) == (
+        0,
+        [
+            "No item came: Leases are paused. Continue with: querator queue resume big",
+            "No item came: Staged: 2 items, for transactions that are not committed. See: querator "
+            "txn list big",
+            "0 items printed, 0 completed.",
+        ],
+    )
