@@ -1,7 +1,8 @@
 """The exceptions that programs catch, in one place: `from querator.errors import LeaseLost`.
 
 The SDK raises `RequestError` and its subclasses, one for each `ErrorCode`; docs/sdk.md says what to
-do after each. `UsedAfterFork` is for clients in forked processes, `TlsError` for certificates that
+do after each. `NoResult` and its subclasses, and `ResultTimeout`, are about a result of an item.
+`UsedAfterFork` is for clients in forked processes, `TlsError` for certificates that
 cannot be used, `MissingExtra` for packages that are not installed. The classes are defined where
 they are raised.
 """
@@ -17,11 +18,14 @@ from querator.client.errors import (
     ErrorCode,
     Full,
     InvalidArgument,
+    ItemDied,
+    ItemRemoved,
     ItemTooLarge,
     LeaseEnded,
     LeaseLost,
     LimitExceeded,
     NamespaceNotFound,
+    NoResult,
     NotFound,
     NotLeader,
     OutcomeUnknown,
@@ -41,6 +45,8 @@ from querator.client.errors import (
     RecurrenceExists,
     RecurrenceNotFound,
     RequestError,
+    ResultNotKept,
+    ResultTimeout,
     RoutingChanged,
     SequenceGap,
     ServerFailed,
@@ -51,6 +57,7 @@ from querator.client.errors import (
     TooManyProducers,
     TooManyReaders,
     TooManyRecurrences,
+    TooManyResults,
     TransactionAborted,
     Unavailable,
     UsedAfterFork,
@@ -70,12 +77,15 @@ __all__ = [
     "ErrorCode",
     "Full",
     "InvalidArgument",
+    "ItemDied",
+    "ItemRemoved",
     "ItemTooLarge",
     "LeaseEnded",
     "LeaseLost",
     "LimitExceeded",
     "MissingExtra",
     "NamespaceNotFound",
+    "NoResult",
     "NotFound",
     "NotLeader",
     "OutcomeUnknown",
@@ -95,6 +105,8 @@ __all__ = [
     "RecurrenceExists",
     "RecurrenceNotFound",
     "RequestError",
+    "ResultNotKept",
+    "ResultTimeout",
     "RoutingChanged",
     "SequenceGap",
     "ServerFailed",
@@ -106,6 +118,7 @@ __all__ = [
     "TooManyProducers",
     "TooManyReaders",
     "TooManyRecurrences",
+    "TooManyResults",
     "TransactionAborted",
     "Unavailable",
     "UsedAfterFork",

@@ -26,6 +26,7 @@ other commands load neither the storage nor the Raft engine.
     readers             `reader`: readers and their named batches
     recurring           `recurring`: items that a queue produces by itself
     reference           the page docs/cli.md, made from the commands
+    results             `result`: what the consumers of items have returned
     schedules           `schedule`: scheduled items by due time
     serve               `serve`: one node in a process of its own
     stats               `stats`: counts of queues
@@ -83,6 +84,7 @@ _COMMANDS: Final = {
     "complete": LazyCommand("leases:complete", "End a lease: the work is done."),
     "retry": LazyCommand("leases:retry", "End a lease: the work is to be done again."),
     "extend": LazyCommand("leases:extend", "Extend leases."),
+    "result": LazyCommand("results:result", "Show what the consumers of items have returned."),
     "checkpoint": LazyCommand("checkpoints:checkpoint", "Save how far the work on an item is."),
     "consume": LazyCommand("consume:consume", "Run a command for each item, or print the items."),
     "worker": LazyCommand("worker:worker", "Call a Python function with each item."),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import BinaryIO
 
 import click
 
@@ -122,26 +123,54 @@ def lease(
 @click.argument("queue")
 @click.argument("lease_id")
 @click.argument("items", nargs=-1, type=ITEM_ID, metavar="[ITEM]...")
+@click.option(
+    "--result", metavar="TEXT", help="The result of ITEM, for a producer that waits; up to 1 MiB."
+)
+@click.option("--result-file", type=click.File("rb"), help="Read the result from this file.")
 @server_options
 @output_option
 def complete(
-    queue: str, lease_id: str, items: tuple[ItemId, ...], target: CommandTarget, as_json: bool
+    queue: str,
+    lease_id: str,
+    items: tuple[ItemId, ...],
+    result: str | None,
+    result_file: BinaryIO | None,
+    target: CommandTarget,
+    as_json: bool,
 ) -> None:
     """End LEASE_ID: the work is done, and its items are removed.
 
     Each ITEM is an id like 0-17; without ITEM, all items of the lease. To repeat the command is
-    harmless.
+    harmless: the first result stays.
 
     \b
-    Example:
+    Examples:
       querator complete mail 1.0.2a
+      querator complete mail 1.0.2a 0-17 --result 'sent'
     """
     lease_ref = LeaseRef(lease_id, items)
+    returned = _result(result, result_file)
+    if returned is not None and len(items) != 1:
+        raise click.UsageError("A result is for one ITEM: name it.")
 
     async def main(client: Client) -> Sequence[SettleOutcome]:
-        return await client.complete(queue, lease_ref, check=False)
+        return await client.complete(queue, lease_ref, check=False, result=returned)
 
     _write_settled(target.run(main), "completed", as_json=as_json)
+
+
+def _result(text: str | None, file: BinaryIO | None) -> bytes | None:
+    """Raises UsageError for two results, and for one that is too long."""
+    if text is not None and file is not None:
+        raise click.UsageError("Give --result or --result-file, not both.")
+    if text is None and file is None:
+        return None
+    data = (text or "").encode("utf-8", "surrogateescape")
+    if file is not None:
+        data = file.read(limits.RESULT_BYTES_MAX + 1)
+    if len(data) > limits.RESULT_BYTES_MAX:
+        raise click.UsageError(f"The result is longer than {limits.RESULT_BYTES_MAX:,} bytes.")
+    return data
 
 
 @click.command()

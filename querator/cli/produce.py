@@ -7,8 +7,9 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +20,7 @@ import msgspec
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.feed import Feed
+from querator.cli.shared.item_results import write_results
 from querator.cli.shared.item_template import item_retry_options, item_template
 from querator.cli.shared.output import count, note, write_json
 from querator.cli.shared.parameters import (
@@ -29,6 +31,7 @@ from querator.cli.shared.parameters import (
     INSTANT,
     LEASE_TIMEOUT,
     PRIORITY,
+    WAIT,
     DurationType,
 )
 from querator.cli.shared.refused_lines import RefusedLines
@@ -49,6 +52,7 @@ from querator.cli.shared.wording import field_name, in_words
 from querator.client import Client, Item, Producer
 from querator.client.errors import RequestError
 from querator.client.options import ProducerOptions
+from querator.client.replies import KEEP_RESULT_DEFAULT, ItemResult
 from querator.client.values import ON_DUPLICATE, ProducedItem
 from querator.model import limits
 from querator.model.errors import ERRORS, ErrorCode
@@ -225,6 +229,17 @@ class _Tally:
     "its dedup key, 1s to 7d; default: 1h.",
 )
 @click.option(
+    "--keep-result",
+    type=DurationType(least_ms=limits.KEEP_RESULT_MS_MIN, most_ms=limits.KEEP_RESULT_MS_MAX),
+    help="How long the result of the item is kept after its end, for `querator result`; 1s to 1h.",
+)
+@click.option(
+    "--wait",
+    type=WAIT,
+    help="Wait up to this time until the items have ended, and show their results: for PAYLOAD and "
+    "--file.",
+)
+@click.option(
     "--ordered",
     is_flag=True,
     help="Keep the order: of the items of each key, and of all items without a key, which go to "
@@ -248,6 +263,7 @@ def produce(
     dedup_content: bool,
     ordered: bool,
     rate: float | None,
+    wait: timedelta | None,
     target: CommandTarget,
     as_json: bool,
     **fields: object,
@@ -263,8 +279,8 @@ def produce(
     A line of --json-lines is an object. It has payload (a string, or any JSON value that is stored
     as it is) or payload_base64. Its other fields are optional: kind, encoding, reference,
     attributes, priority, group, key, enqueue_at, delay, expire_timeout, lease_timeout, dedup_key,
-    on_duplicate, debounce_max, max_attempts, retry (an object of delay, delay_max, backoff,
-    jitter). Options of these names hold for items without such a field.
+    on_duplicate, debounce_max, keep_result, max_attempts, retry (an object of delay, delay_max,
+    backoff, jitter). Options of these names hold for items without such a field.
 
     A row of --csv becomes a JSON object, unless --payload-column names the payload.
 
@@ -272,16 +288,15 @@ def produce(
     Examples:
       querator produce mail 'hello' 'and again'
       querator produce mail --delay 5m --kind reminder 'later'
+      querator produce mail --wait 30s 'hello'
       querator produce mail --file letter.eml --file other.eml
       ./report | querator produce mail --file -
       seq 1000 | querator produce numbers --rate 100
       querator produce flights --csv flights.csv --key-column tailnum
       echo '{"payload": {"to": "ann"}}' | querator produce mail --json-lines
     """
-    columns = _columns(fields)
+    columns = _columns(fields, csv_file)
     _check_one_source(payloads, files, json_lines, csv_file)
-    if csv_file is None and columns != CsvColumns():
-        raise click.UsageError("Column options need --csv FILE.")
     dedup_key = fields.pop("dedup_key")
     _check_dedup(
         {
@@ -294,19 +309,19 @@ def produce(
     _check_single(payloads, files, str(dedup_key), json_lines)
     keyed = dedup_key or dedup_prefix or dedup_content or columns.dedup_key or json_lines
     _check_on_duplicate(fields, keyed=bool(keyed))
+    single = bool(payloads or (files and not json_lines))
+    _check_wait(fields, wait, single=single)
     template = msgspec.structs.replace(item_template(fields), dedup_key=str(dedup_key))
-    source: _Source
     if payloads:
-        source = partial(read_arguments, payloads, template)
-    elif json_lines and files:
-        source = partial(read_json_files, files, _stdin, template)
+        source: _Source = partial(read_arguments, payloads, template)
     elif files:
-        source = partial(read_files, files, _stdin, template)
+        source = partial(read_json_files if json_lines else read_files, files, _stdin, template)
     else:
         source = _line_source(json_lines, csv_file, columns, template)
     if dedup_prefix:
         source = partial(with_dedup_keys, source, dedup_prefix)
-    tally = _Tally(template, keep_ids=bool(payloads or (files and not json_lines)))
+    tally = _Tally(template, keep_ids=single)
+    results: list[ItemResult] = []
     began = time.monotonic()
 
     async def main(client: Client) -> None:
@@ -318,6 +333,8 @@ def produce(
             raise Failure(f"{error.filename or 'The input'}: {error.strerror}.") from error
         except SourceError as error:
             raise Failure(f"{csv_file}: {error}.") from error
+        if wait is not None and tally.ids:
+            results.extend(await client.results(queue, tally.ids, timeout=wait))
 
     finished = False
     try:
@@ -327,7 +344,7 @@ def produce(
         tally.refusals.close()
         if not finished:
             _explain_stop(tally)
-    _report(tally, queue, time.monotonic() - began, as_json=as_json)
+    _report(tally, queue, time.monotonic() - began, results=results, as_json=as_json)
     if tally.refused:
         raise click.exceptions.Exit(ExitCode.WRONG)
 
@@ -372,10 +389,23 @@ def _check_single(
         )
 
 
-def _columns(fields: dict[str, object]) -> CsvColumns:
+def _check_wait(fields: dict[str, object], wait: timedelta | None, *, single: bool) -> None:
+    """With --wait, the results are kept also when --keep-result is not given."""
+    if wait is None:
+        return
+    if not single:
+        raise click.UsageError("--wait is for PAYLOAD and --file; see: querator result")
+    if fields["keep_result"] is None:
+        fields["keep_result"] = KEEP_RESULT_DEFAULT
+
+
+def _columns(fields: dict[str, object], csv_file: str | None) -> CsvColumns:
     names = ("payload", "kind", "key", "group", "reference")
     chosen = {name: str(fields.pop(f"{name}_column")) for name in names}
-    return CsvColumns(**chosen, dedup_key=str(fields.pop("dedup_column")))
+    columns = CsvColumns(**chosen, dedup_key=str(fields.pop("dedup_column")))
+    if csv_file is None and columns != CsvColumns():
+        raise click.UsageError("Column options need --csv FILE.")
+    return columns
 
 
 def _stdin() -> BinaryIO:
@@ -488,7 +518,18 @@ def _explain_stop(tally: _Tally) -> None:
         note("With --dedup-prefix the same command can be repeated without storing items twice.")
 
 
-def _report(tally: _Tally, queue: str, seconds: float, *, as_json: bool) -> None:
+def _report(
+    tally: _Tally,
+    queue: str,
+    seconds: float,
+    *,
+    results: Sequence[ItemResult],
+    as_json: bool,
+) -> None:
+    """`results` are those of the items, if the command has waited for them."""
+    if results:
+        write_results(results, as_json=as_json)
+        return
     if as_json:
         write_json(
             ProduceView(

@@ -26,6 +26,7 @@ not belong here (`querator.wire`). See docs/sdk.md.
     options       keyword options as types
     pages         lists of items that come page by page
     outcomes      what a handler may raise: Retry, Reject
+    replies       results of items, and waits for them
     results       conversion of protocol answers to the SDK's values
     checks        range checks of options
     clock         the wall clock of clients, which tests replace
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from querator.client.outcomes import HandlerTimeout, Reject, Retry, UndecodablePayload
     from querator.client.producing.producer import Producer
     from querator.client.recurrences import Recurrence, Recurrences, RecurrenceTime
+    from querator.client.replies import ItemResult
     from querator.client.schedules import (
         Rescheduled,
         ScheduledBucket,
@@ -105,6 +107,7 @@ __all__ = [
     "HandlerTimeout",
     "Item",
     "ItemId",
+    "ItemResult",
     "ItemState",
     "KeyStats",
     "LeaseRef",
@@ -152,6 +155,7 @@ _HOMES = {
     "GroupStats": "client.groups",
     "KeyStats": "client.keys",
     "HandlerTimeout": "client.outcomes",
+    "ItemResult": "client.replies",
     "LeasedBatch": "client.consuming.leases",
     "LeasedItem": "client.consuming.leases",
     "Producer": "client.producing.producer",

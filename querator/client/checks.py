@@ -56,6 +56,15 @@ def check_checkpoint(name: str, data: bytes) -> None:
         raise ValueError(f"{name} has {len(data)} bytes; a checkpoint has at most {most}")
 
 
+def check_result(name: str, data: bytes) -> None:
+    """As `check_checkpoint`, for a result of an item."""
+    if not isinstance(data, bytes):
+        raise TypeError(f"{name} is of type {type(data).__name__}; it must be bytes")
+    most = limits.RESULT_BYTES_MAX
+    if len(data) > most:
+        raise ValueError(f"{name} has {len(data)} bytes; a result has at most {most}")
+
+
 def check_delay(name: str, delay: timedelta) -> None:
     """Raises ValueError for a delay that is negative, or longer than a queue keeps items waiting.
     TypeError: it is no timedelta.

@@ -40,6 +40,7 @@ from querator.client.producing.producer import Producer
 from querator.client.producing.window import ProducerIdentity, produce_unknown
 from querator.client.readers import Readers
 from querator.client.recurrences import Recurrences
+from querator.client.replies import ItemResult, asking, wait_all
 from querator.client.results import lease_lost, produced_runs
 from querator.client.schedules import ScheduledItems
 from querator.client.transactions import Aborted, StagedBatches, Transactions
@@ -576,6 +577,70 @@ class Client:
         return ProducedItems(((len(items), produced_runs(response)),), response.durable)
 
     @typed
+    async def produce_and_wait(
+        self,
+        queue: str,
+        item: AnyItem,
+        *,
+        timeout: timedelta = REQUEST_TIMEOUT_DEFAULT,  # noqa: ASYNC109
+    ) -> bytes:
+        """Stores an item and waits until it has ended; returns what its consumer has returned by
+        `complete(result=…)`, empty if it returned nothing.
+
+        The result is kept for the item's `keep_result` after the end (None: 10 min). Raises
+        `ItemDied` with the reason and the last error when the item became a dead letter,
+        `ItemRemoved` when it was cancelled, purged or replaced, and `ResultTimeout`, a TimeoutError
+        with its `item_id`, when it has not ended within `timeout`, at most 15 min. The item stays
+        in the queue: `result` waits on. Raises as `produce`.
+
+        An item that is not stored because its `dedup_key` is known waits for the first one. That
+        one must have asked for its result, too; else this raises `ResultNotKept`.
+        """
+        (found,) = await self.produce_and_wait_all(queue, item, timeout=timeout)
+        return found.value()
+
+    @typed
+    async def produce_and_wait_all(
+        self,
+        queue: str,
+        *items: AnyItem,
+        timeout: timedelta = REQUEST_TIMEOUT_DEFAULT,  # noqa: ASYNC109
+    ) -> list[ItemResult]:
+        """As `produce_and_wait`, for up to 1,000 items. Returns their results in the order of the
+        items, when all have ended or at the timeout: the `outcome` of an item that has not ended is
+        "waiting". `ItemResult.value` returns what the consumer of an item has returned, or raises.
+        """
+        until = asyncio.get_running_loop().time() + timeout.total_seconds()
+        produced = await self.produce(queue, *map(asking, items))
+        left = timedelta(seconds=max(0.0, until - asyncio.get_running_loop().time()))
+        return await self.results(queue, [one.id for one in produced], timeout=left)
+
+    @typed
+    async def result(
+        self,
+        queue: str,
+        item_id: ItemId | str,
+        *,
+        timeout: timedelta = REQUEST_TIMEOUT_DEFAULT,  # noqa: ASYNC109
+    ) -> bytes:
+        """Waits until an item has ended that was produced with `keep_result`; returns and raises as
+        `produce_and_wait`. With a `timeout` of 0 it does not wait.
+        """
+        (found,) = await self.results(queue, [item_id], timeout=timeout)
+        return found.value()
+
+    @typed
+    async def results(
+        self,
+        queue: str,
+        item_ids: Iterable[ItemId | str],
+        *,
+        timeout: timedelta = REQUEST_TIMEOUT_DEFAULT,  # noqa: ASYNC109
+    ) -> list[ItemResult]:
+        """As `result`, for up to 1,000 items; returns as `produce_and_wait_all`."""
+        return await wait_all(self._nodes(), self.namespace, queue, item_ids, timeout)
+
+    @typed
     async def lease(
         self,
         queue: str,
@@ -615,16 +680,19 @@ class Client:
         *held: Held,
         check: bool = True,
         follow_ups: FollowUps | None = None,
+        result: bytes | None = None,
     ) -> list[SettleOutcome]:
         """Completes leased items. Each of `held` is a leased item or batch, a `LeaseRef`, or a
-        lease id (all items of the lease). `follow_ups` as in `LeasedItem.complete`; `held` is then
-        one.
+        lease id (all items of the lease). `follow_ups` and `result` as in `LeasedItem.complete`;
+        `held` is then one, and with `result` it names one item.
 
         Returns one outcome for each of `held`. With `check`, raises `LeaseLost` when any item was
         lost; the other items are completed nevertheless.
         """
+        if result is not None and follow_ups is not None:
+            raise ValueError("give either result or follow_ups")
         outcomes = await settle_held(
-            self._nodes(), self.namespace, queue, complete_verb(follow_ups), held
+            self._nodes(), self.namespace, queue, complete_verb(follow_ups), held, result=result
         )
         if check:
             raise_lost(outcomes)

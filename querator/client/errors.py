@@ -15,7 +15,7 @@
        ├─ ReaderFailed                ├─ ReaderFenced  ├─ AckMismatch  ├─ BatchReleased
        │                              └─ TooManyReaders
        ├─ Full                        ├─ QueueFull  ├─ StageFull  ├─ StorageFull
-       │                              └─ TooManyDedupKeys
+       │                              ├─ TooManyDedupKeys  └─ TooManyResults
        ├─ TransactionAborted          no item of the batch is visible; stage it again
        ├─ Unavailable                 certainly not executed
        │  ├─ ConnectionFailed         no connection to a node; `fault` says why
@@ -27,6 +27,14 @@
        ├─ OutcomeUnknown              may have been executed, or may yet be
        ├─ ItemTooLarge
        └─ ServerFailed                └─ StorageFailed
+
+`NoResult` is about a result of an item, and not about a request:
+
+    NoResult                         the item has ended without one
+    ├─ ItemDied                      it became a dead letter, or was dropped as one
+    ├─ ItemRemoved                   it was cancelled, purged, replaced or given up
+    └─ ResultNotKept                 it was produced without keep_result, or that is over
+    ResultTimeout                    a TimeoutError: the item has not ended in time
 
 `UsedAfterFork` is a RuntimeError, as other errors of a program that uses the SDK in a wrong way.
 
@@ -42,7 +50,7 @@ from querator.client.faults import AddressFault, ConnectionFault
 from querator.model.errors import ERRORS, ErrorCode, QueratorError
 
 if TYPE_CHECKING:
-    from querator.client.values import ItemId
+    from querator.client.values import DeadReason, ItemId
 
 __all__ = [
     "AckMismatch",
@@ -55,11 +63,14 @@ __all__ = [
     "ErrorCode",
     "Full",
     "InvalidArgument",
+    "ItemDied",
+    "ItemRemoved",
     "ItemTooLarge",
     "LeaseEnded",
     "LeaseLost",
     "LimitExceeded",
     "NamespaceNotFound",
+    "NoResult",
     "NotFound",
     "NotLeader",
     "OutcomeUnknown",
@@ -79,6 +90,8 @@ __all__ = [
     "RecurrenceExists",
     "RecurrenceNotFound",
     "RequestError",
+    "ResultNotKept",
+    "ResultTimeout",
     "RoutingChanged",
     "SequenceGap",
     "ServerFailed",
@@ -89,6 +102,7 @@ __all__ = [
     "TooManyProducers",
     "TooManyReaders",
     "TooManyRecurrences",
+    "TooManyResults",
     "TransactionAborted",
     "Unavailable",
     "UsedAfterFork",
@@ -128,6 +142,70 @@ class RequestError(QueratorError):
     def __str__(self) -> str:
         text = super().__str__()
         return f"{text} (request {self.request_id})" if self.request_id else text
+
+
+class NoResult(Exception):
+    """The item has ended, or is gone, and its consumer has returned nothing for it."""
+
+    def __init__(self, item_id: ItemId, message: str) -> None:
+        super().__init__(message)
+        self.item_id = item_id
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpickled, (type(self), self.args, self.__dict__)
+
+
+class ItemDied(NoResult):
+    """The item became a dead letter, or was dropped where a dead letter would have been one.
+    `error`: the last words of a consumer; empty when there are none. `attempts`: how many times it
+    had been leased.
+    """
+
+    def __init__(
+        self, item_id: ItemId, *, reason: DeadReason, error: str = "", attempts: int = 0
+    ) -> None:
+        words = f": {error}" if error else ""
+        message = f"item {item_id} died after {attempts} attempts ({reason.name.lower()}){words}"
+        super().__init__(item_id, message)
+        self.reason = reason
+        self.error = error
+        self.attempts = attempts
+
+
+class ItemRemoved(NoResult):
+    """The item was cancelled, purged, replaced or given up."""
+
+    def __init__(self, item_id: ItemId) -> None:
+        super().__init__(item_id, f"item {item_id} was removed before it was completed")
+
+
+class ResultNotKept(NoResult):
+    """There is no result to wait for: the item was produced without `keep_result`, or its result
+    was kept long enough, or there is no such item.
+    """
+
+    def __init__(self, item_id: ItemId, why: str) -> None:
+        super().__init__(item_id, f"there is no result of item {item_id}: {why}")
+
+
+class ResultTimeout(TimeoutError):
+    """The item has not ended in time. `Client.result` waits on."""
+
+    def __init__(self, item_id: ItemId) -> None:
+        super().__init__(f"item {item_id} has not ended in time; its result can be waited for")
+        self.item_id = item_id
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.item_id,)
+
+
+def _unpickled(
+    kind: type[NoResult], args: tuple[object, ...], attributes: dict[str, object]
+) -> NoResult:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class UsedAfterFork(RuntimeError):
@@ -261,6 +339,10 @@ class StageFull(Full):
     """The partition holds as much staged data as it may."""
 
 
+class TooManyResults(Full):
+    """The partition keeps as many results of items as it may, or has promised to."""
+
+
 class StorageFull(Full):
     """The disk or the storage quota is full."""
 
@@ -350,6 +432,7 @@ _CLASSES: dict[ErrorCode, type[RequestError]] = {
     ErrorCode.ROUTING_CHANGED: RoutingChanged,
     ErrorCode.QUEUE_PAUSED: QueuePaused,
     ErrorCode.TOO_MANY_DEDUP_KEYS: TooManyDedupKeys,
+    ErrorCode.TOO_MANY_RESULTS: TooManyResults,
     ErrorCode.READER_NOT_FOUND: ReaderNotFound,
     ErrorCode.READER_FENCED: ReaderFenced,
     ErrorCode.ACK_MISMATCH: AckMismatch,

@@ -223,6 +223,8 @@ def _add_times(message: items_pb2.Item, item: values.Item) -> None:
         message.lease_timeout.CopyFrom(duration(item.lease_timeout, "lease_timeout"))
     if item.debounce_max is not None:
         message.debounce_max.CopyFrom(duration(item.debounce_max, "debounce_max"))
+    if item.keep_result is not None:
+        message.keep_result.CopyFrom(duration(item.keep_result, "keep_result"))
     if item.on_duplicate != "keep":
         message.on_duplicate = on_duplicate_number(item.on_duplicate)
 
@@ -314,6 +316,7 @@ def decode_item(message: items_pb2.Item) -> values.Item:
         retry=_retry_policy(message.retry) if message.HasField("retry") else None,
         on_duplicate=values.ON_DUPLICATE[max(message.on_duplicate, 1) - 1],
         debounce_max=span(message.debounce_max) if message.HasField("debounce_max") else None,
+        keep_result=span(message.keep_result) if message.HasField("keep_result") else None,
     )
 
 
@@ -360,6 +363,8 @@ _LONGEST = {
     "retry_delay_max": timedelta(milliseconds=limits.RETRY_DELAY_MS_MAX),
     "priority_aging": timedelta(milliseconds=limits.PRIORITY_AGING_MS_MAX),
     "debounce_max": timedelta(milliseconds=limits.DEBOUNCE_MAX_MS_MAX),
+    "keep_result": timedelta(milliseconds=limits.KEEP_RESULT_MS_MAX),
+    "wait_timeout": timedelta(milliseconds=limits.REQUEST_TIMEOUT_MS_MAX),
     "interval": timedelta(milliseconds=limits.SCHEDULE_INTERVAL_MS_MAX),
     "phase": timedelta(milliseconds=limits.RECURRENCE_INTERVAL_MS_MAX),
     "jitter": timedelta(milliseconds=limits.RECURRENCE_JITTER_MS_MAX),

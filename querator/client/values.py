@@ -128,6 +128,9 @@ class Item(msgspec.Struct, frozen=True):
     or it takes the place of that one ("replace"), or it does so and starts at its own time
     ("bump"), at most `debounce_max` after the first produce with the key (default 1 h). The last
     two need a queue with `dedup_until="done"`.
+
+    `keep_result`: how long the result of the item is kept after its end, 1 s to 1 h; None: it has
+    none. See `Client.produce_and_wait`.
     """
 
     payload: bytes | str = b""
@@ -147,6 +150,7 @@ class Item(msgspec.Struct, frozen=True):
     retry: RetryPolicy | None = None
     on_duplicate: OnDuplicate = "keep"
     debounce_max: timedelta | None = None
+    keep_result: timedelta | None = None
 
 
 class ItemId(NamedTuple):
@@ -413,6 +417,7 @@ class PartitionStats(msgspec.Struct, frozen=True):
     purged, or dropped as dead letters. `replaced`: waiting items that later items with their dedup
     key replaced. `checkpoint_bytes`: of the checkpoints of the items, beside `bytes`. `breaker` (of
     one partition): its state; None: the queue has none.
+    `results`: items whose results are kept, or will be; `result_bytes`: of those that are kept.
     """
 
     partition: int
@@ -454,6 +459,8 @@ class PartitionStats(msgspec.Struct, frozen=True):
     replaced: int = 0
     checkpoint_bytes: int = 0
     breaker: BreakerStats | None = None
+    results: int = 0
+    result_bytes: int = 0
 
 
 class QueueStats(msgspec.Struct, frozen=True):

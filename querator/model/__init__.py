@@ -18,6 +18,7 @@ Encodings of these values are in `querator.wire` and next to the state machines.
     placement_map    the placement map: nodes, queues, groups
     queues           queue settings, and a queue as the map knows it
     reader_calls     calls of readers and their replies
+    result_calls     the call that waits for results of items, and its reply
     readers          commands and results of readers
     recurrence_calls  calls about recurrences and their replies
     recurrences       recurrences: commands, results and rows

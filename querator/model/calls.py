@@ -181,8 +181,18 @@ class FollowUpItems(msgspec.Struct, frozen=True):
     slots: bytes = b""
 
 
+class ReturnedResult(msgspec.Struct, frozen=True):
+    """What a consumer returns for an item that is under the lease."""
+
+    lease_id: str
+    seq: int
+    data: bytes
+
+
 class CompleteCall(msgspec.Struct, frozen=True):
-    """With `follow_ups` there is one lease, and `all_or_nothing`."""
+    """With `follow_ups` there is one lease, and `all_or_nothing`, and no `results`. These are of
+    items of `leases`.
+    """
 
     namespace: str
     queue: str
@@ -190,6 +200,7 @@ class CompleteCall(msgspec.Struct, frozen=True):
     all_or_nothing: bool = False
     timeout_ms: int = 0
     follow_ups: tuple[FollowUpItems, ...] = ()
+    results: tuple[ReturnedResult, ...] = ()
 
 
 class RetryCall(msgspec.Struct, frozen=True):
@@ -344,6 +355,8 @@ class PartitionCounts(msgspec.Struct, frozen=True):
     checkpoint_bytes: int = 0
     breaker: BreakerCounts | None = None
     """None: the queue has none, or these are sums."""
+    results: int = 0
+    result_bytes: int = 0
 
 
 class QueueCounts(msgspec.Struct, frozen=True):

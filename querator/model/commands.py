@@ -547,6 +547,25 @@ class SetBreaker(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=54)
     open: bool
 
 
+class AnsweredItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Names the item of a result, which is under `lease`."""
+
+    lease: int
+    seq: int
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True, tag=52):
+    """Carries out `complete`, and keeps a result for each of `items` that it completes and that was
+    produced for one. The data travels beside the command, as the proposal's attachment.
+
+    `lengths` holds one little-endian u32 per result.
+    """
+
+    complete: Complete
+    lengths: bytes
+    items: tuple[AnsweredItem, ...]
+
+
 Command = (
     Produce
     | Lease
@@ -577,6 +596,7 @@ Command = (
     | SaveCheckpoints
     | HalfOpen
     | SetBreaker
+    | Answer
     | RecurrenceCommand
     | ReaderCommand
     | TxnCommand
@@ -762,6 +782,10 @@ class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
     """Recurrences whose next run is to be decided, or whose next due time is to be found."""
     breaker: BreakerState = BreakerState.CLOSED
     """State of the breaker; CLOSED also without one."""
+    answered: int = 0
+    """Items with a result that have ended since the partition was made."""
+    answered_seqs: tuple[int, ...] = ()
+    """The last of these: those that ended in the entry."""
 
     @property
     def staying(self) -> int:

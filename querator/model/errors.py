@@ -49,6 +49,7 @@ class ErrorCode(IntEnum):
     TOO_MANY_RECURRENCES = 52
     TRANSACTION_ABORTED = 30
     STAGE_FULL = 31
+    TOO_MANY_RESULTS = 60
 
 
 class ErrorSpec(msgspec.Struct, frozen=True):
@@ -212,6 +213,13 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
         True,
         False,
         "The partition has reached its limit of staged items.",
+    ),
+    ErrorCode.TOO_MANY_RESULTS: ErrorSpec(
+        "RESOURCE_EXHAUSTED",
+        429,
+        True,
+        False,
+        "The partition has reached its limit of results of items.",
     ),
 }
 

@@ -50,7 +50,8 @@ class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `max_attempts` and `retry` None: those of the queue. `holder`: the partition and the sequence of
     the item that has the dedup key, in another partition, which was there when the command was
     proposed; empty: not known. `debounce_max_ms` bounds the start of a bumped item, counted from
-    the first produce with its key.
+    the first produce with its key. `keep_result_ms`: how long the result of the item is kept after
+    its end; 0: it has none.
     """
 
     ordinal: int
@@ -64,3 +65,4 @@ class ItemSpecial(msgspec.Struct, frozen=True, array_like=True, gc=False):
     holder: tuple[int, ...] = ()
     on_duplicate: OnDuplicate = OnDuplicate.KEEP
     debounce_max_ms: int = 0
+    keep_result_ms: int = 0

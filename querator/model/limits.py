@@ -49,6 +49,9 @@ RETRY_ATTRIBUTES_ITEMS_MAX = 1_000
 CHECKPOINT_BYTES_MAX = 64 * KIB  # Of one item: it is in each reply that delivers the item.
 CHECKPOINTS_MAX = 100  # Of one extend: each gets an attachment and a row of its own.
 CHECKPOINTS_BYTES_MAX = 1 * MIB  # Of one extend, together: a log entry has many.
+RESULT_BYTES_MAX = 1 * MIB  # Of one item: a reply to a waiting producer has at least one result.
+RESULTS_OF_COMPLETE_MAX = 1_000  # Each gets an attachment of its own. As many as a lease has items.
+RESULTS_BYTES_MAX = 2 * MIB  # Of one complete, together: a log entry has many.
 ERROR_CHARS_MAX = 1_000  # A consumer's text on a retry.
 ERRORS_KEPT_MAX = 5
 DESCRIPTION_CHARS_MAX = 1_000
@@ -86,6 +89,9 @@ CONNECTIONS_MAX = 1_000  # Of clients and other nodes; gRPC closes further ones.
 # Incomplete messages of all connections. Beyond it, connections without traffic are closed; beyond
 # twice as much, others too.
 INCOMPLETE_BYTES_MAX = 96 * MIB
+RESULT_WAITS_MAX = 16_384  # Calls that wait for results of items.
+# Questions that wait at the leaders of partitions; a call has one for each partition of its items.
+RESULT_QUESTIONS_MAX = 65_536
 OVERLOADED_RETRY_MS = 50
 # Lease commands in a row that a partition answers with nothing although it has something ready. It
 # is behind, or its counts are wrong. It is asked again after OVERLOADED_RETRY_MS.
@@ -132,6 +138,9 @@ HANDLERS_LEFT_MAX = 100
 REQUEST_TIMEOUT_MS_MAX = 15 * MINUTE_MS  # Also the longest wait of a lease call.
 SCHEDULE_AHEAD_MS_MAX = 10 * YEAR_MS
 SCHEDULE_NOW_MS = 100  # Less than this ahead counts as now.
+# A partition that closes stays until its results are over: a day would keep it for a day.
+KEEP_RESULT_MS_MIN = 1 * SECOND_MS
+KEEP_RESULT_MS_MAX = 1 * HOUR_MS
 RETRY_DELAY_MS_MAX = 30 * DAY_MS
 RETRY_DELAY_MAX_MS_DEFAULT = 1 * HOUR_MS
 RESCHEDULE_ITEMS_MAX = 1_000  # Of one command: its work is bounded like that of others.
@@ -194,6 +203,9 @@ LONE_TIME_JUMP_MS_MAX = 14 * DAY_MS
 LONE_TIME_NOTED_MS = 1 * DAY_MS
 LEADER_WAIT_MS_MAX = 10 * SECOND_MS  # How long a call without a deadline waits for a leader.
 READER_LOOK_MS_MAX = 1 * SECOND_MS  # A reader's waiting call checks again after this time.
+# A question to a leader about results ends after this time, and is asked again. So one whose call
+# has ended meanwhile does not stay for long.
+RESULT_LOOK_MS_MAX = 5 * SECOND_MS
 READER_PARTITION_WAIT_MS = 2 * SECOND_MS  # How long a partition without a leader delays it.
 STRAGGLER_WAIT_MS = 200  # How long a lease reply with items waits for further partitions.
 DELETE_WAIT_MS_MAX = 5 * SECOND_MS  # How long a deletion waits for nodes that do not answer.
@@ -257,6 +269,8 @@ DEBOUNCE_MAX_MS_DEFAULT = 3_600_000  # A bumped item starts an hour after its fi
 KEYS_FREED_MAX = 1_000  # Dedup keys of another partition that one command frees.
 PRODUCER_OUTCOMES_MAX = 1_024  # Last outcomes kept per producer: more than a stream has unanswered.
 ENDED_LEASES_MAX = 100_000  # Per partition; the oldest are dropped first.
+# Per partition: results that are kept, and items that will have one. So no complete fails for it.
+RESULTS_MAX = 100_000
 STAGES_MAX = 10_000  # Per partition: attempts at tasks of all batches.
 STAGED_BYTES_MAX = 4 * GIB  # Per partition, of items that are not visible yet.
 TXNS_OPEN_MAX = 1_000  # Per queue, not finished; one producer has one undecided.
@@ -338,6 +352,9 @@ assert PAYLOAD_BYTES_MAX < REQUEST_BYTES_MAX <= REQUEST_BYTES_CAP
 assert REQUEST_ITEMS_MAX <= REQUEST_ITEMS_CAP
 assert REQUEST_ITEMS_MAX <= RETRY_ATTRIBUTES_ITEMS_MAX, "a retry of one lease is never too large"
 assert CHECKPOINT_BYTES_MAX <= CHECKPOINTS_BYTES_MAX < ENTRY_BYTES_MAX
+assert RESULT_BYTES_MAX <= RESULTS_BYTES_MAX < REPLY_BYTES_DEFAULT < ENTRY_BYTES_MAX
+assert REQUEST_ITEMS_MAX <= RESULTS_OF_COMPLETE_MAX, "each item of one lease may have a result"
+assert RESULT_LOOK_MS_MAX < REQUEST_TIMEOUT_MS_MAX
 assert PAYLOAD_BYTES_MAX + CHECKPOINT_BYTES_MAX < REPLY_BYTES_DEFAULT
 assert RECURRENCE_ITEM_BYTES_MAX < FIRE_BYTES_MAX < ENTRY_BYTES_MAX
 assert MISSED_AFTER_MS_MIN < MISSED_AFTER_MS_DEFAULT < MISSED_AFTER_MS_MAX

@@ -54,6 +54,9 @@ elsewhere.
     reply_bytes           what items got later, in the bytes of a reply
     request_places        which items of a keyed request are stored where
     reschedule            Reschedule: scheduled items are moved, run or cancelled
+    result_invariants     a full check of the results of items
+    result_queries        reads of results of items
+    results               Answer: results of items, from the produce to their end
     rows                  layouts of the rows, and the state row
     schedule_queries      reads of scheduled items by due time, and their counts
     segments              segments, their indexes, and state changes of items

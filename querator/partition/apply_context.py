@@ -15,7 +15,8 @@ class ApplyContext:
     """
 
     __slots__ = (
-        "blocks", "flows", "group", "index", "log_first", "now_ms", "row", "state", "txn",
+        "answered", "blocks", "flows", "group", "index", "log_first", "now_ms", "row", "state",
+        "txn",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +38,8 @@ class ApplyContext:
         self.now_ms = state.now_ms
         self.row = row
         self.blocks: dict[int, Block] = {}
+        self.answered: list[int] = []
+        """Items with a result that have ended in this entry."""
         self.flows: Flows | None = None
         """Those of a fair or keyed queue; None: the queue is plain."""
         if row is not None and row.settings.flows is not None:

@@ -15,6 +15,7 @@ from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
 from querator.partition.dedup_rows import free_items
 from querator.partition.flows import ROOT
+from querator.partition.results import died
 from querator.partition.rows import (
     Block,
     DeadCause,
@@ -252,6 +253,8 @@ def kill(
     context.state.dead += count
     if reason is DeadCause.EXPIRED:
         context.state.expired += count
+    if context.state.asked:
+        died(context, first_seq, mask, reason, attempt)
     targets = context.queue.dead_targets
     if targets:
         if context.state.lasting_keys:

@@ -17,6 +17,7 @@ from querator.partition.ended_leases import end_lease, forget_ended
 from querator.partition.producers import forget_producers
 from querator.partition.redate import redate
 from querator.partition.reschedule import come_due
+from querator.partition.results import forget_results
 from querator.partition.rows import DeadCause, RowState, decode_block, decode_lease
 from querator.partition.segments import (
     block_of,
@@ -37,6 +38,7 @@ from querator.storage.tables import (
     EXPIRIES,
     LEASES,
     PRODUCER_CHECKS,
+    RESULT_TIMES,
     SCHEDULED,
     STAGE_CHECKS,
     TXN_PRODUCER_CHECKS,
@@ -44,6 +46,7 @@ from querator.storage.tables import (
 
 _FORGETTING = (
     forget_ended, forget_keys, forget_producers, forget_stages, forget_txn_producers,
+    forget_results,
 )  # fmt: skip
 
 
@@ -112,12 +115,13 @@ def _lapse(context: ApplyContext, segments_max: int) -> int:
 
 def _lapse_lease(context: ApplyContext, lease: int) -> int:
     """Ends a lease whose deadline has come. The attempts count. Returns the number of segments into
-    which its items part, at least 1.
+    which its items part, and of results that were waited for, at least 1.
     """
     txn, group = context.txn, context.group
     raw = LEASES.get(txn, group, lease)
     assert raw is not None, "a deadline names a live lease"
     row = decode_lease(raw)
+    asked = context.state.asked
     work = lapsed = 0
     for items in row.items:
         mask = masks.from_bytes(items.held)
@@ -138,7 +142,7 @@ def _lapse_lease(context: ApplyContext, lease: int) -> int:
     context.state.lapsed += lapsed
     if context.state.breaker is not None:
         breaker.failed(context, [(lease, lapsed)])
-    return max(work, 1)
+    return max(work + asked - context.state.asked, 1)
 
 
 def _sweep(context: ApplyContext, segments_max: int) -> int:
@@ -173,14 +177,14 @@ def _sweep(context: ApplyContext, segments_max: int) -> int:
             expired = block.expired(segment.mask, context.now_ms)
             if not expired:
                 continue
-            keys = context.state.lasting_keys
+            rows = context.state.lasting_keys + context.state.asked
             detach(context, first_seq, segment, expired)
             kill(
                 context, first_seq, block, expired, DeadCause.EXPIRED,
                 came_from=segment.state, attempt=segment.attempt, priority=segment.priority,
                 flow=segment.flow,
             )  # fmt: skip
-            work += 1 + keys - context.state.lasting_keys
+            work += 1 + rows - context.state.lasting_keys - context.state.asked
     return work
 
 
@@ -200,7 +204,7 @@ def _cleanup_head(context: ApplyContext) -> int:
         head_ms = earlier(head_ms, ended_ms + LEASE_OUTCOME_WINDOW_MS)
     if (at_ms := _head(context, DEDUP_ORDER)) and context.row is not None:
         head_ms = earlier(head_ms, at_ms + context.queue.dedup_window_ms)
-    for table in (PRODUCER_CHECKS, STAGE_CHECKS, TXN_PRODUCER_CHECKS):
+    for table in (PRODUCER_CHECKS, STAGE_CHECKS, TXN_PRODUCER_CHECKS, RESULT_TIMES):
         if check_ms := _head(context, table):
             head_ms = earlier(head_ms, check_ms)
     if head_ms <= context.now_ms:

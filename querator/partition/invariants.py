@@ -17,6 +17,7 @@ from querator.partition.held_keys import is_waiting
 from querator.partition.lease import client_hash, request_hash
 from querator.partition.readers import reader_hash
 from querator.partition.recurrence_invariants import check_recurrences
+from querator.partition.result_invariants import check_results
 from querator.partition.rows import (
     Block,
     DeadCause,
@@ -70,6 +71,7 @@ from querator.storage.tables import (
     READY,
     RECURRENCES,
     RESERVED,
+    RESULTS,
     SCHEDULED,
     SEGMENTS,
     SETTINGS,
@@ -105,6 +107,7 @@ def check(txn: ReadTransaction, group: int, *, checksums: bool = True) -> list[s
         *_held(txn, group, state, segments),
         *_overlays(txn, group, state, segments),
         *_checkpoints(txn, group, state, checksums=checksums),
+        *check_results(txn, group, state, checksums=checksums),
         *_dedup_keys(txn, group, state, segments),
         *_memories(txn, group, state),
         *_heads(txn, group, state),
@@ -118,7 +121,7 @@ def check(txn: ReadTransaction, group: int, *, checksums: bool = True) -> list[s
 
 _TABLES = (
     BLOCKS, SEGMENTS, READY, FLOWS, HELD, SCHEDULED, LEASES, OUTBOX, OVERLAYS, READERS, STAGES,
-    TXNS, RECURRENCES,
+    TXNS, RECURRENCES, RESULTS,
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ import msgspec
 from querator.model.commands import (
     Activate,
     Adopt,
+    Answer,
     Cancel,
     Command,
     Complete,
@@ -88,7 +89,7 @@ from querator.partition.follow_ups import follow
 from querator.partition.give_up import give_up
 from querator.partition.lease import lease
 from querator.partition.moves import move, move_done, move_elsewhere, move_return
-from querator.partition.needs import need, with_flows
+from querator.partition.needs import need, with_flows, with_results
 from querator.partition.prioritize import prioritize
 from querator.partition.produce import produce
 from querator.partition.readers import advance_reader, open_reader, release_reader
@@ -103,6 +104,7 @@ from querator.partition.redate import repair_time
 from querator.partition.redrive import drop_letters, redrive
 from querator.partition.removals import cancel, purge
 from querator.partition.reschedule import reschedule
+from querator.partition.results import answer
 from querator.partition.rows import (
     PartitionState,
     SettingsRow,
@@ -118,9 +120,9 @@ from querator.storage.tables import SETTINGS, STATE
 
 
 class PartitionMachine:
-    """The rules of one partition. All its state is in the tables. The object caches three things:
-    the last settings row with its value, whether the queue has flows, and the due times that the
-    last apply returned.
+    """The rules of one partition. All its state is in the tables. The object caches four things:
+    the last settings row with its value, whether the queue has flows, how many items have asked for
+    their results, and the due times that the last apply returned.
     """
 
     def __init__(self, group: int) -> None:
@@ -128,6 +130,7 @@ class PartitionMachine:
         self._settings_raw: bytes | None = None
         self._settings: SettingsRow | None = None
         self._has_flows = False
+        self._asked = 0
         self._lapse_ms = 0
         self._expire_ms = 0
         self._activate_ms = 0
@@ -142,6 +145,8 @@ class PartitionMachine:
         found = need(txn, self.group, command)
         if self._has_flows:
             found = with_flows(found, command)
+        if self._asked:
+            found = with_results(txn, self.group, found, command, self._asked)
         return found
 
     def apply(
@@ -160,7 +165,8 @@ class PartitionMachine:
             context.flows.refresh()
         STATE.put(txn, self.group, value=encode(state))
         self._has_flows = context.flows is not None
-        return self._applied(state, results, txns)
+        self._asked = state.asked
+        return self._applied(state, results, txns, tuple(context.answered))
 
     def tells_early(self, result: Any) -> bool:
         """False for results after which the caller reads the tables: a lease is followed by a read
@@ -172,7 +178,9 @@ class PartitionMachine:
         raw = STATE.get(txn, self.group)
         row = self._load_settings(txn)
         self._has_flows = row is not None and row.settings.flows is not None
-        return self._applied(PartitionState() if raw is None else decode_state(raw), ())
+        state = PartitionState() if raw is None else decode_state(raw)
+        self._asked = state.asked
+        return self._applied(state, ())
 
     def due_commands(self, now_ms: int, *, prompt: bool = False) -> Sequence[Any]:
         commands: list[Command] = []
@@ -198,9 +206,15 @@ class PartitionMachine:
         return self._settings
 
     def _applied(
-        self, state: PartitionState, results: tuple[Result, ...], txns: int = 0
+        self,
+        state: PartitionState,
+        results: tuple[Result, ...],
+        txns: int = 0,
+        answered: tuple[int, ...] = (),
     ) -> Applied:
-        """`txns` is the number of transactions that were open before."""
+        """`txns` is the number of transactions that were open before. `answered` are the items with
+        a result that have ended.
+        """
         self._lapse_ms = state.deadline_head_ms
         self._activate_ms = state.schedule_head_ms
         self._remind_ms = state.recurring_head_ms
@@ -213,9 +227,10 @@ class PartitionMachine:
         due_ms = _earliest(prompt_ms, self._lapse_ms)
         # Moves and transactions are read from the tables as soon as they are reported.
         early = not (state.moving or state.txns or txns)
-        return Applied(
-            results, state.effects, due_ms or None, early=early, prompt_ms=prompt_ms or None
-        )
+        effects = state.effects
+        if answered:
+            effects = msgspec.structs.replace(effects, answered_seqs=answered)
+        return Applied(results, effects, due_ms or None, early=early, prompt_ms=prompt_ms or None)
 
 
 def _earliest(head_ms: int, other_ms: int) -> int:
@@ -248,7 +263,7 @@ def _carry_out(
         for place, answer in zip(produces, answers, strict=True):
             results[place] = answer
     for place, command in enumerate(commands):
-        if isinstance(command, Move | Stage | Follow | Fire | SaveCheckpoints):
+        if isinstance(command, Move | Stage | Follow | Fire | SaveCheckpoints | Answer):
             moved = len(command.lengths) >> 2
             if isinstance(command, Move):
                 moved += len(command.checkpoints)
@@ -268,13 +283,20 @@ def _carry_out(
 
 def _taking(
     context: ApplyContext,
-    command: Move | Stage | Follow | Fire | SaveCheckpoints,
+    command: Move | Stage | Follow | Fire | SaveCheckpoints | Answer,
     parts: list[tuple[int, int]],
 ) -> Result:
     """A command with attachments of its own."""
     match command:
         case SaveCheckpoints():
             return save_checkpoints(context, command, parts)
+        case Answer():
+            return answer(
+                context, command, parts,
+                lambda returned: unconfigured()
+                if context.row is None
+                else complete(context, command.complete, returned=returned),
+            )  # fmt: skip
         case Move():
             return move(context, command, parts)
         case Stage():

@@ -7,7 +7,7 @@
     LEASES   commands that hand out items, or put them back           next
              without end: Lease, Retry, Redrive, Reschedule,
              Prioritize, opening readers, reserving for them, Begin
-             and Prepare; and SaveCheckpoints
+             and Prepare; SaveCheckpoints, and Answer
     FREES    all others: Complete, Reject, Cancel, Purge, Extend,     last
              DropLetters, Expire, the end of moves, batches and transactions, and
              settings
@@ -23,6 +23,7 @@ from typing import Final
 
 from querator.model.commands import (
     Activate,
+    Answer,
     Cancel,
     Command,
     Complete,
@@ -54,12 +55,14 @@ from querator.model.limits import (
     APPLY_SEGMENTS_MAX,
     ATTRIBUTES_BYTES_MAX,
     CANCEL_ITEMS_MAX,
+    ERROR_CHARS_MAX,
     ERRORS_KEPT_MAX,
     GROUP_DEPTH_MAX,
     GROUP_SETTINGS_MAX,
     KIB,
     PRIORITIZE_ITEMS_MAX,
     RECURRENCES_MAX,
+    REQUEST_ITEMS_MAX,
     RESCHEDULE_ITEMS_MAX,
 )
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
@@ -95,6 +98,7 @@ _LATER_BYTES: Final = (ERRORS_KEPT_MAX + 2) * 4 * KIB + 2 * ATTRIBUTES_BYTES_MAX
 """Bytes of the errors of one item, each of the maximum length, of its dead letter, and of its
 attributes.
 """
+_ERROR_BYTES: Final = 4 * ERROR_CHARS_MAX
 _UNTANGLED_MAX: Final = 128
 """Number of pieces into which a segment may be cut when it returns to its place between others."""
 _SMALL_BYTES: Final = 64 * KIB
@@ -124,8 +128,8 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
             return Need(Tier.ADDS, _of_follow(txn, group, command))
         case Complete():
             return Need(Tier.FREES, _of_settle(txn, group, command.leases))
-        case Extend() | SaveCheckpoints():
-            return _of_extend(txn, group, command)
+        case Extend() | SaveCheckpoints() | Answer():
+            return _of_saving(txn, group, command)
         case Reschedule():
             tier = Tier.FREES if command.cancel else Tier.LEASES
             return Need(tier, _of_reschedule(command))
@@ -161,6 +165,33 @@ def with_flows(need: Need, command: Command) -> Need:
             # Each block of the stage has the names of its items.
             bytes_ += 2 * items * max((len(name) for name in names), default=0)
     return Need(need.tier, bytes_)
+
+
+def with_results(
+    txn: ReadTransaction, group: int, need: Need, command: Command, asked: int
+) -> Need:
+    """The need of a command in a partition with items that have `asked` for their results: two rows
+    change for each such item that ends.
+    """
+    match command:
+        case Complete() | Retry():
+            leases = command.leases
+        case Answer():
+            leases = command.complete.leases
+        case Follow():
+            leases = command.settle.leases
+        case Extend() | SaveCheckpoints() | Produce():
+            return need
+        case _:
+            items = min(asked, APPLY_SEGMENTS_MAX + REQUEST_ITEMS_MAX)
+            return Need(need.tier, need.bytes + items * (2 * ROW_BYTES + _ERROR_BYTES))
+    bits = 0
+    for lease in {items.lease for items in leases if items.lease > 0}:
+        raw = LEASES.get(txn, group, lease)
+        for held in () if raw is None else decode_lease(raw).items:
+            bits += int.from_bytes(held.held, "little").bit_count()
+    each = 2 * ROW_BYTES + (0 if isinstance(command, Complete | Answer) else _ERROR_BYTES)
+    return Need(need.tier, need.bytes + min(asked, bits) * each)
 
 
 def _of_items(command: Produce | Stage | Move | Fire) -> int:
@@ -216,6 +247,14 @@ def _of_follow(txn: ReadTransaction, group: int, command: Follow) -> int:
         + items * _ITEM_BYTES
         + special * 2 * _SPECIAL_BYTES
     )
+
+
+def _of_saving(
+    txn: ReadTransaction, group: int, command: Extend | SaveCheckpoints | Answer
+) -> Need:
+    if isinstance(command, Answer):
+        return Need(Tier.LEASES, _of_settle(txn, group, command.complete.leases))
+    return _of_extend(txn, group, command)
 
 
 def _of_extend(txn: ReadTransaction, group: int, command: Extend | SaveCheckpoints) -> Need:

@@ -40,6 +40,7 @@ from querator.partition.duplicates import (
 )
 from querator.partition.flows import by_flow, wrong_names
 from querator.partition.producers import admit, remember
+from querator.partition.results import ask, removed
 from querator.partition.rows import Block, OwnTimes, ProducerRow, RowState, encode
 from querator.partition.segments import (
     LANE,
@@ -105,6 +106,8 @@ def produce(
     state.produced += accepted
     for seq in fresh.gone:
         living &= ~(1 << (seq - base))
+        if state.asked:
+            removed(context, seq, 1)
     lengths = b"".join([command.lengths for command in commands])
     start = 0
     for part, count in enumerate(parts):
@@ -177,6 +180,7 @@ def _accept(
         or (unsure(context, specials, duplicates) if state.away_keys else None)
         or no_place(context, command, count - len(duplicates) - replaced, state.occupied + accepted)
         or too_many_keys(context, specials, duplicates, replaced)
+        or (ask(context, specials, first_seq, duplicates) if specials else None)
     )
     if refusal is not None:
         return refusal, 0, ()

@@ -162,6 +162,8 @@ def stats(txn: ReadTransaction, group: int) -> PartitionCounts:
         cancelled=state.cancelled,
         replaced=state.replaced,
         checkpoint_bytes=state.checkpoint_bytes,
+        results=state.results,
+        result_bytes=state.result_bytes,
         breaker=_breaker(state, settings),
     )
 

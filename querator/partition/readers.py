@@ -41,6 +41,7 @@ from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
 from querator.partition.dead import become_ready, kill, worn
 from querator.partition.flow_choice import Chosen, Space, choose
+from querator.partition.results import NOTHING, completed
 from querator.partition.rows import (
     Block,
     DeadCause,
@@ -454,6 +455,8 @@ def _acknowledge(context: ApplyContext, row: ReaderRow) -> None:
         SEGMENTS.delete(context.txn, context.group, first_seq, masks.low(mask))
         count = mask.bit_count()
         context.state.acknowledged += count
+        if context.state.asked:
+            completed(context, first_seq, mask, NOTHING)
         leave_block(context, first_seq, block_of(context, first_seq), mask)
 
 

@@ -8,8 +8,8 @@ each in an Expire, until all are dated as if they had been written when they wer
                     ahead count as granted at the check
     expiries        that come after state time are put back into their index: those of items that
                     were leased or reserved when they seemed to expire have left it
-    producers       and their outcomes, ended leases and dedup keys are remembered for their usual
-                    time, counted from the check
+    producers       and their outcomes, ended leases, dedup keys and results of items are remembered
+                    for their usual time, counted from the check
 
 An open breaker stays open for the rest of its open time. Recurrences continue with the due times
 after the repaired time, in the same command; due times that have their item get no second one.
@@ -32,6 +32,7 @@ from querator.partition.breaker import redate_breaker
 from querator.partition.dedup_rows import put
 from querator.partition.producers import redate_producer
 from querator.partition.recurrences import put_back
+from querator.partition.results import redate_result
 from querator.partition.rows import (
     Redating,
     decode_block,
@@ -51,6 +52,7 @@ from querator.storage.tables import (
     EXPIRIES,
     LEASES,
     PRODUCERS,
+    RESULTS,
 )
 
 
@@ -181,7 +183,9 @@ def _dedup_key(context: ApplyContext, at_ms: int, hashed: int | bytes) -> None:
     put(context, msgspec.structs.replace(row, at_ms=context.now_ms, since_ms=since_ms))
 
 
-_BY_KEY: Final = ((LEASES, _lease), (BLOCKS, _block), (PRODUCERS, redate_producer))
+_BY_KEY: Final = (
+    (LEASES, _lease), (BLOCKS, _block), (PRODUCERS, redate_producer), (RESULTS, redate_result),
+)  # fmt: skip
 _BY_TIME: Final = (
     (ENDED_ORDER, _ended), (DEDUP_ORDER, _dedup_key), (DEDUP_LASTING, _dedup_key),
 )  # fmt: skip

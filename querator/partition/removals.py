@@ -9,7 +9,8 @@ A cancel may let its items die instead, as if a consumer had rejected them.
 A purge works in commands of bounded size, between which the partition does other work. It ends at
 the last sequence of the time when it was asked for. Sequences are never used again, so a repeated
 command removes nothing more, and later items stay. A command takes whole blocks: its work is
-counted in the segments that it reads, the overlays that it removes and the keys that it frees.
+counted in the segments that it reads, the overlays that it removes, the keys that it frees and the
+results that it ends.
 """
 
 from itertools import islice
@@ -54,9 +55,9 @@ def purge(context: ApplyContext, command: Purge) -> ItemsRemoved:
             part = segment.mask & wanted
             if part and segment.state in states:
                 parts.append((segment, part))
-        rows = state.overlays + state.lasting_keys
+        rows = state.overlays + state.lasting_keys + state.asked
         removed += remove_parts(context, first_seq, parts)
-        work += rows - state.overlays - state.lasting_keys
+        work += rows - state.overlays - state.lasting_keys - state.asked
     return ItemsRemoved(removed, 0)
 
 

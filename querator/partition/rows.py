@@ -23,6 +23,7 @@ from querator.model.commands import (
 )
 from querator.model.item_options import FollowUpFields
 from querator.model.queues import BreakerState, RetryWaits
+from querator.model.result_calls import ItemEnd
 from querator.partition import masks
 from querator.partition.breaker_rows import BreakerRow
 
@@ -114,6 +115,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     0: none is. `lease_paused` is the setting.
 
     `checkpoints` counts the overlays that name one, and `checkpoint_bytes` the data of these.
+    `results` counts the rows of results, with `result_bytes` of data. `asked` of them are of items
+    that have not ended. `answered` counts the items with a result that have ended.
 
     `breaker` None: the queue has none.
     """
@@ -196,6 +199,10 @@ class PartitionState(msgspec.Struct, array_like=True):
     runs_late_ms: int = 0
     lease_paused: bool = False
     breaker: BreakerRow | None = None
+    results: int = 0
+    asked: int = 0
+    answered: int = 0
+    result_bytes: int = 0
 
     @property
     def items(self) -> int:
@@ -230,6 +237,7 @@ class PartitionState(msgspec.Struct, array_like=True):
             drained=self.ahead.count(0),
             recurring=self.recurring,
             breaker=breaker,
+            answered=self.answered,
         )
 
 
@@ -585,6 +593,23 @@ class Overlay(msgspec.Struct, frozen=True, array_like=True):
     checkpoint: StoredCheckpoint | None = None
 
 
+class ResultRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The result of an item, which is kept for `keep_ms` after its end at `ended_ms`. `index` and
+    `part` name the attachment with its `size` bytes; 0: there is none. `reason` is a `DeadCause`,
+    and `error` the last error of a dead item.
+    """
+
+    keep_ms: int
+    end: int = ItemEnd.WAITS
+    ended_ms: int = 0
+    index: int = 0
+    part: int = 0
+    size: int = 0
+    reason: int = 0
+    error: str = ""
+    attempts: int = 0
+
+
 class ProducerRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A producer. The partition remembers `kept` outcomes; the oldest one is of `oldest_ms`.
     Outcomes of sequences up to `forgotten` are forgotten.
@@ -718,6 +743,7 @@ decode_settings = msgspec.msgpack.Decoder(SettingsRow).decode
 decode_block = msgspec.msgpack.Decoder(Block).decode
 decode_lease = msgspec.msgpack.Decoder(LeaseRow).decode
 decode_overlay = msgspec.msgpack.Decoder(Overlay).decode
+decode_result = msgspec.msgpack.Decoder(ResultRow).decode
 decode_producer = msgspec.msgpack.Decoder(ProducerRow).decode
 decode_outcome = msgspec.msgpack.Decoder(ProducerOutcome).decode
 decode_dedup = msgspec.msgpack.Decoder(DedupRow).decode

@@ -25,6 +25,7 @@ from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.dedup_rows import free_items
 from querator.partition.flows import RANK_0, Flows
 from querator.partition.overlays import remove_overlays
+from querator.partition.results import removed
 from querator.partition.rows import (
     Block,
     PartitionState,
@@ -496,6 +497,8 @@ def leave_block(context: ApplyContext, first_seq: int, block: Block, mask: int) 
     """As `remove`, for items whose segments are already deleted."""
     txn, group, state = context.txn, context.group, context.state
     state.bytes -= block.size(mask)
+    if state.asked:
+        removed(context, first_seq, mask)
     if state.lasting_keys:
         free_items(context, first_seq, mask)
     if state.overlays:

@@ -23,6 +23,7 @@ another verb has ended the lease, such a command is no repeat: it names all item
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -57,6 +58,7 @@ from querator.partition.dead import (
 )
 from querator.partition.ended_leases import end_lease
 from querator.partition.overlays import clear_checkpoints
+from querator.partition.results import Returned, completed
 from querator.partition.rows import (
     ATTRIBUTED,
     CLEARED,
@@ -76,6 +78,8 @@ from querator.partition.rows import (
 from querator.partition.segments import block_of, check, detach, leave_block, load_segment
 from querator.partition.states import Event
 from querator.storage.tables import ENDED, LEASES, OVERLAYS, SEGMENTS
+
+NO_RESULTS: Mapping[int, Returned] = MappingProxyType({})
 
 Admit = Callable[[SettleResult], Refusal | None]
 """Refuses a command that has been judged, before it is carried out. A command with it has
@@ -141,8 +145,12 @@ class _Piece(msgspec.Struct, frozen=True, gc=False):
 
 
 def complete(
-    context: ApplyContext, command: Complete, admit: Admit | None = None
+    context: ApplyContext,
+    command: Complete,
+    admit: Admit | None = None,
+    returned: Mapping[int, Returned] = NO_RESULTS,
 ) -> SettleResult | Refusal:
+    """`returned`: the results that come with the command, by lease."""
     verb = int(SettleKind.COMPLETE) if admit is None else SettleKind.COMPLETE + FOLLOWED
     result, pieces, leases = _judge(context, command.leases, command.all_or_nothing, verb)
     if admit is not None:
@@ -151,13 +159,20 @@ def complete(
             return refusal
     check(RowState.LEASED, Event.COMPLETE, None)
     gone: dict[int, int] = {}
+    results: dict[int, tuple[int, int]] = {}
     for piece in pieces:
         items, _ = _take(context, leases[piece.lease], piece)
         SEGMENTS.delete(context.txn, context.group, items.first_seq, masks.low(piece.mask))
         gone[items.first_seq] = gone.get(items.first_seq, 0) | piece.mask
         context.state.completed += piece.mask.bit_count()
+        if piece.lease in returned:
+            of_lease = returned[piece.lease]
+            seqs = (items.first_seq + ordinal for ordinal in masks.ordinals(piece.mask))
+            results.update({seq: of_lease[seq] for seq in seqs if seq in of_lease})
     # Once for each block, in the order of the command.
     for first_seq, mask in gone.items():
+        if context.state.asked:
+            completed(context, first_seq, mask, results)
         leave_block(context, first_seq, block_of(context, first_seq), mask)
     _write(context, leases, verb)
     if context.state.breaker is not None:

@@ -15,6 +15,7 @@ from querator.model.limits import (
     PRODUCE_BYTES_WAITING_MAX,
     PRODUCES_HELD_MAX,
     PRODUCES_WAITING_MAX,
+    RESULT_WAITS_MAX,
     SETTLES_WAITING_MAX,
 )
 from querator.service.admission import ConnectionBudget, PartitionBudget
@@ -33,6 +34,8 @@ from querator.service.reading.readers import ReaderService
 from querator.service.recurring.driver import RecurrenceDriver
 from querator.service.repair.aside import AsideBlocks
 from querator.service.repair.damage import DamagedBlocks
+from querator.service.results.calls import ResultService
+from querator.service.results.waits import ResultWaits
 from querator.service.routing.answers import QueryAnswers
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.router import Router
@@ -96,6 +99,7 @@ def assemble(
         transactions=committer.answer,
         answers=answers,
     )
+    waits = ResultWaits(host, router, environment=environment, damage=damage, answers=answers)
     mover = Mover(router, directory, environment, damage)
     departed = Departed(router, directory, environment)
     produces = ConnectionBudget(
@@ -157,6 +161,7 @@ def assemble(
         departed=departed,
         committer=committer,
         recurring=RecurrenceDriver(router, environment),
+        results=waits,
         exchange=exchange,
     )
     return QueueService(
@@ -171,6 +176,11 @@ def assemble(
         leasing=leasing,
         producing=producing,
         settling=settling,
+        results=ResultService(
+            router,
+            directory,
+            calls=ConnectionBudget("calls that wait for results", calls_max=RESULT_WAITS_MAX),
+        ),
         transactions=TransactionService(router, directory, producing, durable=durable),
         admissions=(produces, settles, leases),
     )

@@ -21,6 +21,7 @@ from querator.service.produce.calls import ProduceService
 from querator.service.reading.queries import Queries
 from querator.service.recurring.driver import RecurrenceDriver
 from querator.service.repair.damage import DamagedBlocks
+from querator.service.results.waits import ResultWaits
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.route import PartitionRoute
 from querator.service.routing.router import Router
@@ -46,6 +47,7 @@ class ServiceEvents:
         departed: Departed,
         committer: TransactionDriver,
         recurring: RecurrenceDriver,
+        results: ResultWaits,
         exchange: NodeExchange | None,
     ) -> None:
         self._router = router
@@ -59,6 +61,7 @@ class ServiceEvents:
         self._departed = departed
         self._committer = committer
         self._recurring = recurring
+        self._results = results
         self._exchange = exchange
         self._breakers = BreakerLog(router)
 
@@ -74,6 +77,8 @@ class ServiceEvents:
         if self._exchange is not None:
             self._exchange.on_effects(supply)
         supply.notify()
+        if effects.answered:
+            self._results.on_effects(group, effects)
         if effects.outbox:
             self._mover.wake(route)
         if group in self._mover.full:
@@ -92,6 +97,7 @@ class ServiceEvents:
         route = self._router.on_leadership(group, leads)
         self._supplies.on_leadership(route)
         self._on_route(route)
+        self._results.on_leadership(group)
         self._mover.wake(route)
         self._departed.on_leader_change(route)
         self._committer.wake(route)
@@ -128,6 +134,7 @@ class ServiceEvents:
         self._mover.on_map()
         self._departed.on_map()
         self._damage.on_map()
+        self._results.on_map()
 
     async def stop(self) -> None:
         """Refuses further calls, ends the waits of leases and streams (all with UNAVAILABLE), and
@@ -137,6 +144,7 @@ class ServiceEvents:
         self._router.stop()
         self._mover.stop()
         self._leases.stop()
+        self._results.stop()
         if self._exchange is not None:
             self._exchange.stop()
         await self._departed.stop()

@@ -21,6 +21,7 @@ from querator.model.calls import (
     SettleReply,
     SubscribeCall,
 )
+from querator.model.result_calls import ResultsReply, WaitResultsCall
 from querator.model.transactions import ProducerTotals
 from querator.model.txn_calls import (
     AbortCall,
@@ -42,6 +43,7 @@ from querator.service.reading.browsing import Browsing, scan_slots
 from querator.service.reading.queries import Queries
 from querator.service.reading.readers import ReaderService
 from querator.service.repair.damage import DamagedBlocks
+from querator.service.results.calls import ResultService
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.router import Router, deadline_after
 from querator.service.settle import SettleService
@@ -76,6 +78,7 @@ class QueueService:
         leasing: LeaseService,
         producing: ProduceService,
         settling: SettleService,
+        results: ResultService,
         transactions: TransactionService,
         admissions: tuple[ConnectionBudget, ConnectionBudget, ConnectionBudget],
     ) -> None:
@@ -94,6 +97,7 @@ class QueueService:
         self._leasing = leasing
         self._producing = producing
         self._settling = settling
+        self._results = results
         self._transactions = transactions
         self._browses = scan_slots()
         self._produces, self._settles, _ = admissions
@@ -183,6 +187,10 @@ class QueueService:
     async def extend(self, call: ExtendCall) -> ExtendReply:
         """See `SettleService.extend`. Raises QueratorError."""
         return await self._settling.extend(call)
+
+    async def wait_results(self, call: WaitResultsCall) -> ResultsReply:
+        """See `service.results.calls`. Raises QueratorError."""
+        return await self._results.wait(call)
 
     # --- browse ------------------------------------------------------------------------------
 

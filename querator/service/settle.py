@@ -29,6 +29,7 @@ from querator.model.calls import (
     LeaseExtension,
     LeaseOutcome,
     RetryCall,
+    ReturnedResult,
     SettleReply,
 )
 from querator.model.commands import (
@@ -57,6 +58,7 @@ from querator.service.follow_ups import FollowUpPlan, plan_follow_ups
 from querator.service.produce import distant_keys
 from querator.service.produce.calls import ProduceService
 from querator.service.produce.split import merged_error
+from querator.service.results.returned import with_results
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import Accepted, each
 from querator.service.routing.router import Router, deadline_after
@@ -202,6 +204,7 @@ async def settle(
         command=command_of(call),
         budget=budget,
         deadline=deadline,
+        results=call.results if isinstance(call, CompleteCall) else (),
     )
     outcomes: list[LeaseOutcome | None] = [None] * len(call.leases)
     errors = [answer for answer in answers if isinstance(answer, QueratorError)]
@@ -331,8 +334,11 @@ async def _ask(
     budget: PartitionBudget,
     deadline: float | None,
     checkpoints: Sequence[Checkpoint] = (),
+    results: Sequence[ReturnedResult] = (),
 ) -> Sequence[object]:
-    """The answer of each partition, or its error. `checkpoints` are those of an extend."""
+    """The answer of each partition, or its error. `checkpoints` are those of an extend, `results`
+    those of a complete.
+    """
     routes = router.routes(queue)
     calls = []
     for share in shares:
@@ -340,6 +346,9 @@ async def _ask(
         if checkpoints:
             assert isinstance(asked, Extend)
             asked, data = with_checkpoints(asked, queue.groups[share.partition], checkpoints)
+        elif results:
+            assert isinstance(asked, Complete)
+            asked, data = with_results(asked, queue.groups[share.partition], results)
         calls.append(
             router.call(routes[share.partition], asked, data, deadline=deadline, budget=budget)
         )
@@ -360,8 +369,8 @@ class SettleService:
         producing: ProduceService,
         produces: ConnectionBudget,
     ) -> None:
-        """`calls` counts unanswered calls, `budget` their commands. Follow-ups and checkpoints
-        count as produces: as `produces`, and in the budget of `producing`.
+        """`calls` counts unanswered calls, `budget` their commands. Follow-ups, checkpoints and
+        results count as produces: as `produces`, and in the budget of `producing`.
         """
         self._producing = producing
         self._produces = produces
@@ -379,13 +388,19 @@ class SettleService:
             size = sum(len(part.items) for part in call.follow_ups)
             with self._calls.held(), self._produces.held(size):
                 return await self._settle_followed(queue, call, deadline_after(call.timeout_ms))
-        with self._calls.held():
+        with ExitStack() as held:
+            held.enter_context(self._calls.held())
+            budget = self._budget
+            if isinstance(call, CompleteCall) and call.results:
+                size = sum(len(one.data) for one in call.results)
+                held.enter_context(self._produces.held(size))
+                budget = self._producing.budget
             return await settle(
                 self._router,
                 self._directory,
                 queue,
                 call,
-                budget=self._budget,
+                budget=budget,
                 deadline=deadline_after(call.timeout_ms),
             )
 

@@ -116,6 +116,11 @@ RECURRENCE_RUNS = Table("recurrence_runs", b"J", "Q")
 RECURRENCE_TIMES = Table("recurrence_times", b"6", "QQ")
 """when the next run can be decided (0: now), number of the recurrence → nothing."""
 
+RESULTS = Table("results", b"7", "Q")
+"""seq of an item that was produced for a result → how long it is kept, and how the item ended."""
+RESULT_TIMES = Table("result_times", b"8", "QQ")
+"""kept_until_ms, seq of an item that has ended → nothing."""
+
 # Content of a partition's replica, without attachments and log: its digest hashes these tables.
 PARTITION_TABLES = tuple(
     sorted(
@@ -129,6 +134,7 @@ PARTITION_TABLES = tuple(
             STAGES, STAGE_NAMES, STAGED, STAGE_CHECKS, PINNED,
             TXNS, TXN_PRODUCERS, TXN_PRODUCER_CHECKS,
             RECURRENCES, RECURRENCE_NAMES, RECURRENCE_RUNS, RECURRENCE_TIMES,
+            RESULTS, RESULT_TIMES,
         ),
         key=lambda table: table.letter,
     )

@@ -106,6 +106,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """
     ERROR_CODE_STAGE_FULL: _ErrorCode.ValueType  # 31
     """The partition holds as many staged bytes, or stages, as it may: commit or abort batches, or wait."""
+    ERROR_CODE_TOO_MANY_RESULTS: _ErrorCode.ValueType  # 60
+    """The partition keeps, or has promised to keep, as many results of items as it may."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """ErrorCode is the closed list of reasons for which Querator refuses or fails a request. docs/api.md
@@ -194,6 +196,8 @@ says, the queue's partitions have changed since, or it was aborted. Its tasks mu
 """
 ERROR_CODE_STAGE_FULL: ErrorCode.ValueType  # 31
 """The partition holds as many staged bytes, or stages, as it may: commit or abort batches, or wait."""
+ERROR_CODE_TOO_MANY_RESULTS: ErrorCode.ValueType  # 60
+"""The partition keeps, or has promised to keep, as many results of items as it may."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17querator/v1/items.proto\x12\x0bquerator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc0\x04\n\x04Item\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08\x65ncoding\x18\x03 \x01(\t\x12\x11\n\treference\x18\x04 \x01(\t\x12\x35\n\nattributes\x18\x05 \x03(\x0b\x32!.querator.v1.Item.AttributesEntry\x12\x10\n\x08priority\x18\x06 \x01(\x05\x12\r\n\x05group\x18\x07 \x01(\t\x12\x0b\n\x03key\x18\x08 \x01(\t\x12.\n\nenqueue_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\x0e\x65xpire_timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rlease_timeout\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tdedup_key\x18\x0c \x01(\t\x12\x19\n\x0cmax_attempts\x18\r \x01(\rH\x00\x88\x01\x01\x12\'\n\x05retry\x18\x0e \x01(\x0b\x32\x18.querator.v1.RetryPolicy\x12.\n\x0con_duplicate\x18\x0f \x01(\x0e\x32\x18.querator.v1.OnDuplicate\x12/\n\x0c\x64\x65\x62ounce_max\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_max_attempts\"\xb1\x01\n\x0bRetryPolicy\x12(\n\x05\x64\x65lay\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tdelay_max\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x62\x61\x63koff\x18\x03 \x01(\x0e\x32\x19.querator.v1.RetryBackoff\x12\x13\n\x06jitter\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\t\n\x07_jitter\"p\n\nAttributes\x12\x33\n\x06values\x18\x01 \x03(\x0b\x32#.querator.v1.Attributes.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\",\n\x08SeqRange\x12\x11\n\tfirst_seq\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\xf9\x01\n\nDeadLetter\x12\x14\n\x0corigin_queue\x18\x01 \x01(\t\x12\x18\n\x10origin_partition\x18\x02 \x01(\r\x12\x12\n\norigin_seq\x18\x03 \x01(\x04\x12\x10\n\x08\x61ttempts\x18\x04 \x01(\r\x12\'\n\x06reason\x18\x05 \x01(\x0e\x32\x17.querator.v1.DeadReason\x12\x0e\n\x06\x65rrors\x18\x06 \x03(\t\x12/\n\x0bproduced_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07\x64ied_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x97\x01\n\x07Overlay\x12\r\n\x05index\x18\x01 \x01(\r\x12,\n\x0b\x64\x65\x61\x64_letter\x18\x02 \x01(\x0b\x32\x17.querator.v1.DeadLetter\x12\x0e\n\x06\x65rrors\x18\x03 \x03(\t\x12+\n\nattributes\x18\x04 \x01(\x0b\x32\x17.querator.v1.Attributes\x12\x12\n\ncheckpoint\x18\x05 \x01(\x0c\"\xff\x02\n\x0bLeasedBatch\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x11\n\tfirst_seq\x18\x04 \x01(\x04\x12\x10\n\x08ordinals\x18\x05 \x03(\r\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\r\x12,\n\x08\x64\x65\x61\x64line\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0flease_remaining\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0bproduced_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x08overlays\x18\n \x03(\x0b\x32\x14.querator.v1.Overlay\x12\x17\n\x0frepeated_answer\x18\x0b \x01(\x08\x12\x10\n\x08priority\x18\x0c \x01(\x05\x12 \n\x05items\x18\x0f \x03(\x0b\x32\x11.querator.v1.Item\"+\n\nByteColumn\x12\x0f\n\x07offsets\x18\x01 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"s\n\x10\x41ttributeColumns\x12\x0f\n\x07offsets\x18\x01 \x01(\x0c\x12%\n\x04keys\x18\x02 \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12\'\n\x06values\x18\x03 \x01(\x0b\x32\x17.querator.v1.ByteColumn\"G\n\x0c\x45rrorColumns\x12\x0f\n\x07offsets\x18\x01 \x01(\x0c\x12&\n\x05texts\x18\x02 \x01(\x0b\x32\x17.querator.v1.ByteColumn\"\xe3\x01\n\x11\x44\x65\x61\x64LetterColumns\x12\x0e\n\x06reason\x18\x01 \x01(\x0c\x12-\n\x0corigin_queue\x18\x02 \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12\x18\n\x10origin_partition\x18\x03 \x01(\x0c\x12\x12\n\norigin_seq\x18\x04 \x01(\x0c\x12\x10\n\x08\x61ttempts\x18\x05 \x01(\x0c\x12\x13\n\x0bproduced_at\x18\x06 \x01(\x0c\x12\x0f\n\x07\x64ied_at\x18\x07 \x01(\x0c\x12)\n\x06\x65rrors\x18\x08 \x01(\x0b\x32\x19.querator.v1.ErrorColumns\"\xc9\x04\n\x0bItemColumns\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\r\x12\x0b\n\x03seq\x18\x03 \x01(\x0c\x12\r\n\x05state\x18\x04 \x01(\x0c\x12\x10\n\x08\x61ttempts\x18\x05 \x01(\x0c\x12\x13\n\x0bproduced_at\x18\x06 \x01(\x0c\x12\x0e\n\x06\x64ue_at\x18\x07 \x01(\x0c\x12&\n\x05value\x18\x08 \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12$\n\x03key\x18\t \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12%\n\x04kind\x18\n \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12)\n\x08\x65ncoding\x18\x0b \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12*\n\treference\x18\x0c \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12&\n\x05group\x18\r \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12\x10\n\x08priority\x18\x0e \x01(\x0c\x12\x12\n\nenqueue_at\x18\x0f \x01(\x0c\x12\x31\n\nattributes\x18\x10 \x01(\x0b\x32\x1d.querator.v1.AttributeColumns\x12)\n\x06\x65rrors\x18\x11 \x01(\x0b\x32\x19.querator.v1.ErrorColumns\x12\x34\n\x0c\x64\x65\x61\x64_letters\x18\x12 \x01(\x0b\x32\x1e.querator.v1.DeadLetterColumns\x12\x18\n\x10\x63heckpoint_bytes\x18\x13 \x01(\x0c*s\n\x0bOnDuplicate\x12\x1c\n\x18ON_DUPLICATE_UNSPECIFIED\x10\x00\x12\x15\n\x11ON_DUPLICATE_KEEP\x10\x01\x12\x18\n\x14ON_DUPLICATE_REPLACE\x10\x02\x12\x15\n\x11ON_DUPLICATE_BUMP\x10\x03*\x7f\n\x0cRetryBackoff\x12\x1d\n\x19RETRY_BACKOFF_UNSPECIFIED\x10\x00\x12\x17\n\x13RETRY_BACKOFF_FIXED\x10\x01\x12\x18\n\x14RETRY_BACKOFF_LINEAR\x10\x02\x12\x1d\n\x19RETRY_BACKOFF_EXPONENTIAL\x10\x03*\xb3\x01\n\tItemState\x12\x1a\n\x16ITEM_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10ITEM_STATE_READY\x10\x01\x12\x15\n\x11ITEM_STATE_LEASED\x10\x02\x12\x18\n\x14ITEM_STATE_SCHEDULED\x10\x03\x12\x15\n\x11ITEM_STATE_MOVING\x10\x04\x12\x17\n\x13ITEM_STATE_RESERVED\x10\x05\x12\x13\n\x0fITEM_STATE_HELD\x10\x06*\x93\x01\n\nDeadReason\x12\x1b\n\x17\x44\x45\x41\x44_REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44\x45\x41\x44_REASON_ATTEMPTS\x10\x01\x12\x17\n\x13\x44\x45\x41\x44_REASON_EXPIRED\x10\x02\x12\x18\n\x14\x44\x45\x41\x44_REASON_REJECTED\x10\x03\x12\x1b\n\x17\x44\x45\x41\x44_REASON_UNDELIVERED\x10\x05\x42\x18Z\x16querator/v1;queratorv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17querator/v1/items.proto\x12\x0bquerator.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf0\x04\n\x04Item\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08\x65ncoding\x18\x03 \x01(\t\x12\x11\n\treference\x18\x04 \x01(\t\x12\x35\n\nattributes\x18\x05 \x03(\x0b\x32!.querator.v1.Item.AttributesEntry\x12\x10\n\x08priority\x18\x06 \x01(\x05\x12\r\n\x05group\x18\x07 \x01(\t\x12\x0b\n\x03key\x18\x08 \x01(\t\x12.\n\nenqueue_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\x0e\x65xpire_timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rlease_timeout\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tdedup_key\x18\x0c \x01(\t\x12\x19\n\x0cmax_attempts\x18\r \x01(\rH\x00\x88\x01\x01\x12\'\n\x05retry\x18\x0e \x01(\x0b\x32\x18.querator.v1.RetryPolicy\x12.\n\x0con_duplicate\x18\x0f \x01(\x0e\x32\x18.querator.v1.OnDuplicate\x12/\n\x0c\x64\x65\x62ounce_max\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bkeep_result\x18\x11 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_max_attempts\"\xb1\x01\n\x0bRetryPolicy\x12(\n\x05\x64\x65lay\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tdelay_max\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x62\x61\x63koff\x18\x03 \x01(\x0e\x32\x19.querator.v1.RetryBackoff\x12\x13\n\x06jitter\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\t\n\x07_jitter\"p\n\nAttributes\x12\x33\n\x06values\x18\x01 \x03(\x0b\x32#.querator.v1.Attributes.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\",\n\x08SeqRange\x12\x11\n\tfirst_seq\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\xf9\x01\n\nDeadLetter\x12\x14\n\x0corigin_queue\x18\x01 \x01(\t\x12\x18\n\x10origin_partition\x18\x02 \x01(\r\x12\x12\n\norigin_seq\x18\x03 \x01(\x04\x12\x10\n\x08\x61ttempts\x18\x04 \x01(\r\x12\'\n\x06reason\x18\x05 \x01(\x0e\x32\x17.querator.v1.DeadReason\x12\x0e\n\x06\x65rrors\x18\x06 \x03(\t\x12/\n\x0bproduced_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07\x64ied_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x97\x01\n\x07Overlay\x12\r\n\x05index\x18\x01 \x01(\r\x12,\n\x0b\x64\x65\x61\x64_letter\x18\x02 \x01(\x0b\x32\x17.querator.v1.DeadLetter\x12\x0e\n\x06\x65rrors\x18\x03 \x03(\t\x12+\n\nattributes\x18\x04 \x01(\x0b\x32\x17.querator.v1.Attributes\x12\x12\n\ncheckpoint\x18\x05 \x01(\x0c\"\xff\x02\n\x0bLeasedBatch\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x11\n\tfirst_seq\x18\x04 \x01(\x04\x12\x10\n\x08ordinals\x18\x05 \x03(\r\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\r\x12,\n\x08\x64\x65\x61\x64line\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0flease_remaining\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0bproduced_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x08overlays\x18\n \x03(\x0b\x32\x14.querator.v1.Overlay\x12\x17\n\x0frepeated_answer\x18\x0b \x01(\x08\x12\x10\n\x08priority\x18\x0c \x01(\x05\x12 \n\x05items\x18\x0f \x03(\x0b\x32\x11.querator.v1.Item\"+\n\nByteColumn\x12\x0f\n\x07offsets\x18\x01 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"s\n\x10\x41ttributeColumns\x12\x0f\n\x07offsets\x18\x01 \x01(\x0c\x12%\n\x04keys\x18\x02 \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12\'\n\x06values\x18\x03 \x01(\x0b\x32\x17.querator.v1.ByteColumn\"G\n\x0c\x45rrorColumns\x12\x0f\n\x07offsets\x18\x01 \x01(\x0c\x12&\n\x05texts\x18\x02 \x01(\x0b\x32\x17.querator.v1.ByteColumn\"\xe3\x01\n\x11\x44\x65\x61\x64LetterColumns\x12\x0e\n\x06reason\x18\x01 \x01(\x0c\x12-\n\x0corigin_queue\x18\x02 \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12\x18\n\x10origin_partition\x18\x03 \x01(\x0c\x12\x12\n\norigin_seq\x18\x04 \x01(\x0c\x12\x10\n\x08\x61ttempts\x18\x05 \x01(\x0c\x12\x13\n\x0bproduced_at\x18\x06 \x01(\x0c\x12\x0f\n\x07\x64ied_at\x18\x07 \x01(\x0c\x12)\n\x06\x65rrors\x18\x08 \x01(\x0b\x32\x19.querator.v1.ErrorColumns\"\xc9\x04\n\x0bItemColumns\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\r\x12\x0b\n\x03seq\x18\x03 \x01(\x0c\x12\r\n\x05state\x18\x04 \x01(\x0c\x12\x10\n\x08\x61ttempts\x18\x05 \x01(\x0c\x12\x13\n\x0bproduced_at\x18\x06 \x01(\x0c\x12\x0e\n\x06\x64ue_at\x18\x07 \x01(\x0c\x12&\n\x05value\x18\x08 \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12$\n\x03key\x18\t \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12%\n\x04kind\x18\n \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12)\n\x08\x65ncoding\x18\x0b \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12*\n\treference\x18\x0c \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12&\n\x05group\x18\r \x01(\x0b\x32\x17.querator.v1.ByteColumn\x12\x10\n\x08priority\x18\x0e \x01(\x0c\x12\x12\n\nenqueue_at\x18\x0f \x01(\x0c\x12\x31\n\nattributes\x18\x10 \x01(\x0b\x32\x1d.querator.v1.AttributeColumns\x12)\n\x06\x65rrors\x18\x11 \x01(\x0b\x32\x19.querator.v1.ErrorColumns\x12\x34\n\x0c\x64\x65\x61\x64_letters\x18\x12 \x01(\x0b\x32\x1e.querator.v1.DeadLetterColumns\x12\x18\n\x10\x63heckpoint_bytes\x18\x13 \x01(\x0c*s\n\x0bOnDuplicate\x12\x1c\n\x18ON_DUPLICATE_UNSPECIFIED\x10\x00\x12\x15\n\x11ON_DUPLICATE_KEEP\x10\x01\x12\x18\n\x14ON_DUPLICATE_REPLACE\x10\x02\x12\x15\n\x11ON_DUPLICATE_BUMP\x10\x03*\x7f\n\x0cRetryBackoff\x12\x1d\n\x19RETRY_BACKOFF_UNSPECIFIED\x10\x00\x12\x17\n\x13RETRY_BACKOFF_FIXED\x10\x01\x12\x18\n\x14RETRY_BACKOFF_LINEAR\x10\x02\x12\x1d\n\x19RETRY_BACKOFF_EXPONENTIAL\x10\x03*\xb3\x01\n\tItemState\x12\x1a\n\x16ITEM_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10ITEM_STATE_READY\x10\x01\x12\x15\n\x11ITEM_STATE_LEASED\x10\x02\x12\x18\n\x14ITEM_STATE_SCHEDULED\x10\x03\x12\x15\n\x11ITEM_STATE_MOVING\x10\x04\x12\x17\n\x13ITEM_STATE_RESERVED\x10\x05\x12\x13\n\x0fITEM_STATE_HELD\x10\x06*\x93\x01\n\nDeadReason\x12\x1b\n\x17\x44\x45\x41\x44_REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44\x45\x41\x44_REASON_ATTEMPTS\x10\x01\x12\x17\n\x13\x44\x45\x41\x44_REASON_EXPIRED\x10\x02\x12\x18\n\x14\x44\x45\x41\x44_REASON_REJECTED\x10\x03\x12\x1b\n\x17\x44\x45\x41\x44_REASON_UNDELIVERED\x10\x05\x42\x18Z\x16querator/v1;queratorv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,40 +38,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ITEM_ATTRIBUTESENTRY']._serialized_options = b'8\001'
   _globals['_ATTRIBUTES_VALUESENTRY']._loaded_options = None
   _globals['_ATTRIBUTES_VALUESENTRY']._serialized_options = b'8\001'
-  _globals['_ONDUPLICATE']._serialized_start=2869
-  _globals['_ONDUPLICATE']._serialized_end=2984
-  _globals['_RETRYBACKOFF']._serialized_start=2986
-  _globals['_RETRYBACKOFF']._serialized_end=3113
-  _globals['_ITEMSTATE']._serialized_start=3116
-  _globals['_ITEMSTATE']._serialized_end=3295
-  _globals['_DEADREASON']._serialized_start=3298
-  _globals['_DEADREASON']._serialized_end=3445
+  _globals['_ONDUPLICATE']._serialized_start=2917
+  _globals['_ONDUPLICATE']._serialized_end=3032
+  _globals['_RETRYBACKOFF']._serialized_start=3034
+  _globals['_RETRYBACKOFF']._serialized_end=3161
+  _globals['_ITEMSTATE']._serialized_start=3164
+  _globals['_ITEMSTATE']._serialized_end=3343
+  _globals['_DEADREASON']._serialized_start=3346
+  _globals['_DEADREASON']._serialized_end=3493
   _globals['_ITEM']._serialized_start=106
-  _globals['_ITEM']._serialized_end=682
-  _globals['_ITEM_ATTRIBUTESENTRY']._serialized_start=616
-  _globals['_ITEM_ATTRIBUTESENTRY']._serialized_end=665
-  _globals['_RETRYPOLICY']._serialized_start=685
-  _globals['_RETRYPOLICY']._serialized_end=862
-  _globals['_ATTRIBUTES']._serialized_start=864
-  _globals['_ATTRIBUTES']._serialized_end=976
-  _globals['_ATTRIBUTES_VALUESENTRY']._serialized_start=931
-  _globals['_ATTRIBUTES_VALUESENTRY']._serialized_end=976
-  _globals['_SEQRANGE']._serialized_start=978
-  _globals['_SEQRANGE']._serialized_end=1022
-  _globals['_DEADLETTER']._serialized_start=1025
-  _globals['_DEADLETTER']._serialized_end=1274
-  _globals['_OVERLAY']._serialized_start=1277
-  _globals['_OVERLAY']._serialized_end=1428
-  _globals['_LEASEDBATCH']._serialized_start=1431
-  _globals['_LEASEDBATCH']._serialized_end=1814
-  _globals['_BYTECOLUMN']._serialized_start=1816
-  _globals['_BYTECOLUMN']._serialized_end=1859
-  _globals['_ATTRIBUTECOLUMNS']._serialized_start=1861
-  _globals['_ATTRIBUTECOLUMNS']._serialized_end=1976
-  _globals['_ERRORCOLUMNS']._serialized_start=1978
-  _globals['_ERRORCOLUMNS']._serialized_end=2049
-  _globals['_DEADLETTERCOLUMNS']._serialized_start=2052
-  _globals['_DEADLETTERCOLUMNS']._serialized_end=2279
-  _globals['_ITEMCOLUMNS']._serialized_start=2282
-  _globals['_ITEMCOLUMNS']._serialized_end=2867
+  _globals['_ITEM']._serialized_end=730
+  _globals['_ITEM_ATTRIBUTESENTRY']._serialized_start=664
+  _globals['_ITEM_ATTRIBUTESENTRY']._serialized_end=713
+  _globals['_RETRYPOLICY']._serialized_start=733
+  _globals['_RETRYPOLICY']._serialized_end=910
+  _globals['_ATTRIBUTES']._serialized_start=912
+  _globals['_ATTRIBUTES']._serialized_end=1024
+  _globals['_ATTRIBUTES_VALUESENTRY']._serialized_start=979
+  _globals['_ATTRIBUTES_VALUESENTRY']._serialized_end=1024
+  _globals['_SEQRANGE']._serialized_start=1026
+  _globals['_SEQRANGE']._serialized_end=1070
+  _globals['_DEADLETTER']._serialized_start=1073
+  _globals['_DEADLETTER']._serialized_end=1322
+  _globals['_OVERLAY']._serialized_start=1325
+  _globals['_OVERLAY']._serialized_end=1476
+  _globals['_LEASEDBATCH']._serialized_start=1479
+  _globals['_LEASEDBATCH']._serialized_end=1862
+  _globals['_BYTECOLUMN']._serialized_start=1864
+  _globals['_BYTECOLUMN']._serialized_end=1907
+  _globals['_ATTRIBUTECOLUMNS']._serialized_start=1909
+  _globals['_ATTRIBUTECOLUMNS']._serialized_end=2024
+  _globals['_ERRORCOLUMNS']._serialized_start=2026
+  _globals['_ERRORCOLUMNS']._serialized_end=2097
+  _globals['_DEADLETTERCOLUMNS']._serialized_start=2100
+  _globals['_DEADLETTERCOLUMNS']._serialized_end=2327
+  _globals['_ITEMCOLUMNS']._serialized_start=2330
+  _globals['_ITEMCOLUMNS']._serialized_end=2915
 # @@protoc_insertion_point(module_scope)

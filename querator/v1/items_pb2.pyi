@@ -197,6 +197,7 @@ class Item(_message.Message):
     RETRY_FIELD_NUMBER: _builtins.int
     ON_DUPLICATE_FIELD_NUMBER: _builtins.int
     DEBOUNCE_MAX_FIELD_NUMBER: _builtins.int
+    KEEP_RESULT_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """The work, opaque to Querator; at most 1 MiB by default; may be empty."""
     kind: _builtins.str
@@ -260,6 +261,13 @@ class Item(_message.Message):
         1 s to 7 d; unset means 1 h. Only with BUMP.
         """
 
+    @_builtins.property
+    def keep_result(self) -> _duration_pb2.Duration:
+        """How long the result of the item is kept after its end: 1 s to 1 h. Then WaitResults answers with what its consumer
+        has returned, or why there is nothing. Unset: it has no result. Not for follow-ups, items of recurrences and of
+        transactions, nor with on_duplicate REPLACE or BUMP.
+        """
+
     def __init__(
         self,
         *,
@@ -279,10 +287,11 @@ class Item(_message.Message):
         retry: Global___RetryPolicy | None = ...,
         on_duplicate: Global___OnDuplicate.ValueType = ...,
         debounce_max: _duration_pb2.Duration | None = ...,
+        keep_result: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "debounce_max", b"debounce_max", "enqueue_at", b"enqueue_at", "expire_timeout", b"expire_timeout", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "retry", b"retry"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "debounce_max", b"debounce_max", "enqueue_at", b"enqueue_at", "expire_timeout", b"expire_timeout", "keep_result", b"keep_result", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "retry", b"retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "attributes", b"attributes", "debounce_max", b"debounce_max", "dedup_key", b"dedup_key", "encoding", b"encoding", "enqueue_at", b"enqueue_at", "expire_timeout", b"expire_timeout", "group", b"group", "key", b"key", "kind", b"kind", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "on_duplicate", b"on_duplicate", "payload", b"payload", "priority", b"priority", "reference", b"reference", "retry", b"retry"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts", "attributes", b"attributes", "debounce_max", b"debounce_max", "dedup_key", b"dedup_key", "encoding", b"encoding", "enqueue_at", b"enqueue_at", "expire_timeout", b"expire_timeout", "group", b"group", "keep_result", b"keep_result", "key", b"key", "kind", b"kind", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "on_duplicate", b"on_duplicate", "payload", b"payload", "priority", b"priority", "reference", b"reference", "retry", b"retry"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_attempts: _TypeAlias = _typing.Literal["max_attempts"]  # noqa: Y015
     _WhichOneofArgType__max_attempts: _TypeAlias = _typing.Literal["_max_attempts", b"_max_attempts"]  # noqa: Y015

@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from querator.v1 import errors_pb2 as _errors_pb2
 from querator.v1 import items_pb2 as _items_pb2
 import builtins as _builtins
@@ -21,6 +22,154 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ItemOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ItemOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ItemOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ITEM_OUTCOME_UNSPECIFIED: _ItemOutcome.ValueType  # 0
+    """Not given."""
+    ITEM_OUTCOME_COMPLETED: _ItemOutcome.ValueType  # 1
+    """A consumer has completed it, or a reader has acknowledged it."""
+    ITEM_OUTCOME_DEAD: _ItemOutcome.ValueType  # 2
+    """It became a dead letter, or was dropped where a dead letter would have been one. A redrive makes a new item."""
+    ITEM_OUTCOME_REMOVED: _ItemOutcome.ValueType  # 3
+    """It was removed: cancelled, purged, replaced, or given up."""
+    ITEM_OUTCOME_NONE: _ItemOutcome.ValueType  # 4
+    """There is no result to wait for: the item was never produced, or without keep_result, or its result was kept long
+    enough. `error` says which, as far as it is known.
+    """
+
+class ItemOutcome(_ItemOutcome, metaclass=_ItemOutcomeEnumTypeWrapper):
+    """ItemOutcome says how an item has ended."""
+
+ITEM_OUTCOME_UNSPECIFIED: ItemOutcome.ValueType  # 0
+"""Not given."""
+ITEM_OUTCOME_COMPLETED: ItemOutcome.ValueType  # 1
+"""A consumer has completed it, or a reader has acknowledged it."""
+ITEM_OUTCOME_DEAD: ItemOutcome.ValueType  # 2
+"""It became a dead letter, or was dropped where a dead letter would have been one. A redrive makes a new item."""
+ITEM_OUTCOME_REMOVED: ItemOutcome.ValueType  # 3
+"""It was removed: cancelled, purged, replaced, or given up."""
+ITEM_OUTCOME_NONE: ItemOutcome.ValueType  # 4
+"""There is no result to wait for: the item was never produced, or without keep_result, or its result was kept long
+enough. `error` says which, as far as it is known.
+"""
+Global___ItemOutcome: _TypeAlias = ItemOutcome  # noqa: Y015
+
+@_typing.final
+class WaitResultsRequest(_message.Message):
+    """WaitResultsRequest names items of a queue whose results are wanted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    ITEM_IDS_FIELD_NUMBER: _builtins.int
+    WAIT_TIMEOUT_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the queue; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue."""
+    @_builtins.property
+    def item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The ids of the items (partition-seq, as in ProduceResponse); 1 to 1,000."""
+
+    @_builtins.property
+    def wait_timeout(self) -> _duration_pb2.Duration:
+        """How long to wait for the first result, 0 to 15 minutes; unset means not at all."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        item_ids: _abc.Iterable[_builtins.str] | None = ...,
+        wait_timeout: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait_timeout", b"wait_timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["item_ids", b"item_ids", "namespace", b"namespace", "queue", b"queue", "wait_timeout", b"wait_timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitResultsRequest: _TypeAlias = WaitResultsRequest  # noqa: Y015
+
+@_typing.final
+class EndedItem(_message.Message):
+    """EndedItem is an item that has ended, with its result. The first end of an item is final."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEM_ID_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    ENDED_AT_FIELD_NUMBER: _builtins.int
+    item_id: _builtins.str
+    """Id of the item."""
+    outcome: Global___ItemOutcome.ValueType
+    """How it has ended."""
+    data: _builtins.bytes
+    """What its consumer has returned; empty when that is nothing, and when the item was not completed."""
+    reason: _items_pb2.DeadReason.ValueType
+    """Why it is dead."""
+    error: _builtins.str
+    """The consumer's words from the last retry of a dead item, or why there is no result; empty when there are none."""
+    attempts: _builtins.int
+    """How many times it had been leased; 0 when it was removed."""
+    @_builtins.property
+    def ended_at(self) -> _timestamp_pb2.Timestamp:
+        """When it has ended, by the time of its partition."""
+
+    def __init__(
+        self,
+        *,
+        item_id: _builtins.str = ...,
+        outcome: Global___ItemOutcome.ValueType = ...,
+        data: _builtins.bytes = ...,
+        reason: _items_pb2.DeadReason.ValueType = ...,
+        error: _builtins.str = ...,
+        attempts: _builtins.int = ...,
+        ended_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "data", b"data", "ended_at", b"ended_at", "error", b"error", "item_id", b"item_id", "outcome", b"outcome", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndedItem: _TypeAlias = EndedItem  # noqa: Y015
+
+@_typing.final
+class WaitResultsResponse(_message.Message):
+    """WaitResultsResponse has the items that have ended: those that fit into about 3 MiB, but at least one; ask again for
+    the others. Empty when none has ended in time.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndedItem]:
+        """The items, in no particular order."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___EndedItem] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitResultsResponse: _TypeAlias = WaitResultsResponse  # noqa: Y015
 
 @_typing.final
 class GetRoutingRequest(_message.Message):
@@ -616,6 +765,38 @@ class FollowUps(_message.Message):
 Global___FollowUps: _TypeAlias = FollowUps  # noqa: Y015
 
 @_typing.final
+class ItemResult(_message.Message):
+    """ItemResult is what a consumer returns for a leased item that it completes. WaitResults answers with it, if the item
+    was produced with keep_result; else it is dropped.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    SEQ_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """The lease that has the item; one of the request's leases."""
+    seq: _builtins.int
+    """Sequence of the item."""
+    data: _builtins.bytes
+    """The result; at most 1 MiB."""
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        seq: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "lease_id", b"lease_id", "seq", b"seq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ItemResult: _TypeAlias = ItemResult  # noqa: Y015
+
+@_typing.final
 class CompleteRequest(_message.Message):
     """CompleteRequest ends leases of items whose work is done."""
 
@@ -626,6 +807,7 @@ class CompleteRequest(_message.Message):
     LEASES_FIELD_NUMBER: _builtins.int
     ALL_OR_NOTHING_FIELD_NUMBER: _builtins.int
     FOLLOW_UPS_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -643,6 +825,12 @@ class CompleteRequest(_message.Message):
         A repeat of the request produces nothing again.
         """
 
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ItemResult]:
+        """Results of items that the request completes; at most 1,000, and 2 MiB together. An item without one has an empty
+        result. Not with follow_ups. A repeat of the request does not change the result of an item.
+        """
+
     def __init__(
         self,
         *,
@@ -651,10 +839,11 @@ class CompleteRequest(_message.Message):
         leases: _abc.Iterable[Global___LeaseItems] | None = ...,
         all_or_nothing: _builtins.bool = ...,
         follow_ups: _abc.Iterable[Global___FollowUps] | None = ...,
+        results: _abc.Iterable[Global___ItemResult] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_or_nothing", b"all_or_nothing", "follow_ups", b"follow_ups", "leases", b"leases", "namespace", b"namespace", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_or_nothing", b"all_or_nothing", "follow_ups", b"follow_ups", "leases", b"leases", "namespace", b"namespace", "queue", b"queue", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -82,6 +82,11 @@ class QueueServiceStub:
                 request_serializer=querator_dot_v1_dot_queue__service__pb2.BrowseRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_queue__service__pb2.BrowseResponse.FromString,
                 _registered_method=True)
+        self.WaitResults = channel.unary_unary(
+                '/querator.v1.QueueService/WaitResults',
+                request_serializer=querator_dot_v1_dot_queue__service__pb2.WaitResultsRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_queue__service__pb2.WaitResultsResponse.FromString,
+                _registered_method=True)
 
 
 class QueueServiceServicer:
@@ -156,6 +161,14 @@ class QueueServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WaitResults(self, request, context):
+        """Returns the results of items that were produced with keep_result; waits up to wait_timeout for the first one. May
+        be repeated at will: it changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueueServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -203,6 +216,11 @@ def add_QueueServiceServicer_to_server(servicer, server):
                     servicer.Browse,
                     request_deserializer=querator_dot_v1_dot_queue__service__pb2.BrowseRequest.FromString,
                     response_serializer=querator_dot_v1_dot_queue__service__pb2.BrowseResponse.SerializeToString,
+            ),
+            'WaitResults': grpc.unary_unary_rpc_method_handler(
+                    servicer.WaitResults,
+                    request_deserializer=querator_dot_v1_dot_queue__service__pb2.WaitResultsRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_queue__service__pb2.WaitResultsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -451,6 +469,33 @@ class QueueService:
             '/querator.v1.QueueService/Browse',
             querator_dot_v1_dot_queue__service__pb2.BrowseRequest.SerializeToString,
             querator_dot_v1_dot_queue__service__pb2.BrowseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WaitResults(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.QueueService/WaitResults',
+            querator_dot_v1_dot_queue__service__pb2.WaitResultsRequest.SerializeToString,
+            querator_dot_v1_dot_queue__service__pb2.WaitResultsResponse.FromString,
             options,
             channel_credentials,
             insecure,

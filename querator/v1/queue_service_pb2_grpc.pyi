@@ -59,6 +59,10 @@ class QueueServiceStub:
     at a moment of its own: no item comes twice, one that is completed meanwhile may be missing. The stream goes
     as fast as it is read. After a failure, continue with a call from the last `next_seq`.
     """
+    WaitResults: _grpc.UnaryUnaryMultiCallable[_queue_service_pb2.WaitResultsRequest, _queue_service_pb2.WaitResultsResponse]
+    """Returns the results of items that were produced with keep_result; waits up to wait_timeout for the first one. May
+    be repeated at will: it changes nothing.
+    """
 
 @_typing.type_check_only
 class QueueServiceAsyncStub(QueueServiceStub):
@@ -90,6 +94,10 @@ class QueueServiceAsyncStub(QueueServiceStub):
     """Returns the items of a part of a partition by column, without leasing them. Each answer shows the partition
     at a moment of its own: no item comes twice, one that is completed meanwhile may be missing. The stream goes
     as fast as it is read. After a failure, continue with a call from the last `next_seq`.
+    """
+    WaitResults: _aio.UnaryUnaryMultiCallable[_queue_service_pb2.WaitResultsRequest, _queue_service_pb2.WaitResultsResponse]  # type: ignore[assignment]
+    """Returns the results of items that were produced with keep_result; waits up to wait_timeout for the first one. May
+    be repeated at will: it changes nothing.
     """
 
 class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -173,6 +181,16 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         """Returns the items of a part of a partition by column, without leasing them. Each answer shows the partition
         at a moment of its own: no item comes twice, one that is completed meanwhile may be missing. The stream goes
         as fast as it is read. After a failure, continue with a call from the last `next_seq`.
+        """
+
+    @_abc_1.abstractmethod
+    def WaitResults(
+        self,
+        request: _queue_service_pb2.WaitResultsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_queue_service_pb2.WaitResultsResponse, _abc.Awaitable[_queue_service_pb2.WaitResultsResponse]]:
+        """Returns the results of items that were produced with keep_result; waits up to wait_timeout for the first one. May
+        be repeated at will: it changes nothing.
         """
 
 def add_QueueServiceServicer_to_server(servicer: QueueServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

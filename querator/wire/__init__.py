@@ -16,6 +16,7 @@ checks that need the state of a queue do not belong here.
     retry_policies   retry policies of items
     lease            lease requests and answers; items are the stored bytes
     settle           complete, retry and extend: requests and answers
+    results          results of items: what asks for them, returns them, waits for them
     frames           frames of the produce stream and the lease stream
     browse           requests and answers of scans
     readers          requests and answers of ReaderService

@@ -27,6 +27,7 @@ from querator.wire.duplicates import check_on_duplicate
 from querator.wire.field_checks import DEFAULT_LIMITS, RequestLimits
 from querator.wire.fields import LEN, MalformedError, next_field, prefix, read_varint
 from querator.wire.flow_names import flow_names
+from querator.wire.results import check_keep_result
 from querator.wire.retry_policies import check_retry_policy
 
 ITEMS_FIELD = 15
@@ -454,9 +455,10 @@ def _check_item(
     if item.HasField("retry"):
         retry = check_retry_policy(item.retry, field=path + "retry")
     on_duplicate, debounce_max_ms = check_on_duplicate(item, path)
+    keep_result_ms = check_keep_result(item, path) if item.HasField("keep_result") else 0
     timed = enqueue_at_ms or expire_timeout_ms or lease_timeout_ms
     retries = max_attempts is not None or retry is not None
-    if not (timed or retries or dedup_key or item.priority):
+    if not (timed or retries or dedup_key or item.priority or keep_result_ms):
         return None
     return ItemSpecial(
         ordinal=ordinal,
@@ -469,4 +471,5 @@ def _check_item(
         retry=retry,
         on_duplicate=on_duplicate,
         debounce_max_ms=debounce_max_ms,
+        keep_result_ms=keep_result_ms,
     )

@@ -34,7 +34,7 @@ NAME, NUMBER, DUE_AT = "recurrence", "recurrence-number", "recurrence-due-at"
 _NUMBER_MAX = (1 << 64) - 1
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999."""
-_NO_FIELDS = ("dedup_key", "enqueue_at")
+_NO_FIELDS = ("dedup_key", "enqueue_at", "keep_result")
 """Fields of an item that a template must not have."""
 
 # Names of fields in the protocol's RecurrenceSpec and in the model's, where they differ.

@@ -22,6 +22,7 @@ from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
 from querator.wire import field_checks
 from querator.wire.field_checks import DEFAULT_LIMITS, RequestLimits
 from querator.wire.produce import check_items, check_request_bytes
+from querator.wire.results import check_returned, refuse_kept
 
 _SEQ_MAX = 2**64 - 1
 
@@ -63,6 +64,8 @@ def check_complete(
     request_limits: RequestLimits,
 ) -> CompleteCall:
     if message.follow_ups:
+        if message.results:
+            check_returned(message, ())
         return CompleteCall(
             namespace=namespace,
             queue=queue,
@@ -70,11 +73,13 @@ def check_complete(
             all_or_nothing=True,
             follow_ups=_follow_ups(message, queue, now_ms, request_limits),
         )
+    leases = _leases(message.leases)
     return CompleteCall(
         namespace=namespace,
         queue=queue,
-        leases=_leases(message.leases),
+        leases=leases,
         all_or_nothing=message.all_or_nothing,
+        results=check_returned(message, leases) if message.results else (),
     )
 
 
@@ -148,6 +153,7 @@ def _follow_ups(
             raise field_checks.within(path, error) from error
         if checked.takes_over:
             raise _takes_over(path, checked.specials)
+        refuse_kept(checked.specials, path=f"{path}items[{{}}].", what="a follow-up")
         found.append(
             FollowUpItems(queue, checked.items, checked.lengths, checked.specials, checked.slots)
         )

@@ -19,6 +19,7 @@ from querator.v1 import transaction_service_pb2 as pb
 from querator.wire import field_checks
 from querator.wire.field_checks import DEFAULT_LIMITS, RequestLimits
 from querator.wire.produce import check_items, check_request_bytes
+from querator.wire.results import refuse_kept
 
 
 def parse_stage(
@@ -28,6 +29,7 @@ def parse_stage(
     check_request_bytes(len(data), request_limits)
     message = field_checks.parse_message(pb.StageRequest, data)
     items = check_items(message, data, ((0, len(data)),), now_ms, request_limits)
+    refuse_kept(items.specials, path="items[{}].", what="items of a transaction")
     namespace, queue, producer, batch = _batch(message)
     sequence = field_checks.check_range(
         message.sequence, field="sequence", least=1, most=limits.TXN_NUMBER_MAX

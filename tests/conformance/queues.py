@@ -170,6 +170,7 @@ class Queue:
         self.namespace = namespace
         self.door = door
         self._admin = node.admin
+        self._calls = node.queue
         self.named: dict[str, Any] = {"queue": name, "namespace": namespace}
 
     def through(self, door: Door, node: Node) -> "Queue":
@@ -288,6 +289,24 @@ class Queue:
         if timeout_s is not None:
             request.lease_timeout.CopyFrom(span(timeout_s))
         return list((await self.door.extend(request)).outcomes)
+
+    async def answer(self, items: Sequence[Leased], data: Sequence[bytes]) -> list[str]:
+        """Completes items, each with a result."""
+        results = [
+            pb.ItemResult(lease_id=item.lease_id, seq=item.seq, data=one)
+            for item, one in zip(items, data, strict=True)
+        ]
+        return await self.complete(*items, results=results)
+
+    async def ends(self, *ids: str, wait_s: float = 0.0) -> dict[str, pb.EndedItem]:
+        """Those of the items that have ended, after one call."""
+        request = pb.WaitResultsRequest(item_ids=ids, wait_timeout=span(wait_s), **self.named)
+        reply = await answer(self._calls.WaitResults(request, timeout=wait_s + CALL_S))
+        return {item.item_id: item for item in reply.items}
+
+    async def end(self, item_id: str) -> pb.EndedItem:
+        """Waits until the item has ended."""
+        return (await self.ends(item_id, wait_s=PATIENCE_S))[item_id]
 
     # -- what operators do
 

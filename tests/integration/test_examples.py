@@ -14,6 +14,12 @@ from tests.integration.page_programs import DOCS, PageBlock, PageReader
 EXAMPLES = DOCS / "examples"
 OUTPUTS = {
     "hello.py": ["b'hello'"],
+    "request_and_reply.py": [
+        "1 + 2 + 3 = 6",
+        "1 + two: invalid literal for int() with base 10: 'two'",
+        "of many: 30",
+        "of many: 70",
+    ],
     "checkpoints.py": [
         "first: attempt 1 begins after page 0",
         "second: attempt 2 begins after page 4",

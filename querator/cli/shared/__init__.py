@@ -9,6 +9,7 @@ command's own module, or here if it is about input and output.
     help            help texts that fit a narrow terminal
     item_command    the shell command of `consume`, run for one item
     item_template   the item that options describe, and what it says about retries
+    item_results    results of items, as text
     item_printer    items that `consume` prints
     listing         lists of items that are written while their pages come
     output          tables, JSON and notes

@@ -92,6 +92,7 @@ class _TemplateFields(msgspec.Struct, frozen=True):
     lease_timeout: timedelta | None = None
     on_duplicate: OnDuplicate = "keep"
     debounce_max: timedelta | None = None
+    keep_result: timedelta | None = None
 
 
 def _check_text(text: str) -> None:

@@ -26,6 +26,7 @@ from querator.model.limits import (
     ATTEMPTS_MAX,
     DEBOUNCE_MAX_MS_MAX,
     EXPIRE_TIMEOUT_MS_MAX,
+    KEEP_RESULT_MS_MAX,
     LEASE_TIMEOUT_MS_MAX,
     PAYLOAD_BYTES_CAP,
     PRIORITY_MAX,
@@ -272,6 +273,7 @@ _DURATIONS = {
     "debounce_max": DEBOUNCE_MAX_MS_MAX,
     "delay": SCHEDULE_AHEAD_MS_MAX,
     "expire_timeout": EXPIRE_TIMEOUT_MS_MAX,
+    "keep_result": KEEP_RESULT_MS_MAX,
     "lease_timeout": LEASE_TIMEOUT_MS_MAX,
 }
 """Field → the longest duration."""
@@ -297,6 +299,7 @@ class JsonItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     dedup_key: str | None = None
     on_duplicate: str | None = None
     debounce_max: str | None = None
+    keep_result: str | None = None
     max_attempts: int | None = None
     retry: JsonRetry | None = None
 

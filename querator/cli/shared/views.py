@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from querator.client import Breaker, FairGroup, LeasedItem
+from querator.client.replies import ItemResult
 from querator.client.values import (
     DeadLetter,
     Item,
@@ -199,6 +200,7 @@ class ItemView(msgspec.Struct, frozen=True):
     retry: RetryView | None
     on_duplicate: str
     debounce_max_ms: int | None
+    keep_result_ms: int | None
 
 
 def item_view(item: Item) -> ItemView:
@@ -221,6 +223,7 @@ def item_view(item: Item) -> ItemView:
         retry=None if item.retry is None else _retry_view(item.retry),
         on_duplicate=item.on_duplicate,
         debounce_max_ms=milliseconds(item.debounce_max),
+        keep_result_ms=milliseconds(item.keep_result),
     )
 
 
@@ -332,6 +335,35 @@ def leased_view(leased: LeasedItem) -> LeasedView:
         item=item_view(leased.item),
         checkpoint=text,
         checkpoint_base64=encoded,
+    )
+
+
+class ResultView(msgspec.Struct, frozen=True):
+    """The end of an item with a result. `data` is None when it is not UTF-8: then `data_base64` has
+    it. `reason` is that of a dead item.
+    """
+
+    id: str
+    outcome: str
+    data: str | None
+    data_base64: str | None
+    reason: str | None
+    error: str
+    attempts: int
+    ended_at: datetime | None
+
+
+def result_view(result: ItemResult) -> ResultView:
+    text, encoded = payload_texts(result.data)
+    return ResultView(
+        id=str(result.id),
+        outcome=result.outcome,
+        data=text,
+        data_base64=encoded,
+        reason=None if result.reason is None else result.reason.name.lower(),
+        error=result.error,
+        attempts=result.attempts,
+        ended_at=result.ended_at,
     )
 
 

@@ -10,7 +10,7 @@ of its events changes several of these.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -24,7 +24,13 @@ from querator.client.consuming.leases import (
     masks_left,
     retrieve_exception,
 )
-from querator.client.consuming.settling import AGAIN_SECONDS, SettleFrame, Settler, unanswered
+from querator.client.consuming.settling import (
+    AGAIN_SECONDS,
+    NO_RESULTS,
+    SettleFrame,
+    Settler,
+    unanswered,
+)
 from querator.client.consuming.subscribing import Subscribing
 from querator.client.consuming.verbs import RELEASE, Verb
 from querator.client.errors import ErrorCode, RequestError, copy_error, make_error
@@ -242,14 +248,16 @@ class LeaseTalker:
 
     # `leases.Holder`.
 
-    def settle(self, verb: Verb, batch: LeasedBatch, mask: int) -> "asyncio.Future[None]":
+    def settle(
+        self, verb: Verb, batch: LeasedBatch, mask: int, results: Mapping[int, bytes] = NO_RESULTS
+    ) -> "asyncio.Future[None]":
         if self._end is not None:
             failed: asyncio.Future[None] = self._loop.create_future()
             failed.set_exception(self._end_error())
             return failed
         if batch.counted:
             self._free(batch, mask.bit_count())
-        return self._settler.settle(verb, batch, mask)
+        return self._settler.settle(verb, batch, mask, results)
 
     def settled_elsewhere(self, batch: LeasedBatch, mask: int) -> None:
         if batch.counted:

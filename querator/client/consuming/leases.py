@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from querator.client.checks import check_checkpoint
+from querator.client.checks import check_checkpoint, check_result
 from querator.client.consuming.follow_ups import FollowUps
 from querator.client.consuming.verbs import COMPLETE, RELEASE, Verb, complete_verb, retry_verb
 from querator.client.items import decode_dead_letter, decode_item, instant
@@ -93,7 +93,9 @@ class LeaseState:
 class Holder(Protocol):
     """Sends settles and extends of leases to the server."""
 
-    def settle(self, verb: Verb, batch: "LeasedBatch", mask: int) -> "asyncio.Future[None]": ...
+    def settle(
+        self, verb: Verb, batch: "LeasedBatch", mask: int, results: Mapping[int, bytes] = ...
+    ) -> "asyncio.Future[None]": ...
     def settled_elsewhere(self, batch: "LeasedBatch", mask: int) -> None: ...
     def not_settled(self, batch: "LeasedBatch", mask: int) -> None: ...
     async def extend(
@@ -288,11 +290,16 @@ class LeasedBatch:
             self._saved = {}
         self._saved[index] = data
 
-    def settle(self, verb: Verb, mask: int) -> "asyncio.Future[None]":
+    def settle(
+        self, verb: Verb, mask: int, results: Mapping[int, bytes] | None = None
+    ) -> "asyncio.Future[None]":
+        """`results` are those of the items, by sequence."""
         if not mask or self._settled & mask:
             raise RuntimeError(f"settled already: {self!r}")
         self._settled |= mask
-        return self._holder.settle(verb, self, mask)
+        if results is None:
+            return self._holder.settle(verb, self, mask)
+        return self._holder.settle(verb, self, mask, results)
 
     def not_settled(self, mask: int) -> None:
         """Takes back that items were settled: their settle was refused."""
@@ -528,14 +535,26 @@ class LeasedItem:
     def __repr__(self) -> str:
         return f"<LeasedItem {self.id} of {self.queue!r}, attempt {self.attempt}>"
 
-    def complete(self, *, follow_ups: FollowUps | None = None) -> "asyncio.Future[None]":
+    def complete(
+        self, *, follow_ups: FollowUps | None = None, result: bytes | None = None
+    ) -> "asyncio.Future[None]":
         """Completes the item: its work is done, and it is removed.
+
+        `result`: at most 1 MiB for the producer that waits for it (`Client.produce_and_wait`). If
+        the item was produced without `keep_result`, it is dropped. None: an empty one. Raises
+        ValueError for a longer one, and for `result` with `follow_ups`.
 
         `follow_ups` are items by the name of their queue. They are produced in the same step:
         exactly once if the item is completed, else not at all. When they are refused (no such
         queue, too large, queue full), the future fails, and the item is not settled. Raises
         TypeError and ValueError as `Client.produce`.
         """
+        if result is not None:
+            if follow_ups is not None:
+                raise ValueError("give either result or follow_ups")
+            check_result("result", result)
+            seq = self._batch.seq(self._index)
+            return self._batch.settle(COMPLETE, 1 << self._index, {seq: result})
         verb = COMPLETE if follow_ups is None else complete_verb(follow_ups)
         return self._batch.settle(verb, 1 << self._index)
 

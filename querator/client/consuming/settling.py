@@ -6,7 +6,8 @@ the partition remembers the outcome of a lease's items.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from querator.client.consuming.leases import LeasedBatch
 from querator.client.consuming.verbs import Verb, requests
@@ -14,6 +15,7 @@ from querator.client.errors import ErrorCode, RequestError, copy_error, make_err
 from querator.client.items import timestamp
 from querator.client.results import lease_lost, seqs_of
 from querator.client.transport.rpc_errors import code_of
+from querator.model import limits
 from querator.v1 import queue_service_pb2
 
 LINGER_SECONDS = 0.002
@@ -21,18 +23,23 @@ LINGER_SECONDS = 0.002
 AGAIN_SECONDS = 0.05
 """Pause before unsettled parts of a frame are sent again."""
 
+NO_RESULTS: Mapping[int, bytes] = MappingProxyType({})
+
 Waiter = tuple[int, "asyncio.Future[None]"]
 
 
 class _Part:
-    """The part of a frame for one batch. `mask` is the union of the waiters' masks."""
+    """The part of a frame for one batch. `mask` is the union of the waiters' masks. `results` are
+    those of its items, by sequence.
+    """
 
-    __slots__ = ("batch", "mask", "waiters")
+    __slots__ = ("batch", "mask", "results", "waiters")
 
     def __init__(self, batch: LeasedBatch) -> None:
         self.batch = batch
         self.mask = 0
         self.waiters: list[Waiter] = []
+        self.results: dict[int, bytes] = {}
 
 
 class SettleFrame:
@@ -61,6 +68,13 @@ class SettleFrame:
             for part in self.parts
         ]
 
+    def results(self) -> list[queue_service_pb2.ItemResult]:
+        return [
+            queue_service_pb2.ItemResult(lease_id=part.batch.lease.id, seq=seq, data=data)
+            for part in self.parts
+            for seq, data in part.results.items()
+        ]
+
     def on_stream(self, namespace: str, queue: str) -> bytes:
         """The request as a frame of a lease stream, which is about to be sent."""
         self.maybe_executed = True
@@ -78,6 +92,7 @@ class SettleFrame:
             queue=queue,
             leases=self.leases(),
             follow_ups=self.verb.follow_up_messages,
+            results=self.results(),
         )
 
     def retry_request(self, namespace: str, queue: str) -> queue_service_pb2.RetryRequest:
@@ -145,8 +160,15 @@ class Settler:
         self._timer: asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
         self._gathered: dict[Verb, dict[LeasedBatch, _Part]] = {}
+        self._results = self._result_bytes = 0
+        """Numbers of the gathered results, which are in one frame."""
 
-    def settle(self, verb: Verb, batch: LeasedBatch, mask: int) -> "asyncio.Future[None]":
+    def settle(
+        self, verb: Verb, batch: LeasedBatch, mask: int, results: Mapping[int, bytes] = NO_RESULTS
+    ) -> "asyncio.Future[None]":
+        """`results` are those of the items, by sequence."""
+        if results:
+            self._make_room(results)
         future: asyncio.Future[None] = self._loop.create_future()
         if not self._gathered:
             self._timer = self._loop.call_soon(self._round_over)
@@ -156,7 +178,20 @@ class Settler:
             part = parts[batch] = _Part(batch)
         part.mask |= mask
         part.waiters.append((mask, future))
+        if results:
+            part.results.update(results)
         return future
+
+    def _make_room(self, results: Mapping[int, bytes]) -> None:
+        """Sends what is gathered if these results are too many for the same request."""
+        count, size = len(results), sum(map(len, results.values()))
+        if (
+            self._results + count > limits.RESULTS_OF_COMPLETE_MAX
+            or self._result_bytes + size > limits.RESULTS_BYTES_MAX
+        ):
+            self.flush()
+        self._results += count
+        self._result_bytes += size
 
     def lease_ids(self) -> list[str]:
         """Ids of the leases of gathered settles."""
@@ -174,6 +209,7 @@ class Settler:
             self._timer.cancel()
             self._timer = None
         gathered, self._gathered = self._gathered, {}
+        self._results = self._result_bytes = 0
         for verb, by_batch in gathered.items():
             for parts in requests(verb, list(by_batch.values()), _items_of):
                 self._send(SettleFrame(verb, list(parts)))

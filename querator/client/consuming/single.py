@@ -5,14 +5,16 @@ event loop share a call.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 import uuid_utils
 
+from querator.client.checks import check_result
 from querator.client.consuming.leases import LeasedBatch, LeasedItem, LeaseState
 from querator.client.consuming.settling import (
     AGAIN_SECONDS,
+    NO_RESULTS,
     SettleFrame,
     Settler,
     is_unsettled,
@@ -110,9 +112,11 @@ class SingleHolder:
             batches.append(LeasedBatch(message, self, lease))
         return batches
 
-    def settle(self, verb: Verb, batch: LeasedBatch, mask: int) -> "asyncio.Future[None]":
+    def settle(
+        self, verb: Verb, batch: LeasedBatch, mask: int, results: Mapping[int, bytes] = NO_RESULTS
+    ) -> "asyncio.Future[None]":
         self._nodes.check_open()
-        return self._settler.settle(verb, batch, mask)
+        return self._settler.settle(verb, batch, mask, results)
 
     def settled_elsewhere(self, batch: LeasedBatch, mask: int) -> None:
         """Does nothing: single calls do not count held items."""
@@ -149,7 +153,14 @@ class SingleHolder:
     async def _call(self, frame: SettleFrame) -> None:
         try:
             reason = frame.resolve(
-                await settle(self._nodes, self._namespace, self._queue, frame.verb, frame.leases())
+                await settle(
+                    self._nodes,
+                    self._namespace,
+                    self._queue,
+                    frame.verb,
+                    frame.leases(),
+                    results=frame.results(),
+                )
             )
             if reason is not None:
                 frame.fail(reason)
@@ -195,13 +206,15 @@ async def settle(
     queue: str,
     verb: Verb,
     leases: list[queue_service_pb2.LeaseItems],
+    results: Sequence[queue_service_pb2.ItemResult] = (),
 ) -> list[queue_service_pb2.LeaseOutcome]:
     """Completes or retries; returns one outcome for each lease, in their order. Asks again for
-    leases whose partition could not answer, within the client's request timeout.
+    leases whose partition could not answer, within the client's request timeout. `results` are
+    those of a complete.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + nodes.request_timeout
-    outcomes = await _settle_once(nodes, namespace, queue, verb, leases)
+    outcomes = await _settle_once(nodes, namespace, queue, verb, leases, results=results)
     backoff = Backoff(first=AGAIN_SECONDS)
     while True:
         again = [
@@ -216,7 +229,9 @@ async def settle(
         part = [leases[place] for place in again]
         refused = False
         try:
-            answers = await _settle_once(nodes, namespace, queue, verb, part)
+            ids = {lease.lease_id for lease in part}
+            theirs = [one for one in results if one.lease_id in ids]
+            answers = await _settle_once(nodes, namespace, queue, verb, part, results=theirs)
         except RequestError as error:
             # The known outcomes of the other leases stay.
             answers = [_outcome_of(lease, error) for lease in part]
@@ -234,6 +249,7 @@ async def _settle_once(
     queue: str,
     verb: Verb,
     leases: list[queue_service_pb2.LeaseItems],
+    results: Sequence[queue_service_pb2.ItemResult],
 ) -> list[queue_service_pb2.LeaseOutcome]:
     if verb.completes:
         complete = queue_service_pb2.CompleteRequest(
@@ -241,6 +257,7 @@ async def _settle_once(
             queue=queue,
             leases=leases,
             follow_ups=verb.follow_up_messages,
+            results=results,
         )
         completed = await nodes.call(
             lambda node, left: node.queues.Complete(complete, timeout=left),
@@ -267,10 +284,18 @@ async def _settle_once(
 
 
 async def settle_held(
-    nodes: Nodes, namespace: str, queue: str, verb: Verb, held: Iterable[Held]
+    nodes: Nodes,
+    namespace: str,
+    queue: str,
+    verb: Verb,
+    held: Iterable[Held],
+    result: bytes | None = None,
 ) -> list[SettleOutcome]:
-    """Returns one outcome for each of `held`. Lost items do not raise; the outcomes have them."""
+    """Returns one outcome for each of `held`. Lost items do not raise; the outcomes have them.
+    `result` is that of a single item.
+    """
     named = list(held)
+    results = [] if result is None else [_result_of(named, result)]
     if verb.follow_ups is not None and len(named) != 1:
         raise make_error(
             ErrorCode.LIMIT_EXCEEDED,
@@ -283,7 +308,7 @@ async def settle_held(
     for part in requests(verb, named, _items_of):
         leases = [_lease_items(thing) for thing in part]
         try:
-            outcomes += await settle(nodes, namespace, queue, verb, leases)
+            outcomes += await settle(nodes, namespace, queue, verb, leases, results=results)
         except RequestError as error:
             if not outcomes:
                 raise
@@ -296,6 +321,25 @@ async def settle_held(
             elif isinstance(thing, LeasedBatch):
                 thing.settled_elsewhere(thing.left)
     return [settle_outcome(outcome) for outcome in outcomes]
+
+
+def _result_of(named: list[Held], result: bytes) -> queue_service_pb2.ItemResult:
+    """Raises `LimitExceeded` unless one item is named."""
+    leases = [_lease_items(thing) for thing in named]
+    count = sum(run.count for lease in leases for run in lease.ranges)
+    if len(leases) != 1 or count != 1:
+        raise make_error(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"held names {count} items of {len(leases)} leases; with result it must be 1 item: "
+            "complete each by itself",
+            field="held",
+            limit="1",
+            value=str(count),
+        )
+    check_result("result", result)
+    return queue_service_pb2.ItemResult(
+        lease_id=leases[0].lease_id, seq=leases[0].ranges[0].first_seq, data=result
+    )
 
 
 def _items_of(held: Held) -> int:

@@ -45,6 +45,7 @@ from querator.client.options import (
     QueueOptions,
 )
 from querator.client.producing.producer import Producer
+from querator.client.replies import ItemResult
 from querator.client.sync.handler_threads import HandlerThreads
 from querator.client.sync.leases import Runner, SyncLeasedBatch, SyncLeasedItem
 from querator.client.sync.loop_thread import LoopThread, iterate, listed
@@ -472,6 +473,34 @@ class SyncClient:
             self._client.produce(queue, *items, dedup_by_content=dedup_by_content)
         )
 
+    def produce_and_wait(
+        self, queue: str, item: AnyItem, *, timeout: timedelta = REQUEST_TIMEOUT_DEFAULT
+    ) -> bytes:
+        """Stores an item and waits for its result. See `Client.produce_and_wait`."""
+        return self._runner.run(self._client.produce_and_wait(queue, item, timeout=timeout))
+
+    def produce_and_wait_all(
+        self, queue: str, *items: AnyItem, timeout: timedelta = REQUEST_TIMEOUT_DEFAULT
+    ) -> list[ItemResult]:
+        """Stores items and waits for their results. See `Client.produce_and_wait_all`."""
+        return self._runner.run(self._client.produce_and_wait_all(queue, *items, timeout=timeout))
+
+    def result(
+        self, queue: str, item_id: ItemId | str, *, timeout: timedelta = REQUEST_TIMEOUT_DEFAULT
+    ) -> bytes:
+        """Waits for the result of an item. See `Client.result`."""
+        return self._runner.run(self._client.result(queue, item_id, timeout=timeout))
+
+    def results(
+        self,
+        queue: str,
+        item_ids: Iterable[ItemId | str],
+        *,
+        timeout: timedelta = REQUEST_TIMEOUT_DEFAULT,
+    ) -> list[ItemResult]:
+        """Waits for the results of items. See `Client.results`."""
+        return self._runner.run(self._client.results(queue, item_ids, timeout=timeout))
+
     def lease(
         self,
         queue: str,
@@ -501,12 +530,15 @@ class SyncClient:
         *held: SyncHeld,
         check: bool = True,
         follow_ups: FollowUps | None = None,
+        result: bytes | None = None,
     ) -> list[SettleOutcome]:
         """Completes leased items. Raises `LeaseLost` unless `check` is False; see
         `Client.complete`.
         """
         return self._runner.run(
-            self._client.complete(queue, *map(_bare, held), check=check, follow_ups=follow_ups)
+            self._client.complete(
+                queue, *map(_bare, held), check=check, follow_ups=follow_ups, result=result
+            )
         )
 
     def retry(

@@ -151,11 +151,13 @@ class SyncLeasedItem:
     def __repr__(self) -> str:
         return repr(self.leased)
 
-    def complete(self, *, follow_ups: FollowUps | None = None) -> None:
+    def complete(self, *, follow_ups: FollowUps | None = None, result: bytes | None = None) -> None:
         """Completes the item: its work is done, and it is removed. `follow_ups` are produced in the
-        same step; see `LeasedItem.complete`.
+        same step, and `result` is for a producer that waits; see `LeasedItem.complete`.
         """
-        self._runner.run(_settled(lambda: self.leased.complete(follow_ups=follow_ups)))
+        self._runner.run(
+            _settled(lambda: self.leased.complete(follow_ups=follow_ups, result=result))
+        )
 
     def retry(
         self,

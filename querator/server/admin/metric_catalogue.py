@@ -203,6 +203,17 @@ STAGED_BYTES = _gauge(
     "Bytes of items that are staged for transactions, in the partitions that this node leads.",
     _QUEUE,
 )
+RESULTS = _gauge(
+    "queue_result_items",
+    "Items of the queue whose results are kept, or will be, in the partitions that this node "
+    "leads.",
+    _QUEUE,
+)
+RESULT_BYTES = _gauge(
+    "queue_result_bytes",
+    "Bytes of the results that are kept, in the partitions that this node leads.",
+    _QUEUE,
+)
 CHECKPOINT_BYTES = _gauge(
     "queue_checkpoint_bytes",
     "Bytes of the checkpoints of the queue's items, in the partitions that this node leads.",

@@ -259,6 +259,8 @@ def _queues(seen: Look, queues: list[QueueReading]) -> Iterator[Metric]:
         ((label, _age_s(each.oldest_ready_at_ms, seen.wall_ms)) for label, each in labelled),
     )
     yield family(catalogue.STAGED_BYTES, ((label, each.staged_bytes) for label, each in labelled))
+    yield family(catalogue.RESULTS, ((label, each.results) for label, each in labelled))
+    yield family(catalogue.RESULT_BYTES, ((label, each.result_bytes) for label, each in labelled))
     yield family(
         catalogue.CHECKPOINT_BYTES, ((label, each.checkpoint_bytes) for label, each in labelled)
     )

@@ -47,6 +47,8 @@ class QueueReading(msgspec.Struct):
     oldest_batch_at_ms: int = 0
     staged_bytes: int = 0
     checkpoint_bytes: int = 0
+    results: int = 0
+    result_bytes: int = 0
     oldest_stage_at_ms: int = 0
     oldest_lease_at_ms: int = 0
     run_waits_since_ms: int = 0
@@ -162,6 +164,8 @@ def _add_items(reading: QueueReading, stats: PartitionCounts) -> None:
         reading.breakers = reading.breakers or dict.fromkeys(BreakerState, 0)
         reading.breakers[stats.breaker.state] += 1
     reading.checkpoint_bytes += stats.checkpoint_bytes
+    reading.results += stats.results
+    reading.result_bytes += stats.result_bytes
 
 
 def _older(first_ms: int, second_ms: int) -> int:

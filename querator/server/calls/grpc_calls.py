@@ -32,6 +32,7 @@ from querator.model.reader_calls import (
     ReadBatchCall,
     ReleaseReaderCall,
 )
+from querator.model.result_calls import WaitResultsCall
 from querator.model.txn_calls import AbortCall, CommitCall, StageCall
 from querator.server.calls.call_counts import CANCELLED, OK, CallCounts
 from querator.server.incoming import Incoming
@@ -55,7 +56,7 @@ T = TypeVar(
     BrowseCall,
     ReadBatchCall,
 )
-W = TypeVar("W", LeaseCall, AdvanceReaderCall)
+W = TypeVar("W", LeaseCall, AdvanceReaderCall, WaitResultsCall)
 
 _DETAILS_KEY = "grpc-status-details-bin"
 # An empty answer must be sent before the caller's deadline; else the outcome of its lease request

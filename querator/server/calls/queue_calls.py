@@ -10,7 +10,7 @@ from querator.server.calls.grpc_calls import (
     within_deadline,
 )
 from querator.service.queue_service import QueueService
-from querator.wire import lease, produce, routing, settle
+from querator.wire import lease, produce, results, routing, settle
 from querator.wire.field_checks import RequestLimits
 
 
@@ -39,6 +39,10 @@ def queue_calls(service: QueueService, request_limits: RequestLimits) -> Mapping
         call = within_deadline(settle.parse_extend(data), context)
         return settle.encode_extended(await service.extend(call))
 
+    async def wait_results(data: bytes, context: Context) -> bytes:
+        call = waiting_within_deadline(results.parse_wait_results(data), context)
+        return results.encode_results(await service.wait_results(call))
+
     async def get_routing(data: bytes, _: Context) -> bytes:
         asked = routing.parse_get_routing(data)
         return routing.encode_routing(await service.routing(asked.namespace, asked.name))
@@ -50,4 +54,5 @@ def queue_calls(service: QueueService, request_limits: RequestLimits) -> Mapping
         "Complete": complete_items,
         "Retry": retry_items,
         "Extend": extend_leases,
+        "WaitResults": wait_results,
     }

@@ -44,6 +44,7 @@ from querator.partition.flow_queries import FlowPage
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.reader_queries import Outlook
 from querator.partition.recurrence_queries import RecurrencePage
+from querator.partition.result_queries import ResultsPage
 from querator.partition.schedule_queries import DueCounts, DuePage
 from querator.partition.txn_steps import (
     CommittedQuery,
@@ -73,11 +74,12 @@ from querator.service.routing.forwarder import (
     ReadersQuery,
     ReadyQuery,
     RecurrencesQuery,
+    ResultsQuery,
     StatsQuery,
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 13
+LINK_VERSION = 14
 """Version of the frames in this module. Two nodes talk only if they have the same version."""
 
 
@@ -303,6 +305,7 @@ _REPLIES: dict[type, Any] = {
     BatchQuery: msgspec.msgpack.Decoder(BatchPage).decode,
     PayloadQuery: msgspec.msgpack.Decoder(Payload).decode,
     DamageQuery: msgspec.msgpack.Decoder(tuple[BlockDamage, ...]).decode,
+    ResultsQuery: msgspec.msgpack.Decoder(ResultsPage).decode,
     RecurrencesQuery: msgspec.msgpack.Decoder(RecurrencePage).decode,
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,
     EpochQuery: msgspec.msgpack.Decoder(int).decode,

@@ -255,6 +255,22 @@ class DamagedBlocks:
             retry_delay_ms=OVERLOADED_RETRY_MS,
         )
 
+    def unreadable(self, error: AttachmentDamaged) -> QueratorError:
+        """An attachment that belongs to no block cannot be read here. It is fetched from another
+        replica; returns the error for its reader.
+        """
+        group = GroupId(error.group)
+        self._row(group, error.index, error.part, "damage.found")
+        names = self._names(group)
+        return QueratorError(
+            ErrorCode.UNAVAILABLE,
+            f"a result in partition {names['partition']} of queue {names['queue']} is damaged on "
+            f"node {self._router.name}; it is fetched from another replica, if one has it whole",
+            field="partition",
+            value=str(names["partition"]),
+            retry_delay_ms=OVERLOADED_RETRY_MS,
+        )
+
     def _names(self, group: GroupId) -> dict[str, Any]:
         owner = self._router.map.by_group(group)
         if owner is None:

@@ -209,6 +209,16 @@ class RecurrencesQuery(msgspec.Struct, frozen=True, array_like=True, tag="U"):
     limit: int = 1
 
 
+class ResultsQuery(msgspec.Struct, frozen=True, array_like=True, tag="W"):
+    """A `ResultsPage` of these items. While none of them has ended, the answer waits up to
+    `wait_ms`.
+    """
+
+    group: GroupId
+    seqs: tuple[int, ...]
+    wait_ms: int = 0
+
+
 Query = (
     StatsQuery
     | PeekQuery
@@ -224,6 +234,7 @@ Query = (
     | PayloadQuery
     | DamageQuery
     | RecurrencesQuery
+    | ResultsQuery
     | ReadyQuery
     | EpochQuery
     | SharingQuery

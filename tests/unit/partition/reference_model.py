@@ -33,6 +33,8 @@ class Plan(NamedTuple):
     what: int = 1
     most: int = 0
     """A dedup key, an `OnDuplicate`, and the limit of a bumped item."""
+    asks: bool = False
+    """Whether the item asks for its result. One that replaces others does not."""
 
 
 @dataclass
@@ -61,6 +63,19 @@ class Item:
     """When the first of the items was produced that replaced each other; a place for itself.
     `saved` has the lease and revision of the checkpoint.
     """
+
+
+class End(NamedTuple):
+    """How an item has ended that asked for its result."""
+
+    how: int
+    data: bytes = b""
+    reason: int = 0
+    error: str = ""
+    attempts: int = 0
+
+
+COMPLETED, DEAD, REMOVED = 1, 2, 3
 
 
 class Leaving(NamedTuple):
@@ -159,8 +174,13 @@ class ReferenceModel:
     count: dict[str, int] = field(default_factory=dict)
     next_seq: int = 1
     next_place: int = 1
+    asked: set[int] = field(default_factory=set)
+    ends: dict[int, End] = field(default_factory=dict)
+    """How those of the asked items have ended. One that is gone without it was removed."""
     replaced: list[tuple[int, int]] = field(default_factory=list)
     """Of the last produce: (position, sequence of the item that is gone)."""
+    repeats: set[int] = field(default_factory=set)
+    """Of the last produce: sequences that no item has, because it repeats a dedup key."""
 
     def add(self, name: str, number: int = 1) -> None:
         self.count[name] = self.count.get(name, 0) + number
@@ -265,6 +285,8 @@ class ReferenceModel:
     def die(self, item: Item, reason: int) -> None:
         self.add("dead")
         self.add("expired", reason == 2)
+        error = item.errors[-1] if item.errors else ""
+        self.end(item.seq, End(DEAD, b"", reason, error, item.attempt))
         if self.dead:
             item.state, item.lease = "moving", 0
             self.outbox.append(
@@ -283,6 +305,16 @@ class ReferenceModel:
         else:
             self.add("dropped")
             del self.items[item.seq]
+
+    def end(self, seq: int, end: End) -> None:
+        """The first end of an item counts."""
+        if seq in self.asked:
+            self.ends.setdefault(seq, end)
+
+    def sweep(self) -> None:
+        """What is gone without an end was removed."""
+        for seq in self.asked - set(self.items):
+            self.end(seq, End(REMOVED))
 
     def give_up(self, seqs: range) -> int:
         """Gives up the items of a block, except leased and reserved ones; returns their number."""
@@ -383,18 +415,24 @@ class ReferenceModel:
             return refused
         if identity[0]:
             self.answers[identity] = (self.next_seq, len(plans))
-        return self.store(plans)
+        first, count = self.store(plans)
+        for seq, plan in enumerate(plans, first):
+            if plan.asks and seq not in self.repeats:
+                self.asked.add(seq)
+        return first, count
 
     def store(self, plans: list[Plan]) -> tuple[int, int]:
         """Items come, by a produce or as follow-ups: the first sequence, and their number."""
         first, self.next_seq = self.next_seq, self.next_seq + len(plans)
         stored = 0
         self.replaced = []
+        self.repeats = set()
         moved: set[int] = set()
         for seq, plan in enumerate(plans, first):
-            delay, expire, lease, priority, max_attempts, waits, key, what, most = plan
+            delay, expire, lease, priority, max_attempts, waits, key, what, most, _ = plan
             holder = self.holder(key) if key else None
             if holder and what == 1:
+                self.repeats.add(seq)
                 self.add("duplicates")
                 continue
             stored += 1
@@ -494,6 +532,7 @@ class ReferenceModel:
             return "BATCH_RELEASED"
         if reader.batch and ack == reader.last:
             for seq in reader.batch:
+                self.end(seq, End(COMPLETED))
                 del self.items[seq]
             self.add("acknowledged", len(reader.batch))
             reader.batch = []
@@ -591,8 +630,9 @@ class ReferenceModel:
                 self.leases[lease].live, self.leases[lease].ended_by = False, verb
         return {item.seq for item in done}, repeated, lost, done
 
-    def complete(self, done: list[Item]) -> None:
+    def complete(self, done: list[Item], returned: dict[int, bytes]) -> None:
         for item in done:
+            self.end(item.seq, End(COMPLETED, returned.get(item.seq, b"")))
             del self.items[item.seq]
         self.add("completed", len(done))
         self.outcome(done[0].lease, len(done), failed=False)

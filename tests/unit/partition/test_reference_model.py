@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from querator.model.commands import (
+    Answer,
+    AnsweredItem,
     Attributes,
     Cancel,
     Complete,
@@ -42,6 +44,7 @@ from querator.model.item_options import OnDuplicate
 from querator.model.queues import BreakerSettings, DedupUntil, RetryBackoff, RetryWaits
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import masks, queries, reader_queries
+from querator.partition.result_queries import ended_items
 from querator.partition.rows import RowState, decode_block, decode_segment, decode_state
 from querator.partition.segments import ready_rows
 from querator.storage.memory_environment import MemoryEnvironment
@@ -57,6 +60,7 @@ from tests.unit.partition.partition_log import (
 from tests.unit.partition.reference_model import (
     VOID,
     BreakerRule,
+    End,
     Plan,
     Reader,
     ReferenceModel,
@@ -65,6 +69,8 @@ from tests.unit.partition.reference_model import (
 
 DEAD_GROUP = 9
 LEASE_MS = 10_000
+KEEP_MS = 3_600_000
+"""Longer than a run: the results stay."""
 COUNTERS = (
     "produced", "completed", "retried", "released", "lapsed", "dead", "dropped", "delivered",
     "duplicates", "expired", "acknowledged", "given_up", "cancelled",
@@ -86,6 +92,7 @@ plans = st.lists(
         key=st.sampled_from(["", "", "", "", "a", "b", "c"]),
         what=st.sampled_from(OnDuplicate),
         most=st.sampled_from([1000, 3000, 60_000]),
+        asks=st.sampled_from([False, False, True]),
     ),
     min_size=1,
     max_size=12,
@@ -118,10 +125,20 @@ def specials_of(plans: list[Plan], now_ms: int) -> tuple[ItemSpecial, ...]:
             priority=plan.priority,
             max_attempts=plan.max_attempts,
             retry=policy_of(plan.waits),
+            keep_result_ms=KEEP_MS if plan.asks else 0,
         )
         for ordinal, plan in enumerate(plans)
         if plan != Plan(0, 0, 0, 0, None, None)
     )
+
+
+def _answer(command: Complete, lease: int, returned: dict[int, bytes]) -> Proposal:
+    """The command, with results if there are some."""
+    if not returned:
+        return Proposal(command)
+    lengths = pack(f"<{len(returned)}I", *map(len, returned.values()))
+    items = tuple(AnsweredItem(lease, seq) for seq in returned)
+    return Proposal(Answer(command, lengths, items), b"".join(returned.values()))
 
 
 def _follow(command: Complete | Retry, following: list[Plan], now_ms: int) -> Proposal:
@@ -271,6 +288,7 @@ class Comparison(RuleBasedStateMachine):
             producer_id = START_MS.to_bytes(6, "big") + bytes([producer] * 10)
             identity = {"producer_id": producer_id, "sequence": sequence, "ordered": ordered}
         plans = [plan if plan.key else plan._replace(what=1, most=0) for plan in plans]
+        plans = [plan if plan.what == 1 else plan._replace(asks=False) for plan in plans]
         stored_keys = {seq: item.key for seq, item in self.model.items.items()}
         specials = specials_of(plans, self.log.now_ms)
         result = self.log.produce(len(plans), specials=specials, **identity)
@@ -311,6 +329,7 @@ class Comparison(RuleBasedStateMachine):
         attributes=st.sampled_from([None, None, None, (), (("page", "7"),), (("page", "8"),)]),
         following=st.just([]) | st.just([]) | plans,
         clear=st.sampled_from([False, False, True]),
+        returns=st.sampled_from([None, b"", b"result "]),
     )
     def settle(
         self,
@@ -325,6 +344,7 @@ class Comparison(RuleBasedStateMachine):
         attributes: Attributes | None,
         following: list[Plan],
         clear: bool,
+        returns: bytes | None,
     ) -> None:
         lease = data.draw(st.integers(1, self.next_lease))
         known = list(self.model.leases[lease].items) if lease in self.model.leases else [1]
@@ -352,7 +372,14 @@ class Comparison(RuleBasedStateMachine):
             )
         if following:
             verb += " with follow-ups"
-        result = self.log.entry(_follow(command, following, self.log.now_ms))[0]
+        returned: dict[int, bytes] = {}
+        if completes and returns is not None and not following:
+            returned = {seq: returns and returns + b"%d" % seq for seq in names or known}
+        proposal = _follow(command, following, self.log.now_ms)
+        if returned:
+            assert isinstance(command, Complete)
+            proposal = _answer(command, lease, returned)
+        result = self.log.entry(proposal)[0]
         done, repeated, lost, _ = self.model.settle(lease, sorted(names), verb, do=False)
         if isinstance(result, Refusal):
             # It would be unclear whether the follow-ups are stored.
@@ -373,7 +400,7 @@ class Comparison(RuleBasedStateMachine):
             return
         # The machine processes a lease block by block, which is the lease's order.
         if completes:
-            self.model.complete(items)
+            self.model.complete(items, returned)
         else:
             self.model.retry(
                 items,
@@ -680,7 +707,14 @@ class Comparison(RuleBasedStateMachine):
             letters = queries.dead_letters(
                 txn, DEAD_GROUP, "work", after_seq=0, limit=10_000, bytes_max=10**9
             )
+            asked = tuple(sorted(self.model.asked))
+            ended = ended_items(txn, GROUP, asked, bytes_max=10**9).items
         model = self.model
+        model.sweep()
+        assert {
+            one.seq: End(one.outcome, one.data, one.reason, one.error, one.attempts)
+            for one in ended
+        } == model.ends
         assert order == [item.seq for item in model.ready()]
         assert {name: getattr(stats, name) for name in COUNTERS} == {
             name: model.count.get(name, 0) for name in COUNTERS

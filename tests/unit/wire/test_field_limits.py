@@ -12,7 +12,16 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from querator.model import limits
 from querator.model.errors import ErrorCode, QueratorError
 from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
-from querator.wire import dead_letters, frames, item_changes, lease, produce, queues, settle
+from querator.wire import (
+    dead_letters,
+    frames,
+    item_changes,
+    lease,
+    produce,
+    queues,
+    results,
+    settle,
+)
 from querator.wire.field_checks import RequestLimits
 from querator.wire.fields import prefix
 from tests.unit.wire import valid_requests as make
@@ -70,6 +79,16 @@ def complete_with(**fields: Any) -> object:
 
 def extend_with(**fields: Any) -> object:
     return settle.parse_extend(make.extend(**fields).SerializeToString())
+
+
+def result(seq: int, data: bytes = b"") -> queue_service_pb2.ItemResult:
+    return queue_service_pb2.ItemResult(lease_id=make.LEASE_ID, seq=seq, data=data)
+
+
+def wait_with(**fields: Any) -> object:
+    given = {"queue": "orders", "item_ids": ["0-1"], **fields}
+    message = queue_service_pb2.WaitResultsRequest(**given)
+    return results.parse_wait_results(message.SerializeToString())
 
 
 def checkpoint(seq: int, data: bytes = b"") -> queue_service_pb2.ItemCheckpoint:
@@ -210,6 +229,22 @@ TABLE: list[tuple[str, str, int, int, str, Send]] = [
         lambda n: extend_with(checkpoints=[
             checkpoint(seq + 1, b"x" * min(65_536, n - seq * 65_536)) for seq in range(17)
         ])),
+    ("keep_result", "items[1].keep_result", 3_600_000, 3_600_001, "ms",
+        lambda n: produce_item(keep_result=make.milliseconds(n))),
+    ("least keep_result", "items[1].keep_result", 1_000, 999, "ms",
+        lambda n: produce_item(keep_result=make.milliseconds(n))),
+    ("results", "results", 1_000, 1_001, "results",
+        lambda n: complete_with(results=[result(seq) for seq in range(1, n + 1)])),
+    ("bytes of a result", "results[0].data", 1_048_576, 1_048_577, "bytes",
+        lambda n: complete_with(results=[result(1, b"x" * n)])),
+    ("bytes of all results", "results", 2_097_152, 2_097_153, "bytes",
+        lambda n: complete_with(results=[
+            result(seq + 1, b"x" * min(1_048_576, n - seq * 1_048_576)) for seq in range(3)
+        ])),
+    ("items to wait for", "item_ids", 1_000, 1_001, "items",
+        lambda n: wait_with(item_ids=[f"0-{seq}" for seq in range(1, n + 1)])),
+    ("wait for results", "wait_timeout", 900_000, 900_001, "ms",
+        lambda n: wait_with(wait_timeout=make.milliseconds(n))),
     ("leases to extend", "lease_ids", 1_000, 1_001, "leases",
         lambda n: extend_with(lease_ids=[make.LEASE_ID] * n)),
     ("extend by", "lease_timeout", LEASE_MS[1], LEASE_MS[1] + 1, "ms",
