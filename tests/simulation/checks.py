@@ -452,7 +452,7 @@ class Checks:
                                f"the name of one that has ended: {grant.value}")  # fmt: skip
 
     def first_applied(
-        self, machine: "CheckedMachine", txn: ReadTransaction, results: Sequence[Any]
+        self, machine: "CheckedMachine", txn: ReadTransaction, entry: bytes, results: Sequence[Any]
     ) -> None:
         """An entry was applied for the first time; `txn` shows the state after it."""
 
@@ -498,7 +498,7 @@ class CheckedMachine(PartitionMachine):
             for result in applied.results:
                 if isinstance(result, LeaseResult):
                     self._checks.leased(self, result)
-            self._checks.first_applied(self, txn, applied.results)
+            self._checks.first_applied(self, txn, command, applied.results)
         if index % DIGEST_EVERY == 0:
             self._checks.digest(self.node, GroupId(self.group), index, self.digest(txn))
         return applied

@@ -1,20 +1,23 @@
-"""Shows each entry of the partitions of fair and keyed queues to their checkers, in the order of
-the log, as the first replica applies it.
+"""Shows each entry of the partitions of fair and keyed queues, and of the queue with a breaker, to
+their checkers, in the order of the log, as the first replica applies it.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from querator.model.commands import LeaseGrant, LeaseResult
 from querator.model.queues import QueueKind
 from querator.partition import masks
+from querator.partition.entry import unpack_entry
 from querator.partition.payloads import BlockDamaged, read_payload
-from querator.partition.rows import RowState, decode_segment, decode_settings
+from querator.partition.rows import RowState, decode_segment, decode_settings, decode_state
 from querator.partition.segments import load_block
 from querator.storage.environment import ReadTransaction
-from querator.storage.tables import SEGMENTS, SETTINGS
+from querator.storage.tables import LEASES, SEGMENTS, SETTINGS, STATE
 from tests.simulation.checks import CheckedMachine
 from tests.simulation.timeline import Timeline
+from tests.simulation.whole.breakers import AppliedEntry, BreakerChecker
+from tests.simulation.whole.breaking import QUEUE as BREAKING
 from tests.simulation.whole.fairness import FairnessChecker, Now
 from tests.simulation.whole.grouping import path_of
 from tests.simulation.whole.key_order import KeyOrderChecker, There
@@ -31,23 +34,29 @@ class FlowChecks(RankedChecks):
         *,
         fairness: FairnessChecker | None,
         key_order: KeyOrderChecker | None,
+        breaking: bool,
     ) -> None:
-        """None: there is no such queue."""
+        """None and False: there is no such queue."""
         super().__init__(timeline, ranks)
         self._fairness = fairness
         self._key_order = key_order
+        self._breaking = breaking
+        self.breakers = BreakerChecker()
         self._references: dict[tuple[int, int], str] = {}
         """By group and sequence."""
         self._attempts: dict[int, dict[int, int]] = {}
         """Those of the leased items, by group and sequence."""
 
     def first_applied(
-        self, machine: CheckedMachine, txn: ReadTransaction, results: Iterable[Any]
+        self, machine: CheckedMachine, txn: ReadTransaction, entry: bytes, results: Sequence[Any]
     ) -> None:
-        if self._fairness is None and self._key_order is None:
+        if self._fairness is None and self._key_order is None and not self._breaking:
             return
         raw = SETTINGS.get(txn, machine.group)
-        flows = None if raw is None else decode_settings(raw).settings.flows
+        settings = None if raw is None else decode_settings(raw).settings
+        if settings is not None and settings.queue == BREAKING:
+            self.breakers.applied(machine.group, _applied(txn, machine.group, entry, results))
+        flows = None if settings is None else settings.flows
         if flows is None:
             return
         there = dict(self._items(txn, machine.group))
@@ -113,6 +122,16 @@ class FlowChecks(RankedChecks):
         [found] = references_in(stored[block.offset(ordinal) : block.offset(ordinal + 1)])
         self._references[group, first_seq + ordinal] = found
         return found
+
+
+def _applied(
+    txn: ReadTransaction, group: int, entry: bytes, results: Sequence[Any]
+) -> AppliedEntry:
+    raw = STATE.get(txn, group)
+    assert raw is not None
+    state = decode_state(raw)
+    leases = {int.from_bytes(key[-8:], "big") for key, _ in LEASES.rows(txn, group)}
+    return AppliedEntry(state.now_ms, unpack_entry(entry).commands, results, leases, state.breaker)
 
 
 def _granted(results: Iterable[Any]) -> list[int]:

@@ -11,6 +11,7 @@ import msgspec
 from querator.model.commands import (
     Configure,
     Done,
+    HalfOpen,
     LeaseGrant,
     LeaseResult,
     LetterFilter,
@@ -20,6 +21,7 @@ from querator.model.commands import (
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import (
+    breaker,
     checkpoints,
     dead,
     duplicates,
@@ -559,3 +561,23 @@ def pauses_for_ever() -> Any:
             settings, lease_paused=settings.lease_paused or context.state.lease_paused
         )
     )
+
+
+def leases_while_open() -> Any:
+    """A breaker that is open does not keep callers from items."""
+    return replaced(breaker, "admitted", lambda _, callers: callers)
+
+
+def tries_many_items() -> Any:
+    """A half-open breaker forgets the item that it tries."""
+    return replaced(breaker, "leased", lambda *_: None)
+
+
+def stays_open() -> Any:
+    """Leaders do not propose that breakers try items."""
+    due = machine.PartitionMachine.due_commands
+
+    def without(one: machine.PartitionMachine, now_ms: int, *, prompt: bool = False) -> Any:
+        return [each for each in due(one, now_ms, prompt=prompt) if not isinstance(each, HalfOpen)]
+
+    return replaced(machine.PartitionMachine, "due_commands", without)

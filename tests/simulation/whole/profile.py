@@ -42,6 +42,8 @@ UNIQUE = 0.12
 """Share of seeds that have a queue whose dedup keys count until their items are done."""
 PAUSING = 0.12
 """Share of seeds in which an operator pauses a queue."""
+BREAKING = 0.12
+"""Share of seeds that have a queue with a breaker."""
 LOST = 0.15
 """Share of seeds in which a machine loses its disk."""
 SPOIL_DATA = frozenset(("old copy", "twins", "damage", "lost disk"))
@@ -122,6 +124,9 @@ class WholeProfile:
     pausing: bool = False
     """Whether an operator pauses the leases and the producers of a usual queue."""
 
+    breaking: bool = False
+    """Whether there is one more queue, which has a breaker."""
+
     retiring: bool = False
     """Whether there is one node more than replicas, and nodes are drained and taken back."""
     removing: bool = False
@@ -174,6 +179,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         chained=random.Random(f"harsher chained {drawn}").random() < CHAINED,
         unique=random.Random(f"harsher unique {drawn}").random() < UNIQUE,
         pausing=random.Random(f"harsher pausing {drawn}").random() < PAUSING,
+        breaking=random.Random(f"harsher breaking {drawn}").random() < BREAKING,
         clocks_mended=True,
     )
 
@@ -243,6 +249,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         chained=random.Random(f"chained {seed}").random() < CHAINED,
         unique=random.Random(f"unique {seed}").random() < UNIQUE,
         pausing=random.Random(f"pausing {seed}").random() < PAUSING,
+        breaking=random.Random(f"breaking {seed}").random() < BREAKING,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
         clocks_mended=retiring,

@@ -47,6 +47,7 @@ from tests.simulation.timeline import MS, SECOND, Timeline
 from tests.simulation.verdict import Verdict
 from tests.simulation.whole import (
     asking,
+    breaking,
     chaining,
     grouping,
     keying,
@@ -130,7 +131,7 @@ WITHOUT_USUAL_PROGRAMS = frozenset(
         "w.dead", reading.QUEUE, scheduling.QUEUE, ranking.QUEUE, ranking.DEAD, sweeping.QUEUE,
         sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.QUEUE, grouping.DEAD, keying.QUEUE,
         keying.DEAD,
-        runs.QUEUE, *chaining.QUEUES, uniques.QUEUE,
+        runs.QUEUE, *chaining.QUEUES, uniques.QUEUE, breaking.QUEUE,
     )
 )  # fmt: skip
 LEASE_TIMEOUT_MS = 4_000
@@ -152,7 +153,7 @@ WITHOUT_HISTORY = frozenset(
         "w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE, scheduling.QUEUE,
         ranking.QUEUE, ranking.DEAD, sweeping.QUEUE, sweeping.DEAD, tries.QUEUE, tries.DEAD,
         grouping.QUEUE, grouping.DEAD, keying.QUEUE, keying.DEAD,
-        runs.QUEUE, *chaining.QUEUES, uniques.QUEUE,
+        runs.QUEUE, *chaining.QUEUES, uniques.QUEUE, breaking.QUEUE,
     )
 )  # fmt: skip
 
@@ -177,12 +178,14 @@ def _names_of_queues(profile: WholeProfile) -> list[str]:
         names[:0] = [grouping.DEAD, grouping.QUEUE]
     if profile.keyed:
         names[:0] = [keying.DEAD, keying.QUEUE]
-    if profile.recurring:
-        names[:0] = [runs.QUEUE]
-    if profile.chained:
-        names[:0] = [chaining.DEAD, chaining.NEXT, chaining.QUEUE]
-    if profile.unique:
-        names.insert(0, uniques.QUEUE)
+    for there, first in (
+        (profile.recurring, (runs.QUEUE,)),
+        (profile.chained, (chaining.DEAD, chaining.NEXT, chaining.QUEUE)),
+        (profile.unique, (uniques.QUEUE,)),
+        (profile.breaking, (breaking.QUEUE,)),
+    ):
+        if there:
+            names[:0] = first
     return names
 
 
@@ -209,6 +212,7 @@ class WholeWorld:
             self.ranks,
             fairness=self.fairness if self.profile.grouped else None,
             key_order=self.key_order if self.profile.keyed else None,
+            breaking=self.profile.breaking,
         )
         nature = self.profile.nature
         self.tries = tries.Tries(retrying.MAX_ATTEMPTS)
@@ -440,6 +444,7 @@ class WholeWorld:
             "checkpoints": self.progress.compared,
             "grants beside waiting groups": self.fairness.compared,
             "grants before others of a key": self.key_order.compared,
+            "opened breakers": self.checks.breakers.opened,
             "calls with follow-ups": self.chains.compared,
             "compared recurrences": self.runs.compared,
             "lost disks": self.replacing.lost is not None,
@@ -528,6 +533,8 @@ class WholeWorld:
             return grouping.settings_of(self.seed)
         if name == chaining.NEXT:
             return chaining.settings_of_next(self.seed)
+        if name == breaking.QUEUE:
+            return {"breaker": breaking.BREAKER}
         if name == runs.QUEUE:
             return recurring.settings_of(self.seed)
         return keying.settings_of(self.seed) if name == keying.QUEUE else {}
@@ -571,26 +578,22 @@ class WholeWorld:
         self._run_for(profile.faulty_us)
 
     def _add_further_queues(self) -> None:
-        if self.profile.readers:
-            self._add_readers()
-        if self.profile.schedules:
-            self._add_schedules()
-        if self.profile.ranked:
-            self._add_ranked()
-        if self.profile.sweeping:
-            self._add_swept()
-        if self.profile.retried:
-            self._add_retried()
-        if self.profile.grouped:
-            self._add_grouped()
-        if self.profile.keyed:
-            self._add_keyed()
-        if self.profile.recurring:
-            self._add_recurring()
-        if self.profile.chained:
-            self._add_chained()
-        if self.profile.unique:
-            self._add_unique()
+        profile = self.profile
+        for there, add in (
+            (profile.readers, self._add_readers),
+            (profile.schedules, self._add_schedules),
+            (profile.ranked, self._add_ranked),
+            (profile.sweeping, self._add_swept),
+            (profile.retried, self._add_retried),
+            (profile.grouped, self._add_grouped),
+            (profile.keyed, self._add_keyed),
+            (profile.recurring, self._add_recurring),
+            (profile.chained, self._add_chained),
+            (profile.unique, self._add_unique),
+            (profile.breaking, self._add_breaking),
+        ):
+            if there:
+                add()
         if self.profile.pausing:
             queue = next(one for one in self.queue_names if one not in WITHOUT_USUAL_PROGRAMS)
             self._add(pausing.Pausing, f"{queue}.pausing", queue, slower=2)
@@ -716,6 +719,18 @@ class WholeWorld:
         self._add(asking.Working, f"{queue}.c", queue)
         self._add(asking.Watching, f"{queue}.watching", queue)
         self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
+
+    def _add_breaking(self) -> None:
+        queue = breaking.QUEUE
+        self._add(
+            Producing, f"{queue}.p", queue,
+            item_bytes=self.profile.item_bytes, delays=False, identified=True,
+        )  # fmt: skip
+        for number in range(2):
+            self._add(breaking.consumer(self.seed), f"{queue}.c{number}", queue)
+        self._add(breaking.Switching, f"{queue}.switching", queue, slower=2 * OPERATORS_SLOWER)
+        if breaking.changes_partitions(self.seed):
+            self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
 
     def _operators_end(self) -> bool:
         """Whether what would not come to rest is ended in time: recurrences, a queue that comes and
@@ -963,6 +978,7 @@ class WholeWorld:
             self.progress.judge(),
             self.fairness.judge(),
             self.key_order.judge(),
+            self.checks.breakers.found,
             self.runs.judge(apart_ms),
             self.chains.judge(everywhere),
             self.uniques.judge(apart_ms),

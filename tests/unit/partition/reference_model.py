@@ -141,6 +141,35 @@ class Breaker:
         found = [bad for at, bad in self.outcomes if at * 10 // self.rule.window >= first]
         return len(found), sum(found)
 
+    def outcome(
+        self, now: int, settled: list[tuple[int, int]], failed: bool | None, next_lease: int
+    ) -> None:
+        """(lease, items) that one command has settled. `failed` None: the attempts do not count."""
+        if self.state == "half_open" and self.probe in dict(settled):
+            self.probe = 0
+            if failed:
+                self.open(now)
+            elif failed is False:
+                self.passed += 1
+                if self.passed == self.rule.probes:
+                    self.close(next_lease)
+        elif self.state == "closed" and failed is not None:
+            items = sum(items for lease, items in settled if lease >= self.first_lease)
+            self.outcomes += [(now, failed)] * items
+            count, bad = self.counted(now)
+            if items and count >= self.rule.least and bad / count >= self.rule.percent / 100:
+                self.open(now, (count, bad))
+
+    def may_lease(self) -> int | None:
+        """How many items may be leased; None: any number."""
+        if self.state == "closed":
+            return None
+        return int(self.state == "half_open" and not self.probe)
+
+    def half_open(self, now: int) -> None:
+        if self.state == "open" and self.until <= now:
+            self.state, self.until = "half_open", 0
+
     def open(self, now: int, why: tuple[int, int] = (0, 0)) -> None:
         self.state, self.until, self.opened_for = "open", now + self.rule.open, why
         self.outcomes, self.probe, self.passed = [], 0, 0
@@ -218,29 +247,14 @@ class ReferenceModel:
 
     def outcome(self, lease: int, items: int, failed: bool | None) -> None:
         """None: the attempts do not count."""
-        breaker = self.breaker
-        if breaker is None or not items:
-            return
-        if breaker.state == "half_open" and lease == breaker.probe:
-            breaker.probe = 0
-            if failed:
-                breaker.open(self.now)
-            elif failed is False:
-                breaker.passed += 1
-                if breaker.passed == breaker.rule.probes:
-                    breaker.close(self.next_lease)
-        elif breaker.state == "closed" and failed is not None and lease >= breaker.first_lease:
-            breaker.outcomes += [(self.now, failed)] * items
-            count, bad = breaker.counted(self.now)
-            if count >= breaker.rule.least and bad / count >= breaker.rule.percent / 100:
-                breaker.open(self.now, (count, bad))
+        if self.breaker is not None and items:
+            self.breaker.outcome(self.now, [(lease, items)], failed, self.next_lease)
 
     def admitted(self, callers: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """The callers, with the numbers of items that they may lease."""
-        breaker = self.breaker
-        if breaker is None or breaker.state == "closed":
+        left = None if self.breaker is None else self.breaker.may_lease()
+        if left is None:
             return callers
-        left = int(breaker.state == "half_open" and not breaker.probe)
         found = []
         for client, wish in callers:
             found.append((client, min(left, wish)))
@@ -715,6 +729,5 @@ class ReferenceModel:
         for item in sorted(waiting, key=lambda item: (item.due, item.seq)):
             if item.due <= self.now:
                 self.make_ready(item)
-        breaker = self.breaker
-        if breaker is not None and breaker.state == "open" and breaker.until <= self.now:
-            breaker.state, breaker.until = "half_open", 0
+        if self.breaker is not None:
+            self.breaker.half_open(self.now)
