@@ -25,6 +25,7 @@ checks that need the state of a queue do not belong here.
     recurrences      requests and answers of AdminService about recurrences; their items
     schedules        requests and answers of AdminService about scheduled items
     groups           requests and answers of AdminService about groups
+    breakers         breakers: settings, states, requests and answers
     cluster          requests and answers of ClusterService, in both directions
     routing          requests and answers of GetRouting
     columns          items by column, as the buffers of Apache Arrow arrays
