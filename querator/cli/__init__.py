@@ -13,12 +13,14 @@ other commands load neither the storage nor the Raft engine.
     cluster_nodes       the sentences about single nodes
     completion          `completion`: the commands and options, for a shell
     consume             `consume`: a shell command for each item
+    dead_groups         `dead groups`: dead letters counted by what they died of
     dead                `peek`, `prioritize` and `dead`: items without leases
     explain             `queue explain`: why consumers get no items
     group_settings      options of `queue` for groups, and how they are shown
     groups              `group`: the groups of fair queues
     keys                `key`: the keys of keyed queues
     leases              `lease`, `complete`, `retry`, `extend`
+    letters             which dead letters a command is for: its options, and the letters
     node                `node`: operations on one node
     pauses              `pause` and `resume` of `queue` and `group`
     produce             `produce`: items from arguments, lines, JSON lines or CSV
@@ -91,7 +93,7 @@ _COMMANDS: Final = {
     "peek": LazyCommand("dead:peek", "Show items without leasing them."),
     "prioritize": LazyCommand("dead:prioritize", "Give waiting items another priority."),
     "cancel": LazyCommand("dead:cancel", "Remove waiting items."),
-    "dead": LazyCommand("dead:dead", "Show dead letters, send them back, or drop them."),
+    "dead": LazyCommand("dead:dead", "Show and count dead letters, send them back, or drop them."),
     "group": LazyCommand("groups:group", "Show, pause and resume the groups of a fair queue."),
     "key": LazyCommand("keys:key", "Show the keys of a keyed queue, and skip items."),
     "schedule": LazyCommand("schedules:schedule", "Show, move, run and cancel scheduled items."),

@@ -192,9 +192,7 @@ def reasons(facts: QueueFacts) -> Iterator[Reason]:
     yield from _of_states(facts)
     if leasable := leasable_items(facts):
         text = f"Ready: {count(leasable, 'item')}"
-        text += f", the oldest since {age_text(total.oldest_ready_at)}" * bool(
-            total.oldest_ready_at
-        )
+        text += f", the oldest for {age_text(total.oldest_ready_at)}" * bool(total.oldest_ready_at)
         if not total.leased:
             text += (
                 ". No item is leased: no consumer runs, or consumers use another address or "

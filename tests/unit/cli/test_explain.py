@@ -85,7 +85,7 @@ def test_ready_items_without_a_consumer(cluster: Cluster) -> None:
     leasable, reasons = cluster.explained()
     assert leasable == 12
     assert list(reasons) == ["ready"]
-    assert reasons["ready"].startswith("Ready: 12 items, the oldest since 5m1")
+    assert reasons["ready"].startswith("Ready: 12 items, the oldest for 5m1")
     assert (
         "no consumer runs, or consumers use another address or namespace than default"
         in (reasons["ready"])

@@ -66,6 +66,7 @@ TABLES = {
     "stats-partitions": ("stats", "mail", "--partitions"),
     "peek": ("peek", "mail"),
     "peek-leased": ("peek", "mail", "--state", "leased"),
+    "dead-groups": ("dead", "groups", "mail"),
     "dead-list": ("dead", "list", "mail"),
     "schedule-list": ("schedule", "list", "mail"),
     "schedule-count": ("schedule", "count", "mail"),
