@@ -19,6 +19,7 @@ other commands load neither the storage nor the Raft engine.
     group_settings      options of `queue` for groups, and how they are shown
     groups              `group`: the groups of fair queues
     keys                `key`: the keys of keyed queues
+    live_leases         `leases`: live leases by client and age
     leases              `lease`, `complete`, `retry`, `extend`
     letters             which dead letters a command is for: its options, and the letters
     node                `node`: operations on one node
@@ -87,6 +88,7 @@ _COMMANDS: Final = {
     "retry": LazyCommand("leases:retry", "End a lease: the work is to be done again."),
     "extend": LazyCommand("leases:extend", "Extend leases."),
     "result": LazyCommand("results:result", "Show what the consumers of items have returned."),
+    "leases": LazyCommand("live_leases:leases", "Show live leases, and end those of a consumer."),
     "checkpoint": LazyCommand("checkpoints:checkpoint", "Save how far the work on an item is."),
     "consume": LazyCommand("consume:consume", "Run a command for each item, or print the items."),
     "worker": LazyCommand("worker:worker", "Call a Python function with each item."),

@@ -14,6 +14,7 @@ not belong here (`querator.wire`). See docs/sdk.md.
     breakers      breakers of queues: settings and states as messages, set by hand
     breaker_values  the settings and the states of breakers
     keys          keys of keyed queues: counts, and skipped items
+    live_leases   live leases for operators: lists, and leases that are ended by hand
     recurrences   items that a queue produces by itself
     schedules     scheduled items: list, count, move, run and cancel them
     transactions  staged batches: list and abort
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from querator.client.fair_groups import FairGroup
     from querator.client.groups import GroupStats
     from querator.client.keys import KeyStats
+    from querator.client.live_leases import LeaseInfo
     from querator.client.outcomes import HandlerTimeout, Reject, Retry, UndecodablePayload
     from querator.client.producing.producer import Producer
     from querator.client.recurrences import Recurrence, Recurrences, RecurrenceTime
@@ -110,6 +112,7 @@ __all__ = [
     "ItemResult",
     "ItemState",
     "KeyStats",
+    "LeaseInfo",
     "LeaseRef",
     "LeasedBatch",
     "LeasedItem",
@@ -154,6 +157,7 @@ _HOMES = {
     "FairGroup": "client.fair_groups",
     "GroupStats": "client.groups",
     "KeyStats": "client.keys",
+    "LeaseInfo": "client.live_leases",
     "HandlerTimeout": "client.outcomes",
     "ItemResult": "client.replies",
     "LeasedBatch": "client.consuming.leases",

@@ -1,7 +1,7 @@
 """Calls about queues: create, list, update, delete, inspect and repair."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
 
 from querator.client.breakers import breaker_message, set_breaker
@@ -10,6 +10,7 @@ from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueExists, Q
 from querator.client.groups import GroupStats, group_messages, list_groups
 from querator.client.items import backoff_number, duration, id_texts, timestamp
 from querator.client.keys import KeyStats, list_keys, skip_key
+from querator.client.live_leases import LeaseInfo, list_leases, release_leases
 from querator.client.pages import item_pages
 from querator.client.results import queue_info, queue_stats
 from querator.client.transport.nodes import Nodes
@@ -209,6 +210,21 @@ class Admin:
             self._nodes, self._namespace, name,
             key=key, blocked=blocked, head_attempts_min=head_attempts_min, stale=stale,
         )  # fmt: skip
+
+    def leases(
+        self, name: str, *, client_id: str, older_than: timedelta | None, stale: bool
+    ) -> AsyncIterator[LeaseInfo]:
+        return list_leases(
+            self._nodes, self._namespace, name,
+            client_id=client_id, older_than=older_than, stale=stale,
+        )  # fmt: skip
+
+    async def release_leases(
+        self, name: str, lease_ids: Sequence[str], *, count_attempt: bool
+    ) -> int:
+        return await release_leases(
+            self._nodes, self._namespace, name, lease_ids, count_attempt=count_attempt
+        )
 
     async def skip_key(self, name: str, key: str, item_id: ItemId | str, *, dead: bool) -> bool:
         return await skip_key(self._nodes, self._namespace, name, key, item_id, dead=dead)

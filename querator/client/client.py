@@ -26,6 +26,7 @@ from querator.client.fair_groups import FairGroup
 from querator.client.groups import GroupStats
 from querator.client.items import AnyItem, encode_items, keyed_by_content
 from querator.client.keys import KeyStats
+from querator.client.live_leases import LeaseInfo
 from querator.client.names import ClientName
 from querator.client.options import (
     DedupUntil,
@@ -371,6 +372,31 @@ class Client:
         `InvalidArgument` if the queue has no dead queue. Returns whether this call has taken it.
         """
         return await self._admin().skip_key(name, key, item_id, dead=dead)
+
+    @typed
+    def list_leases(
+        self,
+        name: str,
+        *,
+        client_id: str = "",
+        older_than: timedelta | None = None,
+        stale: bool = False,
+    ) -> AsyncIterator[LeaseInfo]:
+        """Yields the live leases of the queue `name`, in each partition the oldest first: only
+        those of `client_id` if it is given, and only those that were granted `older_than` ago or
+        earlier. `stale` as in `stats`.
+        """
+        return self._admin().leases(name, client_id=client_id, older_than=older_than, stale=stale)
+
+    @typed
+    async def release_leases(self, name: str, *lease_ids: str, count_attempt: bool = False) -> int:
+        """Ends leases of consumers that hang, by their `LeaseInfo.lease_id`. Their items return to
+        their places in the queue. What these consumers send later raises `LeaseLost`. Leases that
+        have ended are left out. `count_attempt`: the attempts count, so that an item may become a
+        dead letter. Returns the number of items that have returned. After an error some leases may
+        have ended; call again.
+        """
+        return await self._admin().release_leases(name, lease_ids, count_attempt=count_attempt)
 
     @typed
     def peek(

@@ -72,6 +72,7 @@ STREAM_UNANSWERED_MAX = 256  # Requests of one stream, accepted and not answered
 STREAM_UNANSWERED_BYTES_MAX = REQUEST_BYTES_CAP  # Beyond, no frame is read: one more at most.
 STREAM_DELIVERIES_BYTES_MAX = 4 * MIB  # Beyond, a slow reader gets no more leases.
 STREAM_CREDIT_ITEMS_MAX = 100_000
+LEASE_AGE_MS_MAX = 3_650 * DAY_MS  # The oldest leases that a list chooses.
 STREAM_LEASES_MAX = 10_000  # Live leases of one stream; it gets no more until it settles some.
 
 # Work that a node has accepted and not answered (beyond: OVERLOADED).

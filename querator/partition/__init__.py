@@ -31,6 +31,7 @@ elsewhere.
     held_keys             held items: waiting for earlier items of their key
     invariants            a full check of the tables
     lease                 Lease: ready items for waiting callers
+    lease_queries         lists of live leases
     machine               the state machine: dispatches the commands of an entry
     masks                 sets of items of a block as integers
     moves                 Move, MoveDone, MoveReturn, MoveElsewhere

@@ -52,6 +52,7 @@ from querator.service.groups import Groups
 from querator.service.item_changes import ItemChanges
 from querator.service.item_ids import by_partition, check_partitions
 from querator.service.keys import Keys
+from querator.service.live_leases import LiveLeases
 from querator.service.purging import Purging
 from querator.service.reading import paging
 from querator.service.reading.queries import Queries
@@ -121,6 +122,8 @@ class AdminService:
         """The groups of fair queues."""
         self.keys = Keys(changes=self.changes, reads=reads)
         """The keys of keyed queues."""
+        self.live_leases = LiveLeases(router=router, changes=self.changes, reads=reads)
+        """Lists live leases, and ends them by hand."""
         self.purging = Purging(changes=self.changes, reads=reads)
         """Removes the waiting items of a queue."""
         self.breakers = Breakers(changes=self.changes)

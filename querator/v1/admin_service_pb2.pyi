@@ -2467,6 +2467,196 @@ class ListGroupsResponse(_message.Message):
 Global___ListGroupsResponse: _TypeAlias = ListGroupsResponse  # noqa: Y015
 
 @_typing.final
+class ListLeasesRequest(_message.Message):
+    """ListLeasesRequest asks for live leases of a queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    OLDER_THAN_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Queue."""
+    page_size: _builtins.int
+    """Leases of a page, 1 to 1,000; 0 means 100. A page may be shorter, or empty, and not the last one."""
+    page_token: _builtins.str
+    """next_page_token of the page before; empty: the first page."""
+    stale: _builtins.bool
+    """Answer from any replica, which may be behind."""
+    client_id: _builtins.str
+    """Only leases of this client; empty: of all clients."""
+    @_builtins.property
+    def older_than(self) -> _duration_pb2.Duration:
+        """Only leases that were granted this long ago or earlier, by the clock of their partition; at most 10 years. 0: all."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        stale: _builtins.bool = ...,
+        client_id: _builtins.str = ...,
+        older_than: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["older_than", b"older_than"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "namespace", b"namespace", "older_than", b"older_than", "page_size", b"page_size", "page_token", b"page_token", "queue", b"queue", "stale", b"stale"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLeasesRequest: _TypeAlias = ListLeasesRequest  # noqa: Y015
+
+@_typing.final
+class LeaseInfo(_message.Message):
+    """LeaseInfo is a live lease."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    GRANTED_AT_FIELD_NUMBER: _builtins.int
+    EXTENDED_AT_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """Lease id."""
+    client_id: _builtins.str
+    """Client that has it."""
+    items: _builtins.int
+    """Items that it holds: those that are neither settled nor lapsed."""
+    @_builtins.property
+    def granted_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was granted."""
+
+    @_builtins.property
+    def extended_at(self) -> _timestamp_pb2.Timestamp:
+        """When its deadline was set: at the grant, or at the last extension."""
+
+    @_builtins.property
+    def deadline(self) -> _timestamp_pb2.Timestamp:
+        """When it ends, if it is not extended."""
+
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        items: _builtins.int = ...,
+        granted_at: _timestamp_pb2.Timestamp | None = ...,
+        extended_at: _timestamp_pb2.Timestamp | None = ...,
+        deadline: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "extended_at", b"extended_at", "granted_at", b"granted_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "deadline", b"deadline", "extended_at", b"extended_at", "granted_at", b"granted_at", "items", b"items", "lease_id", b"lease_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseInfo: _TypeAlias = LeaseInfo  # noqa: Y015
+
+@_typing.final
+class ListLeasesResponse(_message.Message):
+    """ListLeasesResponse is a page of leases."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: this is the last page."""
+    @_builtins.property
+    def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseInfo]:
+        """The leases."""
+
+    def __init__(
+        self,
+        *,
+        leases: _abc.Iterable[Global___LeaseInfo] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leases", b"leases", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLeasesResponse: _TypeAlias = ListLeasesResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseLeasesRequest(_message.Message):
+    """ReleaseLeasesRequest names leases that are to end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    LEASE_IDS_FIELD_NUMBER: _builtins.int
+    COUNT_ATTEMPT_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Queue."""
+    count_attempt: _builtins.bool
+    """The attempts count, as if they had failed: an item may become a dead letter, or return later, as the queue's retry
+    policy says. False: items return to their places, and their attempts are given back.
+    """
+    @_builtins.property
+    def lease_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Lease ids, 1 to 1,000."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        lease_ids: _abc.Iterable[_builtins.str] | None = ...,
+        count_attempt: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count_attempt", b"count_attempt", "lease_ids", b"lease_ids", "namespace", b"namespace", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseLeasesRequest: _TypeAlias = ReleaseLeasesRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseLeasesResponse(_message.Message):
+    """ReleaseLeasesResponse is sent when the leases have ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASED_FIELD_NUMBER: _builtins.int
+    ENDED_LEASE_IDS_FIELD_NUMBER: _builtins.int
+    released: _builtins.int
+    """Number of items that this call has taken from their leases."""
+    @_builtins.property
+    def ended_lease_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of the lease ids that held no items any more."""
+
+    def __init__(
+        self,
+        *,
+        released: _builtins.int = ...,
+        ended_lease_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_lease_ids", b"ended_lease_ids", "released", b"released"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseLeasesResponse: _TypeAlias = ReleaseLeasesResponse  # noqa: Y015
+
+@_typing.final
 class ListKeysRequest(_message.Message):
     """ListKeysRequest asks for keys of a keyed queue."""
 

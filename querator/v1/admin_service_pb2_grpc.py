@@ -141,6 +141,16 @@ class AdminServiceStub:
                 request_serializer=querator_dot_v1_dot_admin__service__pb2.SkipKeyRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_admin__service__pb2.SkipKeyResponse.FromString,
                 _registered_method=True)
+        self.ListLeases = channel.unary_unary(
+                '/querator.v1.AdminService/ListLeases',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.ListLeasesRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.ListLeasesResponse.FromString,
+                _registered_method=True)
+        self.ReleaseLeases = channel.unary_unary(
+                '/querator.v1.AdminService/ReleaseLeases',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.ReleaseLeasesRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.ReleaseLeasesResponse.FromString,
+                _registered_method=True)
         self.CreateRecurrence = channel.unary_unary(
                 '/querator.v1.AdminService/CreateRecurrence',
                 request_serializer=querator_dot_v1_dot_recurrences__pb2.CreateRecurrenceRequest.SerializeToString,
@@ -346,6 +356,21 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLeases(self, request, context):
+        """Returns the live leases of a queue: partition by partition, and in each the oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseLeases(self, request, context):
+        """Ends leases whose consumers hang. Their items return to their places in the queue. What these consumers send
+        later is refused with LEASE_LOST. May be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateRecurrence(self, request, context):
         """Makes a recurrence: items that the queue produces by itself, one at each due time. Succeeds as well when the
         same recurrence exists. Due times count from the creation on.
@@ -511,6 +536,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.SkipKey,
                     request_deserializer=querator_dot_v1_dot_admin__service__pb2.SkipKeyRequest.FromString,
                     response_serializer=querator_dot_v1_dot_admin__service__pb2.SkipKeyResponse.SerializeToString,
+            ),
+            'ListLeases': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLeases,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.ListLeasesRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.ListLeasesResponse.SerializeToString,
+            ),
+            'ReleaseLeases': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseLeases,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.ReleaseLeasesRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.ReleaseLeasesResponse.SerializeToString,
             ),
             'CreateRecurrence': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateRecurrence,
@@ -1121,6 +1156,60 @@ class AdminService:
             '/querator.v1.AdminService/SkipKey',
             querator_dot_v1_dot_admin__service__pb2.SkipKeyRequest.SerializeToString,
             querator_dot_v1_dot_admin__service__pb2.SkipKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLeases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/ListLeases',
+            querator_dot_v1_dot_admin__service__pb2.ListLeasesRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.ListLeasesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseLeases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/ReleaseLeases',
+            querator_dot_v1_dot_admin__service__pb2.ReleaseLeasesRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.ReleaseLeasesResponse.FromString,
             options,
             channel_credentials,
             insecure,

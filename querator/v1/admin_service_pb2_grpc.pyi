@@ -97,6 +97,12 @@ class AdminServiceStub:
     """Takes the next item of a key out of a keyed queue, if it is the named one and is not leased. Its later items can
     then be leased. May be repeated: no other item is taken.
     """
+    ListLeases: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListLeasesRequest, _admin_service_pb2.ListLeasesResponse]
+    """Returns the live leases of a queue: partition by partition, and in each the oldest first."""
+    ReleaseLeases: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ReleaseLeasesRequest, _admin_service_pb2.ReleaseLeasesResponse]
+    """Ends leases whose consumers hang. Their items return to their places in the queue. What these consumers send
+    later is refused with LEASE_LOST. May be repeated.
+    """
     CreateRecurrence: _grpc.UnaryUnaryMultiCallable[_recurrences_pb2.CreateRecurrenceRequest, _recurrences_pb2.CreateRecurrenceResponse]
     """Makes a recurrence: items that the queue produces by itself, one at each due time. Succeeds as well when the
     same recurrence exists. Due times count from the creation on.
@@ -185,6 +191,12 @@ class AdminServiceAsyncStub(AdminServiceStub):
     SkipKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.SkipKeyRequest, _admin_service_pb2.SkipKeyResponse]  # type: ignore[assignment]
     """Takes the next item of a key out of a keyed queue, if it is the named one and is not leased. Its later items can
     then be leased. May be repeated: no other item is taken.
+    """
+    ListLeases: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListLeasesRequest, _admin_service_pb2.ListLeasesResponse]  # type: ignore[assignment]
+    """Returns the live leases of a queue: partition by partition, and in each the oldest first."""
+    ReleaseLeases: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ReleaseLeasesRequest, _admin_service_pb2.ReleaseLeasesResponse]  # type: ignore[assignment]
+    """Ends leases whose consumers hang. Their items return to their places in the queue. What these consumers send
+    later is refused with LEASE_LOST. May be repeated.
     """
     CreateRecurrence: _aio.UnaryUnaryMultiCallable[_recurrences_pb2.CreateRecurrenceRequest, _recurrences_pb2.CreateRecurrenceResponse]  # type: ignore[assignment]
     """Makes a recurrence: items that the queue produces by itself, one at each due time. Succeeds as well when the
@@ -397,6 +409,24 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_service_pb2.SkipKeyResponse, _abc.Awaitable[_admin_service_pb2.SkipKeyResponse]]:
         """Takes the next item of a key out of a keyed queue, if it is the named one and is not leased. Its later items can
         then be leased. May be repeated: no other item is taken.
+        """
+
+    @_abc_1.abstractmethod
+    def ListLeases(
+        self,
+        request: _admin_service_pb2.ListLeasesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ListLeasesResponse, _abc.Awaitable[_admin_service_pb2.ListLeasesResponse]]:
+        """Returns the live leases of a queue: partition by partition, and in each the oldest first."""
+
+    @_abc_1.abstractmethod
+    def ReleaseLeases(
+        self,
+        request: _admin_service_pb2.ReleaseLeasesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.ReleaseLeasesResponse, _abc.Awaitable[_admin_service_pb2.ReleaseLeasesResponse]]:
+        """Ends leases whose consumers hang. Their items return to their places in the queue. What these consumers send
+        later is refused with LEASE_LOST. May be repeated.
         """
 
     @_abc_1.abstractmethod

@@ -24,8 +24,9 @@ checks that need the state of a queue do not belong here.
     queues           requests and answers of AdminService
     recurrences      requests and answers of AdminService about recurrences; their items
     schedules        requests and answers of AdminService about scheduled items
+    breakers         requests and answers of AdminService about circuit breakers
     groups           requests and answers of AdminService about groups
-    breakers         breakers: settings, states, requests and answers
+    live_leases      requests and answers of AdminService about live leases
     cluster          requests and answers of ClusterService, in both directions
     routing          requests and answers of GetRouting
     columns          items by column, as the buffers of Apache Arrow arrays

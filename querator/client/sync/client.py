@@ -38,6 +38,7 @@ from querator.client.consuming.stop_signals import STOP_SIGNALS, stopping_at
 from querator.client.groups import GroupStats
 from querator.client.items import AnyItem
 from querator.client.keys import KeyStats
+from querator.client.live_leases import LeaseInfo
 from querator.client.options import (
     ConsumerOptions,
     IfExists,
@@ -390,6 +391,28 @@ class SyncClient:
     def skip_key(self, name: str, key: str, item_id: ItemId | str, *, dead: bool = False) -> bool:
         """Takes the next item of a key out of a keyed queue. See `Client.skip_key`."""
         return self._runner.run(self._client.skip_key(name, key, item_id, dead=dead))
+
+    def list_leases(
+        self,
+        name: str,
+        *,
+        client_id: str = "",
+        older_than: timedelta | None = None,
+        stale: bool = False,
+    ) -> Iterator[LeaseInfo]:
+        """Yields the live leases of a queue. See `Client.list_leases`."""
+        return listed(
+            self._runner,
+            lambda: self._client.list_leases(
+                name, client_id=client_id, older_than=older_than, stale=stale
+            ),
+        )
+
+    def release_leases(self, name: str, *lease_ids: str, count_attempt: bool = False) -> int:
+        """Ends leases of consumers that hang. See `Client.release_leases`."""
+        return self._runner.run(
+            self._client.release_leases(name, *lease_ids, count_attempt=count_attempt)
+        )
 
     def peek(
         self,

@@ -9,6 +9,7 @@ from querator.wire import (
     dead_letters,
     groups,
     item_changes,
+    live_leases,
     queues,
     recurrences,
     schedules,
@@ -41,6 +42,8 @@ class AdminCalls:
             "ListGroups": self.list_groups,
             "ListKeys": self.list_keys,
             "SkipKey": self.skip_key,
+            "ListLeases": self.list_leases,
+            "ReleaseLeases": self.release_leases,
             "CancelItems": self.cancel_items,
             "PurgeQueue": self.purge_queue,
             "DropDeadLetters": self.drop_dead_letters,
@@ -202,6 +205,14 @@ class AdminCalls:
     async def skip_key(self, data: bytes, context: Context) -> bytes:
         call = groups.parse_skip_key(data, timeout_ms=answer_within_ms(context))
         return groups.encode_skipped(skipped=await self._service.keys.skip(call))
+
+    async def list_leases(self, data: bytes, context: Context) -> bytes:
+        call = live_leases.parse_list_leases(data, timeout_ms=answer_within_ms(context))
+        return live_leases.encode_leases(await self._service.live_leases.list_leases(call))
+
+    async def release_leases(self, data: bytes, context: Context) -> bytes:
+        call = live_leases.parse_release_leases(data, timeout_ms=answer_within_ms(context))
+        return live_leases.encode_released(await self._service.live_leases.release(call))
 
     async def cancel_items(self, data: bytes, context: Context) -> bytes:
         call = item_changes.parse_cancel(data, timeout_ms=answer_within_ms(context))

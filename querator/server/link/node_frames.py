@@ -41,6 +41,7 @@ from querator.partition.dedup_export import (
     KeptKeysQuery,
 )
 from querator.partition.flow_queries import FlowPage
+from querator.partition.lease_queries import LeaseSummaries
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.reader_queries import Outlook
 from querator.partition.recurrence_queries import RecurrencePage
@@ -65,6 +66,7 @@ from querator.service.routing.forwarder import (
     DueKeysQuery,
     EpochQuery,
     FlowsQuery,
+    LeasesQuery,
     LetterCountsQuery,
     LettersQuery,
     Payload,
@@ -300,6 +302,7 @@ _REPLIES: dict[type, Any] = {
     DueCountsQuery: msgspec.msgpack.Decoder(DueCounts).decode,
     BrowseQuery: msgspec.msgpack.Decoder(BrowsedPage).decode,
     StreamLeasesQuery: msgspec.msgpack.Decoder(LeasePage).decode,
+    LeasesQuery: msgspec.msgpack.Decoder(LeaseSummaries).decode,
     ReadersQuery: msgspec.msgpack.Decoder(tuple[ReaderState, ...]).decode,
     AdvanceQuery: msgspec.msgpack.Decoder(Outlook).decode,
     BatchQuery: msgspec.msgpack.Decoder(BatchPage).decode,

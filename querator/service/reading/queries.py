@@ -20,6 +20,7 @@ from querator.model.reader_calls import ReaderState
 from querator.partition import dedup_export, queries, reader_queries, recurrence_queries
 from querator.partition.dedup_export import SharingQuery
 from querator.partition.flow_queries import FlowPage, flow_page
+from querator.partition.lease_queries import LeaseSummaries, lease_summaries
 from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.reader_queries import Outlook
@@ -37,6 +38,7 @@ from querator.service.routing.forwarder import (
     DueQuery,
     EpochQuery,
     FlowsQuery,
+    LeasesQuery,
     LetterCountsQuery,
     LettersQuery,
     PeekQuery,
@@ -59,7 +61,13 @@ NOT_OPEN = "replica"
 """Error field of a node that cannot open its replica: another node may lead the group."""
 
 PartitionQuery = (
-    StatsQuery | PeekQuery | LettersQuery | LetterCountsQuery | ReadersQuery | FlowsQuery
+    StatsQuery
+    | PeekQuery
+    | LettersQuery
+    | LetterCountsQuery
+    | ReadersQuery
+    | FlowsQuery
+    | LeasesQuery
 )
 _ANSWERED = (
     EpochQuery,
@@ -77,6 +85,7 @@ _ANSWERED = (
     LetterCountsQuery,
     ReadersQuery,
     FlowsQuery,
+    LeasesQuery,
     *get_args(DueQuery),
 )
 
@@ -147,6 +156,12 @@ class Queries:
         """Raises QueratorError."""
         page = await self._one(query, deadline)
         assert isinstance(page, FlowPage)
+        return page
+
+    async def leases(self, query: LeasesQuery, *, deadline: float | None = None) -> LeaseSummaries:
+        """Raises QueratorError."""
+        page = await self._one(query, deadline)
+        assert isinstance(page, LeaseSummaries)
         return page
 
     async def recurrences(
@@ -295,6 +310,15 @@ class Queries:
                     )
                 case FlowsQuery():
                     return flow_page(txn, group, after=query.after, limit=query.limit)
+                case LeasesQuery():
+                    return lease_summaries(
+                        txn,
+                        group,
+                        client_id=query.client_id,
+                        older_than_ms=query.older_than_ms,
+                        after_lease=query.after_lease,
+                        limit=query.limit,
+                    )
                 case LetterCountsQuery():
                     return queries.count_letters(
                         txn, group, query.origin_queue, query.chosen, after_seq=query.after_seq

@@ -138,6 +138,19 @@ class StreamLeasesQuery(msgspec.Struct, frozen=True, array_like=True, tag="t"):
     limit: int
 
 
+class LeasesQuery(msgspec.Struct, frozen=True, array_like=True, tag="V"):
+    """`LeaseSummaries`: live leases of a client (empty: of all), granted this long ago or earlier,
+    after a number. `stale` as in `StatsQuery`.
+    """
+
+    group: GroupId
+    client_id: str
+    older_than_ms: int
+    after_lease: int
+    limit: int
+    stale: bool = False
+
+
 class ReadyQuery(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     """Items of a queue that the node could give now: (group, items) of the partitions it leads."""
 
@@ -228,6 +241,7 @@ Query = (
     | FlowsQuery
     | BrowseQuery
     | StreamLeasesQuery
+    | LeasesQuery
     | ReadersQuery
     | AdvanceQuery
     | BatchQuery

@@ -49,6 +49,7 @@ from querator.model.commands import (
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
+from querator.model.lease_calls import LeaseSummary
 from querator.model.queues import BreakerState, Queue, QueueSettings, QueueState
 from querator.model.recurrences import (
     DecidedSpan,
@@ -71,6 +72,7 @@ from querator.model.transactions import (
     TxnResult,
 )
 from querator.partition.flow_queries import FlowPage
+from querator.partition.lease_queries import LeaseSummaries
 from querator.partition.queries import ItemPage, LeasePage
 from querator.partition.recurrence_queries import RecurrencePage
 from querator.partition.schedule_queries import (
@@ -96,6 +98,7 @@ from querator.service.routing.forwarder import (
     DueKeysQuery,
     EpochQuery,
     FlowsQuery,
+    LeasesQuery,
     LettersQuery,
     PeekQuery,
     ReadyQuery,
@@ -267,6 +270,10 @@ ANSWERS: list[tuple[Any, Any]] = [
             group=GROUP, client_id="c", consumer_id="me", before=2, after_lease=3, limit=4
         ),
         LeasePage((2**63, 5), 5),
+    ),
+    (
+        LeasesQuery(GROUP, "c", 2, 3, 4, True),
+        LeaseSummaries((LeaseSummary(1, "c", 2, 3, 4, 5),), 6),
     ),
     (ReadyQuery(QueueId(3)), ((GROUP, 5),)),
     (EpochQuery(), 17),
