@@ -36,6 +36,7 @@ from querator.partition import (
     redrive,
     removals,
     reschedule,
+    results,
     settle,
 )
 from querator.partition.apply_context import ApplyContext
@@ -304,6 +305,33 @@ def saves_under_ended_leases() -> Any:
         return dict(sorted(found.items()))
 
     return replaced(checkpoints, "_held", granted)
+
+
+def drops_the_data_of_results() -> Any:
+    """Completed items answer with nothing."""
+    completed = results.completed
+
+    def without_data(context: Any, first_seq: int, mask: int, returned: Any) -> None:
+        completed(context, first_seq, mask, results.NOTHING)
+
+    return replaced(settle, "completed", without_data)
+
+
+def mixes_up_results() -> Any:
+    """Of several results in a command, each item gets that of the next one."""
+    completed = results.completed
+
+    def mixed(context: Any, first_seq: int, mask: int, returned: Any) -> None:
+        data = [*returned.values()]
+        shifted = dict(zip(returned, data[1:] + data[:1], strict=True))
+        completed(context, first_seq, mask, shifted)
+
+    return replaced(settle, "completed", mixed)
+
+
+def lets_dead_items_be_silent() -> Any:
+    """Items that die do not answer. When they are gone, they seem to be removed."""
+    return replaced(dead, "died", lambda *args: None)
 
 
 def keeps_the_first_checkpoint() -> Any:

@@ -44,6 +44,7 @@ from tests.simulation.whole.ranks import Ranks
 from tests.simulation.whole.stub import Ask, Shores, Stub
 
 if TYPE_CHECKING:
+    from tests.simulation.whole.answers import Answers
     from tests.simulation.whole.pausing import Pauses
     from tests.simulation.whole.progress import Progress
     from tests.simulation.whole.replacing import Replacing
@@ -81,6 +82,7 @@ class Ground(Shores, Protocol):
     uniques: "Uniques"
     tries: "tries.Tries"
     progress: "Progress"
+    answers: "Answers"
     runs: "runs.Runs"
     winding: frozenset[str]
     """Queues without a history."""
@@ -451,6 +453,10 @@ class Consuming(Program):
                 ledger.perhaps_completed(held.values())
         elif ended.unknown or ended.result is not None:
             ledger.perhaps_completed(held.values())
+        self.has_completed(ended)
+
+    def has_completed(self, ended: Ended) -> None:
+        """Called after a complete."""
 
     def completing(self, core: NodeCore, call: CompleteCall) -> Awaitable[SettleReply]:
         return core.service.complete(call)

@@ -1,21 +1,34 @@
 """Programs at a queue whose items say how they are retried, whose retries leave attributes and
-errors, and whose consumers save checkpoints. What they see goes to `tries` and `progress`, which
-have the rules. The items die into a dead queue, whose consumers change them as well, and are
-redriven.
+errors, and whose consumers save checkpoints and return results. What they see goes to `tries`,
+`progress` and `answers`, which have the rules. The items die into a dead queue, whose consumers
+change them as well, and are redriven.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import msgspec
 
-from querator.model.calls import Checkpoint, ExtendCall, PeekedPage, ProducedBatch, RetryCall
+from querator.model.calls import (
+    Checkpoint,
+    CompleteCall,
+    ExtendCall,
+    PeekedPage,
+    ProducedBatch,
+    RetryCall,
+    ReturnedResult,
+    SettleReply,
+)
 from querator.model.commands import Attributes, ItemSpecial
 from querator.model.errors import ErrorCode
+from querator.model.limits import KEEP_RESULT_MS_MAX
 from querator.model.queues import RetryBackoff, RetryWaits
+from querator.model.result_calls import WaitResultsCall
+from querator.node_core import NodeCore
 from querator.partition.rows import RowState
 from tests.checkers import history
+from tests.simulation.whole.answers import Return
 from tests.simulation.whole.programs import (
     NAMESPACE,
     Consuming,
@@ -26,13 +39,15 @@ from tests.simulation.whole.programs import (
     references_in,
 )
 from tests.simulation.whole.progress import Save
-from tests.simulation.whole.tries import QUEUE, Change, Wish
+from tests.simulation.whole.tries import QUEUE, Change, Place, Wish
 from tests.simulation.whole.winding import Streaming
 
 MAX_ATTEMPTS = 3
 RETRY_DELAY_MS = 400
 """Of the queue, without a random part."""
 PAGE_ITEMS = 30
+WAITED_FOR = 40
+"""Items of one wait."""
 LIMITS = (None, None, 1, 2, 5)
 WAITS_MS = (None, None, 0, 1_500)
 AGES_MS = (None, None, None, 2_500)
@@ -46,6 +61,8 @@ class Wishing(Producing):
     def _specials(self, references: Sequence[str], at_ms: int) -> tuple[ItemSpecial, ...]:
         wishes = [Wish(*map(self._chance.choice, (LIMITS, WAITS_MS, AGES_MS))) for _ in references]
         self._ground.tries.producing(references, wishes)
+        asks = [self._chance.random() < 0.5 for _ in references]
+        self._ground.answers.asking(one for one, ask in zip(references, asks, strict=True) if ask)
         return tuple(
             ItemSpecial(
                 ordinal,
@@ -53,9 +70,10 @@ class Wishing(Producing):
                 max_attempts=wish.max_attempts,
                 expire_timeout_ms=wish.age_ms or 0,
                 retry=None if wish.wait_ms is None else _fixed(wish.wait_ms),
+                keep_result_ms=KEEP_RESULT_MS_MAX if asks[ordinal] else 0,
             )
             for ordinal, wish in enumerate(wishes)
-            if at_ms or wish != Wish(None, None)
+            if at_ms or asks[ordinal] or wish != Wish(None, None)
         )
 
     def stored(
@@ -74,7 +92,9 @@ class Wishing(Producing):
                 continue
             for n, index in enumerate(batch.indexes or range(batch.count)):
                 group = groups[batch.partition]
-                self._ground.tries.stored(now_us, group, batch.first_seq + n, references[index])
+                seq, reference = batch.first_seq + n, references[index]
+                self._ground.tries.stored(now_us, group, seq, reference)
+                self._ground.answers.stored(group, batch.partition, seq, reference)
 
 
 def _fixed(wait_ms: int) -> RetryWaits:
@@ -88,6 +108,7 @@ class Failing(Consuming):
     rejects = 0.1
     _begun_us = 0
     _number = 0
+    _returns: dict[int, Return]
 
     async def use(self, lease_id: str, held: Held) -> None:
         for _ in range(self._chance.choice((0, 0, 1, 2))):
@@ -99,6 +120,33 @@ class Failing(Consuming):
                 await self.save(lease_id, held)
         else:
             await super().use(lease_id, held)
+
+    async def complete(self, lease_id: str, held: Held) -> None:
+        """Returns a result for each item."""
+        self._number += 1
+        self._returns = {
+            seq: self._ground.answers.returning(
+                lease_id, seq, b"%s %d %d" % (self.name.encode(), self._number, seq)
+            )
+            for seq in held
+        }
+        await super().complete(lease_id, held)
+
+    def completing(self, core: NodeCore, call: CompleteCall) -> Awaitable[SettleReply]:
+        [lease] = call.leases
+        results = tuple(
+            ReturnedResult(lease.lease_id, seq, one.data) for seq, one in self._returns.items()
+        )
+        return core.service.complete(msgspec.structs.replace(call, results=results))
+
+    def has_completed(self, ended: Ended) -> None:
+        for each in () if ended.result is None else ended.result.outcomes:
+            if each.error not in (None, ErrorCode.LEASE_LOST):
+                continue
+            for seq in (*history.spread(each.done), *history.spread(each.repeated)):
+                self._returns[seq].executed = True
+            for seq in history.spread(each.lost):
+                self._returns[seq].executed = False
 
     async def save(self, lease_id: str, held: Held) -> None:
         """Saves a checkpoint with each item."""
@@ -142,6 +190,7 @@ class Failing(Consuming):
     def giving_back(self, call: RetryCall, held: Held) -> None:
         [lease] = call.leases
         self._begun_us = self._ground.timeline.now_us
+        self._ground.answers.failing(lease.lease_id, held, call.error)
         changes = self._ground.tries.retrying(lease.lease_id, held, call.attributes, call.error)
         self._changes: dict[int, Change] = dict(zip(held, changes, strict=True))
 
@@ -182,6 +231,32 @@ class FailingLetters(Failing):
 
 class FailingStream(Failing, Streaming):
     credit_items = 8
+
+
+class Waiting(Program):
+    """Waits for the results of items, also of some that have answered."""
+
+    async def act(self) -> None:
+        known = list(self._ground.answers.asked)
+        await self._wait(known[-WAITED_FOR:], wait_ms=self._chance.choice((0, 500, 3_000)))
+
+    async def finish(self) -> None:
+        """Returns when every item is answered. All have ended."""
+        while places := self._ground.answers.open():
+            await self._wait(places[:WAITED_FOR], wait_ms=1_000)
+
+    async def _wait(self, places: Sequence[Place], *, wait_ms: int) -> None:
+        if not places:
+            return
+        by_id = {self._ground.answers.asked[place]: place for place in places}
+        call = WaitResultsCall(NAMESPACE, self.queue, tuple(by_id), wait_ms)
+        ended = await self.call("wait", lambda core: core.service.wait_results(call), again=True)
+        if ended.result is None:
+            if ended.error is not None:
+                self.unexpected("a wait for results", ended)
+            return
+        for partition, item in ended.result.items:
+            self._ground.answers.answered(by_id[partition, item.seq], item)
 
 
 class Watching(Program):

@@ -64,6 +64,7 @@ from tests.simulation.whole import (
     tries,
     uniques,
 )
+from tests.simulation.whole.answers import Answers
 from tests.simulation.whole.chains import Chains
 from tests.simulation.whole.copies import Copies
 from tests.simulation.whole.draining import Draining, Probing
@@ -216,7 +217,7 @@ class WholeWorld:
         )
         nature = self.profile.nature
         self.tries = tries.Tries(retrying.MAX_ATTEMPTS)
-        self.progress = Progress(self.tries)
+        self.progress, self.answers = Progress(self.tries), Answers()
         self.runs = runs.Runs()
         self.latency_us, self.loss = max(50, nature.latency_us), self.profile.loss
         self.recorder = Recorder(History(), lambda: self.timeline.now_us / SECOND)
@@ -442,6 +443,7 @@ class WholeWorld:
             "leases beside other priorities": self.ranks.compared,
             "changed attributes": self.tries.compared,
             "checkpoints": self.progress.compared,
+            "results": self.answers.compared,
             "grants beside waiting groups": self.fairness.compared,
             "grants before others of a key": self.key_order.compared,
             "opened breakers": self.checks.breakers.opened,
@@ -653,6 +655,7 @@ class WholeWorld:
         self._add(retrying.consumer(self.seed), f"{queue}.c", queue)
         self._add(retrying.FailingLetters, f"{tries.DEAD}.c", tries.DEAD, slower=2)
         self._add(retrying.Watching, f"{queue}.watching", queue, slower=2)
+        self._add(retrying.Waiting, f"{queue}.waiting", queue)
         self._add(Redriving, f"{queue}.redriving", queue, slower=OPERATORS_SLOWER)
 
     def _add_grouped(self) -> None:
@@ -754,6 +757,14 @@ class WholeWorld:
                 return False
         return True
 
+    def _end_waits(self) -> None:
+        """The results of all items that have asked are answered in time: the items have ended."""
+        for program in self.programs:
+            if isinstance(program, retrying.Waiting) and not self._done(
+                program.finish(), within_us=CALM_US
+            ):
+                self.found(f"{program.name} waits for results of {self.answers.open()}")
+
     def _add(
         self, kind: Callable[..., Program], name: str, queue: str, *, slower: int = 1, **more: Any
     ) -> None:
@@ -801,6 +812,7 @@ class WholeWorld:
             self.found(f"not everything has been delivered: {self._left()}")
             return
         self._stop_programs()
+        self._end_waits()
         self._probe()
         if not self._until(lambda: not self._remains(), within_us=SETTLED_US):
             self.found(f"it does not come to its end: {self._remains()}")
@@ -976,6 +988,7 @@ class WholeWorld:
             self.ranks.judge(),
             self.tries.judge(apart_ms),
             self.progress.judge(),
+            self.answers.judge(),
             self.fairness.judge(),
             self.key_order.judge(),
             self.checks.breakers.found,
