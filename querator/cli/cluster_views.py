@@ -361,7 +361,9 @@ def _is_news(seen: SeenCondition, picture: ClusterPicture) -> bool:
         silent = {one.node.name for one in picture.nodes if one.silent}
         return condition.about not in silent | refused
     if condition.kind == "no_majority":
-        return seen.node not in refused and not any(one.silent for one in picture.nodes)
+        # A node that was removed a moment ago hears no other one, and ends.
+        belongs = any(one.node.name == seen.node for one in picture.nodes)
+        return belongs and seen.node not in refused and not any(one.silent for one in picture.nodes)
     if condition.kind == "peer_refused" and _is_known_peer(seen, picture):
         return False
     if condition.kind in ("clocks_differ", "token_refused"):

@@ -257,8 +257,8 @@ def _leased_text(queue: str, leased: int, read: Sequence[PeekedItem]) -> str:
     since = f", the oldest for {age_text(oldest)}" if oldest else ""
     return (
         f"Leased: {count(leased, 'item')}{f' by {named}' if named else ''}{since}. They come back "
-        "when their lease ends, and a consumer that is connected extends it. See: querator peek "
-        f"{queue} --state leased"
+        "when their lease ends, and a consumer that is connected extends it. See: querator leases "
+        f"list {queue}"
     )
 
 

@@ -433,6 +433,7 @@ def test_what_a_node_says_of_itself_and_of_others():
     assert "It is so." not in told("copy_behind", "b", DOWN_B), "it is down, and that is told"
     assert told("no_majority", "a", nodes) == ("It is so.",)
     assert "It is so." not in told("no_majority", "a", DOWN_B), "partitions are named"
+    assert told("no_majority", "a", nodes[1:]) == (), "a node that was removed a moment ago"
     assert told("time_ahead", "q", nodes) == (), "the view has a sentence for all nodes together"
 
 

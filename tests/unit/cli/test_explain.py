@@ -124,7 +124,7 @@ def test_leased_items_have_owners(cluster: Cluster) -> None:
     text = reasons["leased"]
     assert text.startswith("Leased: 5 items by vm-7: 2, \\x1b[2J: 1, c: 1 and 1 more")
     assert "the oldest for 3h" in text
-    assert "querator peek mail --state leased" in text
+    assert "querator leases list mail" in text
 
 
 def test_scheduled_items_have_a_due_time(cluster: Cluster) -> None:
