@@ -190,6 +190,12 @@ async def _serve(config: Config, cluster: ClusterSettings | None) -> None:
         await node.stop()
 
 
+def _changed(config: Config) -> dict[str, Any]:
+    """The settings that differ from their defaults. None of them is a secret: secrets are files."""
+    values = {one.name: getattr(config, one.name) for one in SETTINGS}
+    return {one.name: values[one.name] for one in SETTINGS if values[one.name] != one.default}
+
+
 def _failed(error: NodeFailedError) -> click.ClickException:
     if isinstance(error.__cause__, NodeRemoved):
         return Removed(str(error))
@@ -210,6 +216,7 @@ def _stop_by_signal(node: Node) -> None:
 
 
 def _announce(node: Node, config: Config) -> None:
+    _log.info("serve.settings", **_changed(config))
     if node.durable:
         where = f"data in {Path(config.data_dir).resolve()}, durable"
     else:

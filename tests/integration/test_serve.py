@@ -145,6 +145,10 @@ async def test_with_json_logs_a_whole_life_is_json():
     lines = [msgspec.json.decode(line) for line in err.splitlines()]
     [ready] = [line for line in lines if line["event"] == "serve.ready"]
     assert "NOT DURABLE" in ready["storage"]
+    [settings] = [line for line in lines if line["event"] == "serve.settings"]
+    assert settings["memory"] is True
+    assert (settings["listen"], settings["log_format"]) == ("127.0.0.1:0", "json")
+    assert "log_level" not in settings, "it has its default"
 
 
 @pytest.mark.parametrize(
