@@ -50,6 +50,27 @@ async def test_retries_that_change_attributes_are_sent_in_bounded_frames():
     assert all(dict(retry.attributes.values) == changed for retry in retries)
 
 
+async def test_results_are_sent_in_bounded_frames():
+    """A complete carries at most 2 MiB of results, and at most 1,000 of them."""
+    async with FakeNode.running() as node, Client(node.address) as client:
+        await node.make_ready(_batch(0, 5), *(_batch(5 + 400 * n, 400) for n in range(3)))
+        async with client.consumer("q", prefetch_items=2_000) as consumer:
+            items = [await anext(consumer) for _ in range(1_205)]
+            large = b"x" * (900 * 1024)
+            await asyncio.gather(*(item.complete(result=large) for item in items[:5]))
+            await asyncio.gather(*(item.complete(result=b"small") for item in items[5:]))
+    completes = [frame.complete for frame in node.settles]
+    sizes = [sum(len(one.data) for one in complete.results) for complete in completes]
+    counts = [len(complete.results) for complete in completes]
+    assert sizes[:3] == [2 * len(large), 2 * len(large), len(large)]
+    assert sum(counts) == 1_205
+    assert max(counts) <= 1_000
+    for complete in completes:
+        runs = [run for one in complete.leases for run in one.ranges]
+        seqs = {seq for run in runs for seq in range(run.first_seq, run.first_seq + run.count)}
+        assert {one.seq for one in complete.results} == seqs
+
+
 async def test_what_is_held_never_exceeds_the_prefetch():
     async with FakeNode.running() as node, Client(node.address) as client:
         await node.make_ready(*(_batch(n, 1) for n in range(50)))
