@@ -225,6 +225,11 @@ BREAKERS = _gauge(
     "a breaker.",
     (*_QUEUE, "state"),
 )
+PAUSED = _gauge(
+    "queue_pause_info",
+    "Always 1: what an operator has paused (leases, producers). Only paused queues have a value.",
+    (*_QUEUE, "what"),
+)
 OLDEST_STAGE = _gauge(
     "queue_oldest_stage_age_seconds",
     "How long ago the oldest stage was begun in the partitions that this node leads; 0 when there "

@@ -273,6 +273,18 @@ def _queues(seen: Look, queues: list[QueueReading]) -> Iterator[Metric]:
         ),
     )
     yield family(
+        catalogue.PAUSED,
+        (
+            ((*label, what), 1)
+            for label, each in labelled
+            for what, paused in (
+                ("leases", each.queue.settings.lease_paused),
+                ("producers", each.queue.settings.produce_paused),
+            )
+            if paused
+        ),
+    )
+    yield family(
         catalogue.OLDEST_STAGE,
         ((label, _age_s(each.oldest_stage_at_ms, seen.wall_ms)) for label, each in labelled),
     )

@@ -147,6 +147,17 @@ async def test_the_values_are_those_of_the_node() -> None:
         )
 
 
+async def test_only_paused_queues_have_a_value_of_what_is_paused() -> None:
+    async with service_node() as node:
+        await node.create("q", lease_paused=True)
+        await node.create("plain")
+        text, _ = await metrics_of(observed(node)).exposition()
+        paused = [line for line in text.decode().splitlines() if "queue_pause_info{" in line]
+        assert paused == [
+            'querator_queue_pause_info{namespace="default",queue="q",what="leases"} 1.0'
+        ]
+
+
 async def test_the_turns_are_those_of_the_host() -> None:
     async with service_node() as node:
         await busy(node)
