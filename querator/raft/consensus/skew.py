@@ -134,23 +134,26 @@ class Skew:
         self._differs = None if self.clock_is_wrong else self._furthest()
 
     def _furthest(self) -> tuple[NodeKey, int] | None:
+        """Of the nodes that are ahead, the furthest. A node that is behind may only be late, and
+        sees itself that this one is ahead.
+        """
         far = [
             (node, ahead_ms)
             for node in self._samples
-            if abs(ahead_ms := self._ahead_ms(node)) > CLOCK_SKEW_MS_MAX
+            if (ahead_ms := self._ahead_ms(node)) > CLOCK_SKEW_MS_MAX
             and self.has_right_clock(node)
             and self._is_fresh(node)
         ]
-        return max(far, key=lambda one: abs(one[1]), default=None)
+        return max(far, key=lambda one: one[1], default=None)
 
     def _is_fresh(self, node: NodeKey) -> bool:
         return self._clock.monotonic_s() - self._heard_s.get(node, 0.0) <= FRESH_S
 
     @property
     def differs(self) -> tuple[NodeKey, int] | None:
-        """The node whose clock differs most from this one's, beyond the limit, and how far it is
-        ahead (ms). None while the median shows here that one of the two is wrong. Any thread may
-        call it.
+        """The node whose clock is furthest ahead of this one's, beyond the limit, and how far it is
+        ahead (ms); the node that is behind reports it. None while the median shows here that one of
+        the two is wrong. Any thread may call it.
         """
         differs = self._differs
         return differs if differs is not None and self._is_fresh(differs[0]) else None
