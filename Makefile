@@ -142,6 +142,11 @@ keyed: setup ## check the order of KEYS (10000) keys of a keyed queue under faul
 worst: setup ## measure what the worst mix of work costs a partition, by backlog and by groups
 	$(PY) -m scripts.bench.worst_case
 
+# The last line is the summary.
+.PHONY: replies
+replies: setup ## check that each of 10,000 requests has one answer while workers and leaders are killed
+	$(PY) -m scripts.bench.replies
+
 .PHONY: docs
 docs: setup $(VENV)/.docs ## build the site of docs/ in build/site; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
