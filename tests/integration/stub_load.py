@@ -129,14 +129,19 @@ class StubLoad:
         async with grpc.aio.insecure_channel(self._address(), options=options) as channel:
             yield QueueServiceStub(channel)
 
-    async def until_known(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer | None:
-        """Repeats the call until it is answered; None when the load ends before that."""
+    async def until_known(
+        self, call: Callable[[], Awaitable[_Answer]], *, ends: bool = True
+    ) -> _Answer | None:
+        """Repeats the call until it is answered; None when the load ends before that and `ends`."""
         while True:
             try:
                 return await call()
             except grpc.aio.AioRpcError as error:
                 if error.code() not in _UNKNOWN:
                     raise
+            if not ends:
+                await asyncio.sleep(0.05)
+                continue
             if self.gone.is_set():
                 return None
             with contextlib.suppress(TimeoutError):
@@ -220,7 +225,7 @@ class StubLoad:
             return answer
 
         try:
-            answer = await self.until_known(call)
+            answer = await self.until_known(call, ends=not patient)
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
                 raise

@@ -13,7 +13,13 @@ from querator.v1.admin_service_pb2_grpc import AdminServiceStub
 from tests.checkers.history import Look, Looked
 from tests.checkers.report import check
 from tests.integration.processes import ServerProcess, verify
-from tests.integration.stub_load import StubLoad, acknowledged, completed, new_recorder
+from tests.integration.stub_load import (
+    StubLoad,
+    acknowledged,
+    completed,
+    new_recorder,
+    new_references,
+)
 
 KILLS = int(os.environ.get("KILLS", "20"))
 SEED = 20130101
@@ -73,3 +79,25 @@ async def test_kills_lose_nothing_and_bring_nothing_back(tmp_path: Path) -> None
     assert check(history).lines()[:-1] == []
     assert len(acknowledged(history)) > KILLS, "the load must have done something between the kills"
     assert completed(history) > KILLS
+
+
+async def test_a_drain_waits_for_a_node_that_is_down(tmp_path: Path) -> None:
+    """The last part of the test above: the node may refuse its first calls."""
+    process = ServerProcess(tmp_path / "data")
+    await process.start()
+    load = StubLoad(QUEUE, lambda: process.address, SEED, new_recorder(QUEUE, PARTITIONS))
+    try:
+        await create_queue(process.address)
+        async with load.stub() as stub:
+            await load.produce_once(stub, new_references(10), b"", 0)
+        await process.kill()
+        load.gone.set()
+        async with asyncio.TaskGroup() as group:
+            draining = group.create_task(load.consume("drain", until_empty=True))
+            await asyncio.sleep(0.5)
+            assert not draining.done()
+            await process.start()
+        assert (await counts(process.address)).completed == 10
+    finally:
+        if process.running:
+            await process.kill()
