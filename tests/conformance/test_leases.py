@@ -154,8 +154,10 @@ async def test_a_lease_takes_items_of_all_partitions(make: Make):
 
 async def test_items_that_were_scheduled_come_behind_those_that_were_ready_before(make: Make):
     queue = await make()
-    await queue.produce(Item(payload=b"scheduled", enqueue_at=soon(0.3)))
+    [later] = await queue.produce(Item(payload=b"scheduled", enqueue_at=soon(3600)))
     await queue.produce("ready")
+    await queue.reschedule(later.id, due_at=soon(0.2))
+    await queue.until(ready=2)
     assert texts(await queue.lease(2)) == ["ready", "scheduled"]
 
 
