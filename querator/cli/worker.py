@@ -2,6 +2,8 @@
 
 The engine is `querator.worker`. This module turns options into its arguments, and its errors into
 lines and exit codes: for one process, or for each of several.
+
+Longer than 500 lines, because of the options: they are listed once, with their help.
 """
 
 import asyncio

@@ -31,6 +31,8 @@ partitions changes, items that keep their place keep back their key in its next 
 The weight and limit of a group are in its row. When the settings change, the groups that they name
 are changed at once. A change of what holds for all flows reviews them in steps of bounded work,
 each in an Expire.
+
+Longer than 500 lines: the counts, limits and turns of a flow change together, in one object.
 """
 
 from bisect import bisect_left

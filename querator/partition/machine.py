@@ -7,6 +7,8 @@ An exception is a defect or an entry of a later version, and stops the group.
 Order within an entry: first settings, routes, adopted facts, Unhold, FreeKeys and RepairTime, then
 all produces together, then the other commands in their order. Any order is right, because all calls
 of one entry are unanswered.
+
+Longer than 500 lines: each command has its line in one place.
 """
 
 from collections.abc import Sequence

@@ -14,6 +14,8 @@ batch after a released one has another name.
 An epoch is a run of the reader. A new epoch ends the earlier ones: requests of earlier runs are
 refused here. So a process that was thought dead cannot acknowledge or reserve anything, even if the
 reader was removed and created again meanwhile.
+
+Longer than 500 lines: a reader is opened, advanced and released by the same rules.
 """
 
 from collections.abc import Iterator

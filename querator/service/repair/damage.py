@@ -14,6 +14,8 @@ same blocks.
 A replica answers for an attachment only after it has applied the entry with the attachment: before
 that, it might have another entry at this index. The bytes are checked against the checksum of the
 row, which covers the row's key, and against the length that the block has here.
+
+Longer than 500 lines: finding, repairing and reporting a block share what is known of it.
 """
 
 import asyncio
