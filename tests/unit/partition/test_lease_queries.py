@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from querator.model.commands import Complete, Extend, LeaseItems, Retry
+from querator.model.commands import Complete, Extend, LeaseItems, RepairTime, Retry
 from querator.model.lease_calls import LeaseSummary
 from querator.partition import lease_queries
 from querator.partition.lease_queries import LeaseSummaries, lease_summaries
@@ -84,6 +84,12 @@ def test_by_age(log: PartitionLog, older_than_ms: int, expected: list[tuple[str,
     assert shown(log, older_than_ms=older_than_ms, client_id="ben") == [
         one for one in expected if one[0] == "ben"
     ]
+
+
+def test_leases_of_a_later_time_are_listed_after_a_repair_of_time(log: PartitionLog):
+    log.now_ms -= 10_000
+    log.one(RepairTime(log.now_ms))
+    assert shown(log) == [("ann", 2), ("ben", 3), ("ann", 1)]
 
 
 @pytest.mark.parametrize("client_id", ["", "ann"])
