@@ -477,7 +477,7 @@ class Queue:
         first due time is then soon, so that a test waits less.
         """
         if "cron" not in spec:
-            phase = span((time.time() + 0.2) % 1)
+            phase = span(int((time.time() + 0.2) % 1 * 1000) / 1000)
             every_second = {} if "interval" in spec else {"interval": span(1), "phase": phase}
             spec = {"item": Item(payload=b"{{number}}"), **every_second, **spec}
         request = recurrences_pb2.RecurrenceSpec(**spec)
