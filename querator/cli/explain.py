@@ -12,26 +12,26 @@ from querator.cli.breakers import breaker_note
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.output import BULLET, count, write_json, write_picture
 from querator.cli.shared.texts import age_text, instant_text, printable
-from querator.client import Client, GroupStats, KeyStats, QueueStats
+from querator.client import Client, GroupStats, KeyStats, LeaseInfo, QueueStats
 from querator.client.cluster import ClusterPicture
-from querator.client.values import ItemState, PartitionStats, PeekedItem
+from querator.client.values import PartitionStats
 from querator.model.cluster import LEASES_CONTINUE
 
-LEASED_READ_MAX: Final = 1_000
-"""Leased items that are read to name their owners."""
+LEASES_READ_MAX: Final = 1_000
+"""Live leases that are read to name their owners."""
 _NAMED_MAX: Final = 3
 """Owners, groups, keys and partitions that are named."""
 
 
 class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a queue. `leased`: the first leased items. `due`: when the next scheduled
-    item is due. `groups` and `keys`: of a fair and of a keyed queue. `leaderless`: its partitions
-    without a leader. `full`: the sentence on a node that refuses leases, because its storage is
-    full.
+    """What is known of a queue. `leases`: the first of its live leases. `due`: when the next
+    scheduled item is due. `groups` and `keys`: of a fair and of a keyed queue. `leaderless`: its
+    partitions without a leader. `full`: the sentence on a node that refuses leases, because its
+    storage is full.
     """
 
     stats: QueueStats
-    leased: Sequence[PeekedItem] = ()
+    leases: Sequence[LeaseInfo] = ()
     due: datetime | None = None
     groups: Sequence[GroupStats] = ()
     keys: Sequence[KeyStats] = ()
@@ -94,11 +94,12 @@ async def read_facts(client: Client, target: CommandTarget, queue: str) -> Queue
     stale = bool(leaderless)
     stats = await client.stats(queue, stale=stale)
     info, total = stats.queue, stats.total
-    leased: list[PeekedItem] = []
+    leases: list[LeaseInfo] = []
     if total.leased:
-        wanted = min(total.leased, LEASED_READ_MAX)
-        peeked = client.peek(queue, state=ItemState.LEASED, limit=wanted, stale=stale)
-        leased = [one async for one in peeked]
+        async for lease in client.list_leases(queue, stale=stale):
+            leases.append(lease)
+            if len(leases) == LEASES_READ_MAX:
+                break
     due = None
     if total.scheduled:
         async for one in client.schedules.list(queue, limit=1, stale=stale):
@@ -111,7 +112,7 @@ async def read_facts(client: Client, target: CommandTarget, queue: str) -> Queue
         keys = [one async for one in client.list_keys(queue, stale=stale)]
     return QueueFacts(
         stats=stats,
-        leased=leased,
+        leases=leases,
         due=due,
         groups=groups,
         keys=keys,
@@ -188,7 +189,7 @@ def reasons(facts: QueueFacts) -> Iterator[Reason]:
     yield from _of_groups(name, facts.groups)
     yield from _of_keys(name, facts.keys)
     if total.leased:
-        yield Reason("leased", _leased_text(name, total.leased, facts.leased))
+        yield Reason("leased", _leased_text(facts))
     yield from _of_states(facts)
     if leasable := leasable_items(facts):
         text = f"Ready: {count(leasable, 'item')}"
@@ -247,18 +248,21 @@ def _waiting(keys: Iterable[KeyStats]) -> int:
     return sum(one.waiting for one in keys)
 
 
-def _leased_text(queue: str, leased: int, read: Sequence[PeekedItem]) -> str:
-    owners = Counter(one.client_id or "no owner" for one in read)
+def _leased_text(facts: QueueFacts) -> str:
+    total = facts.stats.total
+    owners = Counter[str]()
+    for one in facts.leases:
+        owners[one.client_id] += one.items
     several = len(owners) > 1
     named = _named(
         [f"{owner}: {items:,}" if several else owner for owner, items in owners.most_common()]
     )
-    oldest = min((one.leased_at for one in read if one.leased_at), default=None)
+    oldest = total.oldest_lease_at
     since = f", the oldest for {age_text(oldest)}" if oldest else ""
     return (
-        f"Leased: {count(leased, 'item')}{f' by {named}' if named else ''}{since}. They come back "
-        "when their lease ends, and a consumer that is connected extends it. See: querator leases "
-        f"list {queue}"
+        f"Leased: {count(total.leased, 'item')}{f' by {named}' if named else ''}{since}. They come "
+        "back when their lease ends, and a consumer that is connected extends it. See: querator "
+        f"leases list {facts.stats.queue.name}"
     )
 
 

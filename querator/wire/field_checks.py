@@ -6,7 +6,7 @@ instants are rounded down.
 """
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Protocol, TypedDict, TypeVar
 
 import msgspec
 from google.protobuf.duration_pb2 import Duration
@@ -24,6 +24,27 @@ _DURATION_SECONDS_MAX = 315_576_000_000
 _TIMESTAMP_SECONDS_MAX = 253_402_300_799
 
 M = TypeVar("M", bound=Message)
+
+
+class ListRequest(Protocol):
+    """What the requests for pages of a queue's lists have in common."""
+
+    namespace: str
+    queue: str
+    page_size: int
+    page_token: str
+    stale: bool
+
+
+class ListFields(TypedDict):
+    """The fields of the call for a page. `page_size`: 0 is the default."""
+
+    namespace: str
+    queue: str
+    page_size: int
+    page_token: str
+    stale: bool
+    timeout_ms: int
 
 
 class RequestLimits(msgspec.Struct, frozen=True):
@@ -83,6 +104,22 @@ def under_limit(field: str, *, value: object, limit: object, unit: str = "") -> 
 
 def check_namespace(text: str) -> str:
     return check_name(text, field="namespace") if text else DEFAULT_NAMESPACE
+
+
+def list_fields(message: ListRequest, *, timeout_ms: int) -> ListFields:
+    """Checks the fields of a request for a page of a queue's list."""
+    return {
+        "namespace": check_namespace(message.namespace),
+        "queue": check_name(message.queue, field="queue"),
+        "page_size": check_range(
+            message.page_size, field="page_size", least=0, most=limits.PAGE_ITEMS_MAX
+        ),
+        "page_token": check_chars(
+            message.page_token, limits.PAGE_TOKEN_CHARS_MAX, field="page_token"
+        ),
+        "stale": message.stale,
+        "timeout_ms": timeout_ms,
+    }
 
 
 def check_chars(text: str, chars_max: int, *, field: str) -> str:

@@ -20,18 +20,7 @@ from querator.wire import field_checks
 
 def parse_list_groups(data: bytes, *, timeout_ms: int = 0) -> ListGroupsCall:
     message = field_checks.parse_message(admin_service_pb2.ListGroupsRequest, data)
-    return ListGroupsCall(
-        namespace=field_checks.check_namespace(message.namespace),
-        queue=check_name(message.queue, field="queue"),
-        page_size=field_checks.check_range(
-            message.page_size, field="page_size", least=0, most=limits.PAGE_ITEMS_MAX
-        ),
-        page_token=field_checks.check_chars(
-            message.page_token, limits.PAGE_TOKEN_CHARS_MAX, field="page_token"
-        ),
-        stale=message.stale,
-        timeout_ms=timeout_ms,
-    )
+    return ListGroupsCall(**field_checks.list_fields(message, timeout_ms=timeout_ms))
 
 
 def encode_groups(page: GroupPage) -> bytes:
@@ -59,19 +48,10 @@ def parse_list_keys(data: bytes, *, timeout_ms: int = 0) -> ListKeysCall:
     message = field_checks.parse_message(admin_service_pb2.ListKeysRequest, data)
     field_checks.check_bytes(message.key, limits.KEY_BYTES_MAX, field="key")
     return ListKeysCall(
-        namespace=field_checks.check_namespace(message.namespace),
-        queue=check_name(message.queue, field="queue"),
-        page_size=field_checks.check_range(
-            message.page_size, field="page_size", least=0, most=limits.PAGE_ITEMS_MAX
-        ),
-        page_token=field_checks.check_chars(
-            message.page_token, limits.PAGE_TOKEN_CHARS_MAX, field="page_token"
-        ),
-        stale=message.stale,
+        **field_checks.list_fields(message, timeout_ms=timeout_ms),
         key=message.key,
         blocked=message.blocked,
         head_attempts_min=message.head_attempts_min,
-        timeout_ms=timeout_ms,
     )
 
 

@@ -17,20 +17,11 @@ def parse_list_leases(data: bytes, *, timeout_ms: int = 0) -> ListLeasesCall:
     message = field_checks.parse_message(admin_service_pb2.ListLeasesRequest, data)
     field_checks.check_chars(message.client_id, limits.CLIENT_ID_CHARS_MAX, field="client_id")
     return ListLeasesCall(
-        namespace=field_checks.check_namespace(message.namespace),
-        queue=check_name(message.queue, field="queue"),
-        page_size=field_checks.check_range(
-            message.page_size, field="page_size", least=0, most=limits.PAGE_ITEMS_MAX
-        ),
-        page_token=field_checks.check_chars(
-            message.page_token, limits.PAGE_TOKEN_CHARS_MAX, field="page_token"
-        ),
-        stale=message.stale,
+        **field_checks.list_fields(message, timeout_ms=timeout_ms),
         client_id=message.client_id,
         older_than_ms=field_checks.duration_ms(
             message.older_than, field="older_than", least_ms=0, most_ms=limits.LEASE_AGE_MS_MAX
         ),
-        timeout_ms=timeout_ms,
     )
 
 

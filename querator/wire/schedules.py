@@ -27,17 +27,8 @@ _Spanned = (
 def parse_list_scheduled(data: bytes, *, timeout_ms: int = 0) -> ListScheduledCall:
     message = field_checks.parse_message(admin_service_pb2.ListScheduledItemsRequest, data)
     return ListScheduledCall(
-        namespace=field_checks.check_namespace(message.namespace),
-        queue=check_name(message.queue, field="queue"),
+        **field_checks.list_fields(message, timeout_ms=timeout_ms),
         due=_due(message),
-        page_size=field_checks.check_range(
-            message.page_size, field="page_size", least=0, most=limits.PAGE_ITEMS_MAX
-        ),
-        page_token=field_checks.check_chars(
-            message.page_token, limits.PAGE_TOKEN_CHARS_MAX, field="page_token"
-        ),
-        stale=message.stale,
-        timeout_ms=timeout_ms,
     )
 
 

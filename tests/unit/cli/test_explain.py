@@ -106,23 +106,20 @@ def test_the_table_is_a_list_of_sentences(cluster: Cluster) -> None:
 
 
 def test_leased_items_have_owners(cluster: Cluster) -> None:
-    leased = [
-        pb.PeekedItem(
-            partition=0,
-            seq=number,
-            state=items_pb2.ITEM_STATE_LEASED,
-            client_id=owner,
-            leased_at=at(datetime.now(UTC) - timedelta(hours=3, seconds=15)),
-            item=items_pb2.Item(payload=b"x"),
+    leases = [
+        pb.LeaseInfo(lease_id=f"1-0-{number}", client_id=owner, items=items)
+        for number, (owner, items) in enumerate(
+            (("vm-7", 200), ("vm-7", 1_000), ("\x1b[2J", 3), ("c", 2), ("d", 1))
         )
-        for number, owner in enumerate(("vm-7", "vm-7", "\x1b[2J", "c", "d"))
     ]
-    cluster.has(leased=5)
-    cluster.answers("PeekItems", pb.PeekItemsResponse(items=leased))
+    cluster.has(
+        leased=1_206, oldest_lease_at=at(datetime.now(UTC) - timedelta(hours=3, seconds=15))
+    )
+    cluster.answers("ListLeases", pb.ListLeasesResponse(leases=leases))
     leasable, reasons = cluster.explained()
     assert leasable == 0
     text = reasons["leased"]
-    assert text.startswith("Leased: 5 items by vm-7: 2, \\x1b[2J: 1, c: 1 and 1 more")
+    assert text.startswith("Leased: 1,206 items by vm-7: 1,200, \\x1b[2J: 3, c: 2 and 1 more")
     assert "the oldest for 3h" in text
     assert "querator leases list mail" in text
 
