@@ -1,6 +1,6 @@
 """`querator peek`, `prioritize`, `cancel` and `dead`: items without leases, and dead letters."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 import click
@@ -24,7 +24,7 @@ from querator.cli.shared.connection import (
     server_options,
     stale_option,
 )
-from querator.cli.shared.failures import Failure
+from querator.cli.shared.failures import ExitCode, Failure
 from querator.cli.shared.listing import ItemListing, limit_option, note_more
 from querator.cli.shared.output import count, note, write_json
 from querator.cli.shared.parameters import ITEM_ID, PRIORITY
@@ -42,30 +42,65 @@ from querator.client.values import Cancelled, ItemState, PeekedItem, Prioritized
     type=click.Choice([state.name.lower() for state in ItemState]),
     help="Only items in this state.",
 )
+@click.option(
+    "--id",
+    "item_ids",
+    type=ITEM_ID,
+    multiple=True,
+    help="Only the item with this id, in any state; may be repeated.",
+)
+@click.option(
+    "--after", type=ITEM_ID, help="Only items after the one with this id, which may be gone."
+)
 @limit_option
 @stale_option
 @server_options
 @output_option
 def peek(
-    queue: str, state: str | None, limit: int, stale: bool, target: CommandTarget, as_json: bool
+    queue: str,
+    state: str | None,
+    item_ids: tuple[ItemId, ...],
+    after: ItemId | None,
+    limit: int,
+    stale: bool,
+    target: CommandTarget,
+    as_json: bool,
 ) -> None:
     """Show items of QUEUE without leasing them, by partition and sequence.
 
-    With --output json each item is a line.
+    With --output json each item is a line. When an item that --id names is gone, the exit code is
+    1.
 
     \b
     Examples:
       querator peek mail
       querator peek mail --state scheduled --limit 100
+      querator peek mail --id 0-17
     """
-    wanted = None if state is None else ItemState[state.upper()]
     listing = ItemListing(_ITEM_COLUMNS, _item_row, as_json=as_json)
+    if item_ids:
+        if state is not None or after is not None:
+            raise click.UsageError("--id is for items in any state: leave --state and --after out.")
+        shown = listing.show(target, lambda client: _by_id(client, queue, item_ids, stale=stale))
+        if gone := len(set(item_ids)) - shown:
+            note(f"Gone, or never there: {count(gone, 'item')}.")
+            raise click.exceptions.Exit(ExitCode.WRONG)
+        return
+    wanted = None if state is None else ItemState[state.upper()]
     shown = listing.show(
-        target, lambda client: client.peek(queue, state=wanted, limit=limit, stale=stale)
+        target,
+        lambda client: client.peek(queue, state=wanted, after=after, limit=limit, stale=stale),
     )
     if not shown and not as_json:
-        note("No such items." if state else "The queue is empty.")
+        note("No such items." if state or after else "The queue is empty.")
     note_more(shown, limit, as_json=as_json)
+
+
+async def _by_id(
+    client: Client, queue: str, item_ids: Sequence[ItemId], *, stale: bool
+) -> AsyncIterator[PeekedItem]:
+    for item in await client.get_items(queue, item_ids, stale=stale):
+        yield item
 
 
 _ITEM_COLUMNS: Final = (

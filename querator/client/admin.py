@@ -11,7 +11,7 @@ from querator.client.groups import GroupStats, group_messages, list_groups
 from querator.client.items import backoff_number, duration, id_texts, timestamp
 from querator.client.keys import KeyStats, list_keys, skip_key
 from querator.client.live_leases import LeaseInfo, list_leases, release_leases
-from querator.client.pages import item_pages
+from querator.client.pages import get_items, item_pages
 from querator.client.results import queue_info, queue_stats
 from querator.client.transport.nodes import Nodes
 from querator.client.typed import check_unsigned
@@ -272,12 +272,25 @@ class Admin:
         )
         return queue_stats(response)
 
+    async def get_items(
+        self, name: str, item_ids: Iterable[ItemId | str], *, stale: bool
+    ) -> Sequence[PeekedItem]:
+        return await get_items(self._nodes, self._namespace, name, id_texts(item_ids), stale=stale)
+
     async def peek(
-        self, name: str, *, state: ItemState | None, limit: int | None, stale: bool
+        self,
+        name: str,
+        *,
+        state: ItemState | None,
+        after: ItemId | str | None,
+        limit: int | None,
+        stale: bool,
     ) -> AsyncIterator[PeekedItem]:
         request = pb.PeekItemsRequest(namespace=self._namespace, queue=name, stale=stale)
         if state is not None:
             request.state = items_pb2.ItemState.ValueType(state)
+        if after is not None:
+            [request.after_item_id] = id_texts([after])
         async for item in item_pages(
             self._nodes, lambda node: node.admin.PeekItems, request, limit=limit
         ):

@@ -404,13 +404,34 @@ class Client:
         name: str,
         *,
         state: ItemState | None = None,
+        after: ItemId | str | None = None,
         limit: int | None = None,
         stale: bool = False,
     ) -> AsyncIterator[PeekedItem]:
         """Yields items without leasing them, ordered by partition and sequence: at most `limit`,
-        only those in `state` if it is given. `stale` as in `stats`.
+        only those in `state` if it is given. `after`: only items after this one, which may be gone.
+        `stale` as in `stats`.
         """
-        return self._admin().peek(name, state=state, limit=limit, stale=stale)
+        return self._admin().peek(name, state=state, after=after, limit=limit, stale=stale)
+
+    @typed
+    async def get_item(
+        self, name: str, item_id: ItemId | str, *, stale: bool = False
+    ) -> PeekedItem | None:
+        """Returns one item in any state, without leasing it. None: it is gone, or never was.
+        `stale` as in `stats`.
+        """
+        found = await self._admin().get_items(name, [item_id], stale=stale)
+        return found[0] if found else None
+
+    @typed
+    async def get_items(
+        self, name: str, item_ids: Iterable[ItemId | str], *, stale: bool = False
+    ) -> Sequence[PeekedItem]:
+        """Returns items by id, in any state, without leasing them, in the order of the ids. Those
+        that are gone are left out. `stale` as in `stats`.
+        """
+        return await self._admin().get_items(name, item_ids, stale=stale)
 
     @typed
     def dead_letters(self, name: str, *, limit: int | None = None) -> AsyncIterator[PeekedItem]:

@@ -1,6 +1,7 @@
-"""Lists of items that come page by page."""
+"""Items that are read without leases: lists that come page by page, and items by id."""
 
-from collections.abc import AsyncIterator, Callable
+import functools
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from querator.client.results import peeked_item
@@ -32,3 +33,26 @@ async def item_pages(
         request.page_token = response.next_page_token
         if missing is not None:
             missing -= len(response.items)
+
+
+async def get_items(
+    nodes: Nodes, namespace: str, name: str, item_ids: Sequence[str], *, stale: bool
+) -> list[PeekedItem]:
+    """The items that are there, in the order of the ids."""
+    found: dict[str, PeekedItem] = {}
+    left = list(dict.fromkeys(item_ids))
+    while left:
+        request = pb.GetItemsRequest(
+            namespace=namespace,
+            queue=name,
+            item_ids=left[: limits.REQUEST_ITEMS_MAX],
+            stale=stale,
+        )
+        response = await nodes.call(functools.partial(_get, request), changes=False)
+        found |= {str(item.id): item for item in map(peeked_item, response.items)}
+        left = [*response.unread, *left[limits.REQUEST_ITEMS_MAX :]]
+    return [found[one] for one in dict.fromkeys(item_ids) if one in found]
+
+
+def _get(request: pb.GetItemsRequest, node: Connection, left: float) -> Any:
+    return node.admin.GetItems(request, timeout=left)

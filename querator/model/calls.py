@@ -451,6 +451,26 @@ class CancelReply(msgspec.Struct, frozen=True):
     not_waiting: tuple[str, ...] = ()
 
 
+class GetItemsCall(msgspec.Struct, frozen=True):
+    """The items of `item_ids`, in any state."""
+
+    namespace: str
+    queue: str
+    item_ids: tuple[str, ...]
+    stale: bool = False
+    timeout_ms: int = 0
+
+
+class FoundItems(msgspec.Struct, frozen=True):
+    """Items as (group, partition, item), by partition and sequence; the ids of those that are gone,
+    and the ids that were not looked up, because the reply is full.
+    """
+
+    items: tuple[tuple[int, int, BrowsedItem], ...]
+    missing: tuple[str, ...]
+    unread: tuple[str, ...]
+
+
 class SetBreakerCall(msgspec.Struct, frozen=True):
     """Opens or closes the breakers of all partitions of a queue."""
 

@@ -30,6 +30,7 @@ elsewhere.
     give_up               GiveUp: drops items with damaged payload
     held_keys             held items: waiting for earlier items of their key
     invariants            a full check of the tables
+    item_queries          reads of items by sequence
     lease                 Lease: ready items for waiting callers
     lease_queries         lists of live leases
     machine               the state machine: dispatches the commands of an entry

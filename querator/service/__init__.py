@@ -18,6 +18,7 @@ background reads, which have threads of their own. No state here has to survive 
     keys              the keys of a keyed queue, with their counts; skips
     breakers          opens and closes the breakers of a queue by hand
     live_leases       lists of live leases; leases that are ended by hand
+    item_reads        items that are read by id
     item_changes      changes of items that an operator names
     purging           purge of a queue, in steps
     item_ids          ids of items in calls, by partition

@@ -36,7 +36,7 @@ from querator.model.commands import (
     RepairTime,
 )
 from querator.model.errors import ErrorCode, QueratorError, invalid
-from querator.model.ids import DEFAULT_NAMESPACE, GroupId, check_name
+from querator.model.ids import DEFAULT_NAMESPACE, GroupId, check_name, parse_item_id
 from querator.model.limits import (
     CLOCK_SKEW_MS_MAX,
     DELETE_WAIT_MS_MAX,
@@ -51,6 +51,7 @@ from querator.service.breakers import Breakers
 from querator.service.groups import Groups
 from querator.service.item_changes import ItemChanges
 from querator.service.item_ids import by_partition, check_partitions
+from querator.service.item_reads import ItemReads
 from querator.service.keys import Keys
 from querator.service.live_leases import LiveLeases
 from querator.service.purging import Purging
@@ -118,6 +119,8 @@ class AdminService:
             changes=self.changes, directory=directory, reads=reads, clock=clock
         )
         """Scheduled items: lists, counts and changes."""
+        self.items = ItemReads(changes=self.changes, directory=directory, reads=reads)
+        """Reads items by id."""
         self.groups = Groups(changes=self.changes, reads=reads)
         """The groups of fair queues."""
         self.keys = Keys(changes=self.changes, reads=reads)
@@ -297,10 +300,13 @@ class AdminService:
         page_size: int,
         page_token: str,
         *,
+        after_item_id: str = "",
         stale: bool = False,
         timeout_ms: int = 0,
     ) -> PeekedPage:
-        """Items by partition and sequence, without leasing them; `state` 0: any state."""
+        """Items by partition and sequence, without leasing them; `state` 0: any state.
+        `after_item_id`: the first page has only items after this one.
+        """
         deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
         limit = page_items(page_size)
@@ -318,6 +324,9 @@ class AdminService:
             )
 
         scope = f"items/{queue.id}/{state}"
+        if after_item_id and not page_token:
+            partition, after_seq = parse_item_id(after_item_id, field="after_item_id")
+            page_token = paging.encode_item(scope, partition, after_seq)
         return await self._page(
             queue=queue,
             scope=scope,

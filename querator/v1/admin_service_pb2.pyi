@@ -1293,6 +1293,7 @@ class PeekItemsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     STALE_FIELD_NUMBER: _builtins.int
+    AFTER_ITEM_ID_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace; empty means `default`."""
     queue: _builtins.str
@@ -1307,6 +1308,8 @@ class PeekItemsRequest(_message.Message):
     """Whether the answer may be behind: read from any replica, also while no majority can be reached. Otherwise
     it shows everything that was acknowledged before the call.
     """
+    after_item_id: _builtins.str
+    """The first page begins after the item with this id (`partition-seq`), which may be gone; empty: at the first item."""
     def __init__(
         self,
         *,
@@ -1316,10 +1319,11 @@ class PeekItemsRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         stale: _builtins.bool = ...,
+        after_item_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "queue", b"queue", "stale", b"stale", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_item_id", b"after_item_id", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "queue", b"queue", "stale", b"stale", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1352,6 +1356,80 @@ class PeekItemsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PeekItemsResponse: _TypeAlias = PeekItemsResponse  # noqa: Y015
+
+@_typing.final
+class GetItemsRequest(_message.Message):
+    """GetItemsRequest names items."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    ITEM_IDS_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue."""
+    stale: _builtins.bool
+    """Whether the answer may be behind: read from any replica, also while no majority can be reached. Otherwise
+    it shows everything that was acknowledged before the call.
+    """
+    @_builtins.property
+    def item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids (`partition-seq`) of the items; from 1 to 1,000."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        item_ids: _abc.Iterable[_builtins.str] | None = ...,
+        stale: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["item_ids", b"item_ids", "namespace", b"namespace", "queue", b"queue", "stale", b"stale"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetItemsRequest: _TypeAlias = GetItemsRequest  # noqa: Y015
+
+@_typing.final
+class GetItemsResponse(_message.Message):
+    """GetItemsResponse has the named items."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    UNREAD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeekedItem]:
+        """Those that are there, by partition and sequence."""
+
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of items that are gone, or never were."""
+
+    @_builtins.property
+    def unread(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids that were not looked up, because the answer has about 3 MiB of items: ask for them again."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___PeekedItem] | None = ...,
+        missing: _abc.Iterable[_builtins.str] | None = ...,
+        unread: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "missing", b"missing", "unread", b"unread"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetItemsResponse: _TypeAlias = GetItemsResponse  # noqa: Y015
 
 @_typing.final
 class ListDeadLettersRequest(_message.Message):

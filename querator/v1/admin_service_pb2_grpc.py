@@ -71,6 +71,11 @@ class AdminServiceStub:
                 request_serializer=querator_dot_v1_dot_admin__service__pb2.PeekItemsRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_admin__service__pb2.PeekItemsResponse.FromString,
                 _registered_method=True)
+        self.GetItems = channel.unary_unary(
+                '/querator.v1.AdminService/GetItems',
+                request_serializer=querator_dot_v1_dot_admin__service__pb2.GetItemsRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_admin__service__pb2.GetItemsResponse.FromString,
+                _registered_method=True)
         self.ListDeadLetters = channel.unary_unary(
                 '/querator.v1.AdminService/ListDeadLetters',
                 request_serializer=querator_dot_v1_dot_admin__service__pb2.ListDeadLettersRequest.SerializeToString,
@@ -242,6 +247,13 @@ class AdminServiceServicer:
 
     def PeekItems(self, request, context):
         """Returns items without leasing them, by partition and sequence.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetItems(self, request, context):
+        """Returns items by id, in any state, without leasing them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -466,6 +478,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.PeekItems,
                     request_deserializer=querator_dot_v1_dot_admin__service__pb2.PeekItemsRequest.FromString,
                     response_serializer=querator_dot_v1_dot_admin__service__pb2.PeekItemsResponse.SerializeToString,
+            ),
+            'GetItems': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetItems,
+                    request_deserializer=querator_dot_v1_dot_admin__service__pb2.GetItemsRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_admin__service__pb2.GetItemsResponse.SerializeToString,
             ),
             'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDeadLetters,
@@ -778,6 +795,33 @@ class AdminService:
             '/querator.v1.AdminService/PeekItems',
             querator_dot_v1_dot_admin__service__pb2.PeekItemsRequest.SerializeToString,
             querator_dot_v1_dot_admin__service__pb2.PeekItemsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetItems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.AdminService/GetItems',
+            querator_dot_v1_dot_admin__service__pb2.GetItemsRequest.SerializeToString,
+            querator_dot_v1_dot_admin__service__pb2.GetItemsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,8 @@ class AdminServiceStub:
     """Returns exact counts; never scans."""
     PeekItems: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.PeekItemsRequest, _admin_service_pb2.PeekItemsResponse]
     """Returns items without leasing them, by partition and sequence."""
+    GetItems: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetItemsRequest, _admin_service_pb2.GetItemsResponse]
+    """Returns items by id, in any state, without leasing them."""
     ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListDeadLettersRequest, _admin_service_pb2.ListDeadLettersResponse]
     """Returns the dead letters of a queue (the items in its dead queue that came from it)."""
     PurgeQueue: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.PurgeQueueRequest, _admin_service_pb2.PurgeQueueResponse]
@@ -145,6 +147,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Returns exact counts; never scans."""
     PeekItems: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.PeekItemsRequest, _admin_service_pb2.PeekItemsResponse]  # type: ignore[assignment]
     """Returns items without leasing them, by partition and sequence."""
+    GetItems: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetItemsRequest, _admin_service_pb2.GetItemsResponse]  # type: ignore[assignment]
+    """Returns items by id, in any state, without leasing them."""
     ListDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListDeadLettersRequest, _admin_service_pb2.ListDeadLettersResponse]  # type: ignore[assignment]
     """Returns the dead letters of a queue (the items in its dead queue that came from it)."""
     PurgeQueue: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.PurgeQueueRequest, _admin_service_pb2.PurgeQueueResponse]  # type: ignore[assignment]
@@ -279,6 +283,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_service_pb2.PeekItemsResponse, _abc.Awaitable[_admin_service_pb2.PeekItemsResponse]]:
         """Returns items without leasing them, by partition and sequence."""
+
+    @_abc_1.abstractmethod
+    def GetItems(
+        self,
+        request: _admin_service_pb2.GetItemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_service_pb2.GetItemsResponse, _abc.Awaitable[_admin_service_pb2.GetItemsResponse]]:
+        """Returns items by id, in any state, without leasing them."""
 
     @_abc_1.abstractmethod
     def ListDeadLetters(

@@ -83,7 +83,7 @@ class UpdateQueueCall(msgspec.Struct, frozen=True):
 class PageCall(msgspec.Struct, frozen=True):
     """A request for a page of the items of `queue`, or of the queues of a namespace (the queue's
     name is then empty). `page_token` empty: the first page. `state`: an `ItemState` of the
-    protocol; 0: any.
+    protocol; 0: any. `after_item_id`: only items after this one; empty: from the first.
     """
 
     queue: QueueName
@@ -91,6 +91,7 @@ class PageCall(msgspec.Struct, frozen=True):
     page_token: str
     state: int = 0
     stale: bool = False
+    after_item_id: str = ""
 
 
 _Named = (
@@ -171,7 +172,10 @@ def parse_peek_items(data: bytes) -> PageCall:
     message = field_checks.parse_message(admin_service_pb2.PeekItemsRequest, data)
     if message.state not in items_pb2.ItemState.values():
         raise invalid("state", "is not a known state", value=int(message.state))
-    return _page_call(message, _queue_name(message), state=message.state, stale=message.stale)
+    if message.after_item_id:
+        ids.parse_item_id(message.after_item_id, field="after_item_id")
+    call = _page_call(message, _queue_name(message), state=message.state, stale=message.stale)
+    return msgspec.structs.replace(call, after_item_id=message.after_item_id)
 
 
 def parse_list_dead_letters(data: bytes) -> PageCall:
@@ -522,10 +526,10 @@ def encode_dead_letters(page: PeekedPage) -> bytes:
 
 
 def peeked(page: PeekedPage) -> list[admin_service_pb2.PeekedItem]:
-    return [_peeked_message(*entry) for entry in page.items]
+    return [peeked_message(*entry) for entry in page.items]
 
 
-def _peeked_message(group: int, partition: int, item: BrowsedItem) -> admin_service_pb2.PeekedItem:
+def peeked_message(group: int, partition: int, item: BrowsedItem) -> admin_service_pb2.PeekedItem:
     message = admin_service_pb2.PeekedItem(
         partition=partition,
         seq=item.seq,

@@ -10,7 +10,7 @@ Longer than 500 lines: each method is a line that waits for the one of the async
 import asyncio
 import inspect
 import signal
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from functools import partial
@@ -419,14 +419,27 @@ class SyncClient:
         name: str,
         *,
         state: ItemState | None = None,
+        after: ItemId | str | None = None,
         limit: int | None = None,
         stale: bool = False,
     ) -> Iterator[PeekedItem]:
         """Yields items without leasing them, by partition and sequence. See `Client.peek`."""
         return listed(
             self._runner,
-            lambda: self._client.peek(name, state=state, limit=limit, stale=stale),
+            lambda: self._client.peek(name, state=state, after=after, limit=limit, stale=stale),
         )
+
+    def get_item(
+        self, name: str, item_id: ItemId | str, *, stale: bool = False
+    ) -> PeekedItem | None:
+        """Returns one item in any state; None: it is gone. See `Client.get_item`."""
+        return self._runner.run(self._client.get_item(name, item_id, stale=stale))
+
+    def get_items(
+        self, name: str, item_ids: Iterable[ItemId | str], *, stale: bool = False
+    ) -> Sequence[PeekedItem]:
+        """Returns items by id, in any state. See `Client.get_items`."""
+        return self._runner.run(self._client.get_items(name, item_ids, stale=stale))
 
     def dead_letters(self, name: str, *, limit: int | None = None) -> Iterator[PeekedItem]:
         """Yields the dead letters of a queue, at most `limit`. See `Client.dead_letters`."""

@@ -9,6 +9,7 @@ from querator.wire import (
     dead_letters,
     groups,
     item_changes,
+    item_reads,
     live_leases,
     queues,
     recurrences,
@@ -31,6 +32,7 @@ class AdminCalls:
             "DeleteQueue": self.delete_queue,
             "GetQueueStats": self.get_queue_stats,
             "PeekItems": self.peek_items,
+            "GetItems": self.get_items,
             "ListDeadLetters": self.list_dead_letters,
             "RedriveDeadLetters": self.redrive_dead_letters,
             "RepairTime": self.repair_time,
@@ -116,10 +118,15 @@ class AdminCalls:
             asked.state,
             asked.page_size,
             asked.page_token,
+            after_item_id=asked.after_item_id,
             stale=asked.stale,
             timeout_ms=answer_within_ms(context),
         )
         return queues.encode_peeked_items(page)
+
+    async def get_items(self, data: bytes, context: Context) -> bytes:
+        call = item_reads.parse_get(data, timeout_ms=answer_within_ms(context))
+        return item_reads.encode_found(await self._service.items.get(call))
 
     async def list_dead_letters(self, data: bytes, context: Context) -> bytes:
         asked = queues.parse_list_dead_letters(data)

@@ -66,6 +66,7 @@ from querator.service.routing.forwarder import (
     DueKeysQuery,
     EpochQuery,
     FlowsQuery,
+    ItemsQuery,
     LeasesQuery,
     LetterCountsQuery,
     LettersQuery,
@@ -81,7 +82,7 @@ from querator.service.routing.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 14
+LINK_VERSION = 15
 """Version of the frames in this module. Two nodes talk only if they have the same version."""
 
 
@@ -294,6 +295,7 @@ _kind_of = {kind: number for number, kind in enumerate(_RESULTS)}
 _REPLIES: dict[type, Any] = {
     StatsQuery: msgspec.msgpack.Decoder(PartitionCounts).decode,
     PeekQuery: msgspec.msgpack.Decoder(ItemPage).decode,
+    ItemsQuery: msgspec.msgpack.Decoder(ItemPage).decode,
     LetterCountsQuery: msgspec.msgpack.Decoder(tuple[int, int]).decode,
     LettersQuery: msgspec.msgpack.Decoder(ItemPage).decode,
     DueKeysQuery: msgspec.msgpack.Decoder(DuePage).decode,

@@ -20,6 +20,7 @@ from querator.model.reader_calls import ReaderState
 from querator.partition import dedup_export, queries, reader_queries, recurrence_queries
 from querator.partition.dedup_export import SharingQuery
 from querator.partition.flow_queries import FlowPage, flow_page
+from querator.partition.item_queries import items_at
 from querator.partition.lease_queries import LeaseSummaries, lease_summaries
 from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import ItemPage, LeasePage
@@ -38,6 +39,7 @@ from querator.service.routing.forwarder import (
     DueQuery,
     EpochQuery,
     FlowsQuery,
+    ItemsQuery,
     LeasesQuery,
     LetterCountsQuery,
     LettersQuery,
@@ -63,6 +65,7 @@ NOT_OPEN = "replica"
 PartitionQuery = (
     StatsQuery
     | PeekQuery
+    | ItemsQuery
     | LettersQuery
     | LetterCountsQuery
     | ReadersQuery
@@ -81,6 +84,7 @@ _ANSWERED = (
     AdvanceQuery,
     StatsQuery,
     PeekQuery,
+    ItemsQuery,
     LettersQuery,
     LetterCountsQuery,
     ReadersQuery,
@@ -138,7 +142,7 @@ class Queries:
         return found
 
     async def page(
-        self, query: PeekQuery | LettersQuery, *, deadline: float | None = None
+        self, query: PeekQuery | LettersQuery | ItemsQuery, *, deadline: float | None = None
     ) -> ItemPage:
         """Raises QueratorError."""
         [page] = await self._all([query], deadline)
@@ -308,6 +312,8 @@ class Queries:
                         limit=query.limit,
                         bytes_max=query.bytes_max,
                     )
+                case ItemsQuery():
+                    return items_at(txn, group, query.seqs, bytes_max=query.bytes_max)
                 case FlowsQuery():
                     return flow_page(txn, group, after=query.after, limit=query.limit)
                 case LeasesQuery():

@@ -48,6 +48,15 @@ class PeekQuery(msgspec.Struct, frozen=True, array_like=True, tag="p"):
     stale: bool = False
 
 
+class ItemsQuery(msgspec.Struct, frozen=True, array_like=True, tag="i"):
+    """An `ItemPage` of the items of these sequences, in any state."""
+
+    group: GroupId
+    seqs: tuple[int, ...]
+    bytes_max: int
+    stale: bool = False
+
+
 class LettersQuery(msgspec.Struct, frozen=True, array_like=True, tag="l"):
     """An `ItemPage` of dead letters; `origin_queue` None: any queue."""
 
@@ -235,6 +244,7 @@ class ResultsQuery(msgspec.Struct, frozen=True, array_like=True, tag="W"):
 Query = (
     StatsQuery
     | PeekQuery
+    | ItemsQuery
     | LettersQuery
     | LetterCountsQuery
     | DueQuery

@@ -98,6 +98,7 @@ from querator.service.routing.forwarder import (
     DueKeysQuery,
     EpochQuery,
     FlowsQuery,
+    ItemsQuery,
     LeasesQuery,
     LettersQuery,
     PeekQuery,
@@ -261,6 +262,7 @@ ANSWERS: list[tuple[Any, Any]] = [
         DueCounts(((0, 3), (7, 1)), 8, 9, DuePlace(10, 11)),
     ),
     (LettersQuery(GROUP, None, 3, 4, 5), ItemPage((), 0)),
+    (ItemsQuery(GROUP, (1, 2**63), 3, True), ItemPage((), 7)),
     (
         FlowsQuery(GROUP, bytes(range(16)), 100, True),
         FlowPage((FlowCounts(b"eu.de", 3, 50, 60, 7, 8, 9, 10, 11, 12),), b"h" * 16),
