@@ -58,7 +58,8 @@ def _use_everything(address: str) -> None:
                 batch.complete()
         assert [(item.errors, item.attempt) for item in client.peek("q")] == [(("later",), 1)]
         found = client.get_item("q", second.id)
-        assert found is not None and found.item.payload == b"b"
+        assert found is not None
+        assert found.item.payload == b"b"
         assert client.get_item("q", first.id) is None
         assert [item.id for item in client.get_items("q", ["0-1", second.id])] == [second.id]
         assert [*client.peek("q", after=second.id)] == []
