@@ -54,6 +54,21 @@ from querator.model.ids import parse_lease_id
     metavar="N",
     help="Most bytes of the items; default: 3 MiB.",
 )
+@click.option(
+    "--id",
+    "item_ids",
+    type=ITEM_ID,
+    multiple=True,
+    help="Only the item with this id, if it is ready; may be repeated.",
+)
+@click.option("--kind", "kinds", multiple=True, help="Only items of this kind; may be repeated.")
+@click.option(
+    "--attribute",
+    "attributes",
+    type=ATTRIBUTE,
+    multiple=True,
+    help="Only items with this attribute; may be repeated, and then items need all.",
+)
 @server_options
 @output_option
 def lease(
@@ -63,6 +78,9 @@ def lease(
     lease_timeout: timedelta | None,
     client_id: str | None,
     max_bytes: int | None,
+    item_ids: tuple[ItemId, ...],
+    kinds: tuple[str, ...],
+    attributes: tuple[tuple[str, str], ...],
     target: CommandTarget,
     as_json: bool,
 ) -> None:
@@ -71,11 +89,23 @@ def lease(
     The items are yours until the deadline. End the lease with `querator complete` or `querator
     retry`. With --output json each item is a line; nothing is printed when no item is ready.
 
+    --id, --kind and --attribute lease items out of turn, in plain queues. By kind and attribute,
+    the command finds what is among the first 1,000 ready items of each partition. It does not wait.
+
     \b
     Examples:
       querator lease mail
       querator lease mail --max-items 10 --wait 30s --lease-timeout 5m
+      querator lease mail --id 0-17
+      querator lease mail --kind invoice --attribute customer=7
     """
+    by_filter = bool(kinds or attributes)
+    if item_ids and by_filter:
+        raise click.UsageError("Give --id, or --kind and --attribute, not both.")
+    chosen = bool(item_ids) or by_filter
+    if chosen and wait:
+        raise click.UsageError("--wait is not for chosen items: leave it out.")
+    max_items = max(max_items, len(item_ids))
 
     async def main(client: Client) -> tuple[list[LeasedItem], str]:
         items = await client.lease(
@@ -84,8 +114,13 @@ def lease(
             wait=wait,
             lease_timeout=lease_timeout,
             max_bytes=max_bytes or 0,
+            item_ids=item_ids or None,
+            kinds=kinds or None,
+            attributes=dict(attributes) or None,
         )
-        return items, "" if items or as_json else await nothing_ready(client, queue)
+        if items or as_json:
+            return items, ""
+        return items, "No such item is ready." if chosen else await nothing_ready(client, queue)
 
     items, why = target.run(main, client_id=client_id)
     if as_json:

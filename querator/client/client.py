@@ -19,12 +19,19 @@ from querator.client.consuming.consumer import (
 )
 from querator.client.consuming.follow_ups import FollowUps
 from querator.client.consuming.leases import LeasedItem
-from querator.client.consuming.single import Held, SingleHolder, extend, raise_lost, settle_held
+from querator.client.consuming.single import (
+    Held,
+    SingleHolder,
+    extend,
+    lease_filter,
+    raise_lost,
+    settle_held,
+)
 from querator.client.consuming.verbs import complete_verb, retry_verb
 from querator.client.errors import OutcomeUnknown, ProducerExpired, RequestError
 from querator.client.fair_groups import FairGroup
 from querator.client.groups import GroupStats
-from querator.client.items import AnyItem, encode_items, keyed_by_content
+from querator.client.items import AnyItem, encode_items, id_texts, keyed_by_content
 from querator.client.keys import KeyStats
 from querator.client.live_leases import LeaseInfo
 from querator.client.names import ClientName
@@ -696,19 +703,32 @@ class Client:
         wait: timedelta | None = None,
         lease_timeout: timedelta | None = None,
         max_bytes: int = 0,
+        item_ids: Iterable[ItemId | str] | None = None,
+        kinds: Iterable[str] | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> list[LeasedItem]:
         """Leases up to `max_items` ready items; waits up to `wait` for the first one. Returns an
         empty list when no item became ready. Only `extend` extends these leases.
 
         `lease_timeout`: 1 s to 24 h; None: the items' own, or the queue's. `max_bytes` limits the
         answer; 0: 3 MiB.
+
+        `item_ids`: only these items, those of them that are ready; up to `max_items`. `kinds` and
+        `attributes`: only items of one of the kinds, with all of the attributes, among the first
+        1,000 ready items of each partition. Such items are leased out of turn, in plain queues
+        only. Such a call does not wait.
         """
+        ids = [] if item_ids is None else id_texts(item_ids)
+        if item_ids is not None and not ids:
+            return []
         batches = await self._holder(queue).lease(
             client_id=self.client_id,
             max_items=max_items,
             max_bytes=max_bytes,
             wait=wait,
             lease_timeout=lease_timeout,
+            item_ids=ids,
+            chosen=lease_filter(kinds, attributes),
         )
         return [item for batch in batches for item in batch]
 

@@ -85,9 +85,19 @@ class FlowCounts(msgspec.Struct, frozen=True):
     blocked_until_ms: int = 0
 
 
+class ChosenItems(msgspec.Struct, frozen=True):
+    """Items that a lease is for: those with these ids; or else those of one of the kinds (empty:
+    of any), with all of the attributes.
+    """
+
+    item_ids: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
 class LeaseCall(msgspec.Struct, frozen=True):
     """A lease request. `wait_ms` 0: do not wait. `lease_timeout_ms` 0: the item's or the queue's.
-    `partition` None: any.
+    `partition` None: any. `chosen` None: the first ready items.
     """
 
     namespace: str
@@ -99,6 +109,7 @@ class LeaseCall(msgspec.Struct, frozen=True):
     lease_timeout_ms: int = 0
     wait_ms: int = 0
     partition: int | None = None
+    chosen: ChosenItems | None = None
 
 
 class DeadOrigin(msgspec.Struct, frozen=True):

@@ -71,11 +71,13 @@ class LeaseCaller(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
     """Leases ready items to the callers, in fair shares (23 items for 20, 6 and 1 give 16, 6 and
-    1). Items of the blocks that begin at `aside` are skipped: the leader cannot read them.
+    1). Items of the blocks that begin at `aside` are skipped: the leader cannot read them. `named`:
+    only these items, if they are ready; empty: the first ones.
     """
 
     callers: tuple[LeaseCaller, ...]
     aside: tuple[int, ...] = ()
+    named: Ranges = ()
 
 
 class LeaseItems(msgspec.Struct, frozen=True, array_like=True, gc=False):

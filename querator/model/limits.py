@@ -100,6 +100,10 @@ LEASES_EMPTY_MAX = 4
 # Lease requests to a partition whose outcome is unknown, and which a node repeats to release what
 # was granted; leases of older ones lapse.
 LOST_LEASE_REQUESTS_MAX = 1_000
+# What a lease of chosen items reads in each partition, from the next item on.
+LOOK_AHEAD_ITEMS_MAX = 1_000
+LOOK_AHEAD_BYTES_MAX = 4 * MIB
+LOOK_AHEADS_MAX = 3  # Of one call and partition: others may lease first what it has found.
 FORWARD_BYTES_MAX = REQUEST_BYTES_CAP  # Asked of another node by one lease command or caller.
 FORWARDS_BYTES_WAITING_MAX = 64 * MIB  # Sent to another node, unanswered; beyond: OVERLOADED.
 # One answer of a scan, plus what its last block has beyond that. The event loop and other threads

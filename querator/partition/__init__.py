@@ -30,13 +30,16 @@ elsewhere.
     give_up               GiveUp: drops items with damaged payload
     held_keys             held items: waiting for earlier items of their key
     invariants            a full check of the tables
+    item_fields           fields of stored items
     item_queries          reads of items by sequence
     lease                 Lease: ready items for waiting callers
     lease_queries         lists of live leases
+    look_ahead            which of the next items a consumer wants
     machine               the state machine: dispatches the commands of an entry
     masks                 sets of items of a block as integers
     moves                 Move, MoveDone, MoveReturn, MoveElsewhere
     named_items           items that a command of an operator names
+    named_lease           leases of items by name
     needs                 upper bounds of the disk space of a command
     outbox                batches of moves for the component that sends them
     overlays              what single items got later: loaded, removed

@@ -30,6 +30,7 @@ from querator.partition.rows import (
 from querator.partition.segments import (
     LANE,
     check,
+    detach,
     flows_of,
     place_held,
     place_ready,
@@ -38,6 +39,7 @@ from querator.partition.segments import (
     remove,
     restore,
     tail_position,
+    without,
 )
 from querator.partition.states import Event
 from querator.storage.tables import OUTBOX, OUTBOX_TARGETS
@@ -270,6 +272,28 @@ def kill(
         check(came_from, Event.DROP, None)
         context.state.dropped += count
         remove(context, first_seq, block, mask)
+
+
+def bury(
+    context: ApplyContext,
+    first_seq: int,
+    block: Block,
+    segment: Segment,
+    *,
+    expired: int,
+    spent: int,
+) -> Segment:
+    """Dead items of a segment die. Returns the segment without them."""
+    for dead, reason in ((expired, DeadCause.EXPIRED), (spent, DeadCause.ATTEMPTS)):
+        if dead:
+            detach(context, first_seq, segment, dead)
+            kill(
+                context, first_seq, block, dead, reason,
+                came_from=RowState.READY, attempt=segment.attempt, priority=segment.priority,
+                flow=segment.flow,
+            )  # fmt: skip
+            segment = without(segment, dead)
+    return segment
 
 
 def home_of(targets: tuple[DeadTarget, ...], partition: int) -> DeadTarget:

@@ -13,6 +13,9 @@ under one lease.
 
 Items that have expired or used up their attempts die here at the latest.
 
+A command may name the items. Then the callers get those of them that are ready, in the order of
+leasing, and all others keep their places (`named_lease`).
+
 While the leases of the queue are paused, or its breaker is open, callers get nothing, except what
 an earlier request of theirs was granted.
 """
@@ -28,6 +31,7 @@ from querator.model.commands import (
     LeasedSegment,
     LeaseGrant,
     LeaseResult,
+    Ranges,
     Refusal,
 )
 from querator.model.errors import ErrorCode
@@ -40,13 +44,13 @@ from querator.model.limits import (
 )
 from querator.partition import breaker, masks
 from querator.partition.apply_context import ApplyContext, earlier
-from querator.partition.dead import kill, worn
+from querator.partition.dead import bury, worn
 from querator.partition.flow_choice import Chosen, Space, choose
 from querator.partition.flows import ROOT
+from querator.partition.named_lease import Candidate, named_candidates, not_to_name
 from querator.partition.reply_bytes import later_sizes, with_later
 from querator.partition.rows import (
     Block,
-    DeadCause,
     LeasedItems,
     LeaseRow,
     RowState,
@@ -75,8 +79,6 @@ from querator.storage.tables import (
 
 NOTHING = LeaseGrant(0, 0, ())
 
-_Candidate = tuple[int, Block, Segment, int]
-"""A ready segment, with the mask of the items that may be leased."""
 _Taken = tuple[int, Block, Segment, int, int]
 """A candidate, with the mask of the leased items and their bytes."""
 
@@ -115,7 +117,11 @@ def lease(context: ApplyContext, command: Lease) -> LeaseResult:
         if row is not None:
             callers = breaker.admitted(row, callers)
         if callers:
-            granted = _grant(context, callers, frozenset(command.aside))
+            aside = frozenset(command.aside)
+            if command.named:
+                granted = _grant_named(context, callers, command.named, aside)
+            else:
+                granted = _grant(context, callers, aside)
             for place, grant in zip(waiting, granted, strict=True):
                 grants[place] = grant
             if row is not None:
@@ -213,11 +219,30 @@ def _grant(
     ]
 
 
+def _grant_named(
+    context: ApplyContext, callers: list[LeaseCaller], named: Ranges, aside: frozenset[int]
+) -> list[LeaseGrant | Refusal]:
+    """The callers take what is ready of the named items, one after the other."""
+    refusal = not_to_name(context, named)
+    if refusal is not None:
+        return [refusal] * len(callers)
+    if all(caller.max_items <= 0 for caller in callers):
+        return [NOTHING] * len(callers)
+    candidates = named_candidates(context, named, aside)
+    candidates.reverse()
+    return [
+        _grant_one(context, caller, caller.max_items, candidates)
+        if caller.max_items > 0
+        else NOTHING
+        for caller in callers
+    ]
+
+
 def _all_fit(
     context: ApplyContext,
     callers: list[LeaseCaller],
     shares: list[int],
-    candidates: list[_Candidate],
+    candidates: list[Candidate],
 ) -> bool:
     """Whether each caller has space for its share of `candidates`, the last of which come first."""
     at, part = len(candidates), 0
@@ -268,12 +293,12 @@ def _grant_what_fits(
 
 def _chosen(
     context: ApplyContext, wanted: int, aside: frozenset[int], space: Space | None = None
-) -> list[_Candidate]:
+) -> list[Candidate]:
     """As `_candidates`, in a fair or keyed queue."""
-    candidates: list[_Candidate] = []
+    candidates: list[Candidate] = []
     for found in choose(context, wanted, aside=aside, space=space):
         assert found.block is not None
-        segment = _bury(
+        segment = bury(
             context, found.first_seq, found.block, found.segment,
             expired=found.expired, spent=found.spent,
         )  # fmt: skip
@@ -282,29 +307,7 @@ def _chosen(
     return candidates
 
 
-def _bury(
-    context: ApplyContext,
-    first_seq: int,
-    block: Block,
-    segment: Segment,
-    *,
-    expired: int,
-    spent: int,
-) -> Segment:
-    """Dead items of a segment die. Returns the segment without them."""
-    for dead, reason in ((expired, DeadCause.EXPIRED), (spent, DeadCause.ATTEMPTS)):
-        if dead:
-            detach(context, first_seq, segment, dead)
-            kill(
-                context, first_seq, block, dead, reason,
-                came_from=RowState.READY, attempt=segment.attempt, priority=segment.priority,
-                flow=segment.flow,
-            )  # fmt: skip
-            segment = without(segment, dead)
-    return segment
-
-
-def _candidates(context: ApplyContext, wanted: int, aside: frozenset[int]) -> list[_Candidate]:
+def _candidates(context: ApplyContext, wanted: int, aside: frozenset[int]) -> list[Candidate]:
     """Ready segments in the order of leasing, with up to `wanted` items. Dead items among them
     die. Segments of the blocks `aside` are passed over, up to `ASIDE_SEGMENTS_MAX` of them.
     """
@@ -326,17 +329,17 @@ def _candidates(context: ApplyContext, wanted: int, aside: frozenset[int]) -> li
         spent = worn(context, block, segment.mask & ~expired, segment.attempt)
         found.append((first_seq, block, segment, expired, spent))
         count += (segment.mask & ~expired & ~spent).bit_count()
-    candidates: list[_Candidate] = []
+    candidates: list[Candidate] = []
     for first_seq, block, segment, expired, spent in found:
         if expired or spent:
-            segment = _bury(context, first_seq, block, segment, expired=expired, spent=spent)
+            segment = bury(context, first_seq, block, segment, expired=expired, spent=spent)
         if segment.mask:
             candidates.append((first_seq, block, segment, segment.mask))
     return candidates
 
 
 def _grant_one(
-    context: ApplyContext, caller: LeaseCaller, share: int, candidates: list[_Candidate]
+    context: ApplyContext, caller: LeaseCaller, share: int, candidates: list[Candidate]
 ) -> LeaseGrant | Refusal:
     """Takes a share from the end of `candidates`, which is the first in the order of leasing."""
     bytes_max = _bytes_max(caller)
@@ -385,14 +388,14 @@ def _bytes_max(caller: LeaseCaller) -> int:
     return caller.max_bytes if caller.max_bytes > 0 else REPLY_BYTES_DEFAULT
 
 
-def _leave_key(flow: int, candidates: list[_Candidate]) -> None:
+def _leave_key(flow: int, candidates: list[Candidate]) -> None:
     """Drops the candidates of a key of which a caller has some: it alone may have items of it."""
     while flow > ROOT and candidates and candidates[-1][2].flow == flow:
         candidates.pop()
 
 
 def _too_large(
-    caller: LeaseCaller, bytes_max: int, candidates: list[_Candidate]
+    caller: LeaseCaller, bytes_max: int, candidates: list[Candidate]
 ) -> LeaseGrant | Refusal:
     if not candidates:
         return NOTHING

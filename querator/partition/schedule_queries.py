@@ -16,6 +16,7 @@ import msgspec
 from querator.model.calls import BrowsedItem
 from querator.model.limits import MIB
 from querator.partition import masks
+from querator.partition.item_fields import kind_of
 from querator.partition.payloads import read_payload
 from querator.partition.queries import SCAN_ROWS_MAX, block_at, collect
 from querator.partition.rows import (
@@ -28,13 +29,11 @@ from querator.partition.segments import find_item, load_block, load_segment
 from querator.storage import generations
 from querator.storage.environment import ReadTransaction
 from querator.storage.tables import OVERLAYS, SCHEDULED, STATE
-from querator.wire.fields import LEN, next_field
 
 SCAN_BYTES_MAX = 16 * MIB
 """Maximum payload that one page reads to find items of a kind, and the rest of a block."""
 _ITEM_BYTES = 128
 """What a reply has for an item in addition to its payload and its errors, at most."""
-_KIND_FIELD = 2
 
 
 class DueSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -227,15 +226,3 @@ class _Blocks:
             item = stored[block.offset(ordinal) : block.offset(ordinal + 1)]
             found |= (kind_of(item) == self._kind) << ordinal
         return found
-
-
-def kind_of(item: bytes) -> bytes:
-    """The kind of an item, which is given as its tagged, length-prefixed wire bytes."""
-    _, _, at, stop = next_field(item, 0, len(item))
-    kind = b""
-    while at < stop:
-        number, wire_type, begin, end = next_field(item, at, stop)
-        if (number, wire_type) == (_KIND_FIELD, LEN):
-            kind = item[begin:end]
-        at = end
-    return kind

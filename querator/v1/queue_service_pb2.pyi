@@ -584,6 +584,8 @@ class LeaseRequest(_message.Message):
     LEASE_TIMEOUT_FIELD_NUMBER: _builtins.int
     WAIT_TIMEOUT_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
+    ITEM_IDS_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -608,6 +610,18 @@ class LeaseRequest(_message.Message):
     def wait_timeout(self) -> _duration_pb2.Duration:
         """How long to wait for the first ready item, 0 to 15 minutes; unset means not at all."""
 
+    @_builtins.property
+    def item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only these items (`partition-seq`), those of them that are ready; at most 1,000. They are leased out of turn, and
+        other items keep their places. In plain queues only, and not with wait_timeout or filter.
+        """
+
+    @_builtins.property
+    def filter(self) -> Global___LeaseFilter:
+        """Only such items, among the first 1,000 ready items of each partition. They are leased out of turn, and other items
+        keep their places. In plain queues only, and not with wait_timeout.
+        """
+
     def __init__(
         self,
         *,
@@ -620,16 +634,70 @@ class LeaseRequest(_message.Message):
         lease_timeout: _duration_pb2.Duration | None = ...,
         wait_timeout: _duration_pb2.Duration | None = ...,
         partition: _builtins.int | None = ...,
+        item_ids: _abc.Iterable[_builtins.str] | None = ...,
+        filter: Global___LeaseFilter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "lease_timeout", b"lease_timeout", "partition", b"partition", "wait_timeout", b"wait_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "filter", b"filter", "lease_timeout", b"lease_timeout", "partition", b"partition", "wait_timeout", b"wait_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "client_id", b"client_id", "lease_timeout", b"lease_timeout", "max_bytes", b"max_bytes", "max_items", b"max_items", "namespace", b"namespace", "partition", b"partition", "queue", b"queue", "request_id", b"request_id", "wait_timeout", b"wait_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "client_id", b"client_id", "filter", b"filter", "item_ids", b"item_ids", "lease_timeout", b"lease_timeout", "max_bytes", b"max_bytes", "max_items", b"max_items", "namespace", b"namespace", "partition", b"partition", "queue", b"queue", "request_id", b"request_id", "wait_timeout", b"wait_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
 
 Global___LeaseRequest: _TypeAlias = LeaseRequest  # noqa: Y015
+
+@_typing.final
+class LeaseFilter(_message.Message):
+    """LeaseFilter chooses items among those that are ready. It must not be empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class AttributesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    KINDS_FIELD_NUMBER: _builtins.int
+    ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only items of one of these kinds; at most 100, each at most 255 characters; empty: of any. The empty kind stands
+        for items without a kind.
+        """
+
+    @_builtins.property
+    def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Only items with all of these attributes, as they are now; at most 64, and 8 KiB together."""
+
+    def __init__(
+        self,
+        *,
+        kinds: _abc.Iterable[_builtins.str] | None = ...,
+        attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "kinds", b"kinds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseFilter: _TypeAlias = LeaseFilter  # noqa: Y015
 
 @_typing.final
 class LeaseResponse(_message.Message):

@@ -12,6 +12,7 @@ checks that need the state of a queue do not belong here.
     duplicates       what an item does to others with its dedup key
     flow_names       groups and keys of items, as commands name them
     item_changes     requests and answers of AdminService that change or remove items
+    item_ids         ids of items in requests
     item_reads       requests and answers of AdminService that read items by id
     dead_letters     requests and answers of AdminService that redrive and drop dead letters
     retry_policies   retry policies of items

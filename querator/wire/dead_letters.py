@@ -7,7 +7,7 @@ from querator.model.errors import invalid
 from querator.model.ids import check_name
 from querator.v1 import admin_service_pb2, items_pb2
 from querator.wire import field_checks
-from querator.wire.item_changes import named_items
+from querator.wire.item_ids import named_items
 
 
 class LettersCall(msgspec.Struct, frozen=True):

@@ -1,8 +1,6 @@
 """Changes and removals of items by an operator: requests to calls, and replies to bytes."""
 
-from collections.abc import Sequence
-
-from querator.model import ids, limits
+from querator.model import limits
 from querator.model.calls import (
     CancelCall,
     CancelReply,
@@ -11,10 +9,11 @@ from querator.model.calls import (
     PurgeCall,
     PurgeReply,
 )
-from querator.model.errors import invalid, over_limit
+from querator.model.errors import invalid
 from querator.model.ids import check_name
 from querator.v1 import admin_service_pb2
 from querator.wire import field_checks
+from querator.wire.item_ids import named_items
 
 
 def parse_prioritize(data: bytes, *, timeout_ms: int = 0) -> PrioritizeCall:
@@ -80,13 +79,3 @@ def encode_purged(reply: PurgeReply) -> bytes:
         moving=reply.moving,
         scheduled=reply.scheduled,
     ).SerializeToString()
-
-
-def named_items(item_ids: Sequence[str]) -> tuple[str, ...]:
-    """Checks the ids of items in a request."""
-    if len(item_ids) > limits.REQUEST_ITEMS_MAX:
-        most = limits.REQUEST_ITEMS_MAX
-        raise over_limit("item_ids", value=len(item_ids), limit=most, unit="items")
-    for position, item_id in enumerate(item_ids):
-        ids.parse_item_id(item_id, field=f"item_ids[{position}]")
-    return tuple(item_ids)

@@ -7,6 +7,7 @@ The cost of an answer depends on the number of its batches, not of its items.
 
 from querator.model import limits
 from querator.model.calls import (
+    ChosenItems,
     DeadOrigin,
     LaterAttributes,
     LeaseCall,
@@ -19,6 +20,7 @@ from querator.model.ids import check_name, parse_lease_id
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import field_checks
 from querator.wire.fields import prefix
+from querator.wire.item_ids import named_items
 
 _BATCHES_FIELD = queue_service_pb2.LeaseResponse.BATCHES_FIELD_NUMBER
 _DURABLE = queue_service_pb2.LeaseResponse(durable=True).SerializeToString()
@@ -58,6 +60,29 @@ def parse_lease(data: bytes) -> LeaseCall:
         lease_timeout_ms=_lease_timeout_ms(message),
         wait_ms=wait_ms,
         partition=partition,
+        chosen=_chosen(message) if message.item_ids or message.HasField("filter") else None,
+    )
+
+
+def _chosen(message: queue_service_pb2.LeaseRequest) -> ChosenItems:
+    if message.wait_timeout.seconds or message.wait_timeout.nanos:
+        reason = "must not be given with item_ids or filter: such a lease does not wait"
+        raise invalid("wait_timeout", reason)
+    if not message.HasField("filter"):
+        return ChosenItems(named_items(message.item_ids))
+    if message.item_ids:
+        raise invalid("filter", "must not be given with item_ids")
+    chosen = message.filter
+    if not chosen.kinds and not chosen.attributes:
+        raise invalid("filter", "must not be empty: give kinds or attributes")
+    if len(chosen.kinds) > limits.BROWSE_KINDS_MAX:
+        most = limits.BROWSE_KINDS_MAX
+        raise over_limit("filter.kinds", value=len(chosen.kinds), limit=most, unit="kinds")
+    for place, kind in enumerate(chosen.kinds):
+        field_checks.check_chars(kind, limits.KIND_CHARS_MAX, field=f"filter.kinds[{place}]")
+    field_checks.check_attributes(chosen.attributes, field="filter.attributes")
+    return ChosenItems(
+        kinds=tuple(chosen.kinds), attributes=tuple(sorted(chosen.attributes.items()))
     )
 
 

@@ -12,7 +12,7 @@ from querator.model.item_options import ItemSpecial
 from querator.model.result_calls import EndedItem, ResultsReply, WaitResultsCall
 from querator.v1 import items_pb2, queue_service_pb2
 from querator.wire import field_checks
-from querator.wire.item_changes import named_items
+from querator.wire.item_ids import named_items
 
 
 def check_keep_result(item: items_pb2.Item, path: str) -> int:

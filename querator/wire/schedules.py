@@ -14,7 +14,7 @@ from querator.model.schedule_calls import (
 )
 from querator.v1 import admin_service_pb2
 from querator.wire import field_checks
-from querator.wire.item_changes import named_items
+from querator.wire.item_ids import named_items
 from querator.wire.queues import peeked
 
 _Spanned = (

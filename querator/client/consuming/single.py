@@ -32,6 +32,18 @@ from querator.client.values import ExtendOutcome, ItemId, LeaseRef, SettleOutcom
 from querator.model import limits
 from querator.v1 import errors_pb2, items_pb2, queue_service_pb2
 
+
+def lease_filter(
+    kinds: Iterable[str] | None, attributes: Mapping[str, str] | None
+) -> queue_service_pb2.LeaseFilter | None:
+    """None: nothing is chosen."""
+    if kinds is None and attributes is None:
+        return None
+    if isinstance(kinds, str):
+        raise wrong_type("kinds", kinds, "a list or another iterable of texts")
+    return queue_service_pb2.LeaseFilter(kinds=kinds or (), attributes=attributes or {})
+
+
 Held = LeasedItem | LeasedBatch | LeaseRef | str
 """Items of a lease: as they were leased, by reference, or by lease id (all its items)."""
 
@@ -55,6 +67,8 @@ class SingleHolder:
         max_bytes: int,
         wait: timedelta | None,
         lease_timeout: timedelta | None,
+        item_ids: Sequence[str] = (),
+        chosen: queue_service_pb2.LeaseFilter | None = None,
     ) -> list[LeasedBatch]:
         _check_number("max_items", max_items, 1, limits.REQUEST_ITEMS_MAX)
         _check_number("max_bytes", max_bytes, 0, limits.REPLY_BYTES_MAX)
@@ -69,6 +83,8 @@ class SingleHolder:
             lease_timeout=None
             if lease_timeout is None
             else duration(lease_timeout, "lease_timeout"),
+            item_ids=item_ids,
+            filter=chosen,
         )
         seconds = wait.total_seconds() if wait else 0.0
         until = self._loop.time() + seconds

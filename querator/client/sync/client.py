@@ -545,6 +545,9 @@ class SyncClient:
         wait: timedelta | None = None,
         lease_timeout: timedelta | None = None,
         max_bytes: int = 0,
+        item_ids: Iterable[ItemId | str] | None = None,
+        kinds: Iterable[str] | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> list[SyncLeasedItem]:
         """Leases up to `max_items` ready items; waits up to `wait` for the first one. See
         `Client.lease`.
@@ -556,6 +559,9 @@ class SyncClient:
                 wait=wait,
                 lease_timeout=lease_timeout,
                 max_bytes=max_bytes,
+                item_ids=item_ids,
+                kinds=kinds,
+                attributes=attributes,
             )
         )
         return [SyncLeasedItem(self._runner, item) for item in items]

@@ -57,6 +57,7 @@ from querator.partition.txn_steps import (
 from querator.placement.map import commands as placement
 from querator.service.routing.forwarder import (
     AdvanceQuery,
+    AheadQuery,
     BatchQuery,
     BrowseQuery,
     CarriedLease,
@@ -82,7 +83,7 @@ from querator.service.routing.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 15
+LINK_VERSION = 16
 """Version of the frames in this module. Two nodes talk only if they have the same version."""
 
 
@@ -296,6 +297,7 @@ _REPLIES: dict[type, Any] = {
     StatsQuery: msgspec.msgpack.Decoder(PartitionCounts).decode,
     PeekQuery: msgspec.msgpack.Decoder(ItemPage).decode,
     ItemsQuery: msgspec.msgpack.Decoder(ItemPage).decode,
+    AheadQuery: msgspec.msgpack.Decoder(tuple[int, ...]).decode,
     LetterCountsQuery: msgspec.msgpack.Decoder(tuple[int, int]).decode,
     LettersQuery: msgspec.msgpack.Decoder(ItemPage).decode,
     DueKeysQuery: msgspec.msgpack.Decoder(DuePage).decode,

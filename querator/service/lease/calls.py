@@ -5,18 +5,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from querator.model.calls import LeaseCall, LeaseReply, SubscribeCall
+from querator.model.calls import LeaseCall, LeasedRun, LeaseReply, SubscribeCall
 from querator.model.errors import QueratorError
 from querator.model.ids import QueueId
 from querator.model.limits import REPLY_BYTES_DEFAULT
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
 from querator.service.admission import ConnectionBudget
+from querator.service.lease.chosen import ChosenLeases
 from querator.service.lease.dispatcher import LeaseDispatcher, OtherNodes
 from querator.service.lease.replies import PayloadCache, load
 from querator.service.lease.subscriptions import Subscription
 from querator.service.lease.supply import PartitionSupply, Supplies
-from querator.service.lease.waiter import Waiter
+from querator.service.lease.waiter import Grant, Waiter
 from querator.service.reading.queries import check_waited, leaderless
 from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.directory import QueueDirectory
@@ -68,6 +69,7 @@ class LeaseService:
         self._durable = environment.durable
         self._loop = asyncio.get_running_loop()
         self._subscriptions: dict[Subscription, QueueId] = {}
+        self._chosen = ChosenLeases(router=router, clock=clock)
 
     async def lease(self, call: LeaseCall) -> LeaseReply:
         """Waits up to `wait_ms` for the first ready item; the reply is empty when none came. Raises
@@ -77,6 +79,8 @@ class LeaseService:
         if call.partition is not None:
             check_partition(call.partition, queue)
         with self._calls.held():
+            if call.chosen is not None:
+                return await self._lease_chosen(queue, call)
             return await self._lease(queue, call)
 
     async def _lease(self, queue: Queue, call: LeaseCall) -> LeaseReply:
@@ -110,19 +114,30 @@ class LeaseService:
             if not grants:
                 check_waited(self._router, queue, call, routes)
                 return LeaseReply((), self._durable)
-            now_s = self._clock.monotonic_s()
-            queue = self._router.map.get(queue.id) or queue
-            try:
-                loaded = load(self._environment, self._cache, queue, grants, now_s=now_s)
-            except Exception:
-                dispatcher.release(grants)
-                raise
-            dispatcher.release(loaded.late)
-            self._damage.give_back(loaded.unread)
-            batches = loaded.batches
+            batches = self._loaded(queue, dispatcher, grants)
             # A request id of the caller stands for one lease; only another id gets another lease.
             if batches or call.request_id or self._loop.time() >= deadline:
                 return LeaseReply(tuple(batches), self._durable)
+
+    async def _lease_chosen(self, queue: Queue, call: LeaseCall) -> LeaseReply:
+        dispatcher = self._dispatcher(queue)
+        grants = await self._chosen.grants(queue, call, dispatcher.release)
+        return LeaseReply(tuple(self._loaded(queue, dispatcher, grants)), self._durable)
+
+    def _loaded(
+        self, queue: Queue, dispatcher: LeaseDispatcher, grants: list[Grant]
+    ) -> list[LeasedRun]:
+        """The items of the grants. Leases that are not delivered are released."""
+        queue = self._router.map.get(queue.id) or queue
+        now_s = self._clock.monotonic_s()
+        try:
+            loaded = load(self._environment, self._cache, queue, grants, now_s=now_s)
+        except Exception:
+            dispatcher.release(grants)
+            raise
+        dispatcher.release(loaded.late)
+        self._damage.give_back(loaded.unread)
+        return loaded.batches
 
     async def _answer(
         self,

@@ -406,9 +406,9 @@ class LeaseDispatcher:
             elif grant.lease:
                 granted = granted_by(
                     sent.supply.route,
-                    ask.waiter,
                     grant,
                     result,
+                    named=ask.waiter.named,
                     place=place,
                     sent_s=sent.sent_s,
                 )

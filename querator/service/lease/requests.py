@@ -105,18 +105,19 @@ def within_a_frame(asks: list[LeaseRequest]) -> list[LeaseRequest]:
 
 def granted_by(
     route: PartitionRoute,
-    waiter: Waiter,
     grant: LeaseGrant,
     result: LeaseResult,
     *,
+    named: bool,
     place: int,
     sent_s: float,
 ) -> list[Grant]:
-    """Grants of the partition for the waiter, one per lease. `place` is the waiter's position in
-    the request, which was sent at `sent_s` by the monotonic clock.
+    """Grants of the partition for one caller, one per lease. `named`: the request id is the
+    client's. `place` is the caller's position in the request, which was sent at `sent_s` by the
+    monotonic clock.
     """
     # When the request id is this node's own, no client is processing a first delivery.
-    repeated = grant.repeated and waiter.named
+    repeated = grant.repeated and named
     loaded = result.loaded[place] if isinstance(result, CarriedLease) else None
     if not grant.segments[0].lease:
         length_s = (grant.deadline_ms - result.now_ms) / 1000

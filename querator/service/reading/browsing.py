@@ -8,7 +8,7 @@ not.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 
 from querator.model.calls import BrowseCall, BrowsedItem, BrowsedPage
@@ -16,6 +16,7 @@ from querator.model.commands import Refusal
 from querator.model.limits import BATCH_READS_MAX, BROWSES_MAX, SCANS_CONNECTION_MAX
 from querator.model.reader_calls import BatchPage
 from querator.partition.browse import Span, browse
+from querator.partition.look_ahead import look_ahead
 from querator.partition.reader_queries import Outlook, batch_part, outlook
 from querator.partition.schedule_queries import (
     DueCounts,
@@ -27,6 +28,7 @@ from querator.partition.schedule_queries import (
 from querator.service.admission import Slots
 from querator.service.routing.forwarder import (
     AdvanceQuery,
+    AheadQuery,
     BatchQuery,
     BrowseQuery,
     DueCountsQuery,
@@ -51,8 +53,8 @@ def batch_slots() -> Slots:
 
 class Scans:
     """Makes pages of scans and of batches, each kind in a thread of its own, so that neither waits
-    for the other. Pages of schedules are scans, and outlooks of readers with a last position are
-    made where batches are. Used on the event loop.
+    for the other. Pages of schedules and look-aheads are scans, and outlooks of readers with a last
+    position are made where batches are. Used on the event loop.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -93,6 +95,14 @@ class Scans:
             raise stopping_error()
         return await asyncio.get_running_loop().run_in_executor(self._browses, self._due, query)
 
+    async def ahead(self, query: AheadQuery, aside: Collection[int]) -> tuple[int, ...]:
+        """Raises UNAVAILABLE when the scans are closed."""
+        if self._closed:
+            raise stopping_error()
+        blocks = frozenset(aside)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._browses, self._ahead, query, blocks)
+
     async def close(self) -> None:
         """Returns when no thread reads the storage, and none will. A second call does nothing."""
         if self._closed:
@@ -120,6 +130,10 @@ class Scans:
             kinds=frozenset(query.kinds),
         )
         return BrowsedPage(columns.data, scanned.next_seq, scanned.upto_seq)
+
+    def _ahead(self, query: AheadQuery, aside: Collection[int]) -> tuple[int, ...]:
+        with self._environment.snapshot() as txn:
+            return look_ahead(txn, query.group, query.sought, limit=query.limit, aside=aside)
 
     def _due(self, query: DueQuery) -> DuePage | DueCounts | tuple[BrowsedItem, ...]:
         with self._environment.snapshot() as txn:

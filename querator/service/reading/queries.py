@@ -33,6 +33,7 @@ from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.answers import QueryAnswers
 from querator.service.routing.forwarder import (
     AdvanceQuery,
+    AheadQuery,
     BatchQuery,
     BrowseQuery,
     DamageQuery,
@@ -74,6 +75,7 @@ PartitionQuery = (
 )
 _ANSWERED = (
     EpochQuery,
+    AheadQuery,
     BatchQuery,
     BrowseQuery,
     StreamLeasesQuery,
@@ -208,12 +210,9 @@ class Queries:
         if isinstance(query, EpochQuery):
             await self._host.confirm_read(PLACEMENT_GROUP)
             return self._router.map.epoch
-        if isinstance(query, BatchQuery):
+        if isinstance(query, BatchQuery | BrowseQuery | AheadQuery):
             await self._host.confirm_read(query.group)
-            return await self._scans.batch(query)
-        if isinstance(query, BrowseQuery):
-            await self._host.confirm_read(query.group)
-            return await self._scans.page(query)
+            return await self._scan(query)
         if isinstance(query, StreamLeasesQuery):
             await self._host.confirm_read(query.group)
             return self._stream_leases(query)
@@ -240,6 +239,15 @@ class Queries:
             message = f"this node has no replica of group {query.group}"
             raise QueratorError(ErrorCode.NOT_LEADER, message)
         return await self._scans.due(query) if isinstance(query, DueQuery) else self._read(query)
+
+    async def _scan(self, query: BatchQuery | BrowseQuery | AheadQuery) -> Any:
+        match query:
+            case BatchQuery():
+                return await self._scans.batch(query)
+            case BrowseQuery():
+                return await self._scans.page(query)
+            case AheadQuery():
+                return await self._scans.ahead(query, self._damage.set_aside(query.group))
 
     def _check_open(self, group: GroupId) -> None:
         """Raises NOT_LEADER when this node should have a replica of the group that is not open

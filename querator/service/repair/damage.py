@@ -19,7 +19,7 @@ Longer than 500 lines: finding, repairing and reporting a block share what is kn
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -142,6 +142,10 @@ class DamagedBlocks:
             self._mended,
             {group: len(blocks) for group, blocks in self._blocks.items()},
         )
+
+    def set_aside(self, group: GroupId) -> Collection[int]:
+        """The first sequences of the blocks of the partition that are set aside here."""
+        return self._blocks.get(group, ())
 
     def items(self, group: GroupId) -> tuple[int, int]:
         """Number of blocks of the partition that are set aside here, and of their items."""

@@ -15,6 +15,7 @@ from querator.model.commands import LeaseResult, LetterFilter
 from querator.model.ids import GroupId, QueueId
 from querator.model.readers import AdvanceReader
 from querator.partition.dedup_export import SharingQuery
+from querator.partition.look_ahead import Sought
 from querator.partition.schedule_queries import DuePlace, DueSpan
 from querator.partition.txn_steps import TransactionQuery
 
@@ -55,6 +56,16 @@ class ItemsQuery(msgspec.Struct, frozen=True, array_like=True, tag="i"):
     seqs: tuple[int, ...]
     bytes_max: int
     stale: bool = False
+
+
+class AheadQuery(msgspec.Struct, frozen=True, array_like=True, tag="h"):
+    """Sequences of the first `limit` items that are sought, as `partition.look_ahead` finds
+    them.
+    """
+
+    group: GroupId
+    sought: Sought
+    limit: int
 
 
 class LettersQuery(msgspec.Struct, frozen=True, array_like=True, tag="l"):
@@ -245,6 +256,7 @@ Query = (
     StatsQuery
     | PeekQuery
     | ItemsQuery
+    | AheadQuery
     | LettersQuery
     | LetterCountsQuery
     | DueQuery

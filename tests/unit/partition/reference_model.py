@@ -2,6 +2,7 @@
 for the machine. The model shares no code with the machine, and has no blocks, segments or tables.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -513,8 +514,10 @@ class ReferenceModel:
         assert len(found) < 2
         return found[0] if found else None
 
-    def take(self, wanted: int) -> list[Item]:
+    def take(self, wanted: int, named: Collection[int] | None = None) -> list[Item]:
         """Takes ready items from the head. Dead items that it meets on the way die."""
+        if named is not None:
+            return self.take_named(wanted, named)
         found: list[Item] = []
         for item in self.ready():
             if len(found) >= wanted:
@@ -526,6 +529,19 @@ class ReferenceModel:
             else:
                 found.append(item)
         return found
+
+    def take_named(self, wanted: int, named: Collection[int]) -> list[Item]:
+        if not wanted:
+            return []
+        for seq in sorted(named):
+            item = self.items.get(seq)
+            if item is None or item.state != "ready":
+                continue
+            if item.expire_at and item.expire_at <= self.now:
+                self.die(item, 2)
+            elif self.is_spent(item):
+                self.die(item, 1)
+        return [item for item in self.ready() if item.seq in named][:wanted]
 
     def open_reader(self, name: str) -> Reader:
         reader = self.readers.setdefault(name, Reader(self.ended_epoch))
@@ -590,14 +606,19 @@ class ReferenceModel:
         return released
 
     def lease(
-        self, number: int, callers: list[tuple[str, int]], timeout: int
+        self,
+        number: int,
+        callers: list[tuple[str, int]],
+        timeout: int,
+        named: Collection[int] | None = None,
     ) -> list[list[tuple[int, int]]]:
         """Grants of (item, lease). Each caller's items with the same lease timeout are under one
         lease; leases are numbered from `number` on. Dead items that the lease meets on the way die.
+        `named`: only these items, for one caller that meets all of them; None: the first ones.
         """
         callers = self.admitted(callers)
         wanted = sum(wish for _, wish in callers)
-        found = [] if self.lease_paused else self.take(wanted)
+        found = [] if self.lease_paused else self.take(wanted, named)
         if found and self.breaker is not None and self.breaker.state == "half_open":
             self.breaker.probe = number
         shares = [0] * len(callers)

@@ -143,6 +143,9 @@ COMMANDS = {
         flows=FLOWS,
     ),
     "lease": Proposal(Lease((LeaseCaller("c", "r", 100, 3_000_000, 30_000),))),
+    "lease of named items": Proposal(
+        Lease((LeaseCaller("c", "r", 100, 3_000_000, 30_000),), named=((17, 1), (300, 2)))
+    ),
     "complete": Proposal(Complete((LeaseItems(3, ((10, 5), (20, 1))), LeaseItems(4)), True)),
     "retry": Proposal(
         Retry(
@@ -360,6 +363,10 @@ COMMANDS = {
 }
 # The same commands as earlier releases wrote them, without the fields that were added since.
 OLD = {
+    "lease without named items": (
+        Proposal(Lease((LeaseCaller("c", "r", 100, 3_000_000, 30_000),))),
+        "0193cf0000018bcfe56800909193029195a163a17264ce002dc6c0cd753090",
+    ),
     "configure without a breaker": (
         Proposal(
             Configure(
@@ -777,7 +784,10 @@ GOLDEN = {
         "0c0d0e0f05c3919c01cf0000018bcfe57b88cdea60cd03e8c4036b6579fd0794cd07d0cdea6002c2"
         "92032803cd2328cdea6002c404ffff07019292c40565752e6465c4027573c4040100ffff"
     ),
-    "lease": "0193cf0000018bcfe56800909193029195a163a17264ce002dc6c0cd753090",
+    "lease": "0193cf0000018bcfe56800909194029195a163a17264ce002dc6c0cd75309090",
+    "lease of named items": (
+        "0193cf0000018bcfe56800909194029195a163a17264ce002dc6c0cd7530909292110192cd012c02"
+    ),
     "complete": "0193cf0000018bcfe568009091930392920392920a05921401920490c3",
     "retry": (
         "0193cf0000018bcfe5680090919a0491920390cf0000018bcfe58b28c3a4736c6f77c2c3fd9192a4"

@@ -308,6 +308,16 @@ class Comparison(RuleBasedStateMachine):
     def lease(self, wishes: list[int]) -> None:
         self._lease(wishes)
 
+    @rule(data=st.data(), wish=st.integers(0, 5))
+    def lease_named(self, data: st.DataObject, wish: int) -> None:
+        known = [1, self.model.next_seq + 3, *self.model.items]
+        names = data.draw(st.sets(st.sampled_from(known), min_size=1, max_size=5))
+        ranges = masks.merge_ranges((seq, 1) for seq in names)
+        [grant] = self.log.one(Lease((caller(wish, client_id="a"),), named=ranges)).grants
+        [expected] = self.model.lease(self.next_lease, [("a", wish)], LEASE_MS, names)
+        assert leased(grant) == expected
+        self.next_lease += len({lease for _, lease in expected})
+
     def _lease(self, wishes: list[int]) -> None:
         callers = [("abc"[place], wish) for place, wish in enumerate(wishes)]
         grants = self.log.one(

@@ -9,6 +9,7 @@ from querator.model.commands import LeaseItems, Reschedule, Retry
 from querator.model.item_options import ItemSpecial
 from querator.model.limits import ERROR_CHARS_MAX
 from querator.partition import schedule_queries
+from querator.partition.item_fields import kind_of
 from querator.partition.payloads import BlockDamaged, read_payload
 from querator.partition.schedule_queries import (
     DueCounts,
@@ -19,7 +20,6 @@ from querator.partition.schedule_queries import (
     due_counts,
     due_items,
     due_keys,
-    kind_of,
 )
 from querator.storage.tables import ATTACHMENTS
 from querator.v1 import items_pb2, queue_service_pb2
