@@ -2,6 +2,7 @@
 
 The SDK raises `RequestError` and its subclasses, one for each `ErrorCode`; docs/sdk.md says what to
 do after each. `NoResult` and its subclasses, and `ResultTimeout`, are about a result of an item.
+`LockLost`, `LockTimeout` and `LockMismatch` are about locks.
 `UsedAfterFork` is for clients in forked processes, `TlsError` for certificates that
 cannot be used, `MissingExtra` for packages that are not installed. The classes are defined where
 they are raised.
@@ -24,6 +25,9 @@ from querator.client.errors import (
     LeaseEnded,
     LeaseLost,
     LimitExceeded,
+    LockLost,
+    LockMismatch,
+    LockTimeout,
     NamespaceNotFound,
     NoResult,
     NotFound,
@@ -83,6 +87,9 @@ __all__ = [
     "LeaseEnded",
     "LeaseLost",
     "LimitExceeded",
+    "LockLost",
+    "LockMismatch",
+    "LockTimeout",
     "MissingExtra",
     "NamespaceNotFound",
     "NoResult",

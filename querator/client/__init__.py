@@ -15,6 +15,7 @@ not belong here (`querator.wire`). See docs/sdk.md.
     breaker_values  the settings and the states of breakers
     keys          keys of keyed queues: counts, and skipped items
     live_leases   live leases for operators: lists, and leases that are ended by hand
+    locks         locks and semaphores over leases
     recurrences   items that a queue produces by itself
     schedules     scheduled items: list, count, move, run and cancel them
     transactions  staged batches: list and abort
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
     from querator.client.groups import GroupStats
     from querator.client.keys import KeyStats
     from querator.client.live_leases import LeaseInfo
+    from querator.client.locks.holding import Holding
+    from querator.client.locks.lock import Lock, Semaphore
+    from querator.client.locks.tokens import LockHolder
     from querator.client.outcomes import HandlerTimeout, Reject, Retry, UndecodablePayload
     from querator.client.producing.producer import Producer
     from querator.client.recurrences import Recurrence, Recurrences, RecurrenceTime
@@ -66,6 +70,7 @@ if TYPE_CHECKING:
         SyncLeasedItem,
         SyncProducer,
     )
+    from querator.client.sync.locks import SyncHolding, SyncLock, SyncSemaphore
     from querator.client.sync.recurrences import SyncRecurrences
     from querator.client.sync.schedules import SyncScheduledItems
     from querator.client.values import (
@@ -107,6 +112,7 @@ __all__ = [
     "GivenUp",
     "GroupStats",
     "HandlerTimeout",
+    "Holding",
     "Item",
     "ItemId",
     "ItemResult",
@@ -116,6 +122,8 @@ __all__ = [
     "LeaseRef",
     "LeasedBatch",
     "LeasedItem",
+    "Lock",
+    "LockHolder",
     "PartitionStats",
     "PartitionTime",
     "PeekedItem",
@@ -136,14 +144,18 @@ __all__ = [
     "ScheduleDensity",
     "ScheduledBucket",
     "ScheduledItems",
+    "Semaphore",
     "SettleOutcome",
     "SyncClient",
     "SyncConsumer",
+    "SyncHolding",
     "SyncLeasedBatch",
     "SyncLeasedItem",
+    "SyncLock",
     "SyncProducer",
     "SyncRecurrences",
     "SyncScheduledItems",
+    "SyncSemaphore",
     "Tls",
     "TlsError",
     "UndecodablePayload",
@@ -160,6 +172,13 @@ _HOMES = {
     "LeaseInfo": "client.live_leases",
     "HandlerTimeout": "client.outcomes",
     "ItemResult": "client.replies",
+    "Holding": "client.locks.holding",
+    "Lock": "client.locks.lock",
+    "LockHolder": "client.locks.tokens",
+    "Semaphore": "client.locks.lock",
+    "SyncHolding": "client.sync.locks",
+    "SyncLock": "client.sync.locks",
+    "SyncSemaphore": "client.sync.locks",
     "LeasedBatch": "client.consuming.leases",
     "LeasedItem": "client.consuming.leases",
     "Producer": "client.producing.producer",

@@ -34,6 +34,9 @@ from querator.client.groups import GroupStats
 from querator.client.items import AnyItem, encode_items, id_texts, keyed_by_content
 from querator.client.keys import KeyStats
 from querator.client.live_leases import LeaseInfo
+from querator.client.locks.calls import LockCalls
+from querator.client.locks.lock import LEASE_TIMEOUT_DEFAULT, Lock, Semaphore
+from querator.client.locks.tokens import TokenQueue
 from querator.client.names import ClientName
 from querator.client.options import (
     DedupUntil,
@@ -135,6 +138,7 @@ class Client:
         self._tls = tls
         self._open: Nodes | None = None
         self._holders: dict[str, SingleHolder] = {}
+        self._locks: LockCalls | None = None
         self._closed = False
         self._identity: ProducerIdentity | None = None
         self._sequence = 0
@@ -161,11 +165,14 @@ class Client:
 
     async def close(self) -> None:
         """Ends all calls and closes the connections. Waits at most 5 s a queue for settles of items
-        from `lease`. Leave the blocks of producers and consumers before.
+        from `lease`. Leave the blocks of producers and consumers before. Locks that are held are
+        lost for their holders, and given back.
         """
         self._closed = True
         if self._open is None or not self._open.usable_here:
             return
+        if self._locks is not None:
+            await self._locks.close(patience=CLOSE_SECONDS)
         for holder in self._holders.values():
             await holder.close(patience=CLOSE_SECONDS)
         await self._open.close()
@@ -589,6 +596,58 @@ class Client:
         expression or of an interval.
         """
         return Recurrences(self._nodes(), self.namespace)
+
+    # Locks.
+
+    def _lock_calls(self) -> LockCalls:
+        if self._locks is None:
+            self._locks = LockCalls(
+                self._nodes(),
+                self._admin(),
+                namespace=self.namespace,
+                client_id=self.client_id,
+                produce=self.produce,
+            )
+        return self._locks
+
+    @typed
+    def lock(
+        self,
+        name: str,
+        *,
+        lease_timeout: timedelta = LEASE_TIMEOUT_DEFAULT,
+        timeout: timedelta | None = None,
+        holder: str = "",
+    ) -> Lock:
+        """A lock that one program holds at a time, on whichever machine; used in an `async with`
+        block, which waits for it at most `timeout` (None: no limit), or by `Lock.acquire`.
+
+        The client extends its lease of the lock while the program holds it. A program that dies, or
+        reaches no node, loses the lock after `lease_timeout` (2 s to 24 h); a longer one survives
+        longer failures of nodes, and the next holder waits longer for one that died. The block is
+        cancelled when the lock is lost, and raises `LockLost`. `holder` is the name that others
+        see; default: that of the client. Each lock is a queue `lock.` + `name` with a partition of
+        its own. Raises ValueError for a malformed name and options out of range.
+        """
+        tokens = TokenQueue(self._lock_calls(), "lock.", name, permits=1)
+        return Lock(tokens, lease_timeout=lease_timeout, holder=holder, timeout=timeout)
+
+    @typed
+    def semaphore(
+        self,
+        name: str,
+        permits: int,
+        *,
+        lease_timeout: timedelta = LEASE_TIMEOUT_DEFAULT,
+        timeout: timedelta | None = None,
+        holder: str = "",
+    ) -> Semaphore:
+        """A semaphore: each of its `permits` (1 to 1,000) is held by one program at a time. Options
+        as for `lock`; the queue is `semaphore.` + `name`. Programs that give another number of
+        permits get `LockMismatch`; `Semaphore.resize` changes it.
+        """
+        tokens = TokenQueue(self._lock_calls(), "semaphore.", name, permits=permits)
+        return Semaphore(tokens, lease_timeout=lease_timeout, holder=holder, timeout=timeout)
 
     # Single calls.
 

@@ -1,15 +1,20 @@
-"""The wall clock of the SDK: delays of items and retries, and ages of producers, count from it.
+"""The clocks of the SDK. Delays of items and retries, and ages of producers, count from the wall
+clock. The validity of locks counts by elapsed time.
 
-It is the machine's clock. Tests with a node that has a clock of its own replace it for the time of
-the test (`querator.testing`), so that the client and its node agree.
+They are the machine's clocks. Tests with a node that has a clock of its own replace them for the
+time of the test (`querator.testing`), so that the client and its node agree.
 """
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_ELAPSED: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
+"""Of Linux. The clocks of other systems stop while the machine sleeps, or do not."""
 
 _read_ns: Callable[[], int] = time.time_ns
 
@@ -21,6 +26,15 @@ def now_ns() -> int:
 
 def now() -> datetime:
     return _EPOCH + timedelta(microseconds=_read_ns() // 1_000)
+
+
+def elapsed() -> float:
+    """Seconds since some instant. It never goes back, and counts the time in which the machine was
+    suspended, if the system can: what was leased for 15 s is not kept by a laptop that sleeps.
+    """
+    if _read_ns is not time.time_ns:
+        return _read_ns() / 1e9
+    return time.clock_gettime(_ELAPSED) if _ELAPSED is not None else time.monotonic()
 
 
 @contextlib.contextmanager

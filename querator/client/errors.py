@@ -36,6 +36,12 @@
     └─ ResultNotKept                 it was produced without keep_result, or that is over
     ResultTimeout                    a TimeoutError: the item has not ended in time
 
+Locks and semaphores raise:
+
+    LockLost                         the lock is not held any more; stop what it protects
+    LockTimeout                      a TimeoutError: the lock was not free in time
+    LockMismatch                     a ValueError: the lock has other permits, or its queue is none
+
 `UsedAfterFork` is a RuntimeError, as other errors of a program that uses the SDK in a wrong way.
 
 The client repeats a request while `retriable` allows it and the request's timeout has not passed.
@@ -69,6 +75,9 @@ __all__ = [
     "LeaseEnded",
     "LeaseLost",
     "LimitExceeded",
+    "LockLost",
+    "LockMismatch",
+    "LockTimeout",
     "NamespaceNotFound",
     "NoResult",
     "NotFound",
@@ -197,6 +206,38 @@ class ResultTimeout(TimeoutError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.item_id,)
+
+
+class LockLost(Exception):
+    """The lock `name` was lost while it was held: another program may hold it. `token`: the fencing
+    token with which it was held. `why`: the reason.
+    """
+
+    def __init__(self, name: str, token: int, why: str) -> None:
+        super().__init__(f"lock {name} is lost: {why}")
+        self.name = name
+        self.token = token
+        self.why = why
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.name, self.token, self.why)
+
+
+class LockTimeout(TimeoutError):
+    """The lock `name` was not free in time. Nothing is held."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"lock {name} was not free in time")
+        self.name = name
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.name,)
+
+
+class LockMismatch(ValueError):
+    """The queue of the lock has settings or items that such a lock does not have, or the semaphore
+    has another number of permits. The message names what differs.
+    """
 
 
 def _unpickled(

@@ -11,3 +11,6 @@ HANDLERS = logging.getLogger("querator.client.handlers")  # noqa: TID251 - the p
 
 CONNECTION = logging.getLogger("querator.client.connection")  # noqa: TID251 - the program's own
 """Connections to nodes: lost, and there again; requests that wait for a leader."""
+
+LOCKS = logging.getLogger("querator.client.locks")  # noqa: TID251 - the program's own logging
+"""Tokens of locks that could not be given back: they are free when their leases end."""

@@ -208,6 +208,13 @@ LONE_TIME_JUMP_MS_MAX = 14 * DAY_MS
 LONE_TIME_NOTED_MS = 1 * DAY_MS
 LEADER_WAIT_MS_MAX = 10 * SECOND_MS  # How long a call without a deadline waits for a leader.
 READER_LOOK_MS_MAX = 1 * SECOND_MS  # A reader's waiting call checks again after this time.
+# Locks: kept by the SDK over leases. A holder counts its lease as shorter than the server does, by
+# CLOCK_SKEW_MS_MAX and by what its own clock may be slow, so a shorter lease would leave nothing.
+LOCK_TIMEOUT_MS_MIN = 2 * SECOND_MS
+LOCK_DRIFT_PERCENT = 1  # A client's clock that is slower than this by the leader's is broken.
+LOCK_PERMITS_MAX = REQUEST_ITEMS_MAX  # The tokens of a lock are made by one request.
+# A call that waits for a lock looks this often whether its tokens are there: a purge removes them.
+LOCK_LOOK_MS_MAX = 15 * SECOND_MS
 # A question to a leader about results ends after this time, and is asked again. So one whose call
 # has ended meanwhile does not stay for long.
 RESULT_LOOK_MS_MAX = 5 * SECOND_MS

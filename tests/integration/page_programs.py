@@ -142,6 +142,11 @@ class Running:
         assert code == 0, f"exit code {code}:\n{self.output}"
         return self.output
 
+    async def kill(self) -> None:
+        """kill -9."""
+        self._signal(signal.SIGKILL)
+        await self._process.wait()
+
     async def stop(self) -> None:
         """Ctrl-C, if they run, and kill -9 if that does not end them."""
         self._signal(signal.SIGINT)

@@ -20,6 +20,7 @@ OUTPUTS = {
         "of many: 30",
         "of many: 70",
     ],
+    "mutex.py": ["page 1", "page 2", "page 3", "page 4", "page 5"],
     "checkpoints.py": [
         "first: attempt 1 begins after page 0",
         "second: attempt 2 begins after page 4",

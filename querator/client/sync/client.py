@@ -39,6 +39,7 @@ from querator.client.groups import GroupStats
 from querator.client.items import AnyItem
 from querator.client.keys import KeyStats
 from querator.client.live_leases import LeaseInfo
+from querator.client.locks.lock import LEASE_TIMEOUT_DEFAULT, Lock, Semaphore
 from querator.client.options import (
     ConsumerOptions,
     IfExists,
@@ -49,6 +50,7 @@ from querator.client.producing.producer import Producer
 from querator.client.replies import ItemResult
 from querator.client.sync.handler_threads import HandlerThreads
 from querator.client.sync.leases import Runner, SyncLeasedBatch, SyncLeasedItem
+from querator.client.sync.locks import SyncLock, SyncSemaphore
 from querator.client.sync.loop_thread import LoopThread, iterate, listed
 from querator.client.sync.recurrences import SyncRecurrences
 from querator.client.sync.schedules import SyncScheduledItems
@@ -502,6 +504,41 @@ class SyncClient:
     def recurrences(self) -> SyncRecurrences:
         """Calls about recurrences. See `Client.recurrences`."""
         return SyncRecurrences(self._runner, self._client)
+
+    def lock(
+        self,
+        name: str,
+        *,
+        lease_timeout: timedelta = LEASE_TIMEOUT_DEFAULT,
+        timeout: timedelta | None = None,
+        holder: str = "",
+    ) -> SyncLock:
+        """A lock that one program holds at a time; used in a `with` block. See `Client.lock`."""
+
+        async def make() -> Lock:
+            return self._client.lock(
+                name, lease_timeout=lease_timeout, timeout=timeout, holder=holder
+            )
+
+        return SyncLock(self._runner, self._runner.run(make()))
+
+    def semaphore(
+        self,
+        name: str,
+        permits: int,
+        *,
+        lease_timeout: timedelta = LEASE_TIMEOUT_DEFAULT,
+        timeout: timedelta | None = None,
+        holder: str = "",
+    ) -> SyncSemaphore:
+        """A semaphore; used in a `with` block. See `Client.semaphore`."""
+
+        async def make() -> Semaphore:
+            return self._client.semaphore(
+                name, permits, lease_timeout=lease_timeout, timeout=timeout, holder=holder
+            )
+
+        return SyncSemaphore(self._runner, self._runner.run(make()))
 
     def produce(self, queue: str, *items: AnyItem, dedup_by_content: bool = False) -> ProducedItems:
         """Stores items with one request; returns when all are durable. See `Client.produce`."""
