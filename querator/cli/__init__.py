@@ -19,6 +19,7 @@ other commands load neither the storage nor the Raft engine.
     group_settings      options of `queue` for groups, and how they are shown
     groups              `group`: the groups of fair queues
     keys                `key`: the keys of keyed queues
+    limits              options and texts of limits of leases
     live_leases         `leases`: live leases by client and age
     leases              `lease`, `complete`, `retry`, `extend`
     letters             which dead letters a command is for: its options, and the letters

@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from querator.cli.limits import limit_note
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.output import count, write_json
 from querator.cli.shared.parameters import DurationType, WholeNumber, format_duration
@@ -218,6 +219,7 @@ async def nothing_ready(client: Client, queue: str) -> str:
     info = await client.get_queue(queue)
     if info.lease_paused:
         return f"Leases of {queue} are paused. Continue with: querator queue resume {queue}"
-    if info.breaker is not None:
-        return breaker_note(await client.stats(queue, stale=True)) or "Nothing is ready."
+    if info.breaker is not None or info.rate_limit is not None or info.lease_limit:
+        stats = await client.stats(queue, stale=True)
+        return breaker_note(stats) or limit_note(stats) or "Nothing is ready."
     return "Nothing is ready."

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from querator.cli.breakers import breaker_note
+from querator.cli.limits import limit_texts, permitted
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.output import BULLET, count, write_json, write_picture
 from querator.cli.shared.texts import age_text, instant_text, printable
@@ -62,9 +63,9 @@ class ExplainView(msgspec.Struct, frozen=True):
 def explain(name: str, target: CommandTarget, as_json: bool) -> None:
     """Say in sentences why consumers of the queue NAME get no items, and what to do.
 
-    The command reads the counts of the queue, its pauses, its breaker, the owners of its leases,
-    its next due time, the limits of groups, the keys that wait, and the leaders of its partitions.
-    It changes nothing.
+    The command reads the counts of the queue, its pauses, its breaker, its limits, the owners of
+    its leases, its next due time, the limits of groups, the keys that wait, and the leaders of its
+    partitions. It changes nothing.
 
     With --output json, `leasable` is the number of items that consumers can lease at present, and
     each reason has a `kind`.
@@ -147,15 +148,17 @@ def leasable_items(facts: QueueFacts) -> int:
         return 0
     ready = facts.stats.total.ready - facts.stats.total.damaged
     kept = sum(one.ready for one in kept_groups(facts.groups))
-    kept += sum(one.ready for one in facts.stats.partitions if not _is_closed(one))
+    kept += sum(one.ready - _permitted(one) for one in facts.stats.partitions)
     kept += sum(one.waiting for one in facts.keys if one.leased or one.blocked_until)
     # The items that wait for a key may be scheduled: the first item of each other key counts.
     free = sum(not one.leased and one.oldest_ready_at is not None for one in facts.keys)
     return max(ready - kept, free, 0)
 
 
-def _is_closed(partition: PartitionStats) -> bool:
-    return partition.breaker is None or partition.breaker.state == "closed"
+def _permitted(partition: PartitionStats) -> int:
+    """The ready items of a partition that its breaker and its limits let be leased."""
+    closed = partition.breaker is None or partition.breaker.state == "closed"
+    return permitted(partition) if closed else 0
 
 
 def kept_groups(groups: Iterable[GroupStats]) -> list[GroupStats]:
@@ -186,6 +189,7 @@ def reasons(facts: QueueFacts) -> Iterator[Reason]:
     if text := breaker_note(facts.stats):
         text = text.removeprefix(f"{name}: ")
         yield Reason("breaker", text[:1].upper() + text[1:])
+    yield from (Reason(kind, text) for kind, text in limit_texts(facts.stats))
     yield from _of_groups(name, facts.groups)
     yield from _of_keys(name, facts.keys)
     if total.leased:

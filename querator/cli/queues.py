@@ -4,6 +4,7 @@
 Longer than 500 lines: each setting is an option, and a line of `queue info`, once.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +23,16 @@ from querator.cli.breakers import (
 )
 from querator.cli.explain import explain
 from querator.cli.group_settings import flow_details, flow_options, flow_settings
+from querator.cli.limits import (
+    LIMIT_COLUMNS,
+    changes_rate,
+    check_rate,
+    limit_details,
+    limit_options,
+    limit_rows,
+    rate_settings,
+    without_rate,
+)
 from querator.cli.pauses import pause_details, pause_queue, pause_text, resume_queue
 from querator.cli.shared.confirmation import check_can_ask, confirm, yes_option
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
@@ -36,7 +47,7 @@ from querator.cli.shared.parameters import (
 from querator.cli.shared.tables import Column
 from querator.cli.shared.texts import instant_text
 from querator.cli.shared.views import queue_view
-from querator.client import Client, GivenUp, Purged, QueueInfo
+from querator.client import Client, GivenUp, PartitionStats, Purged, QueueInfo
 from querator.client.options import IfExists
 from querator.client.values import BACKOFFS, DEDUP_UNTIL, IF_EXISTS, KINDS
 from querator.model import limits
@@ -149,9 +160,9 @@ def _settings_options(command: Any) -> Any:
 def _given(settings: dict[str, Any], there: QueueInfo | None = None) -> dict[str, Any]:
     """The settings that are given. `there`: those in force."""
     groups, known = ((), None) if there is None else (there.groups, there.breaker)
-    of_breaker = breaker_settings(settings, known)
-    settings = flow_settings(without_breaker(settings), groups)
-    return {name: value for name, value in settings.items() if value is not None} | of_breaker
+    removable = breaker_settings(settings, known) | rate_settings(settings, there)
+    settings = flow_settings(without_rate(without_breaker(settings)), groups)
+    return {name: value for name, value in settings.items() if value is not None} | removable
 
 
 @queue.command()
@@ -165,6 +176,7 @@ def _given(settings: dict[str, Any], there: QueueInfo | None = None) -> dict[str
 @_settings_options
 @flow_options
 @breaker_options
+@limit_options
 @click.option(
     "--if-exists",
     type=click.Choice(IF_EXISTS),
@@ -193,6 +205,8 @@ def create(
       querator queue create jobs --kind fair --group-weight eu=3 --group-max 50
       querator queue create mail --max-attempts 5 --if-exists keep
     """
+
+    check_rate(settings)
 
     async def main(client: Client) -> QueueInfo:
         return await client.create_queue(name, if_exists=if_exists, **_given(settings))
@@ -257,15 +271,21 @@ def list_queues(target: CommandTarget, as_json: bool) -> None:
 def info(name: str, target: CommandTarget, as_json: bool) -> None:
     """Show the settings of the queue NAME."""
 
-    async def main(client: Client) -> tuple[QueueInfo, list[tuple[object, ...]]]:
+    async def main(client: Client) -> tuple[QueueInfo, Sequence[PartitionStats]]:
         info = await client.get_queue(name)
-        states = info.breaker is not None and not as_json
-        return info, breaker_rows((await client.stats(name)).partitions) if states else []
+        limited = info.rate_limit is not None or info.lease_limit
+        if as_json or not (limited or info.breaker is not None):
+            return info, ()
+        return info, (await client.stats(name)).partitions
 
-    found, states = target.run(main)
+    found, partitions = target.run(main)
     _write_queue(found, as_json=as_json)
-    if states:
-        write_table(BREAKER_COLUMNS, states)
+    for columns, rows in (
+        (BREAKER_COLUMNS, breaker_rows(partitions)),
+        (LIMIT_COLUMNS, limit_rows(partitions)),
+    ):
+        if rows:
+            write_table(columns, rows)
 
 
 def _write_queue(info: QueueInfo, *, as_json: bool) -> None:
@@ -290,6 +310,7 @@ def _details(info: QueueInfo) -> tuple[tuple[str, object], ...]:
         ("priority aging", _priority_aging(info)),
         *flow_details(info),
         *breaker_details(info),
+        *limit_details(info),
         ("dead queue", info.dead_queue or "none: dead letters are dropped and counted"),
         ("dedup window", format_duration(info.dedup_window)),
         ("dedup keys", _dedup_keys(info)),
@@ -343,6 +364,7 @@ def _partitions(info: QueueInfo) -> str:
 @_settings_options
 @flow_options
 @breaker_options
+@limit_options
 @click.option(
     "--expected-version",
     type=WholeNumber(min=0),
@@ -367,6 +389,7 @@ def update(
       querator queue update mail --lease-timeout 2m --expire-timeout 7d
       querator queue update mail --partitions 12
       querator queue update jobs --group-weight eu=5 --group-max eu.de=20
+      querator queue update mail --rate-limit 100/s --lease-limit 20
     """
     if not _given(settings):
         raise click.UsageError(
@@ -375,8 +398,8 @@ def update(
 
     async def main(client: Client) -> QueueInfo:
         version, changes = expected_version, _given(settings)
-        if "groups" in changes or changes_breaker(settings):
-            # The call replaces the settings of all groups, and those of the breaker.
+        if "groups" in changes or changes_breaker(settings) or changes_rate(settings):
+            # The call replaces the settings of all groups, those of the breaker, and the rate.
             there = await client.get_queue(name)
             version = version or there.settings_version
             changes = _given(settings, there)

@@ -9,6 +9,7 @@ from datetime import timedelta
 import click
 
 from querator.cli.breakers import BREAKER_COLUMNS, breaker_note, breaker_rows
+from querator.cli.limits import LIMIT_COLUMNS, limit_note, limit_rows
 from querator.cli.pauses import pause_note
 from querator.cli.shared.connection import (
     CommandTarget,
@@ -234,8 +235,11 @@ def _picture(
     ]
     parts += [text for one in found if (text := pause_note(one.queue))]
     parts += [text for one in found if (text := breaker_note(one))]
-    if partitions and (states := [row for one in found for row in breaker_rows(one.partitions)]):
-        parts += ["", FittedTable(map(_column, BREAKER_COLUMNS), states)]
+    parts += [text for one in found if (text := limit_note(one))]
+    for columns, rows_of in ((BREAKER_COLUMNS, breaker_rows), (LIMIT_COLUMNS, limit_rows)):
+        rows = [row for one in found for row in rows_of(one.partitions)] if partitions else []
+        if rows:
+            parts += ["", FittedTable(map(_column, columns), rows)]
     if not all(one.durable for one in found):
         parts.append("Not durable: the server keeps everything in memory.")
     return parts

@@ -13,6 +13,8 @@ not belong here (`querator.wire`). See docs/sdk.md.
     fair_groups   the settings of a group
     breakers      breakers of queues: settings and states as messages, set by hand
     breaker_values  the settings and the states of breakers
+    limits        limits of leases: settings and what they permit, as messages
+    limit_values  the settings of limits of leases, and what they permit
     keys          keys of keyed queues: counts, and skipped items
     live_leases   live leases for operators: lists, and leases that are ended by hand
     locks         locks and semaphores over leases
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from querator.client.fair_groups import FairGroup
     from querator.client.groups import GroupStats
     from querator.client.keys import KeyStats
+    from querator.client.limit_values import LimitStats, RateLimit
     from querator.client.live_leases import LeaseInfo
     from querator.client.locks.holding import Holding
     from querator.client.locks.lock import Lock, Semaphore
@@ -122,6 +125,7 @@ __all__ = [
     "LeaseRef",
     "LeasedBatch",
     "LeasedItem",
+    "LimitStats",
     "Lock",
     "LockHolder",
     "PartitionStats",
@@ -134,6 +138,7 @@ __all__ = [
     "Purged",
     "QueueInfo",
     "QueueStats",
+    "RateLimit",
     "Recurrence",
     "RecurrenceTime",
     "Recurrences",
@@ -163,6 +168,8 @@ __all__ = [
 
 _HOMES = {
     "Breaker": "client.breaker_values",
+    "LimitStats": "client.limit_values",
+    "RateLimit": "client.limit_values",
     "BreakerStats": "client.breaker_values",
     "Client": "client.client",
     "Consumer": "client.consuming.consumer",

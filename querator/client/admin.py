@@ -1,8 +1,10 @@
 """Calls about queues: create, list, update, delete, inspect and repair."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
+
+from google.protobuf.message import Message
 
 from querator.client.breakers import breaker_message, set_breaker
 from querator.client.checks import check_priority
@@ -10,6 +12,7 @@ from querator.client.errors import OutcomeUnknown, QueueDeleting, QueueExists, Q
 from querator.client.groups import GroupStats, group_messages, list_groups
 from querator.client.items import backoff_number, duration, id_texts, timestamp
 from querator.client.keys import KeyStats, list_keys, skip_key
+from querator.client.limits import rate_limit_message
 from querator.client.live_leases import LeaseInfo, list_leases, release_leases
 from querator.client.pages import get_items, item_pages
 from querator.client.results import queue_info, queue_stats
@@ -46,6 +49,11 @@ DURATIONS = frozenset(
         "priority_aging",
     }
 )
+_PARTS: dict[str, Callable[[Any], Message]] = {
+    "breaker": breaker_message,
+    "rate_limit": rate_limit_message,
+}
+"""Settings that are messages, and what makes them."""
 _SETTINGS = frozenset(pb.QueueSettings.DESCRIPTOR.fields_by_name)
 
 
@@ -73,8 +81,8 @@ def settings_message(changes: Mapping[str, Any]) -> pb.QueueSettings:
             message.fairness = pb.Fairness.ValueType(_number("fairness", value, FAIRNESSES))
         elif name == "groups":
             message.groups.extend(group_messages(value))
-        elif name == "breaker":
-            message.breaker.CopyFrom(breaker_message(value))
+        elif name in _PARTS:
+            getattr(message, name).CopyFrom(_PARTS[name](value))
         else:
             try:
                 setattr(message, name, value)

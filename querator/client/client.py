@@ -33,6 +33,7 @@ from querator.client.fair_groups import FairGroup
 from querator.client.groups import GroupStats
 from querator.client.items import AnyItem, encode_items, id_texts, keyed_by_content
 from querator.client.keys import KeyStats
+from querator.client.limit_values import RateLimit
 from querator.client.live_leases import LeaseInfo
 from querator.client.locks.calls import LockCalls
 from querator.client.locks.lock import LEASE_TIMEOUT_DEFAULT, Lock, Semaphore
@@ -233,6 +234,8 @@ class Client:
         lease_paused: bool | None = None,
         produce_paused: bool | None = None,
         breaker: Breaker | None = None,
+        rate_limit: RateLimit | None = None,
+        lease_limit: int | None = None,
         if_exists: IfExists = "compare",
     ) -> QueueInfo:
         """Creates a queue; returns when it can be used. None means the default.
@@ -270,6 +273,10 @@ class Client:
         producers are refused with `QueuePaused` when they have waited for their timeout; default:
         no. Dead letters, follow-ups and items of recurrences are stored also then. `breaker`:
         partitions stop their leases by themselves while too many items fail; default: never.
+
+        `rate_limit`: how many items are leased in a time; default: any number. `lease_limit` (not
+        less than `partitions`, up to 1,000,000): how many items are leased at a time; default and
+        0: any number. Consumers wait. The partitions share both.
         """
         settings = {
             "partitions": partitions,
@@ -296,6 +303,8 @@ class Client:
             "lease_paused": lease_paused,
             "produce_paused": produce_paused,
             "breaker": breaker,
+            "rate_limit": rate_limit,
+            "lease_limit": lease_limit,
         }
         return await self._admin().create(name, settings, keep=if_exists == "keep")
 

@@ -10,6 +10,7 @@ from typing import Literal, TypedDict
 
 from querator.client.breaker_values import Breaker
 from querator.client.fair_groups import FairGroup
+from querator.client.limit_values import RateLimit
 
 RetryBackoff = Literal["fixed", "linear", "exponential"]
 """How the wait after a failed attempt grows with the attempts."""
@@ -61,6 +62,8 @@ class QueueOptions(TypedDict, total=False):
     lease_paused: bool | None
     produce_paused: bool | None
     breaker: Breaker | None
+    rate_limit: RateLimit | None
+    lease_limit: int | None
 
 
 class ProducerOptions(TypedDict, total=False):

@@ -6,6 +6,7 @@ from querator.client.breakers import breaker_settings, breaker_stats
 from querator.client.errors import ErrorCode, LeaseLost, make_error
 from querator.client.groups import group_settings
 from querator.client.items import decode_dead_letter, decode_item, instant, span
+from querator.client.limits import limit_stats, rate_limit
 from querator.client.options import DedupUntil, RetryBackoff
 from querator.client.transport.rpc_errors import code_of
 from querator.client.values import (
@@ -31,7 +32,7 @@ _STATES = {
 _COUNTS = [
     name
     for name in PartitionStats.__struct_fields__
-    if name not in ("waits_for", "breaker") and not name.startswith("oldest")
+    if name not in ("waits_for", "breaker", "limits") and not name.startswith("oldest")
 ]
 
 
@@ -131,6 +132,8 @@ def queue_info(queue: admin_service_pb2.Queue, *, created: bool = False) -> Queu
         lease_paused=settings.lease_paused,
         produce_paused=settings.produce_paused,
         breaker=breaker_settings(settings),
+        rate_limit=rate_limit(settings),
+        lease_limit=settings.lease_limit,
         settings_version=queue.settings_version,
         created_at=instant(queue.created_at),
         created=created,
@@ -153,6 +156,7 @@ def _partition_stats(stats: admin_service_pb2.PartitionStats) -> PartitionStats:
         oldest_lease_at=lease,
         waits_for=tuple(stats.waits_for),
         breaker=breaker_stats(stats),
+        limits=limit_stats(stats),
     )
 
 

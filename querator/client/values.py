@@ -16,6 +16,7 @@ import msgspec
 
 from querator.client.breaker_values import Breaker, BreakerStats
 from querator.client.fair_groups import FairGroup
+from querator.client.limit_values import LimitStats, RateLimit
 from querator.client.options import (
     DedupUntil,
     Fairness,
@@ -318,8 +319,9 @@ class QueueInfo(msgspec.Struct, frozen=True):
     no limit. `fairness`, `group_leased_max` and `groups` count in a fair queue, `key_leased_max`
     and `key_retry_blocks` in a keyed one. `lease_paused`: consumers and readers get nothing.
     `produce_paused`: producers are refused. `breaker`: when partitions stop leases by themselves;
-    None: never. `created`: whether the call that returned this value
-    created the queue. `partitions_opening`: how many of the
+    None: never. `rate_limit`: how many items are leased in a time; None: any number. `lease_limit`:
+    how many items are leased at a time; 0: any number. `created`: whether the call that returned
+    this value created the queue. `partitions_opening`: how many of the
     `partitions` do not take items yet. `partitions_closing`: number of further partitions, which
     take no items and are deleted when they are empty.
     """
@@ -352,6 +354,8 @@ class QueueInfo(msgspec.Struct, frozen=True):
     lease_paused: bool
     produce_paused: bool
     breaker: Breaker | None
+    rate_limit: RateLimit | None
+    lease_limit: int
     settings_version: int
     created_at: datetime
     created: bool = False
@@ -416,7 +420,8 @@ class PartitionStats(msgspec.Struct, frozen=True):
     `given_up` items. `cancelled`: items that operators removed: cancelled,
     purged, or dropped as dead letters. `replaced`: waiting items that later items with their dedup
     key replaced. `checkpoint_bytes`: of the checkpoints of the items, beside `bytes`. `breaker` (of
-    one partition): its state; None: the queue has none.
+    one partition): its state; None: the queue has none. `limits` (of one partition): what they
+    permit; None: the queue has none.
     `results`: items whose results are kept, or will be; `result_bytes`: of those that are kept.
     """
 
@@ -461,6 +466,7 @@ class PartitionStats(msgspec.Struct, frozen=True):
     breaker: BreakerStats | None = None
     results: int = 0
     result_bytes: int = 0
+    limits: LimitStats | None = None
 
 
 class QueueStats(msgspec.Struct, frozen=True):

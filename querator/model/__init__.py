@@ -14,6 +14,7 @@ Encodings of these values are in `querator.wire` and next to the state machines.
     fair_shares      max-min fair shares of what is not enough for all
     item_options     attributes of an item beyond a plain item
     lease_calls      calls of operators about live leases, and their replies
+    lease_limits     a partition's parts of the limits of leases of its queue
     limits           all limits with units and reasons
     nodes            nodes, incarnations and replicas
     placement_map    the placement map: nodes, queues, groups

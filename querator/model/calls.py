@@ -315,6 +315,18 @@ class BreakerCounts(msgspec.Struct, frozen=True):
     probing: bool
 
 
+class LimitCounts(msgspec.Struct, frozen=True):
+    """What the limits of its queue let a partition lease: `tokens` are there, and `burst` gather;
+    0: there is no rate limit. `next_ms`: when the tokens come that ready items wait for; 0: none
+    waits. `lease_limit`: how many items may be leased at a time; 0: any number.
+    """
+
+    tokens: int
+    burst: int
+    next_ms: int
+    lease_limit: int
+
+
 class PartitionCounts(msgspec.Struct, frozen=True):
     """Exact counts of one partition at one applied index; the fields are those of the protocol.
     `waits_for` has the numbers of the partitions for which items of keys are held. `state_ms` is
@@ -368,6 +380,8 @@ class PartitionCounts(msgspec.Struct, frozen=True):
     """None: the queue has none, or these are sums."""
     results: int = 0
     result_bytes: int = 0
+    limits: LimitCounts | None = None
+    """As `breaker`."""
 
 
 class QueueCounts(msgspec.Struct, frozen=True):

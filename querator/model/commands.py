@@ -17,6 +17,7 @@ from querator.model.item_options import NO_SLOT as NO_SLOT
 from querator.model.item_options import FlowNames as FlowNames
 from querator.model.item_options import FollowUpFields
 from querator.model.item_options import ItemSpecial as ItemSpecial
+from querator.model.lease_limits import LeaseLimits
 from querator.model.queues import (
     BreakerSettings,
     BreakerState,
@@ -162,7 +163,8 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     """The part of a queue's settings that a partition needs. `dead_targets` empty: dead items are
     dropped. `first_seq` is the first sequence of a partition that has none yet; 0: 1. `retry` says
     when items return whose attempt has failed. In `priority_aging_ms` a waiting item gains one step
-    of priority; 0: it gains none. `flows` None: the queue is plain. The last three are those of
+    of priority; 0: it gains none. `flows` None: the queue is plain. `limits` are this partition's
+    parts of those of the queue (`model.lease_limits`). The three before are those of
     `QueueSettings`.
     """
 
@@ -184,6 +186,7 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     lease_paused: bool = False
     produce_paused: bool = False
     breaker: BreakerSettings | None = None
+    limits: LeaseLimits | None = None
 
 
 class Configure(msgspec.Struct, frozen=True, array_like=True, tag=8):
@@ -568,6 +571,10 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag=52):
     items: tuple[AnsweredItem, ...]
 
 
+class Refill(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=57):
+    """Tokens have come for ready items, which consumers may lease."""
+
+
 Command = (
     Produce
     | Lease
@@ -598,6 +605,7 @@ Command = (
     | SaveCheckpoints
     | HalfOpen
     | SetBreaker
+    | Refill
     | Answer
     | RecurrenceCommand
     | ReaderCommand

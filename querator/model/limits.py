@@ -256,6 +256,17 @@ BREAKER_OPEN_MS_MAX = 1 * DAY_MS
 BREAKER_OPEN_MS_DEFAULT = 30 * SECOND_MS
 BREAKER_PROBES_DEFAULT = 3
 BREAKER_PROBES_MAX = 1_000
+# Limits of leases: a token bucket, and a number of items that are leased at a time.
+RATE_ITEMS_MAX = 1_000_000  # Tokens of an interval; more is no limit for any partition.
+RATE_INTERVAL_MS_MIN = 1 * SECOND_MS
+RATE_INTERVAL_MS_MAX = 1 * DAY_MS
+RATE_BURST_MAX = 1_000_000
+RATE_BURST_MS_DEFAULT = 1 * SECOND_MS  # A busy node may be late by as much, and loses no tokens.
+RATE_BURST_MS_MIN = 200  # A bucket holds the tokens of this time, or a short delay would lose some.
+RATE_WAKE_MS = (
+    20  # Consumers are woken for the tokens of this time: by 50 entries a second at most.
+)
+LEASE_LIMIT_MAX = 1_000_000
 KEY_CHANGES_MAX = 8  # Changes of the partition number that items of keys may wait for at once.
 
 # Partition state machine.
@@ -377,6 +388,9 @@ assert LONE_TIME_NOTED_MS < LONE_TIME_JUMP_MS_MAX
 assert BATCH_ITEMS_DEFAULT <= BATCH_ITEMS_MAX <= BATCH_SEGMENTS_MAX * BLOCK_ITEMS_MAX
 assert BATCH_BYTES_DEFAULT <= BATCH_BYTES_MAX
 assert BREAKER_WINDOW_MS_MIN >= 100 * BREAKER_BUCKETS, "a bucket is long enough to count"
+assert 5 * RATE_WAKE_MS <= RATE_BURST_MS_MIN <= RATE_BURST_MS_DEFAULT, (
+    "no tokens are lost when a wake is a little late"
+)
 assert BLOCK_ITEMS_MAX <= 256, "ordinals of a block are one byte"
 assert STREAM_UNANSWERED_MAX < PRODUCER_OUTCOMES_MAX
 assert PROPOSAL_BYTES_WAITING_MAX < PROPOSAL_BYTES_UNAPPLIED_MAX

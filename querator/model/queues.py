@@ -79,6 +79,16 @@ class BreakerSettings(msgspec.Struct, frozen=True, array_like=True):
     probes: int = limits.BREAKER_PROBES_DEFAULT
 
 
+class RateSettings(msgspec.Struct, frozen=True, array_like=True):
+    """At most `items` of a queue are leased in each `interval_ms`, by a token bucket. `burst`: how
+    many tokens gather; 0: those of RATE_BURST_MS_DEFAULT.
+    """
+
+    items: int
+    interval_ms: int = limits.SECOND_MS
+    burst: int = 0
+
+
 class GroupSettings(msgspec.Struct, frozen=True, array_like=True):
     """What an operator says about a group of a fair queue, which is named by its dotted path.
     `leased_max` is the limit of its leased items, with those of the groups below it; 0: none.
@@ -150,6 +160,15 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     """Whether producers are refused. Items that move here are taken."""
     breaker: BreakerSettings | None = None
     """When a partition stops leases by itself; None: never."""
+    rate_limit: RateSettings | None = None
+    """How many items are leased in a time; None: any number."""
+    lease_limit: int = 0
+    """How many items are leased at a time; 0: any number. Not less than `partitions`."""
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether partitions share limits of leases."""
+        return self.rate_limit is not None or self.lease_limit > 0
 
     @property
     def retry_policy(self) -> RetryWaits:

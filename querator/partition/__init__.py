@@ -34,6 +34,8 @@ elsewhere.
     item_queries          reads of items by sequence
     lease                 Lease: ready items for waiting callers
     lease_queries         lists of live leases
+    limit_rows            the limits of leases in the state row
+    limits                token bucket of a partition, and its number of leased items
     look_ahead            which of the next items a consumer wants
     machine               the state machine: dispatches the commands of an entry
     masks                 sets of items of a block as integers

@@ -8,6 +8,7 @@ Longer than 500 lines: one invariant a function, and a reader looks for the one 
 
 from collections.abc import Iterator
 
+from querator.model.lease_limits import LeaseLimits
 from querator.model.limits import BLOCK_ITEMS_MAX, BREAKER_BUCKETS
 from querator.model.queues import BreakerState
 from querator.partition import masks
@@ -112,6 +113,7 @@ def check(txn: ReadTransaction, group: int, *, checksums: bool = True) -> list[s
         *_memories(txn, group, state),
         *_heads(txn, group, state),
         *_breaker(txn, group, state),
+        *_limits(txn, group, state),
         *check_staging(txn, group, state),
         *check_departed(txn, group),
         *check_flows(txn, group, state, segments),
@@ -682,4 +684,20 @@ def _breaker(txn: ReadTransaction, group: int, state: PartitionState) -> list[st
         wrong.append("the breaker counts more failures than outcomes")
     if closed and row.first_lease > state.next_lease:
         wrong.append("the breaker counts no lease")
+    return wrong
+
+
+def _limits(txn: ReadTransaction, group: int, state: PartitionState) -> list[str]:
+    """The limits are those of the settings, and a bucket has no more tokens than it holds."""
+    raw, row = SETTINGS.get(txn, group), state.limits
+    settings = None if raw is None else decode_settings(raw).settings.limits
+    if row is None or settings is None:
+        same = (row is None) == (settings is None)
+        return [] if same else ["the limits are not as the settings say"]
+    wrong: list[str] = []
+    there = LeaseLimits(row.items, row.interval_ms, row.burst, row.leased_max)
+    if there != settings:
+        wrong.append(f"the limits are {there}, and the settings say {settings}")
+    if not 0 <= row.level <= row.burst * row.interval_ms or row.at_ms > state.now_ms:
+        wrong.append(f"the bucket has {row.level} of {row.burst} x {row.interval_ms}")
     return wrong

@@ -17,7 +17,7 @@ A command may name the items. Then the callers get those of them that are ready,
 leasing, and all others keep their places (`named_lease`).
 
 While the leases of the queue are paused, or its breaker is open, callers get nothing, except what
-an earlier request of theirs was granted.
+an earlier request of theirs was granted. Callers share what the limits of the queue permit.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ from querator.model.limits import (
     LEASE_TIMEOUT_MS_MAX,
     REPLY_BYTES_DEFAULT,
 )
-from querator.partition import breaker, masks
+from querator.partition import breaker, limits, masks
 from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.dead import bury, worn
 from querator.partition.flow_choice import Chosen, Space, choose
@@ -111,21 +111,18 @@ def lease(context: ApplyContext, command: Lease) -> LeaseResult:
                 grants[place] = earlier_grant
                 continue
         waiting.append(place)
-    if waiting and not context.state.lease_paused:
+    state = context.state
+    if waiting and not state.lease_paused:
         callers = [command.callers[place] for place in waiting]
-        row = context.state.breaker
-        if row is not None:
-            callers = breaker.admitted(row, callers)
-        if callers:
-            aside = frozenset(command.aside)
-            if command.named:
-                granted = _grant_named(context, callers, command.named, aside)
-            else:
-                granted = _grant(context, callers, aside)
-            for place, grant in zip(waiting, granted, strict=True):
-                grants[place] = grant
-            if row is not None:
-                breaker.leased(row, granted)
+        aside = frozenset(command.aside)
+        if state.breaker is not None or state.limits is not None:
+            granted = _grant_permitted(context, callers, command.named, aside)
+        elif command.named:
+            granted = _grant_named(context, callers, command.named, aside)
+        else:
+            granted = _grant(context, callers, aside)
+        for place, grant in zip(waiting, granted, strict=True):
+            grants[place] = grant
     for place in repeats:
         grants[place] = _repeated(context, command.callers[place]) or NOTHING
     return LeaseResult(tuple(grants), context.now_ms)
@@ -198,6 +195,29 @@ def _answer(segments: list[LeasedSegment], *, repeated: bool = False) -> LeaseGr
     if all(segment.lease == first.lease for segment in segments):
         segments = [replace(segment, lease=0, deadline_ms=0) for segment in segments]
     return LeaseGrant(number, deadline_ms, tuple(segments), repeated)
+
+
+def _grant_permitted(
+    context: ApplyContext, callers: list[LeaseCaller], named: Ranges, aside: frozenset[int]
+) -> list[LeaseGrant | Refusal]:
+    """Grants as far as the breaker and the limits permit. `named` empty: any items."""
+    of_breaker, of_limits = context.state.breaker, context.state.limits
+    permitted = callers
+    if of_breaker is not None:
+        permitted = breaker.admitted(of_breaker, permitted)
+    if permitted and of_limits is not None:
+        permitted = limits.admitted(context, of_limits, permitted)
+    if not permitted:
+        return [NOTHING] * len(callers)
+    if named:
+        granted = _grant_named(context, permitted, named, aside)
+    else:
+        granted = _grant(context, permitted, aside)
+    if of_breaker is not None:
+        breaker.leased(of_breaker, granted)
+    if of_limits is not None:
+        limits.leased(context, of_limits, granted)
+    return granted
 
 
 def _grant(

@@ -44,6 +44,7 @@ from querator.model.commands import (
     ProduceResult,
     Purge,
     Redrive,
+    Refill,
     Refusal,
     RepairTime,
     Reschedule,
@@ -90,6 +91,7 @@ from querator.partition.extend import extend
 from querator.partition.follow_ups import follow
 from querator.partition.give_up import give_up
 from querator.partition.lease import lease
+from querator.partition.limits import configure_limits
 from querator.partition.moves import move, move_done, move_elsewhere, move_return
 from querator.partition.needs import need, with_flows, with_results
 from querator.partition.prioritize import prioritize
@@ -138,6 +140,7 @@ class PartitionMachine:
         self._activate_ms = 0
         self._remind_ms = 0
         self._breaker_ms = 0
+        self._refill_ms = 0
 
     def pack(self, proposals: Sequence[Proposal], now_ms: int) -> Entry:
         """Packs many commands into one entry. Attachments of produces and moves become blocks."""
@@ -195,6 +198,8 @@ class PartitionMachine:
             commands.append(Remind())
         if 0 < self._breaker_ms <= now_ms:
             commands.append(HalfOpen())
+        if 0 < self._refill_ms <= now_ms:
+            commands.append(Refill())
         return commands
 
     def digest(self, txn: ReadTransaction) -> bytes:
@@ -226,6 +231,10 @@ class PartitionMachine:
         if state.breaker is not None:
             self._breaker_ms = state.breaker.until_ms
             prompt_ms = _earliest(prompt_ms, self._breaker_ms)
+        self._refill_ms = 0
+        if state.limits is not None:
+            self._refill_ms = state.refill_ms
+            prompt_ms = _earliest(prompt_ms, self._refill_ms)
         due_ms = _earliest(prompt_ms, self._lapse_ms)
         # Moves and transactions are read from the tables as soon as they are reported.
         early = not (state.moving or state.txns or txns)
@@ -339,7 +348,7 @@ def _one(context: ApplyContext, command: Command) -> Result:
             return retry(context, command)
         case Extend():
             return extend(context, command)
-        case Expire() | Activate() | HalfOpen():
+        case Expire() | Activate() | HalfOpen() | Refill():
             return _timed(context, command)
         case MoveDone() | MoveReturn() | MoveElsewhere() | ForgetGroups():
             return _of_moves(context, command)
@@ -353,7 +362,7 @@ def _one(context: ApplyContext, command: Command) -> Result:
             return _of_reader(context, command)
 
 
-def _timed(context: ApplyContext, command: Expire | Activate | HalfOpen) -> Done:
+def _timed(context: ApplyContext, command: Expire | Activate | HalfOpen | Refill) -> Done:
     match command:
         case Expire():
             return expire(context, lapses=command.lapses)
@@ -361,6 +370,9 @@ def _timed(context: ApplyContext, command: Expire | Activate | HalfOpen) -> Done
             return activate(context)
         case HalfOpen():
             return half_open(context)
+        case Refill():
+            # The time of the entry is what brings the tokens.
+            return Done()
 
 
 def _of_operator(
@@ -461,6 +473,7 @@ def configure(context: ApplyContext, command: Configure) -> Done:
         return Done(0)
     state.lease_paused = settings.lease_paused
     configure_breaker(context, settings.breaker)
+    configure_limits(context, settings.limits)
     if settings.flows is not None and settings.flows.kind is QueueKind.KEYED:
         settings = msgspec.structs.replace(settings, priority_aging_ms=0)
     if row is None:

@@ -15,6 +15,7 @@ from querator.model.calls import (
     BrowsedItem,
     DeadOrigin,
     ItemRun,
+    LimitCounts,
     LoadedItems,
     PartitionCounts,
 )
@@ -165,6 +166,7 @@ def stats(txn: ReadTransaction, group: int) -> PartitionCounts:
         results=state.results,
         result_bytes=state.result_bytes,
         breaker=_breaker(state, settings),
+        limits=_limits(state),
     )
 
 
@@ -185,6 +187,14 @@ def _breaker(state: PartitionState, raw: bytes | None) -> BreakerCounts | None:
         probes_passed=row.passed,
         probing=row.probe > 0,
     )
+
+
+def _limits(state: PartitionState) -> LimitCounts | None:
+    row = state.limits
+    if row is None:
+        return None
+    tokens = row.tokens(state.now_ms) if row.items else 0
+    return LimitCounts(tokens, row.burst, state.refill_ms, row.leased_max)
 
 
 def _oldest_ready_ms(txn: ReadTransaction, group: int, state: PartitionState) -> int:
@@ -240,7 +250,11 @@ def leasable_beside(txn: ReadTransaction, group: int, aside: int) -> int:
     ready = max(0, state.ready - aside)
     if state.next_flow:
         ready = max(state.leasable - aside, min(1, state.leasable, ready))
-    return ready if state.breaker is None else state.breaker.leasable(ready)
+    if state.breaker is not None:
+        ready = state.breaker.leasable(ready)
+    if state.limits is not None:
+        ready = state.limits.leasable(ready, state.leased, state.now_ms)
+    return ready
 
 
 def applied_index(txn: ReadTransaction, group: int) -> int:

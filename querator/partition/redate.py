@@ -11,8 +11,9 @@ each in an Expire, until all are dated as if they had been written when they wer
     producers       and their outcomes, ended leases, dedup keys and results of items are remembered
                     for their usual time, counted from the check
 
-An open breaker stays open for the rest of its open time. Recurrences continue with the due times
-after the repaired time, in the same command; due times that have their item get no second one.
+An open breaker stays open for the rest of its open time, and a bucket keeps its tokens. Recurrences
+continue with the due times after the repaired time, in the same command; due times that have their
+item get no second one.
 Schedules stay: they are dated by the clocks of the callers that asked for them. Items that were
 produced while time was ahead expire later by the amount that it was ahead. Stages and finished
 transactions are kept longer by the same amount. Items and rows that were forgotten, have died or
@@ -30,6 +31,7 @@ from querator.model.limits import PRODUCER_RETENTION_MS
 from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.breaker import redate_breaker
 from querator.partition.dedup_rows import put
+from querator.partition.limits import redate_limits
 from querator.partition.producers import redate_producer
 from querator.partition.recurrences import put_back
 from querator.partition.results import redate_result
@@ -74,6 +76,7 @@ def repair_time(context: ApplyContext, command: RepairTime) -> Done:
     state.cleanup_head_ms = command.to_ms
     put_back(context)
     redate_breaker(context, ahead_ms)
+    redate_limits(context)
     return Done(ahead_ms)
 
 

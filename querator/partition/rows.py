@@ -26,6 +26,7 @@ from querator.model.queues import BreakerState, RetryWaits
 from querator.model.result_calls import ItemEnd
 from querator.partition import masks
 from querator.partition.breaker_rows import BreakerRow
+from querator.partition.limit_rows import LimitRow
 
 
 class RowState(IntEnum):
@@ -118,7 +119,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     `results` counts the rows of results, with `result_bytes` of data. `asked` of them are of items
     that have not ended. `answered` counts the items with a result that have ended.
 
-    `breaker` None: the queue has none.
+    `breaker` and `limits` None: the queue has none.
     """
 
     index: int = 0
@@ -203,6 +204,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     asked: int = 0
     answered: int = 0
     result_bytes: int = 0
+    limits: LimitRow | None = None
 
     @property
     def items(self) -> int:
@@ -227,6 +229,8 @@ class PartitionState(msgspec.Struct, array_like=True):
         breaker = BreakerState.CLOSED
         if self.breaker is not None:
             ready, breaker = self.breaker.leasable(ready), self.breaker.state
+        if self.limits is not None:
+            ready = self.limits.leasable(ready, self.leased, self.now_ms)
         return PartitionEffects(
             ready=0 if self.lease_paused else ready,
             outbox=self.moving,
@@ -239,6 +243,16 @@ class PartitionState(msgspec.Struct, array_like=True):
             breaker=breaker,
             answered=self.answered,
         )
+
+    @property
+    def refill_ms(self) -> int:
+        """When the tokens come that ready items wait for; 0: none waits."""
+        if self.limits is None or self.lease_paused:
+            return 0
+        ready = self.leasable if self.next_flow else self.ready
+        if self.breaker is not None:
+            ready = self.breaker.leasable(ready)
+        return self.limits.due_ms(ready, self.leased, self.now_ms)
 
 
 class ProduceMode(IntEnum):

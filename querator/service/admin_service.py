@@ -84,7 +84,8 @@ _log = telemetry.logger(__name__)
 _SUMMED = tuple(
     field
     for field in PartitionCounts.__struct_fields__
-    if field not in ("partition", "applied_index", "waits_for", "first_seq", "head_seq", "breaker")
+    if field not in ("partition", "applied_index", "waits_for", "first_seq", "head_seq")
+    and field not in ("breaker", "limits")
     and not field.startswith(("oldest", "state_ms", "behind_ms"))
 )
 

@@ -33,6 +33,7 @@ _NUMBERS = (
     ("dedup_window_ms", "ms", 0, limits.DEDUP_WINDOW_MS_MAX),
     ("partition_items_max", "", 0, 2**63 - 1),
     ("retry_delay_max_ms", "ms", limits.SCHEDULE_NOW_MS, limits.RETRY_DELAY_MS_MAX),
+    ("lease_limit", "", 0, limits.LEASE_LIMIT_MAX),
     ("group_leased_max", "", 0, limits.FLOW_LEASED_MAX),
     ("key_leased_max", "", 1, limits.FLOW_LEASED_MAX),
 )
@@ -44,6 +45,12 @@ _BREAKER = (
     ("probes", "", 1, limits.BREAKER_PROBES_MAX),
 )
 """As `_NUMBERS`, of the breaker."""
+_RATE = (
+    ("items", "", 1, limits.RATE_ITEMS_MAX),
+    ("interval_ms", "ms", limits.RATE_INTERVAL_MS_MIN, limits.RATE_INTERVAL_MS_MAX),
+    ("burst", "", 0, limits.RATE_BURST_MAX),
+)
+"""As `_NUMBERS`, of the rate limit."""
 _OF_KIND = (
     ("fairness", QueueKind.FAIR),
     ("group_leased_max", QueueKind.FAIR),
@@ -130,10 +137,14 @@ def check_settings(settings: QueueSettings, *, name: str) -> None:
             field="settings.priority_aging",
             unit="ms",
         )
-    if settings.breaker is not None:
-        for name, unit, least, most in _BREAKER:
-            value = getattr(settings.breaker, name)
-            check_between(value, least, most, field=f"settings.breaker.{name}", unit=unit)
+    for part, of, bounds in (
+        ("breaker", settings.breaker, _BREAKER),
+        ("rate_limit", settings.rate_limit, _RATE),
+    ):
+        for field, unit, least, most in bounds if of is not None else ():
+            check_between(
+                getattr(of, field), least, most, field=f"settings.{part}.{field}", unit=unit
+            )
     _check_flows(settings)
     if settings.dead_queue:
         check_name(settings.dead_queue, field="settings.dead_queue")

@@ -185,6 +185,8 @@ class QueueSettings(_message.Message):
     LEASE_PAUSED_FIELD_NUMBER: _builtins.int
     PRODUCE_PAUSED_FIELD_NUMBER: _builtins.int
     BREAKER_FIELD_NUMBER: _builtins.int
+    RATE_LIMIT_FIELD_NUMBER: _builtins.int
+    LEASE_LIMIT_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     """Number of partitions, 1 to 1,024; unset or 0 means 1 at creation. Can be changed either
     way: new ones take items at once, those beyond the number go when they are empty.
@@ -236,6 +238,10 @@ class QueueSettings(_message.Message):
     """Whether producers are refused (QUEUE_PAUSED), also those of batches that become visible together; unset means
     no. Dead letters, redriven items, follow-ups and items of recurrences are taken.
     """
+    lease_limit: _builtins.int
+    """How many items of the queue are leased at a time at most, 1 to 1,000,000, and not less than `partitions`; unset or
+    0 means any number. The partitions share it.
+    """
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
         """How long a lease lasts when neither call nor item says, 1 s to 24 h; unset means 30 s."""
@@ -272,6 +278,10 @@ class QueueSettings(_message.Message):
     def breaker(self) -> Global___BreakerSettings:
         """When a partition stops its leases by itself, because too many items fail; unset means never."""
 
+    @_builtins.property
+    def rate_limit(self) -> Global___RateLimit:
+        """How many items of the queue are leased in a time at most; unset means any number. The partitions share it."""
+
     def __init__(
         self,
         *,
@@ -299,10 +309,12 @@ class QueueSettings(_message.Message):
         lease_paused: _builtins.bool | None = ...,
         produce_paused: _builtins.bool | None = ...,
         breaker: Global___BreakerSettings | None = ...,
+        rate_limit: Global___RateLimit | None = ...,
+        lease_limit: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "breaker", b"breaker", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "group_leased_max", b"group_leased_max", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "replicas", b"replicas", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_limit", b"_lease_limit", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "breaker", b"breaker", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "group_leased_max", b"group_leased_max", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "lease_limit", b"lease_limit", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "rate_limit", b"rate_limit", "replicas", b"replicas", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "breaker", b"breaker", "dead_queue", b"dead_queue", "dedup_until", b"dedup_until", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "fairness", b"fairness", "group_leased_max", b"group_leased_max", "groups", b"groups", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "kind", b"kind", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "replicas", b"replicas", "retry_backoff", b"retry_backoff", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_limit", b"_lease_limit", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "breaker", b"breaker", "dead_queue", b"dead_queue", "dedup_until", b"dedup_until", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "fairness", b"fairness", "group_leased_max", b"group_leased_max", "groups", b"groups", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "kind", b"kind", "lease_limit", b"lease_limit", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "rate_limit", b"rate_limit", "replicas", b"replicas", "retry_backoff", b"retry_backoff", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dead_queue: _TypeAlias = _typing.Literal["dead_queue"]  # noqa: Y015
     _WhichOneofArgType__dead_queue: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue"]  # noqa: Y015
@@ -314,6 +326,8 @@ class QueueSettings(_message.Message):
     _WhichOneofArgType__key_leased_max: _TypeAlias = _typing.Literal["_key_leased_max", b"_key_leased_max"]  # noqa: Y015
     _WhichOneofReturnType__key_retry_blocks: _TypeAlias = _typing.Literal["key_retry_blocks"]  # noqa: Y015
     _WhichOneofArgType__key_retry_blocks: _TypeAlias = _typing.Literal["_key_retry_blocks", b"_key_retry_blocks"]  # noqa: Y015
+    _WhichOneofReturnType__lease_limit: _TypeAlias = _typing.Literal["lease_limit"]  # noqa: Y015
+    _WhichOneofArgType__lease_limit: _TypeAlias = _typing.Literal["_lease_limit", b"_lease_limit"]  # noqa: Y015
     _WhichOneofReturnType__lease_paused: _TypeAlias = _typing.Literal["lease_paused"]  # noqa: Y015
     _WhichOneofArgType__lease_paused: _TypeAlias = _typing.Literal["_lease_paused", b"_lease_paused"]  # noqa: Y015
     _WhichOneofReturnType__max_attempts: _TypeAlias = _typing.Literal["max_attempts"]  # noqa: Y015
@@ -339,6 +353,8 @@ class QueueSettings(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__key_retry_blocks) -> _WhichOneofReturnType__key_retry_blocks | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lease_limit) -> _WhichOneofReturnType__lease_limit | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lease_paused) -> _WhichOneofReturnType__lease_paused | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_attempts) -> _WhichOneofReturnType__max_attempts | None: ...
@@ -354,6 +370,44 @@ class QueueSettings(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_jitter) -> _WhichOneofReturnType__retry_jitter | None: ...
 
 Global___QueueSettings: _TypeAlias = QueueSettings  # noqa: Y015
+
+@_typing.final
+class RateLimit(_message.Message):
+    """RateLimit is a token bucket: each leased item takes a token, and `items` tokens come in each `interval`, evenly
+    over the time. Each partition has its own bucket, with its part of the tokens.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    BURST_FIELD_NUMBER: _builtins.int
+    items: _builtins.int
+    """Tokens that come in each interval, 1 to 1,000,000."""
+    burst: _builtins.int
+    """How many tokens gather while nothing is leased, 1 to 1,000,000; unset or 0 means those of 1 s. Each partition
+    gathers at least one, and at least its tokens of 200 ms.
+    """
+    @_builtins.property
+    def interval(self) -> _duration_pb2.Duration:
+        """1 s to 1 d; unset means 1 s."""
+
+    def __init__(
+        self,
+        *,
+        items: _builtins.int = ...,
+        interval: _duration_pb2.Duration | None = ...,
+        burst: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_burst", b"_burst", "burst", b"burst", "interval", b"interval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_burst", b"_burst", "burst", b"burst", "interval", b"interval", "items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__burst: _TypeAlias = _typing.Literal["burst"]  # noqa: Y015
+    _WhichOneofArgType__burst: _TypeAlias = _typing.Literal["_burst", b"_burst"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__burst) -> _WhichOneofReturnType__burst | None: ...
+
+Global___RateLimit: _TypeAlias = RateLimit  # noqa: Y015
 
 @_typing.final
 class BreakerSettings(_message.Message):
@@ -876,6 +930,7 @@ class PartitionStats(_message.Message):
     REPLACED_FIELD_NUMBER: _builtins.int
     CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
     BREAKER_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
     RESULT_BYTES_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
@@ -984,6 +1039,10 @@ class PartitionStats(_message.Message):
     def breaker(self) -> Global___BreakerStats:
         """The breaker of the partition; unset when the queue has none, and in the total."""
 
+    @_builtins.property
+    def limits(self) -> Global___LimitStats:
+        """The partition's parts of the limits of the queue; unset when the queue has none, and in the total."""
+
     def __init__(
         self,
         *,
@@ -1026,12 +1085,13 @@ class PartitionStats(_message.Message):
         replaced: _builtins.int = ...,
         checkpoint_bytes: _builtins.int = ...,
         breaker: Global___BreakerStats | None = ...,
+        limits: Global___LimitStats | None = ...,
         results: _builtins.int = ...,
         result_bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["breaker", b"breaker", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["breaker", b"breaker", "limits", b"limits", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "breaker", b"breaker", "bytes", b"bytes", "cancelled", b"cancelled", "checkpoint_bytes", b"checkpoint_bytes", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "replaced", b"replaced", "reserved", b"reserved", "result_bytes", b"result_bytes", "results", b"results", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "breaker", b"breaker", "bytes", b"bytes", "cancelled", b"cancelled", "checkpoint_bytes", b"checkpoint_bytes", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "limits", b"limits", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "replaced", b"replaced", "reserved", b"reserved", "result_bytes", b"result_bytes", "results", b"results", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1086,6 +1146,42 @@ class BreakerStats(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BreakerStats: _TypeAlias = BreakerStats  # noqa: Y015
+
+@_typing.final
+class LimitStats(_message.Message):
+    """LimitStats is what the limits of a queue let one partition lease."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    BURST_FIELD_NUMBER: _builtins.int
+    NEXT_AT_FIELD_NUMBER: _builtins.int
+    LEASE_LIMIT_FIELD_NUMBER: _builtins.int
+    tokens: _builtins.int
+    """Tokens that are there at the partition's time."""
+    burst: _builtins.int
+    """The most that gather; 0 when there is no rate limit."""
+    lease_limit: _builtins.int
+    """How many items may be leased at a time; 0 when there is no such limit."""
+    @_builtins.property
+    def next_at(self) -> _timestamp_pb2.Timestamp:
+        """When the next tokens come that ready items wait for; unset when none waits."""
+
+    def __init__(
+        self,
+        *,
+        tokens: _builtins.int = ...,
+        burst: _builtins.int = ...,
+        next_at: _timestamp_pb2.Timestamp | None = ...,
+        lease_limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["next_at", b"next_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["burst", b"burst", "lease_limit", b"lease_limit", "next_at", b"next_at", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitStats: _TypeAlias = LimitStats  # noqa: Y015
 
 @_typing.final
 class SetBreakerRequest(_message.Message):

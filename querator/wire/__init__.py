@@ -27,6 +27,7 @@ checks that need the state of a queue do not belong here.
     recurrences      requests and answers of AdminService about recurrences; their items
     schedules        requests and answers of AdminService about scheduled items
     breakers         requests and answers of AdminService about circuit breakers
+    limits           limits of leases: settings, and what they permit
     groups           requests and answers of AdminService about groups
     live_leases      requests and answers of AdminService about live leases
     cluster          requests and answers of ClusterService, in both directions

@@ -33,6 +33,7 @@ from querator.model.queues import (
 from querator.v1 import admin_service_pb2, items_pb2
 from querator.wire import field_checks, lease
 from querator.wire.breakers import breaker_message, breaker_stats_message, check_breaker
+from querator.wire.limits import check_rate_limit, limit_stats_message, rate_limit_message
 from querator.wire.retry_policies import check_backoff
 
 # Names of fields in the protocol's QueueSettings and in the model's, where they differ.
@@ -47,7 +48,7 @@ _MODEL_FIELDS = {
 _COUNTS = [
     name
     for name in PartitionCounts.__struct_fields__
-    if not name.startswith(("oldest", "state_ms", "behind_ms", "breaker"))
+    if not name.startswith(("oldest", "state_ms", "behind_ms", "breaker", "limits"))
 ]
 
 
@@ -286,6 +287,15 @@ def check_settings(message: admin_service_pb2.QueueSettings, *, name: str) -> Qu
         breaker=check_breaker(message.breaker, field="settings.breaker")
         if message.HasField("breaker")
         else None,
+        rate_limit=check_rate_limit(message.rate_limit, field="settings.rate_limit")
+        if message.HasField("rate_limit")
+        else None,
+        lease_limit=field_checks.check_range(
+            message.lease_limit,
+            field="settings.lease_limit",
+            least=0,
+            most=limits.LEASE_LIMIT_MAX,
+        ),
     )
 
 
@@ -402,6 +412,8 @@ def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings
         lease_paused=settings.lease_paused,
         produce_paused=settings.produce_paused,
         breaker=None if settings.breaker is None else breaker_message(settings.breaker),
+        rate_limit=None if settings.rate_limit is None else rate_limit_message(settings.rate_limit),
+        lease_limit=settings.lease_limit,
     )
 
 
@@ -464,6 +476,8 @@ def _stats_message(stats: PartitionCounts) -> admin_service_pb2.PartitionStats:
         message.oldest_lease_at.CopyFrom(field_checks.timestamp(stats.oldest_lease_at_ms))
     if stats.breaker is not None:
         message.breaker.CopyFrom(breaker_stats_message(stats.breaker))
+    if stats.limits is not None:
+        message.limits.CopyFrom(limit_stats_message(stats.limits))
     return message
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from querator.client import Breaker, FairGroup, LeasedItem
+from querator.client import Breaker, FairGroup, LeasedItem, RateLimit
 from querator.client.replies import ItemResult
 from querator.client.values import (
     DeadLetter,
@@ -45,6 +45,12 @@ class BreakerView(msgspec.Struct, frozen=True):
     probes: int
 
 
+class RateLimitView(msgspec.Struct, frozen=True):
+    items: int
+    interval_ms: int | None
+    burst: int
+
+
 class QueueView(msgspec.Struct, frozen=True):
     namespace: str
     name: str
@@ -78,6 +84,8 @@ class QueueView(msgspec.Struct, frozen=True):
     lease_paused: bool = False
     produce_paused: bool = False
     breaker: BreakerView | None = None
+    rate_limit: RateLimitView | None = None
+    lease_limit: int = 0
 
 
 def _breaker_view(breaker: Breaker | None) -> BreakerView | None:
@@ -90,6 +98,12 @@ def _breaker_view(breaker: Breaker | None) -> BreakerView | None:
         open_time_ms=milliseconds(breaker.open_time),
         probes=breaker.probes,
     )
+
+
+def _rate_limit_view(rate: RateLimit | None) -> RateLimitView | None:
+    if rate is None:
+        return None
+    return RateLimitView(rate.items, milliseconds(rate.interval), rate.burst)
 
 
 def queue_view(queue: QueueInfo) -> QueueView:
@@ -126,6 +140,8 @@ def queue_view(queue: QueueInfo) -> QueueView:
         lease_paused=queue.lease_paused,
         produce_paused=queue.produce_paused,
         breaker=_breaker_view(queue.breaker),
+        rate_limit=_rate_limit_view(queue.rate_limit),
+        lease_limit=queue.lease_limit,
     )
 
 

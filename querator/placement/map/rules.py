@@ -83,6 +83,7 @@ def _create(view: View, command: CreateQueue) -> Change:
         _refuse_unformed(view.map)
         or _refuse_replicas(view.map, command.settings.replicas)
         or _refuse_partitions(view.map, partitions, partitions, command.settings.replicas)
+        or _refuse_lease_limit(command.settings)
         or _refuse_dead_queue(
             view.map, command.namespace, command.name, command.settings.dead_queue
         )
@@ -153,6 +154,20 @@ def _refuse_unformed(placed: PlacementMap) -> Refusal | None:
     if placed.nodes:
         return None
     return Refusal(ErrorCode.UNAVAILABLE, "the cluster is being formed; try again")
+
+
+def _refuse_lease_limit(settings: QueueSettings) -> Refusal | None:
+    """Each partition must be able to lease an item, or those in it would stay for ever."""
+    if not 0 < settings.lease_limit < settings.partitions:
+        return None
+    return Refusal(
+        ErrorCode.INVALID_ARGUMENT,
+        f"settings.lease_limit is {settings.lease_limit}, and the queue has {settings.partitions} "
+        "partitions, which share it; it must be at least the number of partitions, or 0",
+        field="settings.lease_limit",
+        limit=str(settings.partitions),
+        value=str(settings.lease_limit),
+    )
 
 
 def _refuse_partitions(
@@ -291,14 +306,9 @@ def _update(view: View, command: UpdateQueue) -> Change:
         return Change(QueueUpdated(queue))
     if settings.kind is not queue.settings.kind:
         return Change(_kind_is_fixed(queue, settings.kind))
-    if settings.dead_queue != queue.settings.dead_queue:
-        refusal = _refuse_dead_queue(view.map, queue.namespace, queue.name, settings.dead_queue)
-        if refusal is not None:
-            return Change(refusal)
-    if settings.replicas != queue.settings.replicas:
-        refusal = _refuse_replicas(view.map, settings.replicas)
-        if refusal is not None:
-            return Change(refusal)
+    refusal = _refuse_settings(view.map, queue, settings)
+    if refusal is not None:
+        return Change(refusal)
     updated = msgspec.structs.replace(
         queue, settings=settings, settings_version=queue.settings_version + 1
     )
@@ -306,6 +316,15 @@ def _update(view: View, command: UpdateQueue) -> Change:
     if settings.partitions == queue.settings.partitions:
         return Change(QueueUpdated(updated), put=updated, configured=configured)
     return _with_other_number(view, queue, updated)
+
+
+def _refuse_settings(placed: PlacementMap, queue: Queue, settings: QueueSettings) -> Refusal | None:
+    refusal = None
+    if settings.dead_queue != queue.settings.dead_queue:
+        refusal = _refuse_dead_queue(placed, queue.namespace, queue.name, settings.dead_queue)
+    if refusal is None and settings.replicas != queue.settings.replicas:
+        refusal = _refuse_replicas(placed, settings.replicas)
+    return refusal or _refuse_lease_limit(settings)
 
 
 def _kind_is_fixed(queue: Queue, wanted: QueueKind) -> Refusal:
@@ -473,8 +492,8 @@ def _partitions_empty(view: View, command: PartitionsEmpty) -> Change:
     known += [0] * (ends - len(known))
     known[left:ends] = command.first_seqs
     smaller = msgspec.structs.replace(queue, groups=queue.groups[:left], first_seqs=tuple(known))
-    if queue.settings.kind is QueueKind.FAIR:
-        # The other partitions share the limits of groups.
+    if queue.settings.kind is QueueKind.FAIR or queue.settings.has_limits:
+        # The other partitions share the limits of groups and of the queue.
         smaller = msgspec.structs.replace(smaller, settings_version=queue.settings_version + 1)
     return Change(Done(ends - left), put=smaller, configured=view.configured[queue.id])
 

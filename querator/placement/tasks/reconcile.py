@@ -40,6 +40,7 @@ from querator.model.commands import (
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
+from querator.model.lease_limits import limits_of, part_of
 from querator.model.nodes import NodeKey, Replicas
 from querator.model.placement_map import PlacedGroup, PlacementMap
 from querator.model.queues import GroupSettings, Queue, QueueKind
@@ -88,6 +89,7 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
         lease_paused=settings.lease_paused,
         produce_paused=settings.produce_paused,
         breaker=settings.breaker,
+        limits=limits_of(settings, partition, len(queue.groups)),
     )
 
 
@@ -98,18 +100,16 @@ def _flow_settings(queue: Queue, partition: int) -> FlowSettings | None:
     settings = queue.settings
     if settings.kind is QueueKind.PLAIN:
         return None
-    partitions = len(queue.groups)
 
-    def part_of(limit: int) -> int:
-        more = partition < limit % partitions
-        return max(1, limit // partitions + more) if limit else 0
+    def part(limit: int) -> int:
+        return part_of(limit, partition, len(queue.groups)) if limit else 0
 
     return FlowSettings(
         kind=settings.kind,
         fairness=settings.fairness,
-        group_leased_max=part_of(settings.group_leased_max),
+        group_leased_max=part(settings.group_leased_max),
         groups=tuple(
-            GroupSettings(group.path, group.weight, part_of(group.leased_max), group.paused)
+            GroupSettings(group.path, group.weight, part(group.leased_max), group.paused)
             for group in settings.groups
         ),
         key_leased_max=settings.key_leased_max,

@@ -4,7 +4,7 @@ import threading
 import time
 
 
-class RateLimit:
+class ItemPace:
     """`rate` 0 means no limit."""
 
     def __init__(self, rate: float, stop: threading.Event) -> None:

@@ -14,7 +14,7 @@ from querator.model.limits import REQUEST_ITEMS_MAX
 from querator.spark.options import target
 from querator.spark.pipelines import books
 from querator.spark.pipelines.failures import checked, explained
-from querator.spark.pipelines.pace import RateLimit
+from querator.spark.pipelines.pace import ItemPace
 from querator.spark.pipelines.settings import QueuePlace, RedriveSettings, SettingsError
 from querator.spark.pipelines.summary import (
     BatchProgress,
@@ -106,7 +106,7 @@ def _send(
     letters that a lost answer may have reported; calls.
     """
     calls = sender(target(place.options()))
-    pace = RateLimit(rate, control.stop)
+    pace = ItemPace(rate, control.stop)
     sent = moved = doubtful = number = 0
     for part in _parts(ids, rate):
         if control.stop.is_set():

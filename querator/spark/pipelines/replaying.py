@@ -19,7 +19,7 @@ from querator.spark.pipelines.copying import AS_THEY_ARE
 from querator.spark.pipelines.failures import PipelineFailed, checked, explained
 from querator.spark.pipelines.files import ANY_AGE, Files
 from querator.spark.pipelines.following import follow
-from querator.spark.pipelines.pace import RateLimit
+from querator.spark.pipelines.pace import ItemPace
 from querator.spark.pipelines.settings import ReplaySettings, SettingsError
 from querator.spark.pipelines.summary import BatchProgress, Control, Count, Stopwatch, Summary
 from querator.spark.schema import SPARK_SCHEMA
@@ -156,7 +156,7 @@ class _Replayer:
         self._settings = settings
         self._plan = plan
         self._control = control
-        self._pace = RateLimit(settings.rate, control.stop)
+        self._pace = ItemPace(settings.rate, control.stop)
         self._before = books.totals(settings.target, plan.producer)
         self._rows = self._left_out = self._chunks = 0
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from querator.cli import querator
@@ -195,6 +196,32 @@ def test_an_open_breaker_keeps_the_items_of_its_partition_back(cluster: Cluster)
     assert reasons["breaker"] == (
         "The breaker is open in 1 of 1 partition, the first until 2030-01-31T12:00:00Z. Close it "
         "with querator queue breaker close mail."
+    )
+
+
+def test_limits_keep_items_back(cluster: Cluster) -> None:
+    rate = pb.RateLimit(items=10, interval=Duration(seconds=1))
+    settings = pb.QueueSettings(rate_limit=rate, lease_limit=4)
+    waits = pb.LimitStats(burst=2, lease_limit=2, next_at=DUE)
+    full = pb.LimitStats(tokens=2, burst=2, lease_limit=2)
+    free = pb.LimitStats(tokens=1, burst=2, lease_limit=2)
+    answer = pb.GetQueueStatsResponse(
+        queue=pb.Queue(namespace="default", name="mail", settings=settings),
+        total=pb.PartitionStats(ready=30),
+        partitions=[
+            pb.PartitionStats(partition=0, ready=10, limits=waits),
+            pb.PartitionStats(partition=1, ready=10, leased=2, limits=full),
+            pb.PartitionStats(partition=2, ready=10, leased=1, limits=free),
+        ],
+    )
+    cluster.answers("GetQueueStats", answer)
+    leasable, reasons = cluster.explained()
+    assert leasable == 1
+    assert reasons["rate_limit"].startswith(
+        "Behind the rate limit of 10/s in 1 of 3 partitions: 10 ready items, the next ones from "
+    )
+    assert reasons["lease_limit"].startswith(
+        "Behind the limit of 4 leased items in 1 of 3 partitions: 10 ready items. They wait until"
     )
 
 

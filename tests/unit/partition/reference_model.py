@@ -4,6 +4,7 @@ for the machine. The model shares no code with the machine, and has no blocks, s
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import NamedTuple
 
 NEVER = 0
@@ -181,6 +182,47 @@ class Breaker:
         self.first_lease = next_lease
 
 
+class LimitRule(NamedTuple):
+    """Tokens in each interval, and how many gather; 0 tokens: no bucket. Most leased items; 0: any
+    number.
+    """
+
+    items: int
+    interval: int
+    burst: int
+    most: int
+
+
+@dataclass
+class Limits:
+    rule: LimitRule
+    filled: Fraction
+    """Tokens at the instant `at`."""
+    at: int
+
+    def tokens(self, now: int) -> Fraction:
+        come = Fraction((now - self.at) * self.rule.items, self.rule.interval)
+        return min(Fraction(self.rule.burst), self.filled + come)
+
+    def may(self, wanted: int, leased: int, now: int) -> int:
+        """How many of the items may be leased."""
+        if self.rule.most:
+            wanted = max(0, min(wanted, self.rule.most - leased))
+        return min(wanted, int(self.tokens(now))) if self.rule.items else wanted
+
+    def took(self, items: int, now: int) -> None:
+        if self.rule.items:
+            self.filled, self.at = self.tokens(now) - items, now
+
+    def set(self, rule: LimitRule, now: int) -> None:
+        """A bucket keeps its tokens. What is less than a unit of the new interval is lost."""
+        filled = Fraction(rule.burst)
+        if self.rule.items and rule.items:
+            there = int(self.tokens(now) * rule.interval)
+            filled = min(filled, Fraction(there, rule.interval))
+        self.rule, self.filled, self.at = rule, filled, now
+
+
 @dataclass
 class ReferenceModel:
     now: int
@@ -194,6 +236,7 @@ class ReferenceModel:
     lease_paused: bool = False
     produce_paused: bool = False
     breaker: Breaker | None = None
+    limits: Limits | None = None
     items: dict[int, Item] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
     requests: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -233,6 +276,35 @@ class ReferenceModel:
                 breaker.outcomes = []
             elif breaker.passed >= rule.probes:
                 breaker.close(self.next_lease)
+
+    def set_limits(self, rule: LimitRule | None) -> None:
+        if rule is None:
+            self.limits = None
+        elif self.limits is None:
+            self.limits = Limits(rule, Fraction(rule.burst), self.now)
+        else:
+            self.limits.set(rule, self.now)
+
+    def leasable(self, wanted: int) -> int:
+        """How many of the wanted items may be leased, but for the breaker."""
+        if self.lease_paused or self.limits is None:
+            return 0 if self.lease_paused else wanted
+        leased = sum(item.state == "leased" for item in self.items.values())
+        return self.limits.may(wanted, leased, self.now)
+
+    def reported(self) -> tuple[int, bool]:
+        """How many items consumers can lease, and whether some wait for tokens."""
+        ready = len(self.ready())
+        of_breaker = None if self.breaker is None else self.breaker.may_lease()
+        ready = ready if of_breaker is None else min(ready, of_breaker)
+        may = self.leasable(ready)
+        limits = self.limits
+        if limits is None or not limits.rule.items or self.lease_paused or may or not ready:
+            return may, False
+        return may, limits.tokens(self.now) < 1 and (
+            not limits.rule.most
+            or sum(item.state == "leased" for item in self.items.values()) < limits.rule.most
+        )
 
     def set_breaker(self, *, opened: bool) -> int | str:
         """1: it was in another state."""
@@ -617,8 +689,10 @@ class ReferenceModel:
         `named`: only these items, for one caller that meets all of them; None: the first ones.
         """
         callers = self.admitted(callers)
-        wanted = sum(wish for _, wish in callers)
-        found = [] if self.lease_paused else self.take(wanted, named)
+        wanted = self.leasable(sum(wish for _, wish in callers))
+        found = self.take(wanted, named) if wanted else []
+        if self.limits is not None:
+            self.limits.took(len(found), self.now)
         if found and self.breaker is not None and self.breaker.state == "half_open":
             self.breaker.probe = number
         shares = [0] * len(callers)

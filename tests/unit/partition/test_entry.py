@@ -1,6 +1,7 @@
 """The file format of the log: golden bytes, and how attachments become blocks."""
 
 from struct import pack as pack_struct
+from typing import Any
 
 import msgspec
 import pytest
@@ -45,6 +46,7 @@ from querator.model.commands import (
     ProducerFact,
     Purge,
     Redrive,
+    Refill,
     RepairTime,
     Reschedule,
     Retry,
@@ -55,6 +57,7 @@ from querator.model.commands import (
 )
 from querator.model.entries import Proposal
 from querator.model.item_options import FollowUpFields, OnDuplicate
+from querator.model.lease_limits import LeaseLimits
 from querator.model.limits import BLOCK_BYTES_MAX
 from querator.model.queues import (
     BreakerSettings,
@@ -251,10 +254,12 @@ COMMANDS = {
                 lease_paused=True,
                 produce_paused=True,
                 breaker=BreakerSettings(50, 20, 60_000, 30_000, 3),
+                limits=LeaseLimits(10, 1_000, 5, 20),
             ),
         )
     ),
     "half open": Proposal(HalfOpen()),
+    "refill": Proposal(Refill()),
     "set breaker": Proposal(SetBreaker(open=True)),
     "move": Proposal(
         Move(7, 1, pack_struct("<I", 2), (LETTER,), FlowNames((b"eu.de",), b"\0\0")), b"ab"
@@ -361,11 +366,25 @@ COMMANDS = {
         b"ab",
     ),
 }
+
+
+def _without(command: Any, **changes: Any) -> Any:
+    """A Configure with other settings."""
+    settings = msgspec.structs.replace(command.settings, **changes)
+    return msgspec.structs.replace(command, settings=settings)
+
+
 # The same commands as earlier releases wrote them, without the fields that were added since.
 OLD = {
     "lease without named items": (
         Proposal(Lease((LeaseCaller("c", "r", 100, 3_000_000, 30_000),))),
         "0193cf0000018bcfe56800909193029195a163a17264ce002dc6c0cd753090",
+    ),
+    "configure without limits": (
+        Proposal(_without(COMMANDS["configure"].command, limits=None)),
+        "0193cf0000018bcfe568009091930804dc0012a764656661756c74a4776f726b0100cd75300005ce"
+        "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802960101649194a565"
+        "752e64650332c304c2c3c3953214cdea60cd753003",
     ),
     "configure without a breaker": (
         Proposal(
@@ -816,11 +835,12 @@ GOLDEN = {
     ),
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
-        "0193cf0000018bcfe568009091930804dc0012a764656661756c74a4776f726b0100cd75300005ce"
+        "0193cf0000018bcfe568009091930804dc0013a764656661756c74a4776f726b0100cd75300005ce"
         "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802960101649194a565"
-        "752e64650332c304c2c3c3953214cdea60cd753003"
+        "752e64650332c304c2c3c3953214cdea60cd753003940acd03e80514"
     ),
     "half open": "0193cf0000018bcfe5680090919135",
+    "refill": "0193cf0000018bcfe5680090919139",
     "set breaker": "0193cf0000018bcfe5680090919236c3",
     "move": (
         "0193cf0000018bcfe568009101919a090701c4040200000091dc0010a4776f726b01072a030192a4"
@@ -911,7 +931,7 @@ def test_bytes_of_earlier_releases(name):
 
 def test_every_command_has_golden_bytes():
     numbers = {type(proposal.command).__struct_config__.tag for proposal in COMMANDS.values()}
-    assert numbers == {*range(1, 28), *range(30, 39), *range(40, 46), *range(50, 55)}
+    assert numbers == {*range(1, 28), *range(30, 39), *range(40, 46), *range(50, 55), 57}
 
 
 def test_an_unknown_version_is_not_guessed():

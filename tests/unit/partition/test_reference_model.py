@@ -10,6 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from querator.model.calls import PartitionCounts
 from querator.model.commands import (
     Answer,
     AnsweredItem,
@@ -41,6 +42,7 @@ from querator.model.commands import (
 )
 from querator.model.entries import Proposal
 from querator.model.item_options import OnDuplicate
+from querator.model.lease_limits import LeaseLimits
 from querator.model.queues import BreakerSettings, DedupUntil, RetryBackoff, RetryWaits
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.partition import masks, queries, reader_queries
@@ -61,6 +63,7 @@ from tests.unit.partition.reference_model import (
     VOID,
     BreakerRule,
     End,
+    LimitRule,
     Plan,
     Reader,
     ReferenceModel,
@@ -192,6 +195,9 @@ rules = st.sampled_from(
     [None, None, None, BreakerRule(50, 2, 2000, 1000, 1), BreakerRule(100, 3, 9000, 4000, 2)]
 )
 """Of breakers."""
+limits = st.sampled_from(
+    [None, None, LimitRule(3, 1000, 4, 0), LimitRule(1, 1500, 1, 5), LimitRule(0, 0, 0, 3)]
+)
 
 
 class Comparison(RuleBasedStateMachine):
@@ -202,6 +208,7 @@ class Comparison(RuleBasedStateMachine):
         dead_room=st.sampled_from([0, 0, 1, 3]),
         retry=policies,
         aging=agings,
+        limit=limits,
     )
     def start(
         self,
@@ -211,6 +218,7 @@ class Comparison(RuleBasedStateMachine):
         dead_room: int,
         retry: RetryWaits,
         aging: int,
+        limit: LimitRule | None,
     ) -> None:
         environment = MemoryEnvironment()
         self.log = PartitionLog(environment, group=GROUP, checked=True)
@@ -226,7 +234,7 @@ class Comparison(RuleBasedStateMachine):
         self.letters: dict[int, tuple[int, int]] = {}
         self.letter_attributes: dict[int, Attributes | None] = {}
         self.letter_sizes: dict[int, int] = {}
-        self.configure(max_attempts, expire, dead, retry, aging)
+        self.configure(max_attempts, expire, dead, retry, aging, limit=limit)
 
     @rule(
         max_attempts=st.sampled_from([0, 1, 2, 3]),
@@ -236,6 +244,7 @@ class Comparison(RuleBasedStateMachine):
         aging=agings,
         paused=pauses,
         breaker=rules,
+        limit=limits,
     )
     def configure(
         self,
@@ -246,6 +255,7 @@ class Comparison(RuleBasedStateMachine):
         aging: int,
         paused: tuple[bool, bool] = (False, False),
         breaker: BreakerRule | None = None,
+        limit: LimitRule | None = None,
     ) -> None:
         self.version += 1
         changed = settings(
@@ -259,11 +269,13 @@ class Comparison(RuleBasedStateMachine):
             lease_paused=paused[0],
             produce_paused=paused[1],
             breaker=None if breaker is None else BreakerSettings(*breaker),
+            limits=None if limit is None else LeaseLimits(*limit),
         )
         self.log.one(Configure(self.version, changed))
         model = self.model
         model.lease_paused, model.produce_paused = paused
         model.set_rule(breaker)
+        model.set_limits(limit)
         if aging != model.aging:
             model.aged, model.aged_at, model.aging = model.age(), model.now, aging
         self.model.waits = Waits(retry.delay_ms, retry.delay_max_ms, int(retry.backoff))
@@ -705,6 +717,7 @@ class Comparison(RuleBasedStateMachine):
             return
         with self.log.environment.snapshot() as txn:
             stats = queries.stats(txn, GROUP)
+            effects = queries.effects(txn, GROUP)
             page = queries.peek(txn, GROUP, None, after_seq=0, limit=10_000, bytes_max=10**9)
             order = []
             raw = STATE.get(txn, GROUP)
@@ -753,6 +766,7 @@ class Comparison(RuleBasedStateMachine):
                 model.breaker.passed,
                 model.breaker.probe > 0,
             )
+        self.limits_agree(stats, effects.ready)
         arrived = [item.dead_letter.origin_seq for item in letters.items if item.dead_letter]
         assert arrived == self.arrived
         assert [item.attributes for item in letters.items] == [
@@ -761,6 +775,20 @@ class Comparison(RuleBasedStateMachine):
         assert [item.checkpoint_bytes for item in letters.items] == [
             self.letter_sizes[seq] for seq in self.arrived
         ]
+
+    def limits_agree(self, stats: PartitionCounts, ready: int) -> None:
+        model = self.model
+        may, waits = model.reported()
+        assert ready == may
+        assert (stats.limits is None) == (model.limits is None)
+        if stats.limits is None or model.limits is None:
+            return
+        there = model.limits
+        assert stats.limits.tokens == (int(there.tokens(stats.state_ms)) if there.rule.items else 0)
+        assert (stats.limits.burst, stats.limits.lease_limit) == (there.rule.burst, there.rule.most)
+        assert (stats.limits.next_ms > stats.state_ms) == waits
+        if waits:
+            assert there.tokens(stats.limits.next_ms) >= 1 > there.tokens(stats.limits.next_ms - 1)
 
 
 Comparison.TestCase.settings = hypothesis_settings(

@@ -28,6 +28,7 @@ from querator.model.queues import (
     QueueKind,
     QueueSettings,
     QueueState,
+    RateSettings,
     RetryBackoff,
     RetryWaits,
 )
@@ -75,6 +76,14 @@ settings = st.builds(
         open_ms=st.integers(limits.BREAKER_OPEN_MS_MIN, limits.BREAKER_OPEN_MS_MAX),
         probes=st.integers(1, limits.BREAKER_PROBES_MAX),
     ),
+    rate_limit=st.none()
+    | st.builds(
+        RateSettings,
+        items=st.integers(1, limits.RATE_ITEMS_MAX),
+        interval_ms=st.integers(limits.RATE_INTERVAL_MS_MIN, limits.RATE_INTERVAL_MS_MAX),
+        burst=st.integers(0, limits.RATE_BURST_MAX),
+    ),
+    lease_limit=st.integers(0, limits.LEASE_LIMIT_MAX),
 )
 
 
@@ -98,8 +107,9 @@ def test_settings_survive_the_way_there_and_back(given_settings: QueueSettings) 
     parsed = queues.parse_create_queue(request.SerializeToString())
     assert (parsed.queue, parsed.settings) == (ORDERS, given_settings)
     there = set(QueueSettings.__struct_fields__)
-    # Neither a list without elements nor a breaker that is not there is sent.
-    left_out = {name for name in ("groups", "breaker") if not getattr(given_settings, name)}
+    # Neither a list without elements nor a message that is not there is sent.
+    sent_if_there = ("groups", "breaker", "rate_limit")
+    left_out = {name for name in sent_if_there if not getattr(given_settings, name)}
     assert set(parsed.given) == there - left_out
 
 
@@ -251,7 +261,7 @@ def test_counts_arrive_field_by_field() -> None:
     names = [
         name
         for name in PartitionCounts.__struct_fields__
-        if name not in ("waits_for", "state_ms", "behind_ms", "breaker")
+        if name not in ("waits_for", "state_ms", "behind_ms", "breaker", "limits")
         and not name.startswith("oldest")
     ]
     values: dict[str, Any] = {name: number for number, name in enumerate(names, start=1)}
@@ -276,7 +286,7 @@ def test_counts_arrive_field_by_field() -> None:
     assert not message.total.HasField("oldest_lease_at")
     protocol = set(admin_service_pb2.PartitionStats.DESCRIPTOR.fields_by_name)
     instant_names = {"oldest_ready_at", "oldest_batch_at", "oldest_stage_at", "oldest_lease_at"}
-    assert protocol == {*names, *instant_names, "waits_for", "breaker"}
+    assert protocol == {*names, *instant_names, "waits_for", "breaker", "limits"}
 
 
 def test_peeked_items_arrive() -> None:

@@ -11,6 +11,7 @@ from querator.model.queues import (
     GroupSettings,
     QueueKind,
     QueueSettings,
+    RateSettings,
     RetryBackoff,
 )
 from querator.placement.map import entry
@@ -65,15 +66,23 @@ SETTINGS = QueueSettings(
     lease_paused=True,
     produce_paused=True,
     breaker=BreakerSettings(50, 20, 60_000, 30_000, 3),
+    rate_limit=RateSettings(10, 1_000, 20),
+    lease_limit=50,
 )
 
 # [now, [[tag, ...]]] by hand from the msgpack specification. Released bytes never change; a command
 # that gets another field keeps its old bytes here and adds further ones.
 SETTINGS_BYTES = (
+    "dc001a 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02 01 01 64"
+    "91 94 a565752e6465 03 32 c3 04 c2 c3 c3 95 32 14 cdea60 cd7530 03 93 0a cd03e8 14 32"
+)
+UNLIMITED_SETTINGS = msgspec.structs.replace(SETTINGS, rate_limit=None, lease_limit=0)
+UNLIMITED_SETTINGS_BYTES = (
     "dc0018 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02 01 01 64"
     "91 94 a565752e6465 03 32 c3 04 c2 c3 c3 95 32 14 cdea60 cd7530 03"
 )
-UNBROKEN_SETTINGS = msgspec.structs.replace(SETTINGS, breaker=None)
+"""Settings without limits of leases."""
+UNBROKEN_SETTINGS = msgspec.structs.replace(UNLIMITED_SETTINGS, breaker=None)
 UNBROKEN_SETTINGS_BYTES = (
     "dc0017 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02 01 01 64"
     "91 94 a565752e6465 03 32 c3 04 c2 c3 c3"
@@ -167,6 +176,7 @@ GOLDEN: list[tuple[Command, str]] = [
 ]
 OLD: list[tuple[Command, str]] = [
     (CreateQueue("n", "q", SETTINGS), f"94 01 a16e a171 {SETTINGS_BYTES}"),
+    (CreateQueue("n", "q", UNLIMITED_SETTINGS), f"94 01 a16e a171 {UNLIMITED_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", UNBROKEN_SETTINGS), f"94 01 a16e a171 {UNBROKEN_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", PLAIN_SETTINGS), f"94 01 a16e a171 {PLAIN_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", UNPAUSED_SETTINGS), f"94 01 a16e a171 {UNPAUSED_SETTINGS_BYTES}"),

@@ -12,6 +12,7 @@ from querator.model.calls import (
     DeadOrigin,
     FlowCounts,
     LaterAttributes,
+    LimitCounts,
     LoadedItems,
     PartitionCounts,
 )
@@ -121,7 +122,8 @@ QUEUE = Queue(
 )
 COUNTS: dict[str, Any] = dict.fromkeys(PartitionCounts.__struct_fields__, 2**63)
 BREAKER = BreakerCounts(BreakerState.HALF_OPEN, 2**62, 2**62, 2**63, 2**63, 999, probing=True)
-STATS = PartitionCounts(**{**COUNTS, "waits_for": (0, 1_023), "breaker": BREAKER})
+LIMITS = LimitCounts(2**32 - 1, 2**32 - 1, 2**62, 2**32 - 1)
+STATS = PartitionCounts(**{**COUNTS, "waits_for": (0, 1_023), "breaker": BREAKER, "limits": LIMITS})
 LETTER = DeadOrigin(
     origin_queue="q",
     origin_partition=1,
