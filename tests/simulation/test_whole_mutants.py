@@ -24,7 +24,7 @@ QUIET = replace(
     wayward=False, passing=False, patient=False, stuck=False, lapsing=False, readers=False,
     retiring=False, removing=False, schedules=False, ranked=False, retried=False,
     sweeping=False, grouped=False, keyed=False, recurring=False, chained=False, unique=False,
-    pausing=False, breaking=False,
+    pausing=False, breaking=False, limiting=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
 OLD_COPIES = replace(QUIET, faults=("old copy",), fault_every_us=700 * MS, faulty_us=10 * SECOND)
@@ -43,6 +43,7 @@ GROUPED = replace(QUIET, grouped=True, faulty_us=6 * SECOND)
 CHAINED = replace(QUIET, chained=True, faulty_us=6 * SECOND)
 PAUSING = replace(QUIET, pausing=True, faulty_us=6 * SECOND)
 BREAKING = replace(QUIET, breaking=True, faulty_us=6 * SECOND)
+LIMITING = replace(QUIET, limiting=True, faulty_us=6 * SECOND)
 KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
 
 
@@ -102,6 +103,9 @@ KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
         (mutants.leases_while_open, BREAKING),
         (mutants.tries_many_items, BREAKING),
         (mutants.stays_open, BREAKING),
+        (mutants.leases_above_the_rate, LIMITING),
+        (mutants.leases_above_the_limit, LIMITING),
+        (mutants.never_refills, LIMITING),
         (mutants.lets_old_copies_in, OLD_COPIES),
         (mutants.lets_old_copies_in, TWINS),
         (mutants.never_gives_up_targets, REMOVALS),
@@ -132,6 +136,7 @@ def test_a_broken_service_is_found(mutant: Callable[[], Any], profile: WholeProf
         CHAINED,
         PAUSING,
         BREAKING,
+        LIMITING,
         OLD_COPIES,
         TWINS,
         REMOVALS,

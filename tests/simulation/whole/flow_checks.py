@@ -1,8 +1,8 @@
-"""Shows each entry of the partitions of fair and keyed queues, and of the queue with a breaker, to
-their checkers, in the order of the log, as the first replica applies it.
+"""Shows each entry of the partitions of fair and keyed queues, and of the queues with a breaker and
+with limits, to their checkers, in the order of the log, as the first replica applies it.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from querator.model.commands import LeaseGrant, LeaseResult
@@ -21,6 +21,8 @@ from tests.simulation.whole.breaking import QUEUE as BREAKING
 from tests.simulation.whole.fairness import FairnessChecker, Now
 from tests.simulation.whole.grouping import path_of
 from tests.simulation.whole.key_order import KeyOrderChecker, There
+from tests.simulation.whole.limiting import QUEUE as LIMITING
+from tests.simulation.whole.limits import LimitChecker, LimitedEntry
 from tests.simulation.whole.programs import references_in
 from tests.simulation.whole.ranking import RankedChecks
 from tests.simulation.whole.ranks import Ranks
@@ -35,13 +37,19 @@ class FlowChecks(RankedChecks):
         fairness: FairnessChecker | None,
         key_order: KeyOrderChecker | None,
         breaking: bool,
+        limiting: bool,
     ) -> None:
         """None and False: there is no such queue."""
         super().__init__(timeline, ranks)
         self._fairness = fairness
         self._key_order = key_order
-        self._breaking = breaking
+        self._by_queue: dict[str, Callable[..., None]] = {}
         self.breakers = BreakerChecker()
+        self.limits = LimitChecker()
+        if breaking:
+            self._by_queue[BREAKING] = self._of_breaker
+        if limiting:
+            self._by_queue[LIMITING] = self._of_limits
         self._references: dict[tuple[int, int], str] = {}
         """By group and sequence."""
         self._attempts: dict[int, dict[int, int]] = {}
@@ -50,12 +58,12 @@ class FlowChecks(RankedChecks):
     def first_applied(
         self, machine: CheckedMachine, txn: ReadTransaction, entry: bytes, results: Sequence[Any]
     ) -> None:
-        if self._fairness is None and self._key_order is None and not self._breaking:
+        if self._fairness is None and self._key_order is None and not self._by_queue:
             return
         raw = SETTINGS.get(txn, machine.group)
         settings = None if raw is None else decode_settings(raw).settings
-        if settings is not None and settings.queue == BREAKING:
-            self.breakers.applied(machine.group, _applied(txn, machine.group, entry, results))
+        if settings is not None and settings.queue in self._by_queue:
+            self._by_queue[settings.queue](txn, machine.group, entry, results)
         flows = None if settings is None else settings.flows
         if flows is None:
             return
@@ -76,6 +84,42 @@ class FlowChecks(RankedChecks):
         elif flows.kind is QueueKind.KEYED and self._key_order is not None:
             in_place = {seq: item for seq, item in there.items() if item.state != RowState.MOVING}
             self._key_order.applied(machine.group, flows, in_place, _granted(results))
+
+    def _of_breaker(
+        self, txn: ReadTransaction, group: int, entry: bytes, results: Sequence[Any]
+    ) -> None:
+        raw = STATE.get(txn, group)
+        assert raw is not None
+        state = decode_state(raw)
+        leases = {int.from_bytes(key[-8:], "big") for key, _ in LEASES.rows(txn, group)}
+        commands = unpack_entry(entry).commands
+        self.breakers.applied(
+            group, AppliedEntry(state.now_ms, commands, results, leases, state.breaker)
+        )
+
+    def _of_limits(
+        self, txn: ReadTransaction, group: int, entry: bytes, results: Sequence[Any]
+    ) -> None:
+        raw = STATE.get(txn, group)
+        assert raw is not None
+        state = decode_state(raw)
+        counts = dict.fromkeys(RowState, 0)
+        for _, row in SEGMENTS.rows(txn, group):
+            segment = decode_segment(row)
+            counts[RowState(segment.state)] += segment.mask.bit_count()
+        self.limits.applied(
+            group,
+            LimitedEntry(
+                state.now_ms,
+                unpack_entry(entry).commands,
+                results,
+                counts[RowState.READY],
+                counts[RowState.LEASED],
+                state.effects.ready,
+                state.refill_ms,
+                state.lease_paused,
+            ),
+        )
 
     def _released(
         self, group: int, items: Mapping[int, There], granted: Collection[int]
@@ -122,16 +166,6 @@ class FlowChecks(RankedChecks):
         [found] = references_in(stored[block.offset(ordinal) : block.offset(ordinal + 1)])
         self._references[group, first_seq + ordinal] = found
         return found
-
-
-def _applied(
-    txn: ReadTransaction, group: int, entry: bytes, results: Sequence[Any]
-) -> AppliedEntry:
-    raw = STATE.get(txn, group)
-    assert raw is not None
-    state = decode_state(raw)
-    leases = {int.from_bytes(key[-8:], "big") for key, _ in LEASES.rows(txn, group)}
-    return AppliedEntry(state.now_ms, unpack_entry(entry).commands, results, leases, state.breaker)
 
 
 def _granted(results: Iterable[Any]) -> list[int]:

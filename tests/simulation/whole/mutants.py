@@ -17,6 +17,7 @@ from querator.model.commands import (
     LetterFilter,
     Moved,
     PartitionSettings,
+    Refill,
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.limits import BLOCK_ITEMS_MAX
@@ -27,6 +28,8 @@ from querator.partition import (
     duplicates,
     follow_ups,
     lease,
+    limit_rows,
+    limits,
     machine,
     masks,
     outbox,
@@ -607,5 +610,28 @@ def stays_open() -> Any:
 
     def without(one: machine.PartitionMachine, now_ms: int, *, prompt: bool = False) -> Any:
         return [each for each in due(one, now_ms, prompt=prompt) if not isinstance(each, HalfOpen)]
+
+    return replaced(machine.PartitionMachine, "due_commands", without)
+
+
+def leases_above_the_rate() -> Any:
+    """A lease takes no tokens."""
+    return replaced(limits, "leased", lambda *_: None)
+
+
+def leases_above_the_limit() -> Any:
+    """Leased items do not count."""
+    leasable = limit_rows.LimitRow.leasable
+    return replaced(
+        limit_rows.LimitRow, "leasable", lambda row, ready, _, now: leasable(row, ready, 0, now)
+    )
+
+
+def never_refills() -> Any:
+    """Leaders do not propose that tokens are there."""
+    due = machine.PartitionMachine.due_commands
+
+    def without(one: machine.PartitionMachine, now_ms: int, *, prompt: bool = False) -> Any:
+        return [each for each in due(one, now_ms, prompt=prompt) if not isinstance(each, Refill)]
 
     return replaced(machine.PartitionMachine, "due_commands", without)

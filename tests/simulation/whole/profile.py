@@ -44,6 +44,8 @@ PAUSING = 0.12
 """Share of seeds in which an operator pauses a queue."""
 BREAKING = 0.12
 """Share of seeds that have a queue with a breaker."""
+LIMITING = 0.12
+"""Share of seeds that have a queue with limits of leases."""
 LOST = 0.15
 """Share of seeds in which a machine loses its disk."""
 SPOIL_DATA = frozenset(("old copy", "twins", "damage", "lost disk"))
@@ -126,6 +128,8 @@ class WholeProfile:
 
     breaking: bool = False
     """Whether there is one more queue, which has a breaker."""
+    limiting: bool = False
+    """Whether there is one more queue, which has limits of leases."""
 
     retiring: bool = False
     """Whether there is one node more than replicas, and nodes are drained and taken back."""
@@ -180,6 +184,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         unique=random.Random(f"harsher unique {drawn}").random() < UNIQUE,
         pausing=random.Random(f"harsher pausing {drawn}").random() < PAUSING,
         breaking=random.Random(f"harsher breaking {drawn}").random() < BREAKING,
+        limiting=random.Random(f"harsher limiting {drawn}").random() < LIMITING,
         clocks_mended=True,
     )
 
@@ -250,6 +255,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         unique=random.Random(f"unique {seed}").random() < UNIQUE,
         pausing=random.Random(f"pausing {seed}").random() < PAUSING,
         breaking=random.Random(f"breaking {seed}").random() < BREAKING,
+        limiting=random.Random(f"limiting {seed}").random() < LIMITING,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
         clocks_mended=retiring,

@@ -52,6 +52,7 @@ from tests.simulation.whole import (
     grouping,
     keying,
     lapsing,
+    limiting,
     pausing,
     ranking,
     reading,
@@ -132,7 +133,7 @@ WITHOUT_USUAL_PROGRAMS = frozenset(
         "w.dead", reading.QUEUE, scheduling.QUEUE, ranking.QUEUE, ranking.DEAD, sweeping.QUEUE,
         sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.QUEUE, grouping.DEAD, keying.QUEUE,
         keying.DEAD,
-        runs.QUEUE, *chaining.QUEUES, uniques.QUEUE, breaking.QUEUE,
+        runs.QUEUE, *chaining.QUEUES, uniques.QUEUE, breaking.QUEUE, limiting.QUEUE,
     )
 )  # fmt: skip
 LEASE_TIMEOUT_MS = 4_000
@@ -154,7 +155,7 @@ WITHOUT_HISTORY = frozenset(
         "w", "w.dead", "t", stuck.QUEUE, lapsing.QUEUE, reading.QUEUE, scheduling.QUEUE,
         ranking.QUEUE, ranking.DEAD, sweeping.QUEUE, sweeping.DEAD, tries.QUEUE, tries.DEAD,
         grouping.QUEUE, grouping.DEAD, keying.QUEUE, keying.DEAD,
-        runs.QUEUE, *chaining.QUEUES, uniques.QUEUE, breaking.QUEUE,
+        runs.QUEUE, *chaining.QUEUES, uniques.QUEUE, breaking.QUEUE, limiting.QUEUE,
     )
 )  # fmt: skip
 
@@ -184,6 +185,7 @@ def _names_of_queues(profile: WholeProfile) -> list[str]:
         (profile.chained, (chaining.DEAD, chaining.NEXT, chaining.QUEUE)),
         (profile.unique, (uniques.QUEUE,)),
         (profile.breaking, (breaking.QUEUE,)),
+        (profile.limiting, (limiting.QUEUE,)),
     ):
         if there:
             names[:0] = first
@@ -214,6 +216,7 @@ class WholeWorld:
             fairness=self.fairness if self.profile.grouped else None,
             key_order=self.key_order if self.profile.keyed else None,
             breaking=self.profile.breaking,
+            limiting=self.profile.limiting,
         )
         nature = self.profile.nature
         self.tries = tries.Tries(retrying.MAX_ATTEMPTS)
@@ -447,6 +450,7 @@ class WholeWorld:
             "grants beside waiting groups": self.fairness.compared,
             "grants before others of a key": self.key_order.compared,
             "opened breakers": self.checks.breakers.opened,
+            "entries with items behind limits": self.checks.limits.kept_back,
             "calls with follow-ups": self.chains.compared,
             "compared recurrences": self.runs.compared,
             "lost disks": self.replacing.lost is not None,
@@ -537,6 +541,8 @@ class WholeWorld:
             return chaining.settings_of_next(self.seed)
         if name == breaking.QUEUE:
             return {"breaker": breaking.BREAKER}
+        if name == limiting.QUEUE:
+            return limiting.first_limits(self.seed)
         if name == runs.QUEUE:
             return recurring.settings_of(self.seed)
         return keying.settings_of(self.seed) if name == keying.QUEUE else {}
@@ -593,6 +599,7 @@ class WholeWorld:
             (profile.chained, self._add_chained),
             (profile.unique, self._add_unique),
             (profile.breaking, self._add_breaking),
+            (profile.limiting, self._add_limiting),
         ):
             if there:
                 add()
@@ -735,13 +742,30 @@ class WholeWorld:
         if breaking.changes_partitions(self.seed):
             self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
 
+    def _add_limiting(self) -> None:
+        queue = limiting.QUEUE
+        self._add(
+            Producing, f"{queue}.p", queue,
+            item_bytes=self.profile.item_bytes, delays=False, identified=True,
+        )  # fmt: skip
+        for number in range(2):
+            self._add(limiting.consumer(self.seed), f"{queue}.c{number}", queue)
+        self._add(limiting.Limiting, f"{queue}.limiting", queue, slower=2 * OPERATORS_SLOWER)
+        if limiting.changes_partitions(self.seed):
+            self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
+
     def _operators_end(self) -> bool:
         """Whether what would not come to rest is ended in time: recurrences, a queue that comes and
         goes, and pauses.
         """
         for program in self.programs:
             if isinstance(
-                program, recurring.Setting | chaining.Going | pausing.Pausing | grouping.Weighing
+                program,
+                recurring.Setting
+                | chaining.Going
+                | pausing.Pausing
+                | grouping.Weighing
+                | limiting.Limiting,
             ) and not self._done(program.finish(), within_us=CALM_US):
                 self.found(f"{program.name} does not come to its end")
                 return False
@@ -992,6 +1016,7 @@ class WholeWorld:
             self.fairness.judge(),
             self.key_order.judge(),
             self.checks.breakers.found,
+            self.checks.limits.found,
             self.runs.judge(apart_ms),
             self.chains.judge(everywhere),
             self.uniques.judge(apart_ms),
