@@ -69,6 +69,11 @@ from querator.model.ids import parse_lease_id
     multiple=True,
     help="Only items with this attribute; may be repeated, and then items need all.",
 )
+@click.option(
+    "--complete-on-delivery",
+    is_flag=True,
+    help="The items are completed before they are shown: each is delivered at most once.",
+)
 @server_options
 @output_option
 def lease(
@@ -81,6 +86,7 @@ def lease(
     item_ids: tuple[ItemId, ...],
     kinds: tuple[str, ...],
     attributes: tuple[tuple[str, str], ...],
+    complete_on_delivery: bool,
     target: CommandTarget,
     as_json: bool,
 ) -> None:
@@ -117,6 +123,7 @@ def lease(
             item_ids=item_ids or None,
             kinds=kinds or None,
             attributes=dict(attributes) or None,
+            complete_on_delivery=complete_on_delivery,
         )
         if items or as_json:
             return items, ""

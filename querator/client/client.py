@@ -774,6 +774,7 @@ class Client:
         item_ids: Iterable[ItemId | str] | None = None,
         kinds: Iterable[str] | None = None,
         attributes: Mapping[str, str] | None = None,
+        complete_on_delivery: bool = False,
     ) -> list[LeasedItem]:
         """Leases up to `max_items` ready items; waits up to `wait` for the first one. Returns an
         empty list when no item became ready. Only `extend` extends these leases.
@@ -785,6 +786,9 @@ class Client:
         `attributes`: only items of one of the kinds, with all of the attributes, among the first
         1,000 ready items of each partition. Such items are leased out of turn, in plain queues
         only. Such a call does not wait.
+
+        `complete_on_delivery`: the items are completed before they are sent, so that each is
+        delivered at most once. Items that are under way when something fails are lost.
         """
         ids = [] if item_ids is None else id_texts(item_ids)
         if item_ids is not None and not ids:
@@ -797,6 +801,7 @@ class Client:
             lease_timeout=lease_timeout,
             item_ids=ids,
             chosen=lease_filter(kinds, attributes),
+            completes=complete_on_delivery,
         )
         return [item for batch in batches for item in batch]
 

@@ -423,6 +423,7 @@ class PartitionStats(msgspec.Struct, frozen=True):
     one partition): its state; None: the queue has none. `limits` (of one partition): what they
     permit; None: the queue has none.
     `results`: items whose results are kept, or will be; `result_bytes`: of those that are kept.
+    `completed_on_delivery`: completed items that were completed when they were delivered.
     """
 
     partition: int
@@ -467,6 +468,7 @@ class PartitionStats(msgspec.Struct, frozen=True):
     results: int = 0
     result_bytes: int = 0
     limits: LimitStats | None = None
+    completed_on_delivery: int = 0
 
 
 class QueueStats(msgspec.Struct, frozen=True):

@@ -97,7 +97,8 @@ class ChosenItems(msgspec.Struct, frozen=True):
 
 class LeaseCall(msgspec.Struct, frozen=True):
     """A lease request. `wait_ms` 0: do not wait. `lease_timeout_ms` 0: the item's or the queue's.
-    `partition` None: any. `chosen` None: the first ready items.
+    `partition` None: any. `chosen` None: the first ready items. `completes`: the items are
+    completed before they are sent.
     """
 
     namespace: str
@@ -110,6 +111,7 @@ class LeaseCall(msgspec.Struct, frozen=True):
     wait_ms: int = 0
     partition: int | None = None
     chosen: ChosenItems | None = None
+    completes: bool = False
 
 
 class DeadOrigin(msgspec.Struct, frozen=True):
@@ -202,7 +204,7 @@ class ReturnedResult(msgspec.Struct, frozen=True):
 
 class CompleteCall(msgspec.Struct, frozen=True):
     """With `follow_ups` there is one lease, and `all_or_nothing`, and no `results`. These are of
-    items of `leases`.
+    items of `leases`. `on_delivery`: no consumer has the items.
     """
 
     namespace: str
@@ -212,6 +214,7 @@ class CompleteCall(msgspec.Struct, frozen=True):
     timeout_ms: int = 0
     follow_ups: tuple[FollowUpItems, ...] = ()
     results: tuple[ReturnedResult, ...] = ()
+    on_delivery: bool = False
 
 
 class RetryCall(msgspec.Struct, frozen=True):
@@ -382,6 +385,8 @@ class PartitionCounts(msgspec.Struct, frozen=True):
     result_bytes: int = 0
     limits: LimitCounts | None = None
     """As `breaker`."""
+    completed_on_delivery: int = 0
+    """Of the completed items."""
 
 
 class QueueCounts(msgspec.Struct, frozen=True):

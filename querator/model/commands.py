@@ -89,8 +89,11 @@ class LeaseItems(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Complete(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3):
+    """`on_delivery`: the items are completed before a consumer gets them."""
+
     leases: tuple[LeaseItems, ...]
     all_or_nothing: bool = False
+    on_delivery: bool = False
 
 
 class Retry(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):

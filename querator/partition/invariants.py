@@ -449,6 +449,8 @@ def _counters(state: PartitionState, blocks: dict[int, Block], segments: Segment
         state.completed + state.retried + state.released + state.lapsed + state.leased
     ):
         wrong.append("items were leased, but their leases neither ended nor live")
+    if state.completed_on_delivery > state.completed:
+        wrong.append("more items were completed on delivery than were completed")
     return wrong
 
 

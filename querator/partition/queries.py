@@ -165,6 +165,7 @@ def stats(txn: ReadTransaction, group: int) -> PartitionCounts:
         checkpoint_bytes=state.checkpoint_bytes,
         results=state.results,
         result_bytes=state.result_bytes,
+        completed_on_delivery=state.completed_on_delivery,
         breaker=_breaker(state, settings),
         limits=_limits(state),
     )

@@ -205,6 +205,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     answered: int = 0
     result_bytes: int = 0
     limits: LimitRow | None = None
+    completed_on_delivery: int = 0
 
     @property
     def items(self) -> int:

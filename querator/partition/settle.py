@@ -175,8 +175,12 @@ def complete(
             completed(context, first_seq, mask, results)
         leave_block(context, first_seq, block_of(context, first_seq), mask)
     _write(context, leases, verb)
+    if command.on_delivery:
+        context.state.completed_on_delivery += sum(piece.mask.bit_count() for piece in pieces)
     if context.state.breaker is not None:
-        breaker.succeeded(context, _outcomes(pieces))
+        # Whether the work succeeds is not known when the items are delivered.
+        count = breaker.given_back if command.on_delivery else breaker.succeeded
+        count(context, _outcomes(pieces))
     return result
 
 

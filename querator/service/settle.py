@@ -81,7 +81,7 @@ class Share(msgspec.Struct):
 
 def command_of(call: CompleteCall | RetryCall) -> Settle:
     if isinstance(call, CompleteCall):
-        return lambda leases: Complete(leases, call.all_or_nothing)
+        return lambda leases: Complete(leases, call.all_or_nothing, call.on_delivery)
     return lambda leases: Retry(
         leases=leases,
         retry_at_ms=call.retry_at_ms,

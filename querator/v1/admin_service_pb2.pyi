@@ -933,6 +933,7 @@ class PartitionStats(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
     RESULT_BYTES_FIELD_NUMBER: _builtins.int
+    COMPLETED_ON_DELIVERY_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     applied_index: _builtins.int
@@ -1013,6 +1014,8 @@ class PartitionStats(_message.Message):
     """Items whose results are kept, or will be: produced with keep_result."""
     result_bytes: _builtins.int
     """Bytes of the results that are kept."""
+    completed_on_delivery: _builtins.int
+    """Of the completed items, those that were completed when they were delivered (complete_on_delivery)."""
     @_builtins.property
     def oldest_ready_at(self) -> _timestamp_pb2.Timestamp:
         """When the oldest ready item was produced; unset when none is ready. Of more than 256 priorities with ready
@@ -1088,10 +1091,11 @@ class PartitionStats(_message.Message):
         limits: Global___LimitStats | None = ...,
         results: _builtins.int = ...,
         result_bytes: _builtins.int = ...,
+        completed_on_delivery: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["breaker", b"breaker", "limits", b"limits", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "breaker", b"breaker", "bytes", b"bytes", "cancelled", b"cancelled", "checkpoint_bytes", b"checkpoint_bytes", "completed", b"completed", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "limits", b"limits", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "replaced", b"replaced", "reserved", b"reserved", "result_bytes", b"result_bytes", "results", b"results", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "breaker", b"breaker", "bytes", b"bytes", "cancelled", b"cancelled", "checkpoint_bytes", b"checkpoint_bytes", "completed", b"completed", "completed_on_delivery", b"completed_on_delivery", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "limits", b"limits", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "replaced", b"replaced", "reserved", b"reserved", "result_bytes", b"result_bytes", "results", b"results", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -586,6 +586,7 @@ class LeaseRequest(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     ITEM_IDS_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
+    COMPLETE_ON_DELIVERY_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -602,6 +603,10 @@ class LeaseRequest(_message.Message):
     """How many bytes of items at most; 0 means 3 MiB, what clients accept by default."""
     partition: _builtins.int
     """In a repeat: the partition that the first answer or its unknown-outcome error named."""
+    complete_on_delivery: _builtins.bool
+    """Whether the items are completed before they are sent: each is delivered at most once. What is under way when a
+    node, the connection or the consumer fails is lost. The answer names leases that have ended.
+    """
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
         """How long the lease lasts, 1 s to 24 h; unset means the item's or the queue's."""
@@ -636,10 +641,11 @@ class LeaseRequest(_message.Message):
         partition: _builtins.int | None = ...,
         item_ids: _abc.Iterable[_builtins.str] | None = ...,
         filter: Global___LeaseFilter | None = ...,
+        complete_on_delivery: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "filter", b"filter", "lease_timeout", b"lease_timeout", "partition", b"partition", "wait_timeout", b"wait_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "client_id", b"client_id", "filter", b"filter", "item_ids", b"item_ids", "lease_timeout", b"lease_timeout", "max_bytes", b"max_bytes", "max_items", b"max_items", "namespace", b"namespace", "partition", b"partition", "queue", b"queue", "request_id", b"request_id", "wait_timeout", b"wait_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "client_id", b"client_id", "complete_on_delivery", b"complete_on_delivery", "filter", b"filter", "item_ids", b"item_ids", "lease_timeout", b"lease_timeout", "max_bytes", b"max_bytes", "max_items", b"max_items", "namespace", b"namespace", "partition", b"partition", "queue", b"queue", "request_id", b"request_id", "wait_timeout", b"wait_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015

@@ -61,6 +61,7 @@ def parse_lease(data: bytes) -> LeaseCall:
         wait_ms=wait_ms,
         partition=partition,
         chosen=_chosen(message) if message.item_ids or message.HasField("filter") else None,
+        completes=message.complete_on_delivery,
     )
 
 

@@ -50,6 +50,13 @@ def _use_everything(address: str) -> None:
         client.complete("q", third, LeaseRef(fourth.lease_id, (fourth.id,)))
         with pytest.raises(LeaseLost):
             client.retry("q", LeaseRef(first.lease_id, (1,)))
+        [once] = client.lease("q", complete_on_delivery=True)
+        assert once.settled
+        with pytest.raises(RuntimeError, match="settled"):
+            once.complete()
+        [chosen] = client.lease("q", item_ids=[f"{once.id.partition}-{once.id.seq + 9}"])
+        assert chosen.id.seq == once.id.seq + 9
+        chosen.release()
         with client.consumer("q", idle_timeout=IDLE) as consumer:
             for _, item in zip(range(50), consumer, strict=False):
                 item.complete()

@@ -69,7 +69,9 @@ class SingleHolder:
         lease_timeout: timedelta | None,
         item_ids: Sequence[str] = (),
         chosen: queue_service_pb2.LeaseFilter | None = None,
+        completes: bool = False,
     ) -> list[LeasedBatch]:
+        """`completes`: the items are completed before they are sent."""
         _check_number("max_items", max_items, 1, limits.REQUEST_ITEMS_MAX)
         _check_number("max_bytes", max_bytes, 0, limits.REPLY_BYTES_MAX)
         if wait is not None and not timedelta(0) <= wait <= _WAIT_MOST:
@@ -85,6 +87,7 @@ class SingleHolder:
             else duration(lease_timeout, "lease_timeout"),
             item_ids=item_ids,
             filter=chosen,
+            complete_on_delivery=completes,
         )
         seconds = wait.total_seconds() if wait else 0.0
         until = self._loop.time() + seconds
@@ -98,9 +101,13 @@ class SingleHolder:
                     telling=(LeaseEnded,),
                 )
             except LeaseEnded:
-                # The lease of an unanswered attempt has ended: its items are free again.
+                # The lease of an unanswered attempt has ended: its items are free again, or lost if
+                # they were completed on delivery.
                 continue
-            return self._batches(response)
+            batches = self._batches(response)
+            for batch in batches if completes else ():
+                batch.settled_elsewhere(batch.left)
+            return batches
 
     async def _ask(
         self,

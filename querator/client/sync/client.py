@@ -585,6 +585,7 @@ class SyncClient:
         item_ids: Iterable[ItemId | str] | None = None,
         kinds: Iterable[str] | None = None,
         attributes: Mapping[str, str] | None = None,
+        complete_on_delivery: bool = False,
     ) -> list[SyncLeasedItem]:
         """Leases up to `max_items` ready items; waits up to `wait` for the first one. See
         `Client.lease`.
@@ -599,6 +600,7 @@ class SyncClient:
                 item_ids=item_ids,
                 kinds=kinds,
                 attributes=attributes,
+                complete_on_delivery=complete_on_delivery,
             )
         )
         return [SyncLeasedItem(self._runner, item) for item in items]

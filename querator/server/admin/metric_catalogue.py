@@ -279,6 +279,11 @@ ITEM_COUNTS: Final[dict[str, MetricSpec]] = {
             "replaced",
             "Waiting items that later items with their dedup key have replaced.",
         ),
+        (
+            "completed_on_delivery",
+            "completed_on_delivery",
+            "Completed items that were completed when they were delivered (complete_on_delivery).",
+        ),
         ("duplicates", "duplicate", "Items of repeated produces, which were not stored again."),
         ("moved_in", "moved_in", "Items that came from another queue."),
         ("moved_out", "moved_out", "Items that went to another queue."),

@@ -5,12 +5,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from querator.model.calls import LeaseCall, LeasedRun, LeaseReply, SubscribeCall
-from querator.model.errors import QueratorError
+from querator.model.calls import (
+    CompleteCall,
+    LeaseCall,
+    LeasedRanges,
+    LeasedRun,
+    LeaseReply,
+    SubscribeCall,
+)
+from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import QueueId
 from querator.model.limits import REPLY_BYTES_DEFAULT
 from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
+from querator.partition import masks
 from querator.service.admission import ConnectionBudget
 from querator.service.lease.chosen import ChosenLeases
 from querator.service.lease.dispatcher import LeaseDispatcher, OtherNodes
@@ -79,9 +87,11 @@ class LeaseService:
         if call.partition is not None:
             check_partition(call.partition, queue)
         with self._calls.held():
-            if call.chosen is not None:
-                return await self._lease_chosen(queue, call)
-            return await self._lease(queue, call)
+            if call.chosen is None:
+                reply = await self._lease(queue, call)
+            else:
+                reply = await self._lease_chosen(queue, call)
+            return await self._completed(queue, reply) if call.completes else reply
 
     async def _lease(self, queue: Queue, call: LeaseCall) -> LeaseReply:
         routes = self._router.routes(queue)
@@ -118,6 +128,39 @@ class LeaseService:
             # A request id of the caller stands for one lease; only another id gets another lease.
             if batches or call.request_id or self._loop.time() >= deadline:
                 return LeaseReply(tuple(batches), self._durable)
+
+    async def _completed(self, queue: Queue, reply: LeaseReply) -> LeaseReply:
+        """The items of the reply, completed; without those whose lease has ended meanwhile. Raises
+        OUTCOME_UNKNOWN when items may be completed, which are then lost.
+        """
+        if not reply.batches:
+            return reply
+        leases = tuple(
+            LeasedRanges(
+                batch.lease_id,
+                masks.merge_ranges(
+                    (batch.loaded.first_seq + ordinal, 1)
+                    for ordinal in batch.loaded.ordinals or range(batch.loaded.count)
+                ),
+            )
+            for batch in reply.batches
+        )
+        call = CompleteCall(queue.namespace, queue.name, leases, on_delivery=True)
+        outcomes = (await self._settling.settle(call)).outcomes
+        for outcome in outcomes:
+            if outcome.error not in (None, ErrorCode.LEASE_LOST):
+                raise QueratorError(
+                    outcome.error,
+                    f"the items of lease {outcome.lease_id} could not be completed when they were "
+                    "to be delivered",
+                    field="complete_on_delivery",
+                )
+        batches = tuple(
+            batch
+            for batch, outcome in zip(reply.batches, outcomes, strict=True)
+            if outcome.error is None
+        )
+        return LeaseReply(batches, reply.durable)
 
     async def _lease_chosen(self, queue: Queue, call: LeaseCall) -> LeaseReply:
         dispatcher = self._dispatcher(queue)

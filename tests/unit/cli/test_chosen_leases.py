@@ -46,6 +46,13 @@ def test_items_by_id(leases: Leases) -> None:
     assert not request.HasField("filter")
 
 
+def test_items_that_are_completed_on_delivery(leases: Leases) -> None:
+    assert leases.run("--complete-on-delivery", "--wait", "5s").exit_code == 0
+    [request] = leases.requests
+    assert request.complete_on_delivery
+    assert not request.item_ids
+
+
 def test_items_by_kind_and_attribute(leases: Leases) -> None:
     leases.batches = []
     run = leases.run("--kind", "fax", "--attribute", "to=ann", "--max-items", "3")

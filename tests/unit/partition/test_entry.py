@@ -149,6 +149,7 @@ COMMANDS = {
     "lease of named items": Proposal(
         Lease((LeaseCaller("c", "r", 100, 3_000_000, 30_000),), named=((17, 1), (300, 2)))
     ),
+    "complete on delivery": Proposal(Complete((LeaseItems(3, ((7, 1),)),), on_delivery=True)),
     "complete": Proposal(Complete((LeaseItems(3, ((10, 5), (20, 1))), LeaseItems(4)), True)),
     "retry": Proposal(
         Retry(
@@ -376,6 +377,15 @@ def _without(command: Any, **changes: Any) -> Any:
 
 # The same commands as earlier releases wrote them, without the fields that were added since.
 OLD = {
+    "answer without the moment of its complete": (
+        COMMANDS["answer"],
+        "0193cf0000018bcfe56800920101919434930392920391920701920490c3c4080200000000000000"
+        "929203079204cd012c",
+    ),
+    "complete without its moment": (
+        Proposal(Complete((LeaseItems(3, ((10, 5), (20, 1))), LeaseItems(4)), True)),
+        "0193cf0000018bcfe568009091930392920392920a05921401920490c3",
+    ),
     "lease without named items": (
         Proposal(Lease((LeaseCaller("c", "r", 100, 3_000_000, 30_000),))),
         "0193cf0000018bcfe56800909193029195a163a17264ce002dc6c0cd753090",
@@ -807,7 +817,8 @@ GOLDEN = {
     "lease of named items": (
         "0193cf0000018bcfe56800909194029195a163a17264ce002dc6c0cd7530909292110192cd012c02"
     ),
-    "complete": "0193cf0000018bcfe568009091930392920392920a05921401920490c3",
+    "complete": "0193cf0000018bcfe568009091940392920392920a05921401920490c3c2",
+    "complete on delivery": "0193cf0000018bcfe568009091940391920391920701c2c3",
     "retry": (
         "0193cf0000018bcfe5680090919a0491920390cf0000018bcfe58b28c3a4736c6f77c2c3fd9192a4"
         "70616765a137c3"
@@ -907,7 +918,7 @@ GOLDEN = {
         "ea6002c2c0c000909091920003"
     ),
     "answer": (
-        "0193cf0000018bcfe56800920101919434930392920391920701920490c3c4080200000000000000"
+        "0193cf0000018bcfe56800920101919434940392920391920701920490c3c2c4080200000000000000"
         "929203079204cd012c"
     ),
 }
