@@ -264,15 +264,7 @@ class Node:
         if self._trust_clock:
             core.host.trust_clock()
         await core.start(self._running)
-        storage_watch = StorageWatch(environment, core.conditions)
-        storage_watch.start()
-        self._running.push_async_callback(storage_watch.stop)
-
-        async def refresh() -> None:
-            await storage_watch.refresh()
-            core.conditions.check()
-
-        core.cluster.before_status = refresh
+        self._watch(core, environment)
         await self._until_formed(placement)
         self._server = server = GrpcServer(
             service,
@@ -293,6 +285,20 @@ class Node:
             watch = asyncio.get_running_loop().create_task(self._membership.watch())
             self._running.push_async_callback(_ended, watch)
             self._running.push_async_callback(self._hand_over, placement)
+
+    def _watch(self, core: NodeCore, environment: Environment) -> None:
+        """Starts what reads the storage at intervals."""
+        core.service.rates.start()
+        self._running.push_async_callback(core.service.rates.stop)
+        storage_watch = StorageWatch(environment, core.conditions)
+        storage_watch.start()
+        self._running.push_async_callback(storage_watch.stop)
+
+        async def refresh() -> None:
+            await storage_watch.refresh()
+            core.conditions.check()
+
+        core.cluster.before_status = refresh
 
     def _listens_at(self) -> dict[str, str]:
         """Addresses without the admin port's, which is open already, by their settings."""

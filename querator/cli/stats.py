@@ -26,7 +26,7 @@ from querator.cli.shared.output import (
     write_json_lines,
     write_picture,
 )
-from querator.cli.shared.parameters import DURATION, is_given
+from querator.cli.shared.parameters import DURATION, format_duration, is_given
 from querator.cli.shared.tables import Column, FittedTable
 from querator.cli.shared.texts import age_text, size_text
 from querator.cli.shared.views import stats_view
@@ -49,6 +49,16 @@ _EVER = (
     "dead",
     "moved_in",
     "moved_out",
+)
+_RATE_COLUMNS = (
+    "per second",
+    "came 1m",
+    "came 5m",
+    "came 15m",
+    "completed 1m",
+    "completed 5m",
+    "completed 15m",
+    "drained in",
 )
 _KEPT = {"ready", "leased", "produced", "completed"}
 """Columns that a narrow table has even if all is 0."""
@@ -78,6 +88,10 @@ def stats(
     as_json: bool,
 ) -> None:
     """Show the counts of QUEUE, or of all queues. With --output json each queue is a line.
+
+    Rates are moving averages over 1, 5 and 15 minutes, or over the time since the leader of a
+    partition has changed. Drained in: when the ready items are gone, if they become fewer as in the
+    last 5 minutes.
 
     \b
     Examples:
@@ -208,6 +222,8 @@ def _picture(
         "",
         FittedTable(map(_column, ["ever", *_EVER]), ever_rows),
     ]
+    if rate_rows := [_rate_row(one) for one in found if one.total.rates_1m is not None]:
+        parts += ["", FittedTable(map(_column, _RATE_COLUMNS), rate_rows)]
     parts += [
         (
             f"{one.queue.name}: {one.total.held:,} held until the items that were in partitions "
@@ -243,6 +259,22 @@ def _picture(
     if not all(one.durable for one in found):
         parts.append("Not durable: the server keeps everything in memory.")
     return parts
+
+
+def _rate_row(stats: QueueStats) -> list[object]:
+    total = stats.total
+    found = [rates for rates in (total.rates_1m, total.rates_5m, total.rates_15m) if rates]
+    drain = total.drain_time
+    return [
+        stats.queue.name,
+        *(_rate_text(rates.came) for rates in found),
+        *(_rate_text(rates.completed) for rates in found),
+        "" if drain is None else format_duration(timedelta(seconds=round(drain.total_seconds()))),
+    ]
+
+
+def _rate_text(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
 def _column(name: str) -> Column:

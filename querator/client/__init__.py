@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         Purged,
         QueueInfo,
         QueueStats,
+        Rates,
         RetryPolicy,
         SettleOutcome,
     )
@@ -139,6 +140,7 @@ __all__ = [
     "QueueInfo",
     "QueueStats",
     "RateLimit",
+    "Rates",
     "Recurrence",
     "RecurrenceTime",
     "Recurrences",

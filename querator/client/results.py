@@ -20,6 +20,7 @@ from querator.client.values import (
     ProducedRun,
     QueueInfo,
     QueueStats,
+    Rates,
     SettleOutcome,
 )
 from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
@@ -32,7 +33,8 @@ _STATES = {
 _COUNTS = [
     name
     for name in PartitionStats.__struct_fields__
-    if name not in ("waits_for", "breaker", "limits") and not name.startswith("oldest")
+    if name not in ("waits_for", "breaker", "limits", "drain_time")
+    and not name.startswith(("oldest", "rates"))
 ]
 
 
@@ -157,7 +159,15 @@ def _partition_stats(stats: admin_service_pb2.PartitionStats) -> PartitionStats:
         waits_for=tuple(stats.waits_for),
         breaker=breaker_stats(stats),
         limits=limit_stats(stats),
+        rates_1m=_rates(stats.rates_1m) if stats.HasField("rates_1m") else None,
+        rates_5m=_rates(stats.rates_5m) if stats.HasField("rates_5m") else None,
+        rates_15m=_rates(stats.rates_15m) if stats.HasField("rates_15m") else None,
+        drain_time=stats.drain_time.ToTimedelta() if stats.HasField("drain_time") else None,
     )
+
+
+def _rates(rates: admin_service_pb2.Rates) -> Rates:
+    return Rates(rates.came, rates.completed, rates.left)
 
 
 def queue_stats(response: admin_service_pb2.GetQueueStatsResponse) -> QueueStats:

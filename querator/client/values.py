@@ -399,6 +399,16 @@ class GivenUp(msgspec.Struct, frozen=True):
     items: int
 
 
+class Rates(msgspec.Struct, frozen=True):
+    """Items per second: `came`, as produces, moves and recurrences bring them; `completed`, those
+    acknowledged by readers included; `left`, in whatever way.
+    """
+
+    came: float
+    completed: float
+    left: float
+
+
 class PartitionStats(msgspec.Struct, frozen=True):
     """Exact counts at one point of a partition's log (or their sums over all partitions).
 
@@ -424,6 +434,9 @@ class PartitionStats(msgspec.Struct, frozen=True):
     permit; None: the queue has none.
     `results`: items whose results are kept, or will be; `result_bytes`: of those that are kept.
     `completed_on_delivery`: completed items that were completed when they were delivered.
+    `rates_…`: moving averages over that time; None: not known, as in the first 10 s after the
+    leader of a partition has changed. `drain_time`: in which time the ready items are gone if they
+    become fewer as in the last 5 minutes; None: they do not.
     """
 
     partition: int
@@ -469,6 +482,10 @@ class PartitionStats(msgspec.Struct, frozen=True):
     result_bytes: int = 0
     limits: LimitStats | None = None
     completed_on_delivery: int = 0
+    rates_1m: Rates | None = None
+    rates_5m: Rates | None = None
+    rates_15m: Rates | None = None
+    drain_time: timedelta | None = None
 
 
 class QueueStats(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ Encodings of these values are in `querator.wire` and next to the state machines.
     nodes            nodes, incarnations and replicas
     placement_map    the placement map: nodes, queues, groups
     queues           queue settings, and a queue as the map knows it
+    rates            rates of a partition, as moving averages
     reader_calls     calls of readers and their replies
     result_calls     the call that waits for results of items, and its reply
     readers          commands and results of readers

@@ -14,6 +14,7 @@ import msgspec
 from querator.model.commands import Attributes, FlowNames, ItemSpecial, Ranges
 from querator.model.errors import ErrorCode
 from querator.model.queues import BreakerState, Queue
+from querator.model.rates import ItemRates
 
 
 class ProduceCall(msgspec.Struct, frozen=True):
@@ -387,6 +388,8 @@ class PartitionCounts(msgspec.Struct, frozen=True):
     """As `breaker`."""
     completed_on_delivery: int = 0
     """Of the completed items."""
+    rates: tuple[ItemRates, ...] = ()
+    """Empty: the node that answers does not know them."""
 
 
 class QueueCounts(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ background reads, which have threads of their own. No state here has to survive 
     purging           purge of a queue, in steps
     item_ids          ids of items in calls, by partition
     moves             dead letters and redrives on their way between partitions
+    rates             how many items come and go per second
     departed          partitions forget groups that have left the map
     stopped           refuses changes of queues with a stopped partition
     conditions        conditions that make items late or replicas doubtful

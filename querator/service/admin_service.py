@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from querator import telemetry
+from querator.model import rates
 from querator.model.calls import (
     BlockDamage,
     BrowsedItem,
@@ -81,12 +82,14 @@ T = TypeVar("T")
 
 _log = telemetry.logger(__name__)
 
+_NOT_SUMMED = (
+    "partition", "applied_index", "waits_for", "first_seq", "head_seq", "breaker", "limits",
+    "rates",
+)  # fmt: skip
 _SUMMED = tuple(
     field
     for field in PartitionCounts.__struct_fields__
-    if field not in ("partition", "applied_index", "waits_for", "first_seq", "head_seq")
-    and field not in ("breaker", "limits")
-    and not field.startswith(("oldest", "state_ms", "behind_ms"))
+    if field not in _NOT_SUMMED and not field.startswith(("oldest", "state_ms", "behind_ms"))
 )
 
 _Query = Callable[[GroupId, int, int, int], PeekQuery | LettersQuery]
@@ -645,6 +648,7 @@ def total_of(counts: Sequence[PartitionCounts]) -> PartitionCounts:
         oldest_stage_at_ms=_oldest(each.oldest_stage_at_ms for each in counts),
         oldest_lease_at_ms=_oldest(each.oldest_lease_at_ms for each in counts),
         waits_for=tuple(sorted({one for each in counts for one in each.waits_for})),
+        rates=rates.summed([each.rates for each in counts]),
         **sums,
     )
 

@@ -29,6 +29,7 @@ from querator.service.lease.supply import Supplies
 from querator.service.moves import Mover
 from querator.service.produce.calls import ProduceService
 from querator.service.queue_service import QueueService
+from querator.service.rates import PartitionRates
 from querator.service.reading.queries import Queries
 from querator.service.reading.readers import ReaderService
 from querator.service.recurring.driver import RecurrenceDriver
@@ -91,12 +92,14 @@ def assemble(
         host, router, aside=aside, environment=environment, on_effects=on_counted
     )
     committer = TransactionDriver(router, directory, environment)
+    rates = PartitionRates(host, environment, lambda: placement.map, clock=clock)
     reads = Queries(
         host=host,
         router=router,
         environment=environment,
         damage=damage,
         transactions=committer.answer,
+        rates=rates.of,
         answers=answers,
     )
     waits = ResultWaits(host, router, environment=environment, damage=damage, answers=answers)
@@ -168,6 +171,7 @@ def assemble(
         router=router,
         directory=directory,
         reads=reads,
+        rates=rates,
         events=events,
         exchange=exchange,
         damage=damage,

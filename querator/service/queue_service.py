@@ -39,6 +39,7 @@ from querator.service.lease.calls import LeaseService
 from querator.service.lease.subscriptions import Subscription
 from querator.service.moves import Mover
 from querator.service.produce.calls import ProduceService
+from querator.service.rates import PartitionRates
 from querator.service.reading.browsing import Browsing, scan_slots
 from querator.service.reading.queries import Queries
 from querator.service.reading.readers import ReaderService
@@ -70,6 +71,7 @@ class QueueService:
         router: Router,
         directory: QueueDirectory,
         reads: Queries,
+        rates: PartitionRates,
         events: ServiceEvents,
         exchange: NodeExchange | None,
         damage: DamagedBlocks,
@@ -88,6 +90,7 @@ class QueueService:
         self.router = router
         self.directory = directory
         self.reads = reads
+        self.rates = rates
         self.events = events
         self.exchange = exchange
         self.damage = damage

@@ -934,6 +934,10 @@ class PartitionStats(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     RESULT_BYTES_FIELD_NUMBER: _builtins.int
     COMPLETED_ON_DELIVERY_FIELD_NUMBER: _builtins.int
+    RATES_1M_FIELD_NUMBER: _builtins.int
+    RATES_5M_FIELD_NUMBER: _builtins.int
+    RATES_15M_FIELD_NUMBER: _builtins.int
+    DRAIN_TIME_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition of the queue."""
     applied_index: _builtins.int
@@ -1046,6 +1050,26 @@ class PartitionStats(_message.Message):
     def limits(self) -> Global___LimitStats:
         """The partition's parts of the limits of the queue; unset when the queue has none, and in the total."""
 
+    @_builtins.property
+    def rates_1m(self) -> Global___Rates:
+        """Moving averages over 1, 5 and 15 minutes, of the time since the node leads the partition while that is shorter.
+        Unset when the answering node does not lead it, or does so for less than 10 s. In the total: of those that are set.
+        """
+
+    @_builtins.property
+    def rates_5m(self) -> Global___Rates:
+        """Over 5 minutes."""
+
+    @_builtins.property
+    def rates_15m(self) -> Global___Rates:
+        """Over 15 minutes."""
+
+    @_builtins.property
+    def drain_time(self) -> _duration_pb2.Duration:
+        """In which time the ready items are gone if they become fewer as in the last 5 minutes; unset when they do not, when
+        it is not known, or for more than 10 years.
+        """
+
     def __init__(
         self,
         *,
@@ -1092,14 +1116,48 @@ class PartitionStats(_message.Message):
         results: _builtins.int = ...,
         result_bytes: _builtins.int = ...,
         completed_on_delivery: _builtins.int = ...,
+        rates_1m: Global___Rates | None = ...,
+        rates_5m: Global___Rates | None = ...,
+        rates_15m: Global___Rates | None = ...,
+        drain_time: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["breaker", b"breaker", "limits", b"limits", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["breaker", b"breaker", "drain_time", b"drain_time", "limits", b"limits", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "rates_15m", b"rates_15m", "rates_1m", b"rates_1m", "rates_5m", b"rates_5m"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "breaker", b"breaker", "bytes", b"bytes", "cancelled", b"cancelled", "checkpoint_bytes", b"checkpoint_bytes", "completed", b"completed", "completed_on_delivery", b"completed_on_delivery", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "limits", b"limits", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "ready", b"ready", "released", b"released", "replaced", b"replaced", "reserved", b"reserved", "result_bytes", b"result_bytes", "results", b"results", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "applied_index", b"applied_index", "breaker", b"breaker", "bytes", b"bytes", "cancelled", b"cancelled", "checkpoint_bytes", b"checkpoint_bytes", "completed", b"completed", "completed_on_delivery", b"completed_on_delivery", "damaged", b"damaged", "dead", b"dead", "delivered", b"delivered", "drain_time", b"drain_time", "dropped", b"dropped", "duplicates", b"duplicates", "expired", b"expired", "first_seq", b"first_seq", "given_up", b"given_up", "head_seq", b"head_seq", "held", b"held", "lapsed", b"lapsed", "leased", b"leased", "leases", b"leases", "limits", b"limits", "moved_in", b"moved_in", "moved_out", b"moved_out", "moving", b"moving", "oldest_batch_at", b"oldest_batch_at", "oldest_lease_at", b"oldest_lease_at", "oldest_ready_at", b"oldest_ready_at", "oldest_stage_at", b"oldest_stage_at", "partition", b"partition", "produced", b"produced", "rates_15m", b"rates_15m", "rates_1m", b"rates_1m", "rates_5m", b"rates_5m", "ready", b"ready", "released", b"released", "replaced", b"replaced", "reserved", b"reserved", "result_bytes", b"result_bytes", "results", b"results", "retried", b"retried", "scheduled", b"scheduled", "staged", b"staged", "staged_bytes", b"staged_bytes", "stages", b"stages", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PartitionStats: _TypeAlias = PartitionStats  # noqa: Y015
+
+@_typing.final
+class Rates(_message.Message):
+    """Rates are items per second."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAME_FIELD_NUMBER: _builtins.int
+    COMPLETED_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
+    came: _builtins.float
+    """Items that came: produced, moved here, or made by recurrences."""
+    completed: _builtins.float
+    """Items that were completed, or acknowledged by readers."""
+    left: _builtins.float
+    """Items that left, in whatever way."""
+    def __init__(
+        self,
+        *,
+        came: _builtins.float = ...,
+        completed: _builtins.float = ...,
+        left: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["came", b"came", "completed", b"completed", "left", b"left"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Rates: _TypeAlias = Rates  # noqa: Y015
 
 @_typing.final
 class BreakerStats(_message.Message):

@@ -30,6 +30,7 @@ from querator.model.queues import (
     QueueKind,
     QueueSettings,
 )
+from querator.model.rates import drain_ms
 from querator.v1 import admin_service_pb2, items_pb2
 from querator.wire import field_checks, lease
 from querator.wire.breakers import breaker_message, breaker_stats_message, check_breaker
@@ -48,7 +49,7 @@ _MODEL_FIELDS = {
 _COUNTS = [
     name
     for name in PartitionCounts.__struct_fields__
-    if not name.startswith(("oldest", "state_ms", "behind_ms", "breaker", "limits"))
+    if not name.startswith(("oldest", "state_ms", "behind_ms", "breaker", "limits", "rates"))
 ]
 
 
@@ -474,6 +475,12 @@ def _stats_message(stats: PartitionCounts) -> admin_service_pb2.PartitionStats:
         message.oldest_stage_at.CopyFrom(field_checks.timestamp(stats.oldest_stage_at_ms))
     if stats.oldest_lease_at_ms:
         message.oldest_lease_at.CopyFrom(field_checks.timestamp(stats.oldest_lease_at_ms))
+    for name, one in zip(("rates_1m", "rates_5m", "rates_15m"), stats.rates, strict=False):
+        rates = admin_service_pb2.Rates(came=one.came, completed=one.completed, left=one.left)
+        getattr(message, name).CopyFrom(rates)
+    drained_ms = drain_ms(stats.ready, stats.rates)
+    if drained_ms is not None:
+        message.drain_time.CopyFrom(field_checks.duration(drained_ms))
     if stats.breaker is not None:
         message.breaker.CopyFrom(breaker_stats_message(stats.breaker))
     if stats.limits is not None:

@@ -282,7 +282,7 @@ ITEM_COUNTS: Final[dict[str, MetricSpec]] = {
         (
             "completed_on_delivery",
             "completed_on_delivery",
-            "Completed items that were completed when they were delivered (complete_on_delivery).",
+            "Items that were completed when they were delivered.",
         ),
         ("duplicates", "duplicate", "Items of repeated produces, which were not stored again."),
         ("moved_in", "moved_in", "Items that came from another queue."),

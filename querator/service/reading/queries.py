@@ -16,6 +16,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import OVERLOADED_RETRY_MS, REPLY_BYTES_DEFAULT
 from querator.model.queues import Queue
+from querator.model.rates import ItemRates
 from querator.model.reader_calls import ReaderState
 from querator.partition import dedup_export, queries, reader_queries, recurrence_queries
 from querator.partition.dedup_export import SharingQuery
@@ -107,14 +108,18 @@ class Queries:
         environment: Environment,
         damage: DamagedBlocks,
         transactions: Callable[[TransactionQuery], Awaitable[Any]],
+        rates: Callable[[GroupId], tuple[ItemRates, ...]],
         answers: QueryAnswers,
     ) -> None:
-        """`transactions` answers queries about transactions of a group that this node leads."""
+        """`transactions` answers queries about transactions of a group that this node leads.
+        `rates` are those of a group, as far as this node knows them.
+        """
         self._host = host
         self._router = router
         self._environment = environment
         self._damage = damage
         self._transactions = transactions
+        self._rates = rates
         self._scans = Scans(environment)
         answers.register(self.answer, *_ANSWERED)
 
@@ -308,6 +313,7 @@ class Queries:
                         queries.stats(txn, group),
                         damaged=self._damage.items(group)[1],
                         behind_ms=0 if status is None else status.behind_ms,
+                        rates=self._rates(group),
                     )
                 case ReadersQuery():
                     return reader_queries.readers(txn, group)

@@ -32,6 +32,7 @@ from querator.model.queues import (
     RetryBackoff,
     RetryWaits,
 )
+from querator.model.rates import ItemRates
 from querator.v1 import admin_service_pb2, items_pb2, queue_service_pb2
 from querator.wire import queues
 from querator.wire.queues import PageCall, QueueName
@@ -261,13 +262,16 @@ def test_counts_arrive_field_by_field() -> None:
     names = [
         name
         for name in PartitionCounts.__struct_fields__
-        if name not in ("waits_for", "state_ms", "behind_ms", "breaker", "limits")
+        if name not in ("waits_for", "state_ms", "behind_ms", "breaker", "limits", "rates")
         and not name.startswith("oldest")
     ]
     values: dict[str, Any] = {name: number for number, name in enumerate(names, start=1)}
     instants: dict[str, Any] = {"oldest_ready_at_ms": 5_000, "oldest_batch_at_ms": 6_000}
     instants["oldest_lease_at_ms"] = 8_000
-    one = PartitionCounts(**values, **instants, oldest_stage_at_ms=7_000, waits_for=(3, 5))
+    one = PartitionCounts(
+        **values, **instants, oldest_stage_at_ms=7_000, waits_for=(3, 5),
+        rates=(ItemRates(1, 2, 3), ItemRates(4, 5, 4 + values["ready"] / 100), ItemRates(7, 8, 9)),
+    )  # fmt: skip
     zeros: dict[str, Any] = dict.fromkeys(names, 0)
     none = PartitionCounts(**zeros, oldest_ready_at_ms=0, oldest_batch_at_ms=0)
     stats = QueueCounts(queue(QueueSettings()), none, (one, none), durable=True)
@@ -284,9 +288,16 @@ def test_counts_arrive_field_by_field() -> None:
     assert not message.total.HasField("oldest_stage_at")
     assert got.oldest_lease_at.ToMilliseconds() == 8_000
     assert not message.total.HasField("oldest_lease_at")
+    rates = [got.rates_1m, got.rates_5m, got.rates_15m]
+    assert [(one.came, one.completed) for one in rates] == [(1, 2), (4, 5), (7, 8)]
+    assert (got.rates_15m.left, got.drain_time.ToSeconds()) == (9, 100)
+    assert not message.total.HasField("rates_1m")
+    assert not message.total.HasField("drain_time")
     protocol = set(admin_service_pb2.PartitionStats.DESCRIPTOR.fields_by_name)
     instant_names = {"oldest_ready_at", "oldest_batch_at", "oldest_stage_at", "oldest_lease_at"}
-    assert protocol == {*names, *instant_names, "waits_for", "breaker", "limits"}
+    assert protocol == {*names, *instant_names, "waits_for", "breaker", "limits"} | {
+        "rates_1m", "rates_5m", "rates_15m", "drain_time",
+    }  # fmt: skip
 
 
 def test_peeked_items_arrive() -> None:

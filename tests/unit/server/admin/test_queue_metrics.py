@@ -49,8 +49,10 @@ def test_every_count_of_a_partition_has_a_metric() -> None:
     others = {"partition", "applied_index", "leases", "bytes"}
     others |= {"oldest_ready_at_ms", "oldest_batch_at_ms", "oldest_lease_at_ms"}
     others |= {"first_seq", "head_seq"}
-    others |= {"checkpoint_bytes", "breaker", "results", "result_bytes"}
+    others |= {"checkpoint_bytes", "breaker", "limits", "results", "result_bytes"}
     others |= {"staged", "staged_bytes", "stages", "oldest_stage_at_ms", "waits_for", "state_ms"}
+    # Prometheus computes rates from the counters.
+    others.add("rates")
     # A metric of the node counts it, in blocks: querator_damaged_blocks.
     others.add("damaged")
     # A metric of the node counts it, in queues: querator_conditions{kind="time_behind"}.

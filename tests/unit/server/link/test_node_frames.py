@@ -52,6 +52,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.lease_calls import LeaseSummary
 from querator.model.queues import BreakerState, Queue, QueueSettings, QueueState
+from querator.model.rates import ItemRates
 from querator.model.recurrences import (
     DecidedSpan,
     Overlap,
@@ -123,7 +124,9 @@ QUEUE = Queue(
 COUNTS: dict[str, Any] = dict.fromkeys(PartitionCounts.__struct_fields__, 2**63)
 BREAKER = BreakerCounts(BreakerState.HALF_OPEN, 2**62, 2**62, 2**63, 2**63, 999, probing=True)
 LIMITS = LimitCounts(2**32 - 1, 2**32 - 1, 2**62, 2**32 - 1)
-STATS = PartitionCounts(**{**COUNTS, "waits_for": (0, 1_023), "breaker": BREAKER, "limits": LIMITS})
+RATES = (ItemRates(0.5, 1e9, 0.0),) * 3
+ALL = {"waits_for": (0, 1_023), "breaker": BREAKER, "limits": LIMITS, "rates": RATES}
+STATS = PartitionCounts(**{**COUNTS, **ALL})
 LETTER = DeadOrigin(
     origin_queue="q",
     origin_partition=1,
