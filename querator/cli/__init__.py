@@ -23,6 +23,7 @@ other commands load neither the storage nor the Raft engine.
     live_leases         `leases`: live leases by client and age
     leases              `lease`, `complete`, `retry`, `extend`
     letters             which dead letters a command is for: its options, and the letters
+    locks               `lock`: a command while a lock is held, holders
     node                `node`: operations on one node
     pauses              `pause` and `resume` of `queue` and `group`
     produce             `produce`: items from arguments, lines, JSON lines or CSV
@@ -101,6 +102,7 @@ _COMMANDS: Final = {
     "key": LazyCommand("keys:key", "Show the keys of a keyed queue, and skip items."),
     "schedule": LazyCommand("schedules:schedule", "Show, move, run and cancel scheduled items."),
     "recurring": LazyCommand("recurring:recurring", "Let queues produce items by themselves."),
+    "lock": LazyCommand("locks:lock", "Run a command while a lock is held, and show holders."),
     "txn": LazyCommand("transactions:txn", "Show staged batches of a queue, and drop them."),
     "reader": LazyCommand("readers:reader", "Show readers, and take items back from them."),
     "stats": LazyCommand("stats:stats", "Show counts, once or repeatedly."),

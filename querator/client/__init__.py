@@ -17,7 +17,7 @@ not belong here (`querator.wire`). See docs/sdk.md.
     limit_values  the settings of limits of leases, and what they permit
     keys          keys of keyed queues: counts, and skipped items
     live_leases   live leases for operators: lists, and leases that are ended by hand
-    locks         locks and semaphores over leases
+    locks         locks, semaphores and elections over leases
     recurrences   items that a queue produces by itself
     schedules     scheduled items: list, count, move, run and cancel them
     transactions  staged batches: list and abort
@@ -53,8 +53,10 @@ if TYPE_CHECKING:
     from querator.client.keys import KeyStats
     from querator.client.limit_values import LimitStats, RateLimit
     from querator.client.live_leases import LeaseInfo
+    from querator.client.locks.election import Election
     from querator.client.locks.holding import Holding
     from querator.client.locks.lock import Lock, Semaphore
+    from querator.client.locks.rw_lock import RwLock
     from querator.client.locks.tokens import LockHolder
     from querator.client.outcomes import HandlerTimeout, Reject, Retry, UndecodablePayload
     from querator.client.producing.producer import Producer
@@ -73,7 +75,13 @@ if TYPE_CHECKING:
         SyncLeasedItem,
         SyncProducer,
     )
-    from querator.client.sync.locks import SyncHolding, SyncLock, SyncSemaphore
+    from querator.client.sync.locks import (
+        SyncElection,
+        SyncHolding,
+        SyncLock,
+        SyncRwLock,
+        SyncSemaphore,
+    )
     from querator.client.sync.recurrences import SyncRecurrences
     from querator.client.sync.schedules import SyncScheduledItems
     from querator.client.values import (
@@ -111,6 +119,7 @@ __all__ = [
     "DamagedBlock",
     "DeadLetter",
     "DeadReason",
+    "Election",
     "ExtendOutcome",
     "FairGroup",
     "GivenUp",
@@ -148,6 +157,7 @@ __all__ = [
     "Rescheduled",
     "Retry",
     "RetryPolicy",
+    "RwLock",
     "ScheduleDensity",
     "ScheduledBucket",
     "ScheduledItems",
@@ -155,12 +165,14 @@ __all__ = [
     "SettleOutcome",
     "SyncClient",
     "SyncConsumer",
+    "SyncElection",
     "SyncHolding",
     "SyncLeasedBatch",
     "SyncLeasedItem",
     "SyncLock",
     "SyncProducer",
     "SyncRecurrences",
+    "SyncRwLock",
     "SyncScheduledItems",
     "SyncSemaphore",
     "Tls",
@@ -181,6 +193,10 @@ _HOMES = {
     "LeaseInfo": "client.live_leases",
     "HandlerTimeout": "client.outcomes",
     "ItemResult": "client.replies",
+    "Election": "client.locks.election",
+    "RwLock": "client.locks.rw_lock",
+    "SyncElection": "client.sync.locks",
+    "SyncRwLock": "client.sync.locks",
     "Holding": "client.locks.holding",
     "Lock": "client.locks.lock",
     "LockHolder": "client.locks.tokens",

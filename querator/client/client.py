@@ -36,7 +36,9 @@ from querator.client.keys import KeyStats
 from querator.client.limit_values import RateLimit
 from querator.client.live_leases import LeaseInfo
 from querator.client.locks.calls import LockCalls
+from querator.client.locks.election import Election
 from querator.client.locks.lock import LEASE_TIMEOUT_DEFAULT, Lock, Semaphore
+from querator.client.locks.rw_lock import READERS_DEFAULT, RwLock
 from querator.client.locks.tokens import TokenQueue
 from querator.client.names import ClientName
 from querator.client.options import (
@@ -657,6 +659,45 @@ class Client:
         """
         tokens = TokenQueue(self._lock_calls(), "semaphore.", name, permits=permits)
         return Semaphore(tokens, lease_timeout=lease_timeout, holder=holder, timeout=timeout)
+
+    @typed
+    def election(
+        self,
+        name: str,
+        identity: str = "",
+        *,
+        lease_timeout: timedelta = LEASE_TIMEOUT_DEFAULT,
+        timeout: timedelta | None = None,
+    ) -> Election:
+        """An election of a leader; used in an `async with` block, which leads, or by
+        `Election.campaign`. `identity` is what others see of the leader, such as its address; up to
+        128 characters, default: the name of the client. The other options are those of `lock`; the
+        queue is `election.` + `name`.
+        """
+        tokens = TokenQueue(self._lock_calls(), "election.", name, permits=1)
+        return Election(tokens, lease_timeout=lease_timeout, holder=identity, timeout=timeout)
+
+    @typed
+    def rw_lock(
+        self,
+        name: str,
+        *,
+        readers: int = READERS_DEFAULT,
+        lease_timeout: timedelta = LEASE_TIMEOUT_DEFAULT,
+        holder: str = "",
+    ) -> RwLock:
+        """A lock that up to `readers` programs (1 to 1,000) hold to read, or one to write. All
+        programs must give the same number. A writer leases one token for each reader, so give no
+        more than are needed. The other options are those of `lock`; the queues are `rwlock.` and
+        `rwlock-gate.` + `name`.
+        """
+        calls = self._lock_calls()
+        return RwLock(
+            TokenQueue(calls, "rwlock-gate.", name, permits=1),
+            TokenQueue(calls, "rwlock.", name, permits=readers),
+            lease_timeout=lease_timeout,
+            holder=holder,
+        )
 
     # Single calls.
 

@@ -20,6 +20,12 @@ OUTPUTS = {
         "of many: 30",
         "of many: 70",
     ],
+    "election.py": [
+        "host-1 leads: tick 1",
+        "seen by others: host-1",
+        *(f"host-1 leads: tick {tick}" for tick in (2, 3)),
+        *(f"host-2 leads: tick {tick}" for tick in (1, 2, 3)),
+    ],
     "mutex.py": ["page 1", "page 2", "page 3", "page 4", "page 5"],
     "checkpoints.py": [
         "first: attempt 1 begins after page 0",

@@ -37,3 +37,8 @@ async def test_the_mutex_is_free_when_its_holder_was_killed(reader: PageReader):
     pages = await rest(reader)
     assert pages == [f"page {number}" for number in range(1, 6)][-len(pages) :]
     assert 0 < len(pages) < 4
+
+
+async def test_another_program_leads_when_the_leader_was_killed(reader: PageReader):
+    await killed(reader, "election.py", "host-1 leads: tick 2")
+    assert (await rest(reader))[0] == "host-1 leads: tick 1"

@@ -12,6 +12,8 @@ a look at its lock and the write that this was for. A store that compares fencin
 also then. See docs/patterns/mutex-and-semaphore.md and ADR 53.
 
     lock        Lock, Semaphore: acquire, blocks, holders
+    election    Election: a lock whose holder leads
+    rw_lock     RwLock: many readers, or one writer
     block       the block of a lock, which is cancelled when the lock is lost
     holding     Holding: a lock that is held, as programs see it
     token_lease  TokenLease: the leases of a lock; extends them, and reports their loss

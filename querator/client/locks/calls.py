@@ -178,6 +178,8 @@ class LockCalls:
         await self._settle(COMPLETE, queue, lease_ids)
 
     async def _settle(self, verb: Verb, queue: str, lease_ids: Sequence[str]) -> None:
+        if not lease_ids:
+            return
         leases = [pb.LeaseItems(lease_id=lease_id) for lease_id in lease_ids]
         outcomes = await settle(self._nodes, self._namespace, queue, verb, leases)
         raise_lost([settle_outcome(outcome) for outcome in outcomes])

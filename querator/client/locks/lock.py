@@ -18,20 +18,18 @@ from querator.client.errors import (
     NotFound,
     OutcomeUnknown,
     QueueDeleting,
-    RequestError,
     Unavailable,
 )
 from querator.client.locks.block import LockBlock
 from querator.client.locks.holding import Holding
-from querator.client.locks.token_lease import LATE, TokenLease
+from querator.client.locks.token_lease import TokenLease
 from querator.client.locks.tokens import LockHolder, TokenQueue
-from querator.client.logs import LOCKS
 from querator.client.typed import typed
 from querator.model import limits
 from querator.v1 import items_pb2
 
 LEASE_TIMEOUT_DEFAULT = timedelta(seconds=15)
-_WAIT_SECONDS = limits.REQUEST_TIMEOUT_MS_MAX / 1000
+WAIT_SECONDS = limits.REQUEST_TIMEOUT_MS_MAX / 1000
 _DELETING_SECONDS = 0.25
 """Pause of a call that waits until its queue, which is being deleted, can be made again."""
 _FIRST_LOOK_SECONDS = 1.0
@@ -60,10 +58,8 @@ class Semaphore:
         holder: str,
         timeout: timedelta | None,
     ) -> None:
-        _check_timeout(lease_timeout)
-        most = limits.CLIENT_ID_CHARS_MAX
-        if len(holder) > most:
-            raise ValueError(f"holder has {len(holder)} characters; at most {most}")
+        check_lease_timeout(lease_timeout)
+        check_holder(holder)
         if timeout is not None:
             check_span("timeout", timeout)
         self.name = tokens.name
@@ -85,6 +81,7 @@ class Semaphore:
                 "in another task"
             )
         self._block = LockBlock(await self._acquire(self.timeout))
+        await self._block.__aenter__()
         return Holding(self._block.lease)
 
     async def __aexit__(
@@ -95,7 +92,7 @@ class Semaphore:
     ) -> None:
         block, self._block = self._block, None
         assert block is not None, "a block ends once"
-        await leave(block, kind, error)
+        await block.__aexit__(kind, error, trace)
 
     @typed
     async def acquire(self, *, timeout: timedelta | None = None) -> Holding:  # noqa: ASYNC109
@@ -180,14 +177,14 @@ async def acquire(
     until = None if timeout is None else loop.time() + timeout.total_seconds()
 
     def left() -> float:
-        return _WAIT_SECONDS if until is None else min(_WAIT_SECONDS, until - loop.time())
+        return WAIT_SECONDS if until is None else min(WAIT_SECONDS, until - loop.time())
 
     wait = 0.0
     while True:
         try:
             await tokens.open()
             began = clock.elapsed()
-            batches = await _lease(tokens, wait, lease_timeout, holder)
+            batches = await lease_tokens(tokens, 1, wait, lease_timeout, holder)
         except NotFound:
             # The queue was deleted.
             tokens.forget()
@@ -224,13 +221,15 @@ async def acquire(
             raise LockTimeout(tokens.name)
 
 
-async def _lease(
-    tokens: TokenQueue, wait: float, lease_timeout: timedelta, holder: str
+async def lease_tokens(
+    tokens: TokenQueue, count: int, wait: float, lease_timeout: timedelta, holder: str
 ) -> list[items_pb2.LeasedBatch]:
-    """Leases a token; makes missing tokens while it waits."""
+    """Leases up to `count` tokens; makes missing tokens while it waits for the first one."""
     calls = tokens.calls
     leasing = calls.spawn(
-        calls.lease(tokens.queue, items=1, wait=wait, lease_timeout=lease_timeout, holder=holder),
+        calls.lease(
+            tokens.queue, items=count, wait=wait, lease_timeout=lease_timeout, holder=holder
+        ),
         waits=True,
     )
     looking = calls.spawn(_look(tokens), waits=True)
@@ -266,37 +265,13 @@ async def _look(tokens: TokenQueue) -> None:
         pause = limits.LOCK_LOOK_MS_MAX / 1000
 
 
-async def leave(
-    block: LockBlock, kind: type[BaseException] | None, error: BaseException | None
-) -> None:
-    """Ends a block: gives its lock back, or raises `LockLost`."""
-    only_loss = block.end(kind)
-    lease = block.lease
-    if lease.lost:
-        lease.lose(LATE)
-        if kind is None or only_loss:
-            raise lease.error() from error
-        return
-    try:
-        await give_back(lease)
-    except LockLost:
-        if kind is None:
-            raise
+def check_holder(holder: str) -> None:
+    most = limits.CLIENT_ID_CHARS_MAX
+    if len(holder) > most:
+        raise ValueError(f"holder has {len(holder)} characters; at most {most}")
 
 
-async def give_back(held: TokenLease | Holding) -> None:
-    """Releases what a block has held. The work of the block is done: a failure is logged. Raises
-    `LockLost`.
-    """
-    try:
-        await held.release()
-    except RequestError as refused:
-        LOCKS.warning(
-            "lock %s was not given back, and is free when its lease ends: %s", held.name, refused
-        )
-
-
-def _check_timeout(lease_timeout: timedelta) -> None:
+def check_lease_timeout(lease_timeout: timedelta) -> None:
     least = timedelta(milliseconds=limits.LOCK_TIMEOUT_MS_MIN)
     most = timedelta(milliseconds=limits.LEASE_TIMEOUT_MS_MAX)
     if not least <= lease_timeout <= most:

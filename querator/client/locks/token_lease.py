@@ -58,6 +58,8 @@ class TokenLease:
         self.name = name
         self.holder = holder
         self.token = 0
+        self.tokens = 0
+        """Number of tokens under the leases."""
         self._calls = calls
         self._queue = queue
         self._timeout = lease_timeout
@@ -130,7 +132,8 @@ class TokenLease:
             self._watchers += (on_lost,)
 
     def unwatch(self, on_lost: Callable[[], None]) -> None:
-        self._watchers = tuple(one for one in self._watchers if one is not on_lost)
+        # Two accesses to a method give two objects, which are equal.
+        self._watchers = tuple(one for one in self._watchers if one != on_lost)
 
     def error(self) -> LockLost:
         """Why the lock is lost, as an error to raise. Any thread may ask."""
@@ -157,6 +160,7 @@ class TokenLease:
             if batch.lease_id not in self._leases:
                 self._leases.append(batch.lease_id)
                 self.token = max(self.token, fencing_token(batch.lease_id))
+            self.tokens += len(batch.items)
             left = batch.lease_remaining
             ends = began + valid_seconds(left.seconds + left.nanos / 1e9)
             self._ends = min(self._ends, ends)

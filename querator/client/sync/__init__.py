@@ -5,7 +5,7 @@ It runs the async client and waits for it; a second implementation of a call doe
     client           SyncClient, SyncProducer, SyncConsumer
     handler_threads  threads for the handlers of `SyncConsumer.run`
     leases           SyncLeasedItem, SyncLeasedBatch
-    locks            SyncLock, SyncSemaphore, SyncHolding
+    locks            SyncLock, SyncSemaphore, SyncElection, SyncRwLock, SyncHolding
     loop_thread      the event loop of a client, on a thread
     recurrences      SyncRecurrences
     schedules        SyncScheduledItems

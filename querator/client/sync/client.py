@@ -39,7 +39,9 @@ from querator.client.groups import GroupStats
 from querator.client.items import AnyItem
 from querator.client.keys import KeyStats
 from querator.client.live_leases import LeaseInfo
+from querator.client.locks.election import Election
 from querator.client.locks.lock import LEASE_TIMEOUT_DEFAULT, Lock, Semaphore
+from querator.client.locks.rw_lock import READERS_DEFAULT, RwLock
 from querator.client.options import (
     ConsumerOptions,
     IfExists,
@@ -50,7 +52,7 @@ from querator.client.producing.producer import Producer
 from querator.client.replies import ItemResult
 from querator.client.sync.handler_threads import HandlerThreads
 from querator.client.sync.leases import Runner, SyncLeasedBatch, SyncLeasedItem
-from querator.client.sync.locks import SyncLock, SyncSemaphore
+from querator.client.sync.locks import SyncElection, SyncLock, SyncRwLock, SyncSemaphore
 from querator.client.sync.loop_thread import LoopThread, iterate, listed
 from querator.client.sync.recurrences import SyncRecurrences
 from querator.client.sync.schedules import SyncScheduledItems
@@ -539,6 +541,40 @@ class SyncClient:
             )
 
         return SyncSemaphore(self._runner, self._runner.run(make()))
+
+    def election(
+        self,
+        name: str,
+        identity: str = "",
+        *,
+        lease_timeout: timedelta = LEASE_TIMEOUT_DEFAULT,
+        timeout: timedelta | None = None,
+    ) -> SyncElection:
+        """An election of a leader; used in a `with` block. See `Client.election`."""
+
+        async def make() -> Election:
+            return self._client.election(
+                name, identity, lease_timeout=lease_timeout, timeout=timeout
+            )
+
+        return SyncElection(self._runner, self._runner.run(make()))
+
+    def rw_lock(
+        self,
+        name: str,
+        *,
+        readers: int = READERS_DEFAULT,
+        lease_timeout: timedelta = LEASE_TIMEOUT_DEFAULT,
+        holder: str = "",
+    ) -> SyncRwLock:
+        """A lock for readers or one writer. See `Client.rw_lock`."""
+
+        async def make() -> RwLock:
+            return self._client.rw_lock(
+                name, readers=readers, lease_timeout=lease_timeout, holder=holder
+            )
+
+        return SyncRwLock(self._runner, self._runner.run(make()))
 
     def produce(self, queue: str, *items: AnyItem, dedup_by_content: bool = False) -> ProducedItems:
         """Stores items with one request; returns when all are durable. See `Client.produce`."""

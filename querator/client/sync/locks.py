@@ -5,14 +5,20 @@ loss on a thread of its own.
 """
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from datetime import timedelta
 from types import TracebackType
 
 from querator.client.errors import LockLost
+from querator.client.locks.block import give_back
+from querator.client.locks.election import OBSERVE_DEFAULT, Election
 from querator.client.locks.holding import Holding
-from querator.client.locks.lock import Lock, Semaphore, give_back
+from querator.client.locks.lock import Lock, Semaphore
+from querator.client.locks.rw_lock import RwLock
 from querator.client.locks.tokens import LockHolder
 from querator.client.sync.leases import Runner
+from querator.client.sync.loop_thread import iterate
 
 
 class SyncHolding:
@@ -128,15 +134,7 @@ class SyncSemaphore:
     ) -> None:
         holding, self._holding = self._holding, None
         assert holding is not None, "a block ends once"
-        if holding.lost:
-            if kind is None:
-                holding.check()
-            return
-        try:
-            self._runner.run(give_back(holding.holding))
-        except LockLost:
-            if kind is None:
-                raise
+        _leave(self._runner, holding, kind)
 
     def acquire(self, *, timeout: timedelta | None = None) -> SyncHolding:
         """Waits until a permit is free, and holds it. See `Semaphore.acquire`."""
@@ -166,3 +164,88 @@ class SyncLock(SyncSemaphore):
     def holder(self) -> LockHolder | None:
         """The holder of the lock now. None: it is free."""
         return self._runner.run(self._lock.holder())
+
+
+class SyncElection(SyncLock):
+    """An election of a leader, as `Election`. Made by `SyncClient.election`."""
+
+    def __init__(self, runner: Runner, election: Election) -> None:
+        super().__init__(runner, election)
+        self._election = election
+
+    def campaign(self, *, timeout: timedelta | None = None) -> SyncHolding:
+        """Waits until this program leads. See `Election.campaign`."""
+        return self.acquire(timeout=timeout)
+
+    def leader(self) -> LockHolder | None:
+        """The leader now. See `Election.leader`."""
+        return self.holder()
+
+    def observe(self, *, every: timedelta = OBSERVE_DEFAULT) -> Iterator[LockHolder | None]:
+        """Yields the leader now, and then each other one. See `Election.observe`."""
+        return iterate(self._runner, self._election.observe(every=every))
+
+
+class SyncRwLock:
+    """A lock for readers or one writer, as `RwLock`. Made by `SyncClient.rw_lock`."""
+
+    def __init__(self, runner: Runner, lock: RwLock) -> None:
+        self._runner = runner
+        self._lock = lock
+
+    @property
+    def name(self) -> str:
+        return self._lock.name
+
+    @property
+    def readers(self) -> int:
+        """How many may read at a time."""
+        return self._lock.readers
+
+    @contextlib.contextmanager
+    def read(self, *, timeout: timedelta | None = None) -> Iterator[SyncHolding]:
+        """A block that reads while no other program writes. See `RwLock.read`."""
+        with self._block(self.acquire_read(timeout=timeout)) as holding:
+            yield holding
+
+    @contextlib.contextmanager
+    def write(self, *, timeout: timedelta | None = None) -> Iterator[SyncHolding]:
+        """A block that writes while no other program reads or writes. See `RwLock.write`."""
+        with self._block(self.acquire_write(timeout=timeout)) as holding:
+            yield holding
+
+    def acquire_read(self, *, timeout: timedelta | None = None) -> SyncHolding:
+        """As `read`, without a block."""
+        return SyncHolding(self._runner, self._runner.run(self._lock.acquire_read(timeout=timeout)))
+
+    def acquire_write(self, *, timeout: timedelta | None = None) -> SyncHolding:
+        """As `write`, without a block."""
+        return SyncHolding(
+            self._runner, self._runner.run(self._lock.acquire_write(timeout=timeout))
+        )
+
+    def holders(self) -> list[LockHolder]:
+        """The holders now. See `RwLock.holders`."""
+        return self._runner.run(self._lock.holders())
+
+    @contextlib.contextmanager
+    def _block(self, holding: SyncHolding) -> Iterator[SyncHolding]:
+        try:
+            yield holding
+        except BaseException as error:
+            _leave(self._runner, holding, type(error))
+            raise
+        _leave(self._runner, holding, None)
+
+
+def _leave(runner: Runner, holding: SyncHolding, kind: type[BaseException] | None) -> None:
+    """Ends a block: gives its lock back, or raises `LockLost` unless the block ends by `kind`."""
+    if holding.lost:
+        if kind is None:
+            holding.check()
+        return
+    try:
+        runner.run(give_back(holding.holding))
+    except LockLost:
+        if kind is None:
+            raise
