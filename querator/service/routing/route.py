@@ -50,17 +50,18 @@ class PartitionRoute:
         self.wait_queue: dict[asyncio.Future[None], None] = {}
         """Calls that wait for a leader, in the order in which they continue."""
         self.changes: dict[asyncio.Future[None], None] = {}
-        """Calls that pause before they try again, or until the leader changes."""
+        """Calls that pause before they try again, or until a node is known to lead."""
         self.looks: dict[asyncio.Future[None], None] = {}
         """Readers' calls that wait at the leader until something is ready."""
         self.forwards: dict[asyncio.Future[Any], tuple[str, bool]] = {}
         """Unanswered requests at other nodes: the node, and whether the request may be repeated."""
 
-    def wake(self) -> None:
-        """Lets waiting calls check again."""
+    def wake(self, *, paused: bool = True) -> None:
+        """Lets waiting calls check again; those that pause after a refusal only if `paused`."""
         _let_go(self.wait_queue)
-        _let_go(self.changes)
         _let_go(self.looks)
+        if paused:
+            _let_go(self.changes)
 
     def give_up(self, former: str) -> None:
         """Ends the repeatable requests that a former leader has not answered."""
@@ -98,7 +99,7 @@ class PartitionRoute:
                 _let_go(self.wait_queue)
 
     async def pause(self, until: float) -> None:
-        """Waits until `until`, or until the leader changes."""
+        """Waits until `until`, or until a node is known to lead."""
         await _wait_in(self.changes, until)
 
 

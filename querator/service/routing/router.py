@@ -201,7 +201,10 @@ class Router:
         """The raft package reports another leader, or none."""
         route = self.route(group)
         self._follow(route, self._guess(group) if node is None else node_name(node))
-        route.proved = node is not None
+        if node is None:
+            route.proved = False
+        else:
+            self._confirm(route, node_name(node))
         return route
 
     def on_reach(self, node: str) -> list[PartitionRoute]:
@@ -284,7 +287,13 @@ class Router:
             return
         if route.leader != node:
             self._follow(route, node)
-        route.proved = route.leader == node
+        self._confirm(route, node)
+
+    def _confirm(self, route: PartitionRoute, node: str) -> None:
+        """The node is known to lead; calls that pause after wrong guesses try again."""
+        if route.leader == node and not route.proved:
+            route.proved = True
+            self._check_route(route)
 
     def _follow(self, route: PartitionRoute, node: str) -> None:
         former = route.leader
@@ -298,13 +307,15 @@ class Router:
         self._check_route(route)
 
     def _check_route(self, route: PartitionRoute) -> None:
-        """Decides whether commands can be sent."""
+        """Decides whether commands can be sent. A guess at the leader wakes no call that pauses
+        after a refusal: that call would be refused again, guess again, and wake the others.
+        """
         led = route.local and not self._host.hangs
         if not route.local and route.leader and self._forwarder is not None:
             led = self._forwarder.reaches(route.leader)
         route.is_reachable = led
         if led:
-            route.wake()
+            route.wake(paused=route.local or route.proved)
 
     def on_map(self, placed: PlacementMap) -> list[GroupId]:
         """Forgets partitions that have left the map, and returns them; ends the waits at partitions
@@ -531,8 +542,7 @@ class Router:
             if error.code is ErrorCode.OUTCOME_UNKNOWN:
                 raise QueratorError(ErrorCode.UNAVAILABLE, error.message) from error
             raise self._reasons.located(route, error) from error
-        if route.leader == node:
-            route.proved = True
+        self._confirm(route, node)
 
     def _send(
         self, route: PartitionRoute, node: str, command: Any, attachment: bytes

@@ -719,6 +719,33 @@ async def test_payloads_do_not_travel_to_a_node_that_may_lead(d: dict[str, Any])
         assert cluster.forwarded["Produce"] == 21
 
 
+async def test_waiting_calls_do_not_wake_each_other_while_no_node_leads(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Seed 41404 of whole nodes: each guess at the next leader woke all calls that paused, and each
+    of them asked again at once.
+    """
+    monkeypatch.setattr(router, "LEADER_RETRY_S", 60.0)
+    async with service_cluster("a", "b", "c", "d", bare="d") as cluster, asyncio.timeout(20):
+        (group,) = cluster.leaders
+        cluster.lead(group, None)
+        query = cluster.forwarders["d"].query
+        asked: Counter[str] = Counter()
+
+        def counted(node: str, question: Query) -> "asyncio.Future[Any]":
+            asked[node] += isinstance(question, ClosureQuery)
+            return query(node, question)
+
+        monkeypatch.setattr(cluster.forwarders["d"], "query", counted)
+        produced = [start(cluster.produce("d", b"%d" % number)) for number in range(20)]
+        await rounds(1_000)
+        assert sum(asked.values()) <= 1 + router.HOPS_MAX
+        cluster.lead(group, "c")
+        first = start(cluster.produce("d", b"one more"))
+        await asyncio.gather(first, *produced)
+        assert cluster.forwarded["Produce"] == 21
+
+
 async def test_a_deadline_before_a_node_says_whether_it_leads_is_certainly_not_executed(
     monkeypatch: pytest.MonkeyPatch,
 ):
