@@ -48,7 +48,10 @@ class RightClock:
 class _Task(asyncio.Task[Any]):
     """Its hash is its number: sets of tasks have one order in every process."""
 
-    number = 0
+    def __init__(self, number: int, coro: Any, **more: Any) -> None:
+        # Before asyncio puts the task into the set of all tasks.
+        self.number = number
+        super().__init__(coro, **more)
 
     def __hash__(self) -> int:
         return self.number
@@ -153,12 +156,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, coro: Any, *, name: object = None, context: Context | None = None
     ) -> "asyncio.Task[Any]":
         text = None if name is None else str(name)
-        if context is None:
-            task = _Task(coro, loop=self, name=text)
-        else:
-            task = _Task(coro, loop=self, name=text, context=context)
         self._made += 1
-        task.number = self._made
+        if context is None:
+            task = _Task(self._made, coro, loop=self, name=text)
+        else:
+            task = _Task(self._made, coro, loop=self, name=text, context=context)
         self._tasks.append(task)
         if len(self._tasks) > 500:
             self._tasks = [task for task in self._tasks if not task.done()]
