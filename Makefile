@@ -147,6 +147,11 @@ worst: setup ## measure what the worst mix of work costs a partition, by backlog
 replies: setup ## check that each of 10,000 requests has one answer while workers and leaders are killed
 	$(PY) -m scripts.bench.replies
 
+# The last line is the summary.
+.PHONY: bulk
+bulk: setup ## check a redrive of 100,000 items at a rate and a purge of 1,000,000 while leaders are killed
+	$(PY) -m scripts.bench.bulk
+
 .PHONY: docs
 docs: setup $(VENV)/.docs ## build the site of docs/ in build/site; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -52,3 +52,17 @@ def _is_well(picture: ClusterPicture) -> bool:
 
 def _is_close(replica: ClusterReplica) -> bool:
     return replica.lag_entries is not None and replica.lag_entries <= LAG_ENTRIES_MAX
+
+
+async def leader_of(address: str, queue: str, partition: int) -> str:
+    """Name of the node that leads the partition. Empty while no node does."""
+    async with admin_of(address) as admin:
+        picture = await admin.picture()
+    return next(
+        (
+            group.leader
+            for group in picture.groups
+            if (group.queue, group.partition) == (queue, partition)
+        ),
+        "",
+    )

@@ -23,7 +23,7 @@ import msgspec
 
 from querator import Client, Item
 from querator.client.values import PartitionStats
-from scripts.bench.cluster import admin_of, until_well
+from scripts.bench.cluster import leader_of, until_well
 from scripts.bench.pulse import pulse
 from scripts.bench.report import keep, machine, named, versions
 from scripts.bench.servers import Servers
@@ -169,11 +169,7 @@ async def _consume(client: Client, deliveries: Deliveries) -> None:
 async def _kill(servers: Servers, at_s: float) -> None:
     """Kills the leader of partition 0 at this instant, and starts it again."""
     await asyncio.sleep(max(0.0, at_s - time.time()))
-    async with admin_of(servers.address) as admin:
-        picture = await admin.picture()
-    node = next(
-        group.leader for group in picture.groups if (group.queue, group.partition) == (QUEUE, 0)
-    )
+    node = await leader_of(servers.address, QUEUE, 0)
     await servers[node].stop(kill=True)
     print(f"{node}, which led partition 0, is killed", flush=True)
     await asyncio.sleep(DOWN_SECONDS)

@@ -33,10 +33,10 @@ from querator.client import ItemId, LeasedItem
 from querator.client.errors import ItemDied, OutcomeUnknown, ResultTimeout
 from querator.client.replies import ItemResult
 from querator.client.values import PartitionStats
-from scripts.bench.cluster import admin_of, until_well
+from scripts.bench.cluster import leader_of, until_well
 from scripts.bench.due import percentile
 from scripts.bench.report import keep, machine, named, versions
-from scripts.bench.servers import Server, Servers
+from scripts.bench.servers import Servers
 
 QUEUE = "requests"
 REQUESTS = 10_000
@@ -208,7 +208,8 @@ class Kills:
         for partition in itertools.cycle(range(PARTITIONS)):
             if await self._stops_within(LEADER_SECONDS):
                 return
-            if (leader := await _leader(servers, partition)) is not None:
+            if name := await leader_of(servers.address, QUEUE, partition):
+                leader = servers[name]
                 await leader.stop(kill=True)
                 self.leaders += 1
                 await asyncio.sleep(DOWN_SECONDS)
@@ -219,18 +220,6 @@ class Kills:
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
         return self._stop.is_set()
-
-
-async def _leader(servers: Servers, partition: int) -> Server | None:
-    async with admin_of(servers.address) as admin:
-        picture = await admin.picture()
-    names = (
-        group.leader
-        for group in picture.groups
-        if (group.queue, group.partition) == (QUEUE, partition)
-    )
-    name = next(names, "")
-    return servers[name] if name else None
 
 
 # --- the measurement -------------------------------------------------------------------------

@@ -114,6 +114,8 @@ CLOSING_US = 20 * 60 * SECOND
 """Closing partitions stay for the 15 min in which the outcomes of their leases are remembered."""
 COMMITS_OF_A_SECOND_MAX = 1_500
 """Most seeds have at most 20 to 45. A stream that takes one item after the other has 300."""
+LINK_MESSAGES_OF_A_SECOND_MAX = 2_500
+"""Most seeds have at most 100 to 700. Calls that woke each other by their guesses had 5,500."""
 QUIET_US = 3 * SECOND
 QUIET_COMMITS_MAX = 4
 """Commits of each group: a leadership may still go home, and old rows are deleted."""
@@ -269,7 +271,7 @@ class WholeWorld:
         self.sweeps = sweeping.Sweeps(self.ledger)
         self.pauses = pausing.Pauses()
         self.uniques = uniques.Uniques(self.ledger)
-        self._paces: deque[tuple[int, int]] = deque()
+        self._paces: deque[tuple[int, int, int]] = deque()
         """Instants of the last second, each with the number of commits until then."""
         self.undecided = 0
 
@@ -466,14 +468,20 @@ class WholeWorld:
             self._look_at_the_pace()
 
     def _look_at_the_pace(self) -> None:
-        """The number of commands is bounded by time, whatever happens to their answers."""
+        """Time bounds the number of commands, whatever happens to their answers, and the number of
+        messages between nodes.
+        """
         now_us, paces = self.timeline.now_us, self._paces
-        paces.append((now_us, self.checks.commits))
+        paces.append((now_us, self.checks.commits, self.links.delivered))
         while paces[0][0] < now_us - SECOND:
             paces.popleft()
-        commits = self.checks.commits - paces[0][1]
+        _, commits, messages = paces[0]
+        commits, messages = self.checks.commits - commits, self.links.delivered - messages
         if commits > COMMITS_OF_A_SECOND_MAX:
             self.found(f"{commits} entries were committed within a second")
+            paces.clear()
+        elif messages > LINK_MESSAGES_OF_A_SECOND_MAX:
+            self.found(f"{messages} messages went between nodes within a second")
             paces.clear()
 
     def _until(self, what: Callable[[], object], *, within_us: int, look_us: int = 20 * MS) -> bool:
