@@ -16,6 +16,7 @@ other commands load neither the storage nor the Raft engine.
     dead_groups         `dead groups`: dead letters counted by what they died of
     dead                `peek`, `prioritize` and `dead`: items without leases
     explain             `queue explain`: why consumers get no items
+    export              `queue export`: items as JSON lines
     group_settings      options of `queue` for groups, and how they are shown
     groups              `group`: the groups of fair queues
     keys                `key`: the keys of keyed queues
@@ -83,7 +84,9 @@ class LazyCommand(NamedTuple):
 
 _COMMANDS: Final = {
     "serve": LazyCommand("serve:serve", "Run a node until SIGTERM or Ctrl-C.", "server"),
-    "queue": LazyCommand("queues:queue", "Create, show, explain, change, empty and delete queues."),
+    "queue": LazyCommand(
+        "queues:queue", "Create, show, explain, export, change, empty and delete queues."
+    ),
     "produce": LazyCommand("produce:produce", "Put items into a queue."),
     "lease": LazyCommand("leases:lease", "Lease items and show them."),
     "complete": LazyCommand("leases:complete", "End a lease: the work is done."),

@@ -280,7 +280,8 @@ def produce(
     as it is) or payload_base64. Its other fields are optional: kind, encoding, reference,
     attributes, priority, group, key, enqueue_at, delay, expire_timeout, lease_timeout, dedup_key,
     on_duplicate, debounce_max, keep_result, max_attempts, retry (an object of delay, delay_max,
-    backoff, jitter). Options of these names hold for items without such a field.
+    backoff, jitter). Options of these names hold for items without such a field. The lines of
+    `querator queue export` are such lines.
 
     A row of --csv becomes a JSON object, unless --payload-column names the payload.
 

@@ -1,5 +1,5 @@
 """`querator queue`: create, list, info, update, purge, delete, give-up. Others are in
-`breakers`, `explain` and `pauses`.
+`breakers`, `explain`, `export` and `pauses`.
 
 Longer than 500 lines: each setting is an option, and a line of `queue info`, once.
 """
@@ -22,6 +22,7 @@ from querator.cli.breakers import (
     without_breaker,
 )
 from querator.cli.explain import explain
+from querator.cli.export import export
 from querator.cli.group_settings import flow_details, flow_options, flow_settings
 from querator.cli.limits import (
     LIMIT_COLUMNS,
@@ -56,13 +57,14 @@ from querator.model.queues import REPLICAS_ALLOWED
 
 @click.group()
 def queue() -> None:
-    """Create, show, explain, change, empty and delete queues."""
+    """Create, show, explain, export, change, empty and delete queues."""
 
 
 queue.add_command(pause_queue)
 queue.add_command(resume_queue)
 queue.add_command(breaker)
 queue.add_command(explain)
+queue.add_command(export)
 
 _RETRY_DELAY = DurationType(most_ms=limits.RETRY_DELAY_MS_MAX)
 _RETRY_DELAY_MAX = DurationType(least_ms=limits.SCHEDULE_NOW_MS, most_ms=limits.RETRY_DELAY_MS_MAX)

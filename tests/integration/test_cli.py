@@ -495,3 +495,23 @@ async def test_verify_finds_damage_and_refuses_what_is_in_use(
     code, _, err = await run("verify", "--data-dir", str(tmp_path / "none"))
     assert (code, "no data" in err) == (2, True)
     assert not (tmp_path / "none").exists()
+
+
+async def test_an_exported_queue_is_imported_once_however_often(cli: Cli, tmp_path: Path):
+    path = str(tmp_path / "mail.jsonl")
+    await cli.ok("queue", "create", "mail", "--partitions", "3")
+    await cli.ok("queue", "create", "copy", "--partitions", "2")
+    given = b"".join(b'{"payload": "%d", "key": "k%d"}\n' % (n, n) for n in range(250))
+    await cli.ok("produce", "mail", "--json-lines", stdin=given)
+    await cli.ok("produce", "mail", "--delay", "1h", "--attribute", "a=b", "later")
+    await cli.ok("queue", "export", "mail", "--file", path)
+    # Another one comes, and the file is continued.
+    await cli.ok("produce", "mail", "--key", "k0", "last")
+    await cli.ok("queue", "export", "mail", "--file", path)
+    for _ in range(2):
+        await cli.ok("produce", "copy", "--json-lines", "--file", path)
+    counts = await cli.counts("copy")
+    lines = (await asyncio.to_thread(Path(path).read_bytes)).splitlines()
+    assert counts["ready"] + counts["scheduled"] == len(lines)
+    assert counts["scheduled"] == 1
+    assert counts["duplicates"] == counts["produced"]

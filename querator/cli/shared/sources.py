@@ -281,8 +281,12 @@ _SHOWN_CHARS = 80
 
 
 class JsonItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One line of `--json-lines`. A payload that is not a string is stored as its JSON text."""
+    """One line of `--json-lines`. A payload that is not a string is stored as its JSON text. `id`
+    and `queue` are those of an export (`querator queue export`), and are not used.
+    """
 
+    id: str | None = None
+    queue: str | None = None
     payload: msgspec.Raw = msgspec.Raw()
     payload_base64: str | None = None
     kind: str | None = None
