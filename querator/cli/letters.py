@@ -6,6 +6,7 @@ reads the letters, and names them in its requests.
 
 import asyncio
 import functools
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeVar, cast
@@ -247,7 +248,8 @@ async def in_pieces(
     ids: Sequence[ItemId], rate: float | None, send: Callable[[Sequence[ItemId]], Awaitable[int]]
 ) -> int:
     """Calls `send` with a part of the letters after the other, and returns the sum of its results.
-    With `rate` it rests, so that at most that number of letters is sent in a second.
+    With `rate` it rests, so that at most that number of letters is sent in a second. Shows the
+    progress on a terminal.
     """
     size = _PIECE_LETTERS
     if rate is not None:
@@ -255,14 +257,18 @@ async def in_pieces(
     loop = asyncio.get_running_loop()
     due = loop.time()
     done = 0
-    for first in range(0, len(ids), size):
-        some = ids[first : first + size]
-        if rate is not None:
-            if first:
-                await rest(due - loop.time())
-            # A slow request is not made up for by a burst.
-            due = max(due, loop.time()) + len(some) / rate
-        done += await send(some)
+    with click.progressbar(
+        length=len(ids), label="letters", file=sys.stderr, hidden=not sys.stderr.isatty()
+    ) as bar:
+        for first in range(0, len(ids), size):
+            some = ids[first : first + size]
+            if rate is not None:
+                if first:
+                    await rest(due - loop.time())
+                # A slow request is not made up for by a burst.
+                due = max(due, loop.time()) + len(some) / rate
+            done += await send(some)
+            bar.update(len(some))
     return done
 
 

@@ -1,5 +1,6 @@
 """`querator dead groups`, and the letters that `dead redrive|drop` choose by kind and text."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,9 +12,10 @@ from google.protobuf.message import Message
 
 from querator.cli import dead_groups, letters, querator
 from querator.cli.dead_groups import shape_of
+from querator.client import ItemId
 from querator.v1 import admin_service_pb2 as pb
 from querator.v1 import items_pb2
-from tests.unit.cli.scripted_cluster import ScriptedCluster, scripted_cluster
+from tests.unit.cli.scripted_cluster import ScriptedCluster, Terminal, scripted_cluster
 from tests.unit.cli.test_schedules import _TerminalSys
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
@@ -180,6 +182,23 @@ def test_a_rate_cuts_the_letters_into_small_requests_with_rests_between(
     assert run.stdout == "4 dead letters on the way back to mail.\n"
     assert cluster.redriven == [["0-1", "0-2"], ["0-3", "0-5"]]
     assert len(rests) == 1
+
+
+async def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    ids = [ItemId(0, seq) for seq in range(1_200)]
+    sent: list[int] = []
+
+    async def send(some: Sequence[ItemId]) -> int:
+        sent.append(len(some))
+        return len(some)
+
+    assert await letters.in_pieces(ids, None, send) == 1_200
+    assert sent == [500, 500, 200]
+    assert "41%" in terminal.getvalue()
+    assert "100%" in terminal.getvalue()
 
 
 def test_letters_that_die_again_meanwhile_are_not_chosen_again(
