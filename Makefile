@@ -152,6 +152,11 @@ replies: setup ## check that each of 10,000 requests has one answer while worker
 bulk: setup ## check a redrive of 100,000 items at a rate and a purge of 1,000,000 while leaders are killed
 	$(PY) -m scripts.bench.bulk
 
+# The last line is the summary.
+.PHONY: locks
+locks: setup ## check locks and fencing tokens while holders are stopped, and leaders killed and cut off
+	$(PY) -m scripts.bench.locks
+
 .PHONY: docs
 docs: setup $(VENV)/.docs ## build the site of docs/ in build/site; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
