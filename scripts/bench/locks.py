@@ -1,8 +1,8 @@
 """`make locks`: whether locks and semaphores hold while their holders and their nodes fail.
 
-Three nodes and six workers, each a process. A worker takes a lock and writes under it to a store
-that compares fencing tokens, then takes one of three permits of a semaphore, again and again.
-Meanwhile, for 90 s:
+Three nodes and six workers, each a process. A worker takes a lock again and again, and writes under
+it to a store that compares fencing tokens. At the same time it takes one of three permits of a
+semaphore again and again. Meanwhile, for 90 s:
 
     every 3 s    a worker is stopped (SIGSTOP) for longer than its lease, and then continues
     every 7 s    a worker is killed (kill -9) and replaced
@@ -37,7 +37,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, get_args
 
 import msgspec
 
@@ -56,11 +56,11 @@ PAUSE_SECONDS, PAUSED_SECONDS = 3.0, 4.5
 KILL_SECONDS = 7.0
 LEADER_SECONDS, DOWN_SECONDS = 11.0, 1.0
 CUT_SECONDS, CUT_OFF_SECONDS = 13.0, 4.0
-HOLD_SECONDS = 0.05
+LOCK_SECONDS, PERMIT_SECONDS = 0.03, 0.3
 SAMPLE_SECONDS = 0.01
-END_SECONDS = 30.0
 
 Kind = Literal["lock", "permit"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Sure(msgspec.Struct, frozen=True):
@@ -125,33 +125,42 @@ def note_loss(path: Path, worker: str) -> None:
 async def work(address: str, directory: Path, name: str) -> None:
     """A worker, until it is killed."""
     with (directory / f"{name}.jsonl").open("a") as notes:
-        async with Client(address, client_id=name, request_timeout=timedelta(minutes=2)) as client:
-            while True:
-                for kind in ("lock", "permit"):
-                    try:
-                        await _hold(client, kind, directory / "store", notes, name)
-                    except LockLost:
-                        await asyncio.to_thread(note_loss, directory / "store", name)
-                    except RequestError as error:
-                        # No node has answered for long: the next round tries again.
-                        print(f"{name}: {error}", file=sys.stderr, flush=True)
+        async with (
+            Client(address, client_id=name, request_timeout=timedelta(minutes=2)) as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+            for kind in KINDS:
+                tasks.create_task(_hold_again_and_again(client, kind, directory, notes, name))
+
+
+async def _hold_again_and_again(
+    client: Client, kind: Kind, directory: Path, notes: TextIO, name: str
+) -> None:
+    while True:
+        try:
+            await _hold(client, kind, directory / "store", notes, name)
+        except LockLost:
+            await asyncio.to_thread(note_loss, directory / "store", name)
+        except RequestError as error:
+            # No node has answered for long: the next round tries again.
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
 
 
 async def _hold(client: Client, kind: Kind, store: Path, notes: TextIO, name: str) -> None:
     if kind == "lock":
         async with client.lock("store", lease_timeout=LEASE) as holding:
             for _ in range(3):
-                await _sample(holding, kind, notes, name)
+                await _sample(holding, kind, notes, name, LOCK_SECONDS)
                 # Not checked: the process may have been stopped since.
                 await asyncio.to_thread(write, store, holding.token)
     else:
         async with client.semaphore("permits", PERMITS, lease_timeout=LEASE) as holding:
-            await _sample(holding, kind, notes, name)
+            await _sample(holding, kind, notes, name, PERMIT_SECONDS)
 
 
-async def _sample(holding: Holding, kind: Kind, notes: TextIO, name: str) -> None:
+async def _sample(holding: Holding, kind: Kind, notes: TextIO, name: str, seconds: float) -> None:
     """Notes for a while that the worker is sure to hold this, as long as it is."""
-    until = time.monotonic() + HOLD_SECONDS
+    until = time.monotonic() + seconds
     while (at := time.monotonic()) < until and holding.held:
         note = Sure(kind, holding.token, name, at)
         notes.write(msgspec.json.encode(note).decode() + "\n")
@@ -363,7 +372,7 @@ async def measure(seconds: float) -> Results:
             finally:
                 await workers.end()
         notes, accepted, refused, lost = read(directory)
-    tokens = {kind: {n.token for n in notes if n.kind == kind} for kind in ("lock", "permit")}
+    tokens = {kind: {n.token for n in notes if n.kind == kind} for kind in KINDS}
     return Results(
         machine=machine(),
         versions=versions(),

@@ -20,6 +20,23 @@ OUTPUTS = {
         "of many: 30",
         "of many: 70",
     ],
+    "batch_import.py": [
+        *(f"lines up to {line}" for line in range(100, 600, 100)),
+        "in the queue: 500",
+    ],
+    "webhooks.py": [
+        "works: 200 at attempt 1",
+        "busy: 503 at attempt 1",
+        "gone: 410 at attempt 1",
+        "busy: 200 at attempt 2",
+        "delivered: 2 given up: 1",
+    ],
+    "fan_out.py": ["parts are stored", "total: 30", "parts in all: 5"],
+    "outbox.py": ["sent 1 2", "sent 3 4", "sent 5", "in the queue: 5"],
+    "saga.py": [
+        *(booking := ["book flight", "book hotel", "cancel hotel", "cancel flight"]),
+        *(f"in the books: {one}" for one in booking),
+    ],
     "election.py": [
         "host-1 leads: tick 1",
         "seen by others: host-1",
