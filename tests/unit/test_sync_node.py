@@ -1,6 +1,7 @@
 """SyncNode: a node for programs without an event loop."""
 
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def test_it_starts_and_stops_without_a_block():
     with pytest.raises(RuntimeError, match="runs already"):
         node.start()
     assert node.admin_address.startswith("127.0.0.1:")
-    with node.client() as client:
+    with node.client(request_timeout=timedelta(seconds=0.5)) as client:
         client.create_queue("q")
         node.stop()
         with pytest.raises(RequestError):
