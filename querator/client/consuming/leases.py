@@ -11,6 +11,7 @@ Longer than 500 lines: a batch and its items know each other, and offer the same
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from querator.client.checks import check_checkpoint, check_result
+from querator.client.checks import check_checkpoint, check_result, check_span
 from querator.client.consuming.follow_ups import FollowUps
 from querator.client.consuming.verbs import COMPLETE, RELEASE, Verb, complete_verb, retry_verb
 from querator.client.items import decode_dead_letter, decode_item, instant
@@ -26,6 +27,10 @@ from querator.client.outcomes import UndecodablePayload
 from querator.client.typed import typed
 from querator.client.values import DeadLetter, ExtendOutcome, Item, ItemId
 from querator.v1 import items_pb2, queue_service_pb2
+
+_LOOKS = 12
+"""Looks at a lease that the node extends, in the time of the lease."""
+_LOOK_S_MIN = 0.05
 
 
 class LeaseState:
@@ -498,6 +503,30 @@ class LeasedItem:
         lease.watch(on_lost)
         try:
             await gone.wait()
+        finally:
+            lease.unwatch(on_lost)
+
+    @typed
+    async def until_ending(self, before: timedelta) -> None:
+        """Returns when the lease ends in `before` or less, as far as it is known here, or as soon
+        as it is known to have ended. An extension puts the moment off. While the node extends the
+        lease (`auto_extend`), there is no such moment, until the connection is lost. As
+        `until_lost`, run it beside the work, and cancel it.
+        """
+        check_span("before", before)
+        gone = asyncio.Event()
+        lease, on_lost = self._batch.lease, gone.set
+        lease.watch(on_lost)
+        try:
+            while not gone.is_set():
+                left_s = (self._batch.remaining - before).total_seconds()
+                if not lease.kept and left_s <= 0:
+                    return
+                # What happens to the connection, and extensions, are seen at the next look.
+                look_s = max(lease.timeout / _LOOKS, _LOOK_S_MIN)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(look_s if lease.kept else left_s):
+                        await gone.wait()
         finally:
             lease.unwatch(on_lost)
 
