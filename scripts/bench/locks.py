@@ -4,7 +4,8 @@ Three nodes and six workers, each a process. A worker takes a lock again and aga
 it to a store that compares fencing tokens. At the same time it takes one of three permits of a
 semaphore again and again. Meanwhile, for 90 s:
 
-    every 3 s    a worker is stopped (SIGSTOP) for longer than its lease, and then continues
+    every 3 s    the holder of the lock is stopped (SIGSTOP) for longer than its lease, and then
+                 continues
     every 7 s    a worker is killed (kill -9) and replaced
     every 11 s   the leader of the lock's partition is killed, and starts again a second later
     every 13 s   the leader of the semaphore's partition is stopped for 4 s: it is cut off from all
@@ -36,6 +37,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
@@ -177,19 +179,23 @@ class Workers:
     def __init__(self, servers: Servers, directory: Path) -> None:
         self._servers, self._directory = servers, directory
         self._numbers = itertools.count(1)
-        self.running: list[asyncio.subprocess.Process] = []
+        self.running: dict[str, asyncio.subprocess.Process] = {}
 
     async def begin(self) -> None:
         name = f"worker-{next(self._numbers)}"
-        self.running.append(
-            await self._servers.checkout.run(
-                "scripts.bench.locks", "--work", self._servers.address,
-                "--directory", str(self._directory), "--name", name,
-            )
+        self.running[name] = await self._servers.checkout.run(
+            "scripts.bench.locks", "--work", self._servers.address,
+            "--directory", str(self._directory), "--name", name,
         )  # fmt: skip
 
-    async def pause(self) -> None:
-        process = random.choice(self.running)
+    async def pause(self, client: Client) -> None:
+        """Stops the worker that holds the lock, or has just held it."""
+        try:
+            holder = await client.lock("store").holder()
+        except RequestError:
+            holder = None
+        name = "" if holder is None else holder.holder
+        process = self.running.get(name) or random.choice(list(self.running.values()))
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(PAUSED_SECONDS)
@@ -197,12 +203,11 @@ class Workers:
             process.send_signal(signal.SIGCONT)
 
     async def replace(self) -> None:
-        process = self.running.pop(0)
-        await _killed(process)
+        await _killed(self.running.pop(next(iter(self.running))))
         await self.begin()
 
     async def end(self) -> None:
-        for process in self.running:
+        for process in self.running.values():
             await _killed(process)
 
 
@@ -315,15 +320,15 @@ def found_problems(notes: list[Sure], accepted: list[int], names: int) -> list[s
 
 
 @contextlib.asynccontextmanager
-async def cluster(directory: Path) -> AsyncIterator[Servers]:
+async def cluster(directory: Path) -> AsyncIterator[tuple[Servers, Client]]:
     servers = Servers(directory, nodes=NODES, memory=False)
     try:
         await servers.start()
         async with Client(servers.address) as client:
             await (await client.lock("store").acquire()).release()
             await (await client.semaphore("permits", PERMITS).acquire()).release()
-        await until_well(servers.address)
-        yield servers
+            await until_well(servers.address)
+            yield servers, client
     finally:
         await servers.stop()
 
@@ -350,7 +355,7 @@ async def measure(seconds: float) -> Results:
     with tempfile.TemporaryDirectory(prefix="querator-locks-") as name:
         directory = Path(name)
         make_store(directory / "store")
-        async with cluster(directory) as servers:
+        async with cluster(directory) as (servers, client):
             workers, faults = Workers(servers, directory), Faults(servers)
             try:
                 for _ in range(WORKERS):
@@ -359,7 +364,7 @@ async def measure(seconds: float) -> Results:
                     counts = [
                         tasks.create_task(faults.every(every, fault))
                         for every, fault in (
-                            (PAUSE_SECONDS, workers.pause),
+                            (PAUSE_SECONDS, partial(workers.pause, client)),
                             (KILL_SECONDS, workers.replace),
                             (LEADER_SECONDS, faults.kill_leader),
                             (CUT_SECONDS, faults.cut_off),
@@ -395,8 +400,8 @@ async def measure(seconds: float) -> Results:
 def as_markdown(results: Results) -> str:
     text = (
         f"{results.machine}; {named()}.\n\n"
-        f"{NODES} nodes, {WORKERS} workers, {results.seconds:g} s; {results.pauses} workers "
-        f"stopped for {PAUSED_SECONDS:g} s with a lease of {LEASE.total_seconds():g} s, "
+        f"{NODES} nodes, {WORKERS} workers, {results.seconds:g} s; {results.pauses} "
+        f"holders stopped for {PAUSED_SECONDS:g} s with a lease of {LEASE.total_seconds():g} s, "
         f"{results.worker_kills} workers killed, {results.leader_kills} leaders killed, "
         f"{results.cuts} leaders cut off for {CUT_OFF_SECONDS:g} s.\n\n"
         "| held | times | at once | writes accepted | refused | losses |\n"

@@ -31,6 +31,13 @@ OUTPUTS = {
         "busy: 200 at attempt 2",
         "delivered: 2 given up: 1",
     ],
+    "triage.py": [
+        "2 died: no such currency: EUR",
+        "1 died: the address is wrong",
+        "dropped: 1",
+        "redriven: 2",
+        "done: 3 dead: 0",
+    ],
     "fan_out.py": ["parts are stored", "total: 30", "parts in all: 5"],
     "outbox.py": ["sent 1 2", "sent 3 4", "sent 5", "in the queue: 5"],
     "saga.py": [
