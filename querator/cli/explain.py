@@ -149,9 +149,11 @@ def leasable_items(facts: QueueFacts) -> int:
     ready = facts.stats.total.ready - facts.stats.total.damaged
     kept = sum(one.ready for one in kept_groups(facts.groups))
     kept += sum(one.ready - _permitted(one) for one in facts.stats.partitions)
-    kept += sum(one.waiting for one in facts.keys if one.leased or one.blocked_until)
+    kept += sum(one.waiting for one in facts.keys if one.leased or one.blocked_until or one.next_at)
     # The items that wait for a key may be scheduled: the first item of each other key counts.
-    free = sum(not one.leased and one.oldest_ready_at is not None for one in facts.keys)
+    free = sum(
+        not (one.leased or one.next_at) and one.oldest_ready_at is not None for one in facts.keys
+    )
     return max(ready - kept, free, 0)
 
 
@@ -167,7 +169,8 @@ def kept_groups(groups: Iterable[GroupStats]) -> list[GroupStats]:
     for one in sorted(groups, key=lambda one: one.path):
         below = any(one.path.startswith(f"{other.path}.") for other in kept)
         at_limit = one.leased_max is not None and one.leased >= one.leased_max
-        if one.path and one.ready and not below and (one.paused or at_limit):
+        waits = one.next_at is not None
+        if one.path and one.ready and not below and (one.paused or at_limit or waits):
             kept.append(one)
     return kept
 
@@ -220,7 +223,15 @@ def _of_groups(queue: str, groups: Sequence[GroupStats]) -> Iterator[Reason]:
             f"In paused groups: {items} ({_named([one.path for one in paused])}). "
             f"Continue with: querator group resume {queue} GROUP",
         )
-    if full := [one for one in kept if not one.paused]:
+    if waiting := [one for one in kept if one.next_at is not None]:
+        items = count(sum(one.ready for one in waiting), "ready item")
+        places = _named([one.path for one in waiting])
+        yield Reason(
+            "group_rate",
+            f"In groups that wait for their rate: {items} ({places}). Change it with: querator "
+            f"queue update {queue} --group-rate GROUP=N/TIME",
+        )
+    if full := [one for one in kept if not one.paused and one.next_at is None]:
         items = count(sum(one.ready for one in full), "ready item")
         places = _named([f"{one.path}: {one.leased} of {one.leased_max} leased" for one in full])
         yield Reason(
@@ -245,6 +256,14 @@ def _of_keys(queue: str, keys: Sequence[KeyStats]) -> Iterator[Reason]:
             f"Kept back by the retry of the first item of their keys: "
             f"{count(_waiting(blocked), 'item')} ({_named([one.key for one in blocked])}). See: "
             f"querator key list {queue} --blocked",
+        )
+
+    if waiting := [one for one in keys if one.next_at is not None]:
+        yield Reason(
+            "key_rate",
+            f"Behind the rate of their keys: {count(_waiting(waiting), 'item')} "
+            f"({_named([one.key for one in waiting])}). Change it with: querator queue update "
+            f"{queue} --key-rate N/TIME",
         )
 
 

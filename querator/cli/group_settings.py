@@ -6,8 +6,9 @@ from typing import Any
 import click
 import msgspec
 
+from querator.cli.limits import RateType, rate_text
 from querator.cli.shared.parameters import WholeNumber
-from querator.client import FairGroup, QueueInfo
+from querator.client import FairGroup, QueueInfo, RateLimit
 from querator.model import limits
 from querator.model.errors import QueratorError
 from querator.model.group_paths import check_group_path
@@ -54,6 +55,25 @@ def flow_options(command: Any) -> Any:
     return command
 
 
+class GroupRate(click.ParamType[tuple[str, RateLimit | int]]):
+    """A rate for a group: `eu.de=10/s`. A rate alone is for all groups, and its path is empty."""
+
+    name = "group rate"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, RateLimit | int]:
+        if isinstance(value, tuple):
+            return value
+        path, separator, text = value.rpartition("=")
+        if separator:
+            try:
+                check_group_path(path, field=f"the group {path[:64]!r}")
+            except QueratorError as error:
+                self.fail(f"{error.message}.", param, ctx)
+        return path, RateType().convert(text, param, ctx)
+
+
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--key-retry-blocks/--no-key-retry-blocks",
@@ -68,6 +88,23 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         metavar="N",
         help="Keyed queues: most items of a key that are leased together, to one consumer; "
         "default at creation: 1.",
+    ),
+    click.option(
+        "--key-rate",
+        "key_rate_limit",
+        type=RateType(),
+        metavar="N/TIME",
+        help="Keyed queues: most items of each key that are leased in a time; default at creation, "
+        "and 0: no limit.",
+    ),
+    click.option(
+        "--group-rate",
+        "group_rates",
+        type=GroupRate(),
+        multiple=True,
+        metavar="[GROUP=]N/TIME",
+        help="Fair queues: most items of a group that are leased in a time, or of each group "
+        "without a rate of its own; 0: no limit. Repeatable.",
     ),
     click.option(
         "--group-max",
@@ -103,6 +140,7 @@ def flow_settings(settings: dict[str, Any], known: Iterable[FairGroup] = ()) -> 
     """
     settings = dict(settings)
     weights, limited = settings.pop("group_weights"), settings.pop("group_limits")
+    rates = settings.pop("group_rates")
     groups = {group.path: group for group in known}
     for path, weight in weights:
         there = groups.get(path, FairGroup(path))
@@ -113,7 +151,13 @@ def flow_settings(settings: dict[str, Any], known: Iterable[FairGroup] = ()) -> 
             groups[path] = msgspec.structs.replace(there, leased_max=limit or None)
         else:
             settings["group_leased_max"] = limit
-    if weights or any(path for path, _ in limited):
+    for path, rate in rates:
+        if path:
+            there = groups.get(path, FairGroup(path))
+            groups[path] = msgspec.structs.replace(there, rate_limit=rate or None)
+        else:
+            settings["group_rate_limit"] = rate
+    if weights or any(path for path, _ in (*limited, *rates)):
         settings["groups"] = [
             group for path, group in sorted(groups.items()) if group != FairGroup(path)
         ]
@@ -131,6 +175,7 @@ def flow_details(info: QueueInfo) -> tuple[tuple[str, object], ...]:
             ("kind", "fair"),
             ("fairness", by[info.fairness]),
             ("leased per group", info.group_leased_max or "no limit"),
+            *_rate_detail("rate per group", info.group_rate_limit),
             ("groups", ", ".join(map(_group_text, info.groups)) or "all have weight 1"),
         )
     if info.kind == "keyed":
@@ -138,12 +183,18 @@ def flow_details(info: QueueInfo) -> tuple[tuple[str, object], ...]:
         return (
             ("kind", "keyed"),
             ("leased per key", info.key_leased_max),
+            *_rate_detail("rate per key", info.key_rate_limit),
             ("a later retry", f"keeps back {retried}"),
         )
     return ()
 
 
+def _rate_detail(name: str, rate: RateLimit | None) -> tuple[tuple[str, object], ...]:
+    return () if rate is None else ((name, rate_text(rate)),)
+
+
 def _group_text(group: FairGroup) -> str:
     limit = "" if group.leased_max is None else f", at most {group.leased_max:,} leased"
+    rate = "" if group.rate_limit is None else f", {rate_text(group.rate_limit)}"
     paused = ", paused" if group.paused else ""
-    return f"{group.path} (weight {group.weight:,}{limit}{paused})"
+    return f"{group.path} (weight {group.weight:,}{limit}{rate}{paused})"

@@ -164,7 +164,11 @@ def _given(settings: dict[str, Any], there: QueueInfo | None = None) -> dict[str
     groups, known = ((), None) if there is None else (there.groups, there.breaker)
     removable = breaker_settings(settings, known) | rate_settings(settings, there)
     settings = flow_settings(without_rate(without_breaker(settings)), groups)
-    return {name: value for name, value in settings.items() if value is not None} | removable
+    given = {name: value for name, value in settings.items() if value is not None} | removable
+    for name in ("group_rate_limit", "key_rate_limit"):
+        if given.get(name) == 0:
+            given[name] = None
+    return given
 
 
 @queue.command()

@@ -52,6 +52,8 @@ DURATIONS = frozenset(
 _PARTS: dict[str, Callable[[Any], Message]] = {
     "breaker": breaker_message,
     "rate_limit": rate_limit_message,
+    "group_rate_limit": lambda value: rate_limit_message(value, "group_rate_limit"),
+    "key_rate_limit": lambda value: rate_limit_message(value, "key_rate_limit"),
 }
 """Settings that are messages, and what makes them."""
 _SETTINGS = frozenset(pb.QueueSettings.DESCRIPTOR.fields_by_name)

@@ -238,6 +238,8 @@ class Client:
         breaker: Breaker | None = None,
         rate_limit: RateLimit | None = None,
         lease_limit: int | None = None,
+        group_rate_limit: RateLimit | None = None,
+        key_rate_limit: RateLimit | None = None,
         if_exists: IfExists = "compare",
     ) -> QueueInfo:
         """Creates a queue; returns when it can be used. None means the default.
@@ -278,7 +280,9 @@ class Client:
 
         `rate_limit`: how many items are leased in a time; default: any number. `lease_limit` (not
         less than `partitions`, up to 1,000,000): how many items are leased at a time; default and
-        0: any number. Consumers wait. The partitions share both.
+        0: any number. Consumers wait. The partitions share both. `group_rate_limit`: how many items
+        of each group are leased in a time that `groups` gives no rate of its own. `key_rate_limit`:
+        the same for each key of a keyed queue.
         """
         settings = {
             "partitions": partitions,
@@ -307,6 +311,8 @@ class Client:
             "breaker": breaker,
             "rate_limit": rate_limit,
             "lease_limit": lease_limit,
+            "group_rate_limit": group_rate_limit,
+            "key_rate_limit": key_rate_limit,
         }
         return await self._admin().create(name, settings, keep=if_exists == "keep")
 

@@ -8,6 +8,7 @@ import msgspec
 from querator.client.checks import check
 from querator.client.fair_groups import FairGroup
 from querator.client.items import instant
+from querator.client.limits import rate_limit, rate_limit_message
 from querator.client.transport.nodes import Nodes
 from querator.client.typed import check_fields
 from querator.model import limits
@@ -18,7 +19,8 @@ class GroupStats(msgspec.Struct, frozen=True):
     """Counts of a group over all partitions, with those of the groups below it. `path` is empty for
     all items of the queue. `leased_max` None: no limit. `items`: those in any state.
     `oldest_ready_at`: when the first of its own ready items was produced; None: none is ready.
-    `paused`: the group itself is paused.
+    `paused`: the group itself is paused. `next_at`: when the next tokens of its rate come that its
+    ready items wait for; None: none waits.
     """
 
     path: str
@@ -29,6 +31,7 @@ class GroupStats(msgspec.Struct, frozen=True):
     leased: int
     oldest_ready_at: datetime | None
     paused: bool
+    next_at: datetime | None = None
 
 
 def group_messages(groups: Iterable[FairGroup]) -> list[pb.GroupSettings]:
@@ -48,6 +51,9 @@ def group_messages(groups: Iterable[FairGroup]) -> list[pb.GroupSettings]:
                 weight=group.weight,
                 leased_max=group.leased_max,
                 paused=group.paused,
+                rate_limit=None
+                if group.rate_limit is None
+                else rate_limit_message(group.rate_limit, f"{name}.rate_limit"),
             )
         )
     return messages
@@ -55,7 +61,8 @@ def group_messages(groups: Iterable[FairGroup]) -> list[pb.GroupSettings]:
 
 def group_settings(message: pb.GroupSettings) -> FairGroup:
     limit = message.leased_max if message.HasField("leased_max") else None
-    return FairGroup(message.path, message.weight, limit, message.paused)
+    rate = rate_limit(message, "rate_limit")
+    return FairGroup(message.path, message.weight, limit, message.paused, rate)
 
 
 async def list_groups(
@@ -86,4 +93,5 @@ def _group_stats(message: pb.GroupStats) -> GroupStats:
         leased=message.leased,
         oldest_ready_at=instant(oldest) if message.HasField("oldest_ready_at") else None,
         paused=message.paused,
+        next_at=instant(message.next_at) if message.HasField("next_at") else None,
     )

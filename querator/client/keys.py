@@ -18,6 +18,8 @@ class KeyStats(msgspec.Struct, frozen=True):
     item that waits; None: none waits in its place. It is next when no item of the key is leased.
     `head_attempts`: how often it was leased. `oldest_ready_at`: when it was produced, if it is
     ready. `blocked_until`: when it returns, if it waits for its retry and keeps back the others.
+    `next_at`: when the next tokens of its rate come that its ready items wait for; None: none
+    waits.
     """
 
     key: str
@@ -27,6 +29,7 @@ class KeyStats(msgspec.Struct, frozen=True):
     head_attempts: int
     oldest_ready_at: datetime | None
     blocked_until: datetime | None
+    next_at: datetime | None = None
 
 
 async def list_keys(
@@ -70,6 +73,7 @@ def _key_stats(message: pb.KeyStats) -> KeyStats:
         head_attempts=message.head_attempts,
         oldest_ready_at=instant(oldest) if message.HasField("oldest_ready_at") else None,
         blocked_until=instant(blocked) if message.HasField("blocked_until") else None,
+        next_at=instant(message.next_at) if message.HasField("next_at") else None,
     )
 
 

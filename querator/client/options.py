@@ -64,6 +64,8 @@ class QueueOptions(TypedDict, total=False):
     breaker: Breaker | None
     rate_limit: RateLimit | None
     lease_limit: int | None
+    group_rate_limit: RateLimit | None
+    key_rate_limit: RateLimit | None
 
 
 class ProducerOptions(TypedDict, total=False):

@@ -320,8 +320,9 @@ class QueueInfo(msgspec.Struct, frozen=True):
     and `key_retry_blocks` in a keyed one. `lease_paused`: consumers and readers get nothing.
     `produce_paused`: producers are refused. `breaker`: when partitions stop leases by themselves;
     None: never. `rate_limit`: how many items are leased in a time; None: any number. `lease_limit`:
-    how many items are leased at a time; 0: any number. `created`: whether the call that returned
-    this value created the queue. `partitions_opening`: how many of the
+    how many items are leased at a time; 0: any number. `group_rate_limit` and `key_rate_limit`: how
+    many items of each group, or key, are leased in a time. `created`: whether the call that
+    returned this value created the queue. `partitions_opening`: how many of the
     `partitions` do not take items yet. `partitions_closing`: number of further partitions, which
     take no items and are deleted when they are empty.
     """
@@ -356,6 +357,8 @@ class QueueInfo(msgspec.Struct, frozen=True):
     breaker: Breaker | None
     rate_limit: RateLimit | None
     lease_limit: int
+    group_rate_limit: RateLimit | None
+    key_rate_limit: RateLimit | None
     settings_version: int
     created_at: datetime
     created: bool = False

@@ -84,6 +84,8 @@ class FlowCounts(msgspec.Struct, frozen=True):
     head_seq: int = 0
     head_attempt: int = 0
     blocked_until_ms: int = 0
+    next_ms: int = 0
+    """When the tokens come that its ready items wait for; 0: none waits."""
 
 
 class ChosenItems(msgspec.Struct, frozen=True):

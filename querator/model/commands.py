@@ -25,6 +25,7 @@ from querator.model.queues import (
     Fairness,
     GroupSettings,
     QueueKind,
+    RateSettings,
     RetryWaits,
 )
 from querator.model.readers import ReaderCommand, ReaderResult
@@ -160,6 +161,7 @@ class FlowSettings(msgspec.Struct, frozen=True, array_like=True):
     groups: tuple[GroupSettings, ...] = ()
     key_leased_max: int = 1
     key_retry_blocks: bool = True
+    rate_limit: RateSettings | None = None
 
 
 class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):

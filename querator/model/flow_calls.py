@@ -27,6 +27,7 @@ class GroupCounts(msgspec.Struct, frozen=True):
     leased: int
     oldest_ready_at_ms: int
     paused: bool = False
+    next_ms: int = 0
 
 
 class GroupPage(msgspec.Struct, frozen=True):
@@ -61,6 +62,7 @@ class KeyCounts(msgspec.Struct, frozen=True):
     head_attempts: int
     oldest_ready_at_ms: int
     blocked_until_ms: int
+    next_ms: int = 0
 
 
 class KeyPage(msgspec.Struct, frozen=True):

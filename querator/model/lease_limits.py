@@ -10,7 +10,7 @@ most, and are at least 1.
 import msgspec
 
 from querator.model.limits import RATE_BURST_MS_DEFAULT, RATE_BURST_MS_MIN
-from querator.model.queues import QueueSettings
+from querator.model.queues import QueueSettings, RateSettings
 
 
 class LeaseLimits(msgspec.Struct, frozen=True, array_like=True):
@@ -33,11 +33,17 @@ def limits_of(settings: QueueSettings, partition: int, partitions: int) -> Lease
         leased_max = part_of(leased_max, partition, partitions)
     if rate is None:
         return LeaseLimits(leased_max=leased_max)
+    part = rate_part(rate, partition, partitions)
+    return LeaseLimits(part.items, part.interval_ms, part.burst, leased_max)
+
+
+def rate_part(rate: RateSettings, partition: int, partitions: int) -> RateSettings:
+    """A partition's part of a rate, with the burst of its bucket."""
     interval_ms = rate.interval_ms * partitions
     least_ms = RATE_BURST_MS_MIN if rate.burst else RATE_BURST_MS_DEFAULT
     least = -(-rate.items * least_ms // interval_ms)
     burst = max(least, part_of(rate.burst, partition, partitions))
-    return LeaseLimits(rate.items, interval_ms, burst, leased_max)
+    return RateSettings(rate.items, interval_ms, burst)
 
 
 def part_of(number: int, partition: int, partitions: int) -> int:

@@ -92,13 +92,15 @@ class RateSettings(msgspec.Struct, frozen=True, array_like=True):
 class GroupSettings(msgspec.Struct, frozen=True, array_like=True):
     """What an operator says about a group of a fair queue, which is named by its dotted path.
     `leased_max` is the limit of its leased items, with those of the groups below it; 0: none.
-    `paused`: its items, and those of the groups below it, are not leased.
+    `paused`: its items, and those of the groups below it, are not leased. `rate_limit`: how many of
+    them are leased in a time; None: that of all groups.
     """
 
     path: str
     weight: int = 1
     leased_max: int = 0
     paused: bool = False
+    rate_limit: RateSettings | None = None
 
 
 class RetryWaits(msgspec.Struct, frozen=True, array_like=True):
@@ -164,6 +166,10 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     """How many items are leased in a time; None: any number."""
     lease_limit: int = 0
     """How many items are leased at a time; 0: any number. Not less than `partitions`."""
+    group_rate_limit: RateSettings | None = None
+    """How many items of each group that `groups` gives no rate of its own are leased in a time."""
+    key_rate_limit: RateSettings | None = None
+    """How many items of each key are leased in a time."""
 
     @property
     def has_limits(self) -> bool:

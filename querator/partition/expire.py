@@ -61,7 +61,9 @@ def expire(context: ApplyContext, *, lapses: bool) -> Done:
             work += forget(context, APPLY_SEGMENTS_MAX - work)
     if context.state.redating is not None and work < APPLY_SEGMENTS_MAX:
         work += redate(context, APPLY_SEGMENTS_MAX - work)
-    state = context.state
+    state, flows = context.state, context.flows
+    if flows is not None and work < APPLY_SEGMENTS_MAX:
+        work += flows.refill(APPLY_SEGMENTS_MAX - work, waits=False)
     if state.review_flow and work < APPLY_SEGMENTS_MAX:
         work += flows_of(context).review(APPLY_SEGMENTS_MAX - work)
     state.deadline_head_ms = _head(context, DEADLINES)
@@ -204,6 +206,8 @@ def _cleanup_head(context: ApplyContext) -> int:
         head_ms = earlier(head_ms, ended_ms + LEASE_OUTCOME_WINDOW_MS)
     if (at_ms := _head(context, DEDUP_ORDER)) and context.row is not None:
         head_ms = earlier(head_ms, at_ms + context.queue.dedup_window_ms)
+    if context.flows is not None and (due_ms := context.flows.due_ms(waits=False)):
+        head_ms = earlier(head_ms, due_ms)
     for table in (PRODUCER_CHECKS, STAGE_CHECKS, TXN_PRODUCER_CHECKS, RESULT_TIMES):
         if check_ms := _head(context, table):
             head_ms = earlier(head_ms, check_ms)

@@ -111,7 +111,8 @@ def choose(
 
     chooser = _Chooser(
         context.txn, context.group, flows.settings, flows.load, look,
-        segments_max=segments_max, upto=upto_position, whole_keys=whole_keys, space=space,
+        segments_max=segments_max, upto=upto_position, whole_keys=whole_keys, now_ms=now_ms,
+        space=space,
     )  # fmt: skip
     return chooser.choose(wanted)
 
@@ -133,7 +134,15 @@ def has_early(txn: ReadTransaction, group: int, state: PartitionState, upto_posi
         return Chosen(first_seq, None, load_segment(txn, group, first_seq, slot), 0, 0)
 
     chooser = _Chooser(
-        txn, group, settings, load, look, segments_max=1, upto=upto_position, whole_keys=True
+        txn,
+        group,
+        settings,
+        load,
+        look,
+        segments_max=1,
+        upto=upto_position,
+        whole_keys=True,
+        now_ms=state.now_ms,
     )
     return bool(chooser.choose(1))
 
@@ -183,9 +192,11 @@ class _Chooser:
         segments_max: int,
         upto: int,
         whole_keys: bool,
+        now_ms: int,
         space: Space | None = None,
     ) -> None:
         self._txn = txn
+        self._now_ms = now_ms
         self._group = group
         self._keyed = settings.kind is QueueKind.KEYED
         self._by_load = not self._keyed and settings.fairness is Fairness.IN_FLIGHT
@@ -227,7 +238,11 @@ class _Chooser:
 
     def _parent(self, flow: int, row: FlowRow) -> _Source:
         source = _Source(
-            flow, weight=row.weight, leased=row.leased_in_all, room=row.room, virtual=row.virtual
+            flow,
+            weight=row.weight,
+            leased=row.leased_in_all,
+            room=row.room_at(self._now_ms),
+            virtual=row.virtual,
         )
         source.listed = FLOW_TURNS.rows(self._txn, self._group, flow)
         self._read_ahead(source)
@@ -268,7 +283,9 @@ class _Chooser:
         elif row.children:
             return self._parent(flow, row)
         else:
-            room = self._key_max if self._keyed else row.room
+            room = row.room_at(self._now_ms)
+            if self._keyed and self._key_max >= 0:
+                room = self._key_max if room < 0 else min(room, self._key_max)
             source = _Source(flow, weight=row.weight, leased=row.leased, room=room, virtual=0)
         source.rows = self._ready(flow)
         source.latest = next(source.rows, None)

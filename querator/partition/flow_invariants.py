@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from querator.model.commands import FlowSettings
-from querator.model.queues import Fairness, QueueKind
+from querator.model.queues import Fairness, QueueKind, RateSettings
 from querator.partition.flow_rows import FlowRow, Turn, decode_flow
-from querator.partition.flows import RANK_0, ROOT, levels, name_hash, weight_of
+from querator.partition.flows import RANK_0, ROOT, levels, name_hash, rate_of, weight_of
 from querator.partition.rows import PartitionState, RowState, Segment, decode_settings
 from querator.storage.environment import ReadTransaction
-from querator.storage.tables import FLOW_NAMES, FLOW_READY, FLOW_TURNS, FLOWS, SETTINGS
+from querator.storage.tables import FLOW_DUE, FLOW_NAMES, FLOW_READY, FLOW_TURNS, FLOWS, SETTINGS
 
 Segments = dict[tuple[int, int], Segment]
 _Places = dict[int, list[tuple[int, int]]]
@@ -32,6 +32,7 @@ def check_flows(
     wrong += _counts(state, rows, segments)
     wrong += _tree(rows, names, settings, state)
     wrong += _turns(txn, group, rows)
+    wrong += _buckets(txn, group, rows, names=names, settings=settings, state=state)
     if not state.review_flow:
         wrong += _leasable(state, rows, places, settings)
     return wrong
@@ -106,7 +107,7 @@ def _counts(state: PartitionState, rows: dict[int, FlowRow], segments: Segments)
         found = [row.items, row.ready, row.leased, row.blocking]
         if found != counts[flow]:
             yield f"flow {flow} counts {found}; a scan finds {counts[flow]}"
-        if not (row.items or row.children or flow == ROOT):
+        if not (row.items or row.children or flow == ROOT or row.bucket):
             yield f"flow {flow} has a row and no items"
     if state.flows != len(rows) - 1 or state.next_flow <= max(rows, default=0):
         yield f"flows counts {state.flows}, up to {state.next_flow}; there are {len(rows) - 1}"
@@ -155,6 +156,41 @@ def _turns(txn: ReadTransaction, group: int, rows: dict[int, FlowRow]) -> Iterat
         yield f"turns and their order disagree: {sorted(listed ^ expected)}"
 
 
+def _buckets(
+    txn: ReadTransaction,
+    group: int,
+    rows: dict[int, FlowRow],
+    *,
+    names: dict[int, bytes],
+    settings: FlowSettings,
+    state: PartitionState,
+) -> Iterator[str]:
+    """Each flow with a rate has a bucket, and is due when something of it waits for tokens, or when
+    only its bucket keeps its row.
+    """
+    expected = set()
+    for flow, row in rows.items():
+        bucket = row.bucket
+        rate = None if flow == ROOT else rate_of(settings, names.get(flow, b""))
+        there = bucket and RateSettings(bucket.items, bucket.interval_ms, bucket.burst)
+        if not state.review_flow and there != rate:
+            yield f"flow {flow} has not the rate of the settings"
+        if bucket is None:
+            continue
+        if not 0 <= bucket.level <= bucket.burst * bucket.interval_ms:
+            yield f"flow {flow} has {bucket.level} of {bucket.burst} x {bucket.interval_ms}"
+        if not (row.items or row.children or (bucket.due_at_ms and not bucket.waits)):
+            yield f"flow {flow} has no items, and stays"
+        if bucket.due_at_ms:
+            expected.add((int(not bucket.waits), bucket.due_at_ms, flow))
+    due = {FLOW_DUE.parts(key) for key, _ in FLOW_DUE.rows(txn, group)}
+    if due != expected:
+        yield f"flows are due otherwise than they say: {sorted(due ^ expected)}"
+    head_ms = min((one[1] for one in expected if not one[0]), default=0)
+    if state.flow_due_ms != head_ms:
+        yield f"flow_due_ms is {state.flow_due_ms}; the first flow is due at {head_ms}"
+
+
 def _leasable(
     state: PartitionState, rows: dict[int, FlowRow], places: _Places, settings: FlowSettings
 ) -> Iterator[str]:
@@ -167,6 +203,8 @@ def _leasable(
         leasable = own + row.leasable_below
         if row.leased_max:
             leasable = min(leasable, max(0, row.leased_max - row.leased - row.leased_below))
+        if row.bucket is not None:
+            leasable = min(leasable, row.bucket.reckoned)
         if row.passes[3] != leasable:
             yield f"flow {flow} says that {row.passes[3]} items may be leased, not {leasable}"
         parent = row.children > 0 or flow == ROOT

@@ -47,7 +47,10 @@ def _counts(
     for _, flow, name in found:
         raw = FLOWS.get(txn, group, flow)
         assert raw is not None, "every name is that of a flow"
-        counts.append(_count(txn, group, flow, name, decode_flow(raw)))
+        row = decode_flow(raw)
+        # Without items, only its bucket keeps the row of a flow.
+        if row.passes[0] or not name:
+            counts.append(_count(txn, group, flow, name, row))
     return tuple(counts)
 
 
@@ -74,6 +77,7 @@ def _count(txn: ReadTransaction, group: int, flow: int, name: bytes, row: FlowRo
         head_seq=head_seq,
         head_attempt=attempt,
         blocked_until_ms=due_ms,
+        next_ms=row.bucket.due_at_ms if row.bucket is not None and row.bucket.waits else 0,
     )
 
 

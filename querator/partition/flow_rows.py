@@ -4,6 +4,8 @@ from typing import Final
 
 import msgspec
 
+from querator.partition.limit_rows import LimitRow
+
 PAUSED: Final = -1
 """`leased_max` of a group that is paused: nothing of it may be leased."""
 
@@ -20,6 +22,17 @@ class Turn(msgspec.Struct, array_like=True, gc=False):
     start: int = -1
 
 
+class FlowBucket(LimitRow):
+    """The token bucket of a flow. When the flow was last written, there were `reckoned` tokens. It
+    has a row in FLOW_DUE at `due_at_ms` (0: none): while its items wait for tokens (`waits`), or
+    while it has no items and its bucket is not full.
+    """
+
+    reckoned: int = 0
+    due_at_ms: int = 0
+    waits: bool = False
+
+
 class FlowRow(msgspec.Struct, array_like=True, gc=False):
     """A flow. The root has number ROOT, no parent and no name; its own items are those without a
     group or key. `depth` is the number of flows above it.
@@ -32,7 +45,7 @@ class FlowRow(msgspec.Struct, array_like=True, gc=False):
 
     `virtual` is the virtual time among its children: the highest start tag of the items
     that were served. `turn` is that of the flow itself, and `own` that of its own items among its
-    children.
+    children. `bucket` None: any number may be leased in a time.
     """
 
     hashed: bytes
@@ -53,6 +66,7 @@ class FlowRow(msgspec.Struct, array_like=True, gc=False):
     virtual: int = 0
     turn: Turn = msgspec.field(default_factory=Turn)
     own: Turn = msgspec.field(default_factory=Turn)
+    bucket: FlowBucket | None = None
 
     @property
     def ready_in_all(self) -> int:
@@ -66,6 +80,13 @@ class FlowRow(msgspec.Struct, array_like=True, gc=False):
     def room(self) -> int:
         """How many more of its items may be leased; negative: there is no limit."""
         return max(0, self.leased_max - self.leased_in_all) if self.leased_max else -1
+
+    def room_at(self, now_ms: int) -> int:
+        """As `room`, and no more than there are tokens."""
+        if self.bucket is None:
+            return self.room
+        tokens = self.bucket.tokens(now_ms)
+        return min(self.room, tokens) if self.leased_max else tokens
 
 
 _encoder = msgspec.msgpack.Encoder()

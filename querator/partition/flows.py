@@ -28,6 +28,11 @@ reserved, or while an item that is retried later keeps the others back. When the
 partitions changes, items that keep their place keep back their key in its next partition, too
 (`partition.held_keys`). Items that are scheduled and keep none back come due where they are.
 
+A flow with a rate has a token bucket in its row (`partition.limits`). What is leased of it, or of a
+flow below it, takes tokens, and without them it has no turn. While its items wait for tokens it has
+a row in FLOW_DUE, at which Refill gives it its turn back. A flow without items keeps its row until
+its bucket is full again: it would begin with a full one. Readers take no tokens.
+
 The weight and limit of a group are in its row. When the settings change, the groups that they name
 are changed at once. A change of what holds for all flows reviews them in steps of bounded work,
 each in an Expire.
@@ -44,13 +49,13 @@ from struct import pack, unpack
 from querator.model.commands import FlowSettings, Refusal
 from querator.model.errors import ErrorCode
 from querator.model.item_options import NO_FLOW, FlowNames
-from querator.model.limits import FLOWS_MAX, GROUP_DEPTH_MAX
-from querator.model.queues import Fairness, QueueKind
+from querator.model.limits import FLOWS_MAX, GROUP_DEPTH_MAX, MINUTE_MS
+from querator.model.queues import Fairness, QueueKind, RateSettings
 from querator.partition import masks
-from querator.partition.flow_rows import PAUSED, FlowRow, Turn, decode_flow, encode_flow
+from querator.partition.flow_rows import PAUSED, FlowBucket, FlowRow, Turn, decode_flow, encode_flow
 from querator.partition.rows import PartitionState, RowState, Segment
 from querator.storage.environment import ReadTransaction, WriteTransaction
-from querator.storage.tables import FLOW_NAMES, FLOW_READY, FLOW_TURNS, FLOWS
+from querator.storage.tables import FLOW_DUE, FLOW_NAMES, FLOW_READY, FLOW_TURNS, FLOWS
 
 ROOT = 1
 STEP = 1 << 20
@@ -87,6 +92,37 @@ def weight_of(settings: FlowSettings, name: bytes) -> tuple[int, int]:
         limit = PAUSED if one.paused else one.leased_max or settings.group_leased_max
         return max(1, one.weight), limit
     return 1, settings.group_leased_max
+
+
+def rate_of(settings: FlowSettings, name: bytes) -> RateSettings | None:
+    """The rate of a flow; None: it has none. The root has none."""
+    if not name:
+        return None
+    if settings.kind is QueueKind.FAIR:
+        path = name.decode(errors="replace")
+        at = bisect_left(settings.groups, path, key=_path)
+        if at < len(settings.groups) and settings.groups[at].path == path:
+            return settings.groups[at].rate_limit or settings.rate_limit
+    return settings.rate_limit
+
+
+def bucket_of(rate: RateSettings, now_ms: int, before: FlowBucket | None) -> FlowBucket:
+    """A bucket with the tokens of the one before, up to its burst. None before: it is full."""
+    level = most = rate.burst * rate.interval_ms
+    due_ms, waits = 0, False
+    if before is not None:
+        level = min(before.level_at(now_ms) * rate.interval_ms // before.interval_ms, most)
+        due_ms, waits = before.due_at_ms, before.waits
+    return FlowBucket(
+        items=rate.items,
+        interval_ms=rate.interval_ms,
+        burst=rate.burst,
+        leased_max=0,
+        level=level,
+        at_ms=now_ms,
+        due_at_ms=due_ms,
+        waits=waits,
+    )
 
 
 def by_flow(mask: int, flow_of: Sequence[int]) -> list[tuple[int, int]]:
@@ -156,7 +192,8 @@ class Flows:
     """The flows of a partition while an entry is applied."""
 
     __slots__ = (
-        "_by_load", "_group", "_names", "_rows", "_state", "_touched", "_txn", "keyed", "settings",
+        "_by_load", "_due_changed", "_group", "_names", "_rows", "_state", "_touched", "_txn",
+        "keyed", "rated", "settings",
     )  # fmt: skip
 
     def __init__(
@@ -168,6 +205,9 @@ class Flows:
         self.settings = settings
         self.keyed = settings.kind is QueueKind.KEYED
         self._by_load = not self.keyed and settings.fairness is Fairness.IN_FLIGHT
+        self.rated = _has_rates(settings)
+        """Whether leases take tokens."""
+        self._due_changed = False
         self._rows: dict[int, FlowRow] = {}
         self._names: dict[bytes, int] = {}
         self._touched: list[dict[int, None]] = [{} for _ in range(GROUP_DEPTH_MAX + 1)]
@@ -260,7 +300,10 @@ class Flows:
         state.flows += 1
         weight, leased_max = weight_of(self.settings, name)
         hashed = name_hash(name)
-        self._rows[flow] = FlowRow(hashed, parent, depth, weight, leased_max)
+        row = self._rows[flow] = FlowRow(hashed, parent, depth, weight, leased_max)
+        rate = rate_of(self.settings, name)
+        if rate is not None:
+            row.bucket = bucket_of(rate, state.now_ms, None)
         self._names[name] = flow
         FLOW_NAMES.put(self._txn, self._group, hashed, flow, value=name)
         self.touch(parent).children += 1
@@ -306,6 +349,17 @@ class Flows:
             row.turn.start += count * STEP // row.weight
             flow, row = row.parent, parent
 
+    def took(self, flow: int, count: int) -> None:
+        """Items of the flow were leased: it and those above it spend tokens."""
+        now_ms = self._state.now_ms
+        while flow != ROOT:
+            row = self.touch(flow)
+            bucket = row.bucket
+            if bucket is not None:
+                bucket.level = bucket.level_at(now_ms) - count * bucket.interval_ms
+                bucket.at_ms = now_ms
+            flow = row.parent
+
     def released(self, flow: int, count: int) -> None:
         """Leased items of the flow return to their places: it gets back their turns."""
         if self.keyed:
@@ -324,15 +378,14 @@ class Flows:
     def configure(self, settings: FlowSettings) -> bool:
         """Sets other settings of the same kind. Returns whether all flows are to be reviewed."""
         before, self.settings = self.settings, settings
+        self.rated = _has_rates(settings)
         self._by_load = not self.keyed and settings.fairness is Fairness.IN_FLIGHT
         for one in sorted({*before.groups} ^ {*settings.groups}, key=_path):
             name = one.path.encode()
             flow = self._find(name)
             if flow:
                 self._weigh(flow, name)
-        same = (before.fairness, before.group_leased_max, before.key_leased_max) == (
-            settings.fairness, settings.group_leased_max, settings.key_leased_max,
-        )  # fmt: skip
+        same = _of_all(before) == _of_all(settings)
         if not same:
             self._state.review_flow = ROOT
         return not same
@@ -358,6 +411,26 @@ class Flows:
     def _weigh(self, flow: int, name: bytes) -> None:
         row = self.touch(flow)
         row.weight, row.leased_max = weight_of(self.settings, name)
+        rate, before = rate_of(self.settings, name), row.bucket
+        if rate is not None:
+            row.bucket = bucket_of(rate, self._state.now_ms, before)
+        elif before is not None:
+            self._come(flow, before, 0, waits=False)
+            row.bucket = None
+
+    def refill(self, rows_max: int, *, waits: bool) -> int:
+        """Gives flows their turns back whose tokens have come (`waits`), or removes those without
+        items whose buckets are full. Returns their number.
+        """
+        found = 0
+        for key, _ in FLOW_DUE.rows(self._txn, self._group, int(not waits)):
+            due_ms, flow = int.from_bytes(key[17:25], "big"), int.from_bytes(key[25:33], "big")
+            if due_ms > self._state.now_ms or found >= rows_max:
+                break
+            self.touch(flow)
+            found += 1
+        self.refresh()
+        return found
 
     # --- the rows ----------------------------------------------------------------------------
 
@@ -369,10 +442,21 @@ class Flows:
                 self._touched[depth] = {}
                 for flow in sorted(touched):
                     row = self._rows[flow]
-                    if row.items or row.children or flow == ROOT:
+                    if row.items or row.children or flow == ROOT or self._is_lacking(row):
                         self._write(flow, row)
                     else:
                         self._remove(flow, row)
+        if self._due_changed:
+            self._due_changed = False
+            self._state.flow_due_ms = self.due_ms(waits=True)
+
+    def due_ms(self, *, waits: bool) -> int:
+        """When the first flow with items that wait for tokens is due, or the first one without
+        items. 0: none is.
+        """
+        for key, _ in FLOW_DUE.rows(self._txn, self._group, int(not waits)):
+            return int.from_bytes(key[17:25], "big")
+        return 0
 
     def _write(self, flow: int, row: FlowRow) -> None:
         own = self.own_leasable(flow, row)
@@ -386,6 +470,8 @@ class Flows:
         room = row.room
         if room >= 0:
             leasable = min(leasable, room)
+        if row.bucket is not None:
+            leasable = self._reckon(flow, row, row.bucket, leasable)
         items = row.items + row.items_below
         passes = items, row.ready_in_all, row.leased_in_all, leasable
         if flow == ROOT:
@@ -399,6 +485,40 @@ class Flows:
                 self._pass_on(row, passes)
         row.passes = passes
         FLOWS.put(self._txn, self._group, flow, value=encode_flow(row))
+
+    def _is_lacking(self, row: FlowRow) -> bool:
+        """Whether a flow has a bucket that is not full."""
+        bucket = row.bucket
+        return bucket is not None and bucket.full_ms(self._state.now_ms) > self._state.now_ms
+
+    def _reckon(self, flow: int, row: FlowRow, bucket: FlowBucket, leasable: int) -> int:
+        """How many of `leasable` items there are tokens for. Notes when the flow is due."""
+        now_ms = self._state.now_ms
+        bucket.reckoned = bucket.tokens(now_ms)
+        if row.items or row.children:
+            self._come(flow, bucket, bucket.due_ms(leasable, 0, now_ms), waits=True)
+        else:
+            self._come(flow, bucket, bucket.full_ms(now_ms), waits=False)
+        return min(leasable, bucket.reckoned)
+
+    def _come(self, flow: int, bucket: FlowBucket, due_ms: int, *, waits: bool) -> None:
+        """The flow is due at an instant; 0: it is not."""
+        before = bucket.due_at_ms, bucket.waits
+        waits = waits and due_ms > 0
+        if before == (due_ms, waits):
+            return
+        bucket.due_at_ms, bucket.waits = due_ms, waits
+        txn, group = self._txn, self._group
+        if before[0]:
+            FLOW_DUE.delete(txn, group, int(not before[1]), before[0], flow)
+        if due_ms:
+            FLOW_DUE.put(txn, group, int(not waits), due_ms, flow, value=b"")
+        if before[1] or waits:
+            self._due_changed = True
+        elif due_ms:
+            state = self._state
+            later_ms = max(due_ms, state.now_ms + MINUTE_MS)
+            state.cleanup_head_ms = min(state.cleanup_head_ms or later_ms, later_ms)
 
     def _pass_on(self, row: FlowRow, passes: tuple[int, int, int, int]) -> None:
         parent = self.touch(row.parent)
@@ -414,6 +534,8 @@ class Flows:
             self._unlist(row.parent, flow, row.turn)
         self._pass_on(row, (0, 0, 0, 0))
         self.touch(row.parent).children -= 1
+        if row.bucket is not None:
+            self._come(flow, row.bucket, 0, waits=False)
         name = FLOW_NAMES.get(self._txn, self._group, row.hashed, flow)
         assert name is not None
         FLOW_NAMES.delete(self._txn, self._group, row.hashed, flow)
@@ -423,7 +545,7 @@ class Flows:
         self._state.flows -= 1
 
     def own_leasable(self, flow: int, row: FlowRow) -> int:
-        """How many of a flow's own items may be leased, but for the limits of groups."""
+        """How many of a flow's own items may be leased, but for the limits of groups and tokens."""
         if not self.keyed or flow == ROOT:
             return row.ready
         if row.leased or row.blocking:
@@ -487,6 +609,20 @@ class Flows:
         first = self._first(parent, rank)
         virtual = self.load(parent).virtual
         return entering(virtual, None if first is None else first[1], start, weight)
+
+
+def _has_rates(settings: FlowSettings) -> bool:
+    return settings.rate_limit is not None or any(one.rate_limit for one in settings.groups)
+
+
+def _of_all(settings: FlowSettings) -> tuple[object, ...]:
+    """What holds for all flows."""
+    return (
+        settings.fairness,
+        settings.group_leased_max,
+        settings.key_leased_max,
+        settings.rate_limit,
+    )
 
 
 def entering(virtual: int, first: int | None, start: int, weight: int) -> int:

@@ -395,7 +395,10 @@ def _grant_one(
         context.state.leased += count
         context.state.delivered += count
         if segment.flow:
-            flows_of(context).served(segment.flow, count)
+            flows = flows_of(context)
+            flows.served(segment.flow, count)
+            if flows.rated:
+                flows.took(segment.flow, count)
         taken.append((first_seq, block, segment, mask, size))
     if not taken:
         return _too_large(caller, bytes_max, candidates)

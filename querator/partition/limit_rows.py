@@ -27,6 +27,11 @@ class LimitRow(msgspec.Struct, array_like=True):
     def tokens(self, now_ms: int) -> int:
         return self.level_at(now_ms) // self.interval_ms
 
+    def full_ms(self, now_ms: int) -> int:
+        """When it will be full; now, if it is."""
+        lacking = self.burst * self.interval_ms - self.level_at(now_ms)
+        return now_ms + -(-lacking // self.items)
+
     def leasable(self, ready: int, leased: int, now_ms: int) -> int:
         """How many of `ready` items may be leased while `leased` ones are."""
         if self.leased_max:

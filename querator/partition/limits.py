@@ -23,6 +23,7 @@ from querator.model.commands import LeaseCaller, LeaseGrant, Refusal
 from querator.model.fair_shares import fair_shares
 from querator.model.lease_limits import LeaseLimits
 from querator.partition.apply_context import ApplyContext
+from querator.partition.flows import ROOT
 from querator.partition.limit_rows import LimitRow
 
 
@@ -76,7 +77,11 @@ def leased(context: ApplyContext, row: LimitRow, grants: Iterable[LeaseGrant | R
 
 
 def redate_limits(context: ApplyContext) -> None:
-    """State time goes back: the bucket keeps the tokens that it had."""
+    """State time goes back: the buckets keep the tokens that they had. Those of flows follow in the
+    review of all flows.
+    """
     row = context.state.limits
+    if context.flows is not None and context.flows.rated:
+        context.state.review_flow = ROOT
     if row is not None:
         row.at_ms = min(row.at_ms, context.now_ms)

@@ -57,6 +57,7 @@ from querator.model.commands import (
     Unhold,
 )
 from querator.model.entries import Applied, Entry, Need, Proposal
+from querator.model.limits import APPLY_SEGMENTS_MAX
 from querator.model.queues import QueueKind
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
 from querator.model.recurrences import (
@@ -232,8 +233,8 @@ class PartitionMachine:
             self._breaker_ms = state.breaker.until_ms
             prompt_ms = _earliest(prompt_ms, self._breaker_ms)
         self._refill_ms = 0
-        if state.limits is not None:
-            self._refill_ms = state.refill_ms
+        if state.limits is not None or state.flow_due_ms:
+            self._refill_ms = _earliest(state.refill_ms, state.flow_due_ms)
             prompt_ms = _earliest(prompt_ms, self._refill_ms)
         due_ms = _earliest(prompt_ms, self._lapse_ms)
         # Moves and transactions are read from the tables as soon as they are reported.
@@ -371,8 +372,9 @@ def _timed(context: ApplyContext, command: Expire | Activate | HalfOpen | Refill
         case HalfOpen():
             return half_open(context)
         case Refill():
-            # The time of the entry is what brings the tokens.
-            return Done()
+            # The time of the entry is what brings the tokens of the queue.
+            flows = context.flows
+            return Done(0 if flows is None else flows.refill(APPLY_SEGMENTS_MAX, waits=True))
 
 
 def _of_operator(

@@ -89,7 +89,7 @@ of the rows that change when it replaces another one.
 """
 _FLOWS_FACTOR: Final = 1 + GROUP_DEPTH_MAX // 2
 """The rows of a flow and of those above it, compared with those of a segment."""
-_FLOW_BYTES: Final = 4 * ROW_BYTES
+_FLOW_BYTES: Final = 5 * ROW_BYTES
 _BLOCK_BYTES: Final = 8 * KIB
 _EXPIRIES_BYTES: Final = 16 * KIB
 """Bytes of the row of a block whose items all have times of their own."""

@@ -119,7 +119,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     `results` counts the rows of results, with `result_bytes` of data. `asked` of them are of items
     that have not ended. `answered` counts the items with a result that have ended.
 
-    `breaker` and `limits` None: the queue has none.
+    `breaker` and `limits` None: the queue has none. `flow_due_ms`: when the tokens come that items
+    of a flow wait for; 0: none wait.
     """
 
     index: int = 0
@@ -206,6 +207,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     result_bytes: int = 0
     limits: LimitRow | None = None
     completed_on_delivery: int = 0
+    flow_due_ms: int = 0
 
     @property
     def items(self) -> int:

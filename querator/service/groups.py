@@ -104,12 +104,14 @@ def _merged(pages: Sequence[FlowPage], limit: int) -> tuple[list[FlowCounts], by
 def _sum(one: FlowCounts, other: FlowCounts) -> FlowCounts:
     """The counts of a group in two partitions."""
     oldest = one.oldest_ready_at_ms, other.oldest_ready_at_ms
+    coming = one.next_ms, other.next_ms
     return msgspec.structs.replace(
         one,
         items=one.items + other.items,
         ready=one.ready + other.ready,
         leased=one.leased + other.leased,
         oldest_ready_at_ms=min(oldest) or max(oldest),
+        next_ms=min(coming) or max(coming),
     )
 
 
@@ -128,4 +130,5 @@ def _counts(
         leased=flow.leased,
         oldest_ready_at_ms=flow.oldest_ready_at_ms,
         paused=own.paused,
+        next_ms=flow.next_ms,
     )

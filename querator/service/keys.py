@@ -119,6 +119,7 @@ def _merged(pages: Sequence[FlowPage], limit: int) -> tuple[list[KeyCounts], byt
                 blocked_until_ms=(
                     there.blocked_until_ms if there and more else flow.blocked_until_ms
                 ),
+                next_ms=flow.next_ms or (there.next_ms if there else 0),
             )
     places = sorted(sums)
     if len(places) > limit:

@@ -55,6 +55,8 @@ _OF_KIND = (
     ("fairness", QueueKind.FAIR),
     ("group_leased_max", QueueKind.FAIR),
     ("groups", QueueKind.FAIR),
+    ("group_rate_limit", QueueKind.FAIR),
+    ("key_rate_limit", QueueKind.KEYED),
     ("key_leased_max", QueueKind.KEYED),
     ("key_retry_blocks", QueueKind.KEYED),
 )
@@ -140,6 +142,12 @@ def check_settings(settings: QueueSettings, *, name: str) -> None:
     for part, of, bounds in (
         ("breaker", settings.breaker, _BREAKER),
         ("rate_limit", settings.rate_limit, _RATE),
+        ("group_rate_limit", settings.group_rate_limit, _RATE),
+        ("key_rate_limit", settings.key_rate_limit, _RATE),
+        *(
+            (f"groups[{at}].rate_limit", one.rate_limit, _RATE)
+            for at, one in enumerate(settings.groups)
+        ),
     ):
         for field, unit, least, most in bounds if of is not None else ():
             check_between(

@@ -44,6 +44,9 @@ FLOW_READY = Table("flow_ready", b"G", "QQQB")
 0: scheduled items that keep back those of their key."""
 FLOW_TURNS = Table("flow_turns", b"O", "QQQQQ")
 """parent, rank, load, start, flow → nothing: the flows that have items to lease, in order."""
+FLOW_DUE = Table("flow_due", b"9", "QQQ")
+"""0: its items wait for tokens; 1: it has no items and its bucket is not full; then due_ms, flow →
+nothing."""
 HELD = Table("held", b"H", "QQB")
 """lane, position, lowest ordinal → first_seq."""
 SCHEDULED = Table("scheduled", b"S", "QQB")
@@ -126,7 +129,8 @@ PARTITION_TABLES = tuple(
     sorted(
         (
             STATE, SETTINGS, BLOCKS, LIVING, SEGMENTS, READY,
-            FLOWS, FLOW_NAMES, FLOW_READY, FLOW_TURNS, HELD, SCHEDULED, EXPIRIES, OVERLAYS,
+            FLOWS, FLOW_NAMES, FLOW_READY, FLOW_TURNS, FLOW_DUE,
+            HELD, SCHEDULED, EXPIRIES, OVERLAYS,
             LEASES, DEADLINES, CLIENT_LEASES, LEASE_REQUESTS, ENDED, ENDED_ORDER,
             PRODUCERS, PRODUCER_OUTCOMES, PRODUCER_CHECKS, DEDUP_KEYS, DEDUP_ORDER,
             DEDUP_LASTING, DEDUP_ITEMS, DEDUP_AWAY,

@@ -187,6 +187,8 @@ class QueueSettings(_message.Message):
     BREAKER_FIELD_NUMBER: _builtins.int
     RATE_LIMIT_FIELD_NUMBER: _builtins.int
     LEASE_LIMIT_FIELD_NUMBER: _builtins.int
+    GROUP_RATE_LIMIT_FIELD_NUMBER: _builtins.int
+    KEY_RATE_LIMIT_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     """Number of partitions, 1 to 1,024; unset or 0 means 1 at creation. Can be changed either
     way: new ones take items at once, those beyond the number go when they are empty.
@@ -282,6 +284,16 @@ class QueueSettings(_message.Message):
     def rate_limit(self) -> Global___RateLimit:
         """How many items of the queue are leased in a time at most; unset means any number. The partitions share it."""
 
+    @_builtins.property
+    def group_rate_limit(self) -> Global___RateLimit:
+        """How many items of a group are leased in a time at most, with those of the groups below it; unset means any number.
+        Counts for each group without a rate of its own. For fair queues only. The partitions share it.
+        """
+
+    @_builtins.property
+    def key_rate_limit(self) -> Global___RateLimit:
+        """How many items of each key are leased in a time at most; unset means any number. For keyed queues only."""
+
     def __init__(
         self,
         *,
@@ -311,10 +323,12 @@ class QueueSettings(_message.Message):
         breaker: Global___BreakerSettings | None = ...,
         rate_limit: Global___RateLimit | None = ...,
         lease_limit: _builtins.int | None = ...,
+        group_rate_limit: Global___RateLimit | None = ...,
+        key_rate_limit: Global___RateLimit | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_limit", b"_lease_limit", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "breaker", b"breaker", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "group_leased_max", b"group_leased_max", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "lease_limit", b"lease_limit", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "rate_limit", b"rate_limit", "replicas", b"replicas", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_limit", b"_lease_limit", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "breaker", b"breaker", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "group_leased_max", b"group_leased_max", "group_rate_limit", b"group_rate_limit", "key_leased_max", b"key_leased_max", "key_rate_limit", b"key_rate_limit", "key_retry_blocks", b"key_retry_blocks", "lease_limit", b"lease_limit", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "rate_limit", b"rate_limit", "replicas", b"replicas", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_limit", b"_lease_limit", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "breaker", b"breaker", "dead_queue", b"dead_queue", "dedup_until", b"dedup_until", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "fairness", b"fairness", "group_leased_max", b"group_leased_max", "groups", b"groups", "key_leased_max", b"key_leased_max", "key_retry_blocks", b"key_retry_blocks", "kind", b"kind", "lease_limit", b"lease_limit", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "rate_limit", b"rate_limit", "replicas", b"replicas", "retry_backoff", b"retry_backoff", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_limit", b"_lease_limit", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "breaker", b"breaker", "dead_queue", b"dead_queue", "dedup_until", b"dedup_until", "dedup_window", b"dedup_window", "description", b"description", "expire_timeout", b"expire_timeout", "fairness", b"fairness", "group_leased_max", b"group_leased_max", "group_rate_limit", b"group_rate_limit", "groups", b"groups", "key_leased_max", b"key_leased_max", "key_rate_limit", b"key_rate_limit", "key_retry_blocks", b"key_retry_blocks", "kind", b"kind", "lease_limit", b"lease_limit", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "rate_limit", b"rate_limit", "replicas", b"replicas", "retry_backoff", b"retry_backoff", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dead_queue: _TypeAlias = _typing.Literal["dead_queue"]  # noqa: Y015
     _WhichOneofArgType__dead_queue: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue"]  # noqa: Y015
@@ -475,6 +489,7 @@ class GroupSettings(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     LEASED_MAX_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
+    RATE_LIMIT_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Path of the group, for example `eu.de`: 1 to 8 parts with dots between them, none of them empty, at most 512
     bytes.
@@ -487,6 +502,12 @@ class GroupSettings(_message.Message):
     """
     paused: _builtins.bool
     """Whether none of its items is leased, nor those of the groups below it; unset means no."""
+    @_builtins.property
+    def rate_limit(self) -> Global___RateLimit:
+        """How many of its items are leased in a time at most, with those of the groups below it; unset means
+        group_rate_limit of the queue.
+        """
+
     def __init__(
         self,
         *,
@@ -494,10 +515,11 @@ class GroupSettings(_message.Message):
         weight: _builtins.int | None = ...,
         leased_max: _builtins.int | None = ...,
         paused: _builtins.bool | None = ...,
+        rate_limit: Global___RateLimit | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_leased_max", b"_leased_max", "_paused", b"_paused", "_weight", b"_weight", "leased_max", b"leased_max", "paused", b"paused", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leased_max", b"_leased_max", "_paused", b"_paused", "_weight", b"_weight", "leased_max", b"leased_max", "paused", b"paused", "rate_limit", b"rate_limit", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leased_max", b"_leased_max", "_paused", b"_paused", "_weight", b"_weight", "leased_max", b"leased_max", "path", b"path", "paused", b"paused", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leased_max", b"_leased_max", "_paused", b"_paused", "_weight", b"_weight", "leased_max", b"leased_max", "path", b"path", "paused", b"paused", "rate_limit", b"rate_limit", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__leased_max: _TypeAlias = _typing.Literal["leased_max"]  # noqa: Y015
     _WhichOneofArgType__leased_max: _TypeAlias = _typing.Literal["_leased_max", b"_leased_max"]  # noqa: Y015
@@ -2634,6 +2656,7 @@ class GroupStats(_message.Message):
     LEASED_FIELD_NUMBER: _builtins.int
     OLDEST_READY_AT_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
+    NEXT_AT_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     """Path; empty: all items of the queue."""
     weight: _builtins.int
@@ -2654,6 +2677,10 @@ class GroupStats(_message.Message):
         its own is ready.
         """
 
+    @_builtins.property
+    def next_at(self) -> _timestamp_pb2.Timestamp:
+        """When the next tokens of its rate come that its ready items wait for; unset when none waits."""
+
     def __init__(
         self,
         *,
@@ -2665,10 +2692,11 @@ class GroupStats(_message.Message):
         leased: _builtins.int = ...,
         oldest_ready_at: _timestamp_pb2.Timestamp | None = ...,
         paused: _builtins.bool = ...,
+        next_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_ready_at", b"oldest_ready_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["next_at", b"next_at", "oldest_ready_at", b"oldest_ready_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "items", b"items", "leased", b"leased", "leased_max", b"leased_max", "oldest_ready_at", b"oldest_ready_at", "paused", b"paused", "ready", b"ready", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "items", b"items", "leased", b"leased", "leased_max", b"leased_max", "next_at", b"next_at", "oldest_ready_at", b"oldest_ready_at", "paused", b"paused", "ready", b"ready", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2955,6 +2983,7 @@ class KeyStats(_message.Message):
     HEAD_ATTEMPTS_FIELD_NUMBER: _builtins.int
     OLDEST_READY_AT_FIELD_NUMBER: _builtins.int
     BLOCKED_UNTIL_FIELD_NUMBER: _builtins.int
+    NEXT_AT_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     """Key."""
     waiting: _builtins.int
@@ -2975,6 +3004,10 @@ class KeyStats(_message.Message):
     def blocked_until(self) -> _timestamp_pb2.Timestamp:
         """When this item returns, if it waits for its retry and keeps back the later ones. Unset: it does not."""
 
+    @_builtins.property
+    def next_at(self) -> _timestamp_pb2.Timestamp:
+        """When the next tokens of its rate come that its ready items wait for; unset when none waits."""
+
     def __init__(
         self,
         *,
@@ -2985,10 +3018,11 @@ class KeyStats(_message.Message):
         head_attempts: _builtins.int = ...,
         oldest_ready_at: _timestamp_pb2.Timestamp | None = ...,
         blocked_until: _timestamp_pb2.Timestamp | None = ...,
+        next_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked_until", b"blocked_until", "oldest_ready_at", b"oldest_ready_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked_until", b"blocked_until", "next_at", b"next_at", "oldest_ready_at", b"oldest_ready_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked_until", b"blocked_until", "head_attempts", b"head_attempts", "head_item_id", b"head_item_id", "key", b"key", "leased", b"leased", "oldest_ready_at", b"oldest_ready_at", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked_until", b"blocked_until", "head_attempts", b"head_attempts", "head_item_id", b"head_item_id", "key", b"key", "leased", b"leased", "next_at", b"next_at", "oldest_ready_at", b"oldest_ready_at", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -41,6 +41,8 @@ def _group_message(counts: GroupCounts) -> admin_service_pb2.GroupStats:
     )
     if counts.oldest_ready_at_ms:
         message.oldest_ready_at.CopyFrom(field_checks.timestamp(counts.oldest_ready_at_ms))
+    if counts.next_ms:
+        message.next_at.CopyFrom(field_checks.timestamp(counts.next_ms))
     return message
 
 
@@ -71,6 +73,8 @@ def _key_message(counts: KeyCounts) -> admin_service_pb2.KeyStats:
     )
     if counts.oldest_ready_at_ms:
         message.oldest_ready_at.CopyFrom(field_checks.timestamp(counts.oldest_ready_at_ms))
+    if counts.next_ms:
+        message.next_at.CopyFrom(field_checks.timestamp(counts.next_ms))
     if counts.blocked_until_ms:
         message.blocked_until.CopyFrom(field_checks.timestamp(counts.blocked_until_ms))
     return message

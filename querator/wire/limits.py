@@ -25,7 +25,9 @@ def check_rate_limit(message: admin_service_pb2.RateLimit, *, field: str) -> Rat
     )
 
 
-def rate_limit_message(rate: RateSettings) -> admin_service_pb2.RateLimit:
+def rate_limit_message(rate: RateSettings | None) -> admin_service_pb2.RateLimit | None:
+    if rate is None:
+        return None
     return admin_service_pb2.RateLimit(
         items=rate.items, interval=field_checks.duration(rate.interval_ms), burst=rate.burst
     )

@@ -29,6 +29,7 @@ from querator.model.queues import (
     Queue,
     QueueKind,
     QueueSettings,
+    RateSettings,
 )
 from querator.model.rates import drain_ms
 from querator.v1 import admin_service_pb2, items_pb2
@@ -288,9 +289,9 @@ def check_settings(message: admin_service_pb2.QueueSettings, *, name: str) -> Qu
         breaker=check_breaker(message.breaker, field="settings.breaker")
         if message.HasField("breaker")
         else None,
-        rate_limit=check_rate_limit(message.rate_limit, field="settings.rate_limit")
-        if message.HasField("rate_limit")
-        else None,
+        rate_limit=_rate(message, "rate_limit"),
+        group_rate_limit=_rate(message, "group_rate_limit"),
+        key_rate_limit=_rate(message, "key_rate_limit"),
         lease_limit=field_checks.check_range(
             message.lease_limit,
             field="settings.lease_limit",
@@ -298,6 +299,15 @@ def check_settings(message: admin_service_pb2.QueueSettings, *, name: str) -> Qu
             most=limits.LEASE_LIMIT_MAX,
         ),
     )
+
+
+def _rate(
+    message: admin_service_pb2.QueueSettings,
+    name: Literal["rate_limit", "group_rate_limit", "key_rate_limit"],
+) -> RateSettings | None:
+    if not message.HasField(name):
+        return None
+    return check_rate_limit(getattr(message, name), field=f"settings.{name}")
 
 
 def _kind(value: int) -> QueueKind:
@@ -340,6 +350,9 @@ def _groups(message: admin_service_pb2.QueueSettings) -> tuple[GroupSettings, ..
             if group.HasField("leased_max")
             else 0,
             paused=group.paused,
+            rate_limit=check_rate_limit(group.rate_limit, field=f"{field}.rate_limit")
+            if group.HasField("rate_limit")
+            else None,
         )
     return tuple(by_path[path] for path in sorted(by_path))
 
@@ -405,6 +418,7 @@ def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings
                 weight=group.weight,
                 leased_max=group.leased_max or None,
                 paused=group.paused or None,
+                rate_limit=rate_limit_message(group.rate_limit),
             )
             for group in settings.groups
         ],
@@ -413,7 +427,9 @@ def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings
         lease_paused=settings.lease_paused,
         produce_paused=settings.produce_paused,
         breaker=None if settings.breaker is None else breaker_message(settings.breaker),
-        rate_limit=None if settings.rate_limit is None else rate_limit_message(settings.rate_limit),
+        rate_limit=rate_limit_message(settings.rate_limit),
+        group_rate_limit=rate_limit_message(settings.group_rate_limit),
+        key_rate_limit=rate_limit_message(settings.key_rate_limit),
         lease_limit=settings.lease_limit,
     )
 

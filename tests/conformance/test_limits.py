@@ -2,9 +2,13 @@
 
 import asyncio
 
+from querator.v1 import admin_service_pb2 as admin
 from querator.v1.admin_service_pb2 import LimitStats, RateLimit
+from querator.v1.items_pb2 import Item
+from tests.conformance.door import CALL_S
 from tests.conformance.make import Make
 from tests.conformance.queues import DONE, Queue, refusal, span, texts
+from tests.conformance.stubs import answer
 
 SHORT_S = 0.2
 """How long what must not end is left to itself."""
@@ -16,6 +20,10 @@ def rate(items: int, interval_s: float, burst: int = 0) -> RateLimit:
 
 HOURLY = rate(1, 3600, burst=2)
 """Two items at once, and none later in the test."""
+
+
+def of_group(group: str, text: str) -> Item:
+    return Item(payload=text.encode(), group=group)
 
 
 async def limits(queue: Queue) -> list[LimitStats]:
@@ -154,6 +162,62 @@ async def test_a_removed_limit_lets_consumers_continue(make: Make):
 async def test_partitions_share_the_limit_of_leased_items(make: Make):
     queue = await make(lease_limit=5, partitions=3)
     assert [one.lease_limit for one in await limits(queue)] == [2, 2, 1]
+
+
+# --- groups and keys -------------------------------------------------------------------------
+
+
+async def test_each_group_has_a_rate(make: Make):
+    queue = await make(kind=admin.QUEUE_KIND_FAIR, group_rate_limit=HOURLY)
+    await queue.produce(*(of_group("a", text) for text in "abc"), of_group("b", "d"))
+    assert sorted(texts(await queue.lease(3))) == ["a", "b", "d"]
+    await queue.lease_nothing()
+    request = admin.ListGroupsRequest(queue=queue.name)
+    reply = await answer(make.nodes[0].admin.ListGroups(request, timeout=CALL_S))
+    [waits] = [one for one in reply.groups if one.group == "a"]
+    assert (waits.ready, waits.HasField("next_at")) == (1, True)
+
+
+async def test_a_group_may_have_a_rate_of_its_own(make: Make):
+    groups = [admin.GroupSettings(path="a", rate_limit=rate(1, 3600, burst=1))]
+    queue = await make(kind=admin.QUEUE_KIND_FAIR, groups=groups)
+    await queue.produce(*(of_group("a", text) for text in "ab"), of_group("b", "c"))
+    assert sorted(texts(await queue.lease(2))) == ["a", "c"]
+    await queue.lease_nothing()
+    await queue.update(groups=[])
+    assert (await queue.lease_one()).text == "b"
+
+
+async def test_each_key_has_a_rate(make: Make):
+    queue = await make(kind=admin.QUEUE_KIND_KEYED, key_rate_limit=rate(1, 3600, burst=1))
+    await queue.produce(*(Item(payload=text.encode(), key=text[0]) for text in ("a1", "a2", "b1")))
+    items = await queue.lease(2)
+    assert sorted(texts(items)) == ["a1", "b1"]
+    await queue.complete(*items)
+    await queue.lease_nothing()
+    await queue.update_paths("key_rate_limit")
+    assert (await queue.lease_one()).text == "a2"
+
+
+async def test_an_empty_group_keeps_its_tokens(make: Make):
+    queue = await make(kind=admin.QUEUE_KIND_FAIR, group_rate_limit=rate(1, 3600, burst=1))
+    await queue.produce(of_group("a", "a"))
+    await queue.complete(await queue.lease_one())
+    await queue.produce(of_group("a", "b"), of_group("b", "c"))
+    assert (await queue.lease_one()).text == "c"
+    await queue.lease_nothing()
+
+
+async def test_a_group_that_waits_is_leased_when_its_tokens_come(make: Make):
+    queue = await make(kind=admin.QUEUE_KIND_FAIR, group_rate_limit=rate(2, 1, burst=1))
+    await queue.produce(*(of_group("a", text) for text in "abc"))
+    assert [(await queue.lease_one()).text for _ in range(3)] == ["a", "b", "c"]
+
+
+async def test_rates_of_groups_and_keys_need_such_a_queue(make: Make):
+    for field in ("group_rate_limit", "key_rate_limit"):
+        refused = await refusal(make.queue().create(**{field: rate(1, 1)}))
+        assert (refused.code, refused.field) == ("INVALID_ARGUMENT", f"settings.{field}")
 
 
 # --- refusals --------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from querator import Client, RateLimit, SyncClient, SyncLeasedItem
+from querator import Client, Item, RateLimit, SyncClient, SyncLeasedItem
 from tests.integration.process_cluster import process_cluster
 
 pytestmark = pytest.mark.timeout(120)
@@ -24,6 +24,10 @@ async def test_limits_survive_the_death_of_leaders(tmp_path: Path):
         async with Client(cluster["a"].address) as client:
             await client.create_queue("calls", rate_limit=DAILY, lease_limit=4)
             await client.produce("calls", *(b"%d" % n for n in range(12)))
+            once = RateLimit(1, timedelta(days=1), burst=1)
+            await client.create_queue("orders", kind="fair", group_rate_limit=once)
+            await client.produce("orders", *(Item(b"a", group="a") for _ in range(3)))
+            await (await client.lease("orders", max_items=9))[0].complete()
             items = await client.lease("calls", max_items=9, lease_timeout=timedelta(hours=1))
             assert len(items) == 4
             async with (
@@ -37,6 +41,9 @@ async def test_limits_survive_the_death_of_leaders(tmp_path: Path):
                     await cluster.until_well()
                 assert await client.lease("calls", max_items=9, wait=SHORT) == []
                 assert not first.done()
+                await client.produce("orders", Item(b"b", group="b"))
+                [other] = await client.lease("orders", max_items=9, wait=LONG)
+                assert other.payload == b"b"
                 said, noted = await cluster.querator("lease", "calls")
                 assert "Behind the limit of 4 leased items in 1 of 1 partition" in said + noted
                 await items[0].complete()

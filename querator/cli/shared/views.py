@@ -86,6 +86,8 @@ class QueueView(msgspec.Struct, frozen=True):
     breaker: BreakerView | None = None
     rate_limit: RateLimitView | None = None
     lease_limit: int = 0
+    group_rate_limit: RateLimitView | None = None
+    key_rate_limit: RateLimitView | None = None
 
 
 def _breaker_view(breaker: Breaker | None) -> BreakerView | None:
@@ -142,6 +144,8 @@ def queue_view(queue: QueueInfo) -> QueueView:
         breaker=_breaker_view(queue.breaker),
         rate_limit=_rate_limit_view(queue.rate_limit),
         lease_limit=queue.lease_limit,
+        group_rate_limit=_rate_limit_view(queue.group_rate_limit),
+        key_rate_limit=_rate_limit_view(queue.key_rate_limit),
     )
 
 

@@ -40,10 +40,10 @@ from querator.model.commands import (
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
-from querator.model.lease_limits import limits_of, part_of
+from querator.model.lease_limits import limits_of, part_of, rate_part
 from querator.model.nodes import NodeKey, Replicas
 from querator.model.placement_map import PlacedGroup, PlacementMap
-from querator.model.queues import GroupSettings, Queue, QueueKind
+from querator.model.queues import GroupSettings, Queue, QueueKind, RateSettings
 from querator.placement.bootstrap import Propose, learning
 from querator.placement.map.commands import QueueConfigured, ReplicasClosed, ReplicasGone
 from querator.raft.host import Host
@@ -94,8 +94,8 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
 
 
 def _flow_settings(queue: Queue, partition: int) -> FlowSettings | None:
-    """The settings of a fair or keyed queue, with this partition's part of the limits of leased
-    items; all parts together are the limit, or 1 each.
+    """The settings of a fair or keyed queue, with this partition's part of the limits of groups;
+    all parts together are the limit, or 1 each.
     """
     settings = queue.settings
     if settings.kind is QueueKind.PLAIN:
@@ -104,16 +104,28 @@ def _flow_settings(queue: Queue, partition: int) -> FlowSettings | None:
     def part(limit: int) -> int:
         return part_of(limit, partition, len(queue.groups)) if limit else 0
 
+    def part_of_rate(rate: RateSettings | None) -> RateSettings | None:
+        return None if rate is None else rate_part(rate, partition, len(queue.groups))
+
+    of_keys = settings.key_rate_limit and rate_part(settings.key_rate_limit, 0, 1)
     return FlowSettings(
         kind=settings.kind,
         fairness=settings.fairness,
         group_leased_max=part(settings.group_leased_max),
         groups=tuple(
-            GroupSettings(group.path, group.weight, part(group.leased_max), group.paused)
+            GroupSettings(
+                group.path,
+                group.weight,
+                part(group.leased_max),
+                group.paused,
+                part_of_rate(group.rate_limit),
+            )
             for group in settings.groups
         ),
         key_leased_max=settings.key_leased_max,
         key_retry_blocks=settings.key_retry_blocks,
+        # All items of a key are in one partition.
+        rate_limit=part_of_rate(settings.group_rate_limit) or of_keys,
     )
 
 

@@ -225,6 +225,23 @@ def test_limits_keep_items_back(cluster: Cluster) -> None:
     )
 
 
+def test_groups_and_keys_wait_for_their_rates(cluster: Cluster) -> None:
+    cluster.has(pb.QueueSettings(kind=pb.QUEUE_KIND_FAIR), ready=9)
+    groups = [pb.GroupStats(ready=9), pb.GroupStats(group="a", ready=7, next_at=DUE),
+              pb.GroupStats(group="b", ready=2)]  # fmt: skip
+    cluster.answers("ListGroups", pb.ListGroupsResponse(groups=groups))
+    leasable, reasons = cluster.explained()
+    assert leasable == 2
+    assert reasons["group_rate"].startswith("In groups that wait for their rate: 7 ready items (a)")
+    cluster.has(pb.QueueSettings(kind=pb.QUEUE_KIND_KEYED), ready=3)
+    keys = [pb.KeyStats(key="a", waiting=2, next_at=DUE, oldest_ready_at=DUE),
+            pb.KeyStats(key="b", waiting=1, oldest_ready_at=DUE)]  # fmt: skip
+    cluster.answers("ListKeys", pb.ListKeysResponse(keys=keys))
+    leasable, reasons = cluster.explained()
+    assert leasable == 1
+    assert reasons["key_rate"].startswith("Behind the rate of their keys: 2 items (a).")
+
+
 def test_full_storage_keeps_leases_back(cluster: Cluster) -> None:
     cluster.status.conditions.add(kind="storage_full", about="a", sentence=FULL)
     cluster.has(ready=3)

@@ -245,3 +245,62 @@ def test_a_lease_that_gets_nothing_says_why(cluster: Cluster):
     assert "Behind the rate limit of 10/m" in cluster.run("lease", "mail").output
     del cluster.partitions[:2]
     assert cluster.run("lease", "mail").output == "Nothing is ready.\n"
+
+
+def test_rates_of_groups(cluster: Cluster):
+    run = cluster.run(
+        "queue", "create", "mail", "--kind", "fair", "--group-rate", "10/s", "--group-rate",
+        "eu.de=0.5/s", "--group-max", "eu.de=3",
+    )  # fmt: skip
+    assert run.exit_code == 0, run.output
+    settings = cluster.queue.settings
+    rate = settings.group_rate_limit
+    assert (rate.items, rate.interval.ToMilliseconds(), rate.burst) == (10, 1_000, 0)
+    [group] = settings.groups
+    assert (group.path, group.leased_max) == ("eu.de", 3)
+    assert group.rate_limit == pb.RateLimit(items=1, interval=Duration(seconds=2), burst=0)
+    shown = " ".join(cluster.run("queue", "info", "mail").output.split())
+    assert "rate per group 10/s" in shown
+    assert "eu.de (weight 1, at most 3 leased, 1/2s)" in shown
+
+
+def test_an_update_keeps_the_rates_of_other_groups(cluster: Cluster):
+    cluster.run("queue", "create", "mail", "--kind", "fair", "--group-rate", "a=1/s")
+    run = cluster.run("queue", "update", "mail", "--group-rate", "b=2/s", "--group-rate", "0")
+    assert run.exit_code == 0, run.output
+    [request] = cluster.updates
+    assert sorted(request.update_mask.paths) == ["group_rate_limit", "groups"]
+    assert not request.settings.HasField("group_rate_limit")
+    assert [(one.path, one.rate_limit.items) for one in request.settings.groups] == [
+        ("a", 1), ("b", 2),
+    ]  # fmt: skip
+    cluster.run("queue", "update", "mail", "--group-rate", "a=0")
+    assert [one.path for one in cluster.updates[-1].settings.groups] == ["b"]
+
+
+def test_the_rate_of_keys(cluster: Cluster):
+    run = cluster.run("queue", "create", "mail", "--kind", "keyed", "--key-rate", "3/m")
+    assert run.exit_code == 0, run.output
+    rate = pb.RateLimit(items=3, interval=Duration(seconds=60), burst=0)
+    assert cluster.queue.settings.key_rate_limit == rate
+    assert "3/m" in cluster.run("queue", "info", "mail").output
+    view = msgspec.json.decode(cluster.run("queue", "info", "mail", "--output", "json").output)
+    assert view["key_rate_limit"] == {"items": 3, "interval_ms": 60_000, "burst": 0}
+    cluster.run("queue", "update", "mail", "--key-rate", "0")
+    assert list(cluster.updates[-1].update_mask.paths) == ["key_rate_limit"]
+    assert not cluster.queue.settings.HasField("key_rate_limit")
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (("--group-rate", "eu=fast"), "'fast' is not a rate"),
+        (("--group-rate", "a..b=1/s"), "group"),
+        (("--key-rate", "1/500ms"), "a rate has 1 to 1,000,000 items"),
+    ],
+)
+def test_wrong_rates_of_groups_and_keys(cluster: Cluster, option: tuple[str, ...], says: str):
+    run = cluster.run("queue", "update", "mail", *option)
+    assert run.exit_code == 2
+    assert says in " ".join(run.output.split())
+    assert not cluster.updates

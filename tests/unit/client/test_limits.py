@@ -6,23 +6,28 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from querator import RateLimit
+from querator import FairGroup, RateLimit
 from querator.client import LimitStats
 from querator.client.admin import settings_message
+from querator.client.groups import group_messages, group_settings
 from querator.client.limits import limit_stats, rate_limit
 from querator.v1 import admin_service_pb2 as pb
 
 
 def test_settings_survive_the_way_there_and_back():
     rate = RateLimit(10, timedelta(minutes=1), 3)
-    assert rate_limit(settings_message({"rate_limit": rate})) == rate
+    assert rate_limit(settings_message({"rate_limit": rate}), "rate_limit") == rate
+    for name in ("group_rate_limit", "key_rate_limit"):
+        assert rate_limit(settings_message({name: rate}), name) == rate
+    [group] = group_messages([FairGroup("eu", rate_limit=rate)])
+    assert group_settings(group) == FairGroup("eu", rate_limit=rate)
     assert settings_message({"lease_limit": 7}).lease_limit == 7
 
 
 def test_none_is_no_limit():
     message = settings_message({"rate_limit": None})
     assert not message.HasField("rate_limit")
-    assert rate_limit(message) is None
+    assert rate_limit(message, "rate_limit") is None
     assert limit_stats(pb.PartitionStats()) is None
 
 
@@ -46,6 +51,13 @@ def test_values_out_of_range_are_named(changes: dict[str, Any], says: str):
     rate = RateLimit(**({"items": 1} | changes))
     with pytest.raises(ValueError, match=says.replace(".", r"\.")):
         settings_message({"rate_limit": rate})
+
+
+def test_the_rate_of_a_group_is_named():
+    with pytest.raises(ValueError, match=r"groups\[0\]\.rate_limit\.items is 0; it must be from 1"):
+        group_messages([FairGroup("eu", rate_limit=RateLimit(0))])
+    with pytest.raises(TypeError, match="key_rate_limit is 3; it must be a RateLimit"):
+        settings_message({"key_rate_limit": 3})
 
 
 @pytest.mark.parametrize(

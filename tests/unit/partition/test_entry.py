@@ -65,6 +65,7 @@ from querator.model.queues import (
     Fairness,
     GroupSettings,
     QueueKind,
+    RateSettings,
     RetryBackoff,
     RetryWaits,
 )
@@ -248,9 +249,10 @@ COMMANDS = {
                     kind=QueueKind.FAIR,
                     fairness=Fairness.TURNS,
                     group_leased_max=100,
-                    groups=(GroupSettings("eu.de", 3, 50, paused=True),),
+                    groups=(GroupSettings("eu.de", 3, 50, True, RateSettings(10, 1_000, 20)),),
                     key_leased_max=4,
                     key_retry_blocks=False,
+                    rate_limit=RateSettings(5, 2_000, 2),
                 ),
                 lease_paused=True,
                 produce_paused=True,
@@ -375,6 +377,14 @@ def _without(command: Any, **changes: Any) -> Any:
     return msgspec.structs.replace(command, settings=settings)
 
 
+WITHOUT_RATES = FlowSettings(
+    kind=QueueKind.FAIR,
+    fairness=Fairness.TURNS,
+    group_leased_max=100,
+    groups=(GroupSettings("eu.de", 3, 50, paused=True),),
+    key_leased_max=4,
+    key_retry_blocks=False,
+)
 # The same commands as earlier releases wrote them, without the fields that were added since.
 OLD = {
     "answer without the moment of its complete": (
@@ -390,8 +400,14 @@ OLD = {
         Proposal(Lease((LeaseCaller("c", "r", 100, 3_000_000, 30_000),))),
         "0193cf0000018bcfe56800909193029195a163a17264ce002dc6c0cd753090",
     ),
+    "configure without rates of groups": (
+        Proposal(_without(COMMANDS["configure"].command, flows=WITHOUT_RATES)),
+        "0193cf0000018bcfe568009091930804dc0013a764656661756c74a4776f726b0100cd75300005ce"
+        "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802960101649194a565"
+        "752e64650332c304c2c3c3953214cdea60cd753003940acd03e80514",
+    ),
     "configure without limits": (
-        Proposal(_without(COMMANDS["configure"].command, limits=None)),
+        Proposal(_without(COMMANDS["configure"].command, limits=None, flows=WITHOUT_RATES)),
         "0193cf0000018bcfe568009091930804dc0012a764656661756c74a4776f726b0100cd75300005ce"
         "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802960101649194a565"
         "752e64650332c304c2c3c3953214cdea60cd753003",
@@ -847,8 +863,8 @@ GOLDEN = {
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
         "0193cf0000018bcfe568009091930804dc0013a764656661756c74a4776f726b0100cd75300005ce"
-        "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802960101649194a565"
-        "752e64650332c304c2c3c3953214cdea60cd753003940acd03e80514"
+        "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802970101649195a565"
+        "752e64650332c3930acd03e81404c29305cd07d002c3c3953214cdea60cd753003940acd03e80514"
     ),
     "half open": "0193cf0000018bcfe5680090919135",
     "refill": "0193cf0000018bcfe5680090919139",

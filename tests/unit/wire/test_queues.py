@@ -39,6 +39,12 @@ from querator.wire.queues import PageCall, QueueName
 from tests.unit.wire import valid_requests as make
 
 ORDERS = QueueName("default", "orders")
+rates = st.builds(
+    RateSettings,
+    items=st.integers(1, limits.RATE_ITEMS_MAX),
+    interval_ms=st.integers(limits.RATE_INTERVAL_MS_MIN, limits.RATE_INTERVAL_MS_MAX),
+    burst=st.integers(0, limits.RATE_BURST_MAX),
+)
 settings = st.builds(
     QueueSettings,
     partitions=st.integers(1, limits.PARTITIONS_MAX),
@@ -60,6 +66,7 @@ settings = st.builds(
             weight=st.integers(1, limits.GROUP_WEIGHT_MAX),
             leased_max=st.integers(0, limits.FLOW_LEASED_MAX),
             paused=st.booleans(),
+            rate_limit=st.none() | rates,
         ),
         max_size=3,
         unique_by=lambda group: group.path,
@@ -77,14 +84,10 @@ settings = st.builds(
         open_ms=st.integers(limits.BREAKER_OPEN_MS_MIN, limits.BREAKER_OPEN_MS_MAX),
         probes=st.integers(1, limits.BREAKER_PROBES_MAX),
     ),
-    rate_limit=st.none()
-    | st.builds(
-        RateSettings,
-        items=st.integers(1, limits.RATE_ITEMS_MAX),
-        interval_ms=st.integers(limits.RATE_INTERVAL_MS_MIN, limits.RATE_INTERVAL_MS_MAX),
-        burst=st.integers(0, limits.RATE_BURST_MAX),
-    ),
+    rate_limit=st.none() | rates,
     lease_limit=st.integers(0, limits.LEASE_LIMIT_MAX),
+    group_rate_limit=st.none() | rates,
+    key_rate_limit=st.none() | rates,
 )
 
 
@@ -109,7 +112,7 @@ def test_settings_survive_the_way_there_and_back(given_settings: QueueSettings) 
     assert (parsed.queue, parsed.settings) == (ORDERS, given_settings)
     there = set(QueueSettings.__struct_fields__)
     # Neither a list without elements nor a message that is not there is sent.
-    sent_if_there = ("groups", "breaker", "rate_limit")
+    sent_if_there = ("groups", "breaker", "rate_limit", "group_rate_limit", "key_rate_limit")
     left_out = {name for name in sent_if_there if not getattr(given_settings, name)}
     assert set(parsed.given) == there - left_out
 
