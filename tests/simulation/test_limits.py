@@ -5,6 +5,7 @@ from typing import Any
 from querator.model.commands import (
     Configure,
     Done,
+    FlowSettings,
     Lease,
     LeasedSegment,
     LeaseGrant,
@@ -12,6 +13,7 @@ from querator.model.commands import (
     Refill,
 )
 from querator.model.lease_limits import LeaseLimits
+from querator.model.queues import QueueKind, RateSettings
 from tests.simulation.whole.limits import LimitChecker, LimitedEntry
 from tests.unit.partition.partition_log import settings
 
@@ -180,3 +182,42 @@ def test_items_that_wait_for_what_comes_are_right():
     log.entry(Refill(), Done(), ready=3, leased=4)
     assert log.found == []
     assert log.checker.kept_back == 2
+
+
+def of_keys(log: Log, *names: str, rate: RateSettings | None = None) -> None:
+    """Leases an item of each of these keys."""
+    flows = FlowSettings(QueueKind.KEYED, rate_limit=rate or RateSettings(10, 1_000, 2))
+    values = LimitedEntry(log.now_ms, [], [], 0, 0, 0, 0, flows=flows, names=names)
+    log.checker.applied(G, values)
+
+
+def test_leases_at_the_rate_of_each_key_are_right():
+    log = Log(None)
+    of_keys(log, "a", "a", "b", "b", "", "", "")
+    for _ in range(5):
+        log.now_ms += 100
+        of_keys(log, "a", "b")
+    assert log.found == []
+
+
+def test_more_than_the_rate_of_a_key_is_found():
+    log = Log(None)
+    of_keys(log, "a", "b", "a")
+    log.now_ms += 99
+    of_keys(log, "a")
+    assert log.found == [
+        f"group {G}: 3 items of a were leased in a time of 0.99 tokens and a burst of 2"
+    ]
+
+
+def test_groups_spend_the_tokens_of_those_above_them():
+    log = Log(None)
+    of_keys(log, "eu.de", "eu.fr", "eu.it")
+    assert "3 items of eu were leased" in log.found[0]
+
+
+def test_another_rate_of_groups_begins_with_its_burst():
+    log = Log(None)
+    of_keys(log, "a", "a")
+    of_keys(log, "a", rate=RateSettings(1, 1_000, 1))
+    assert log.found == []

@@ -64,6 +64,7 @@ class FlowChecks(RankedChecks):
         settings = None if raw is None else decode_settings(raw).settings
         if settings is not None and settings.queue in self._by_queue:
             self._by_queue[settings.queue](txn, machine.group, entry, results)
+            return
         flows = None if settings is None else settings.flows
         if flows is None:
             return
@@ -107,17 +108,23 @@ class FlowChecks(RankedChecks):
         for _, row in SEGMENTS.rows(txn, group):
             segment = decode_segment(row)
             counts[RowState(segment.state)] += segment.mask.bit_count()
+        raw = SETTINGS.get(txn, group)
+        flows = None if raw is None else decode_settings(raw).settings.flows
+        granted = set(_granted(results))
+        names = [item.key for seq, item in self._items(txn, group) if seq in granted]
         self.limits.applied(
             group,
             LimitedEntry(
                 state.now_ms,
                 unpack_entry(entry).commands,
                 results,
-                counts[RowState.READY],
+                counts[RowState.READY] if flows is None else state.leasable,
                 counts[RowState.LEASED],
                 state.effects.ready,
                 state.refill_ms,
                 state.lease_paused,
+                flows,
+                names,
             ),
         )
 

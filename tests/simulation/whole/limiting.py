@@ -1,15 +1,18 @@
 """Programs at a queue with limits of leases: an operator changes the limits, and they are never so
-low at the end that the queue could not become empty in time.
+low at the end that the queue could not become empty in time. In some seeds the queue is fair or
+keyed, and each group or key has a rate.
 
 What the log of the partitions says goes to `limits`, which has the rules.
 """
 
 import random
-from typing import Final
+from typing import Any, Final
 
-from querator.model.queues import QueueSettings, RateSettings
+from querator.model.queues import QueueKind, QueueSettings, RateSettings
+from tests.simulation.whole.grouping import Grouping
+from tests.simulation.whole.keying import Keying
 from tests.simulation.whole.pausing import Updating
-from tests.simulation.whole.programs import Consuming
+from tests.simulation.whole.programs import Consuming, Producing
 from tests.simulation.whole.winding import Streaming
 
 QUEUE = "limiting"
@@ -50,10 +53,27 @@ class Limiting(Updating):
             self._preferred = ""
 
 
-def first_limits(seed: int) -> dict[str, object]:
+def settings_of(seed: int) -> dict[str, Any]:
     """The settings with which the queue is created in this seed."""
     rate, leased = random.Random(f"limiting {seed}").choice(LIMITS)
-    return {"rate_limit": rate, "lease_limit": leased}
+    return {"rate_limit": rate, "lease_limit": leased} | _OF_KIND[kind(seed)]
+
+
+def kind(seed: int) -> QueueKind:
+    return random.Random(f"limiting kind {seed}").choice(list(QueueKind))
+
+
+_OF_KIND: Final[dict[QueueKind, dict[str, Any]]] = {
+    QueueKind.PLAIN: {},
+    QueueKind.FAIR: {"kind": QueueKind.FAIR, "group_rate_limit": RateSettings(20, 1_000, 2)},
+    QueueKind.KEYED: {"kind": QueueKind.KEYED, "key_rate_limit": RateSettings(5, 1_000, 2)},
+}
+
+
+def producer(seed: int) -> type[Producing]:
+    """The kind of producer in this seed."""
+    of_kind = {QueueKind.FAIR: Grouping, QueueKind.KEYED: Keying}
+    return of_kind.get(kind(seed), Producing)
 
 
 def consumer(seed: int) -> type[Asking]:

@@ -4,6 +4,7 @@
     after a lease, no more items are leased than may be at a time
     a partition with ready items, a token and a place reports an item to consumers
     a partition whose ready items lack only a token knows when one comes
+    of each group or key with a rate, no more items are leased in any time than its tokens and burst
 
 The checker knows tokens only as a sum over time, and counts leased items in the tables. That the
 reports wake consumers is the claim of the world: after the last fault everything is delivered in
@@ -15,8 +16,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from querator.model.commands import Configure, Done, LeaseGrant, LeaseResult
+from querator.model.commands import Configure, Done, FlowSettings, LeaseGrant, LeaseResult
 from querator.model.lease_limits import LeaseLimits
+from querator.model.queues import RateSettings
 
 
 class LimitedEntry(NamedTuple):
@@ -32,6 +34,10 @@ class LimitedEntry(NamedTuple):
     reported: int
     next_ms: int
     lease_paused: bool = False
+    flows: FlowSettings | None = None
+    """Those of a fair or keyed queue, whose `ready` are those that its flows let be leased."""
+    names: Sequence[str] = ()
+    """Of the items that were leased, the groups or keys."""
 
 
 class _Grant(NamedTuple):
@@ -51,6 +57,9 @@ class _Partition:
     grants: list[_Grant] = field(default_factory=list)
     burst: int = 0
     """The largest one since the last grant."""
+    flow_rate: RateSettings | None = None
+    flow_leases: dict[str, list[int]] = field(default_factory=dict)
+    """By group or key: the instants at which items were leased, since its rate is the same."""
 
 
 @dataclass
@@ -66,7 +75,7 @@ class LimitChecker:
         one = self._partitions.setdefault(group, _Partition())
         if entry.now_ms < one.now_ms:
             # Time was put back: nothing is known of the tokens.
-            one.grants = []
+            one.grants, one.flow_leases = [], {}
         elif one.limits is not None and one.limits.items:
             passed_ms = entry.now_ms - one.now_ms
             one.come += Fraction(passed_ms * one.limits.items, one.limits.interval_ms)
@@ -75,12 +84,34 @@ class LimitChecker:
             # Settings are first in an entry.
             if isinstance(command, Configure) and result == Done(1):
                 self._configured(one, command.settings.limits)
+        self._flows_leased(group, one, entry)
         items = sum(_granted(result) for result in entry.results if isinstance(result, LeaseResult))
         if one.limits is None:
             return
         if items:
             self._leased(group, one, one.limits, items, entry.leased)
         self._reported(group, one, one.limits, entry)
+
+    def _flows_leased(self, group: int, one: _Partition, entry: LimitedEntry) -> None:
+        rate = None if entry.flows is None else entry.flows.rate_limit
+        if rate != one.flow_rate:
+            one.flow_rate, one.flow_leases = rate, {}
+        if rate is None:
+            return
+        for name in entry.names:
+            parts = name.split(".") if name else []
+            for depth in range(len(parts)):
+                flow = ".".join(parts[: depth + 1])
+                instants = one.flow_leases.setdefault(flow, [])
+                instants.append(entry.now_ms)
+                for taken, since_ms in enumerate(reversed(instants), 1):
+                    come = Fraction((entry.now_ms - since_ms) * rate.items, rate.interval_ms)
+                    if taken > come + rate.burst:
+                        self.found.append(
+                            f"group {group}: {taken} items of {flow} were leased in a time of "
+                            f"{float(come):.2f} tokens and a burst of {rate.burst}"
+                        )
+                        return
 
     def _configured(self, one: _Partition, limits: LeaseLimits | None) -> None:
         if limits is None or not limits.items:

@@ -26,6 +26,7 @@ from querator.partition import (
     checkpoints,
     dead,
     duplicates,
+    flows,
     follow_ups,
     lease,
     limit_rows,
@@ -635,3 +636,26 @@ def never_refills() -> Any:
         return [each for each in due(one, now_ms, prompt=prompt) if not isinstance(each, Refill)]
 
     return replaced(machine.PartitionMachine, "due_commands", without)
+
+
+def forgets_tokens_of_flows() -> Any:
+    """Leases take no tokens of groups and keys."""
+    return replaced(flows.Flows, "took", lambda *_: None)
+
+
+def forgets_tokens_of_groups_above() -> Any:
+    """Leases take tokens of their group alone, and not of those above it."""
+    took = flows.Flows.took
+
+    def of_one(one: flows.Flows, flow: int, count: int) -> None:
+        row = one.load(flow)
+        parent, row.parent = row.parent, flows.ROOT
+        took(one, flow, count)
+        row.parent = parent
+
+    return replaced(flows.Flows, "took", of_one)
+
+
+def never_refills_flows() -> Any:
+    """Groups and keys without tokens stay without a turn."""
+    return replaced(flows.Flows, "refill", lambda *_, **__: 0)

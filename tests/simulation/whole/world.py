@@ -550,7 +550,7 @@ class WholeWorld:
         if name == breaking.QUEUE:
             return {"breaker": breaking.BREAKER}
         if name == limiting.QUEUE:
-            return limiting.first_limits(self.seed)
+            return limiting.settings_of(self.seed)
         if name == runs.QUEUE:
             return recurring.settings_of(self.seed)
         return keying.settings_of(self.seed) if name == keying.QUEUE else {}
@@ -753,7 +753,7 @@ class WholeWorld:
     def _add_limiting(self) -> None:
         queue = limiting.QUEUE
         self._add(
-            Producing, f"{queue}.p", queue,
+            limiting.producer(self.seed), f"{queue}.p", queue,
             item_bytes=self.profile.item_bytes, delays=False, identified=True,
         )  # fmt: skip
         for number in range(2):
