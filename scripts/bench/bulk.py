@@ -245,6 +245,9 @@ class Later:
                 await client.produce(LARGE, name)
             except (OutcomeUnknown, DeadlineExceeded):
                 self.unsure.append(name)
+            except asyncio.CancelledError:
+                self.unsure.append(name)
+                raise
             else:
                 (self.kept if begun_s >= self._begun_s else self.unsure).append(name)
 
