@@ -46,6 +46,8 @@ Locks and semaphores raise:
 
 The client repeats a request while `retriable` allows it and the request's timeout has not passed.
 Then it raises the last refusal, or `OutcomeUnknown` if any attempt may have been executed.
+
+Longer than 500 lines: programs and pages of the docs name this module for all exceptions.
 """
 
 from __future__ import annotations
