@@ -41,7 +41,7 @@ from querator.model.readers import (
 )
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
-from querator.partition.dead import become_ready, kill, worn
+from querator.partition.dead import become_ready, bury, kill, worn
 from querator.partition.flow_choice import Chosen, Space, choose
 from querator.partition.results import NOTHING, completed
 from querator.partition.rows import (
@@ -436,16 +436,7 @@ def _judge(context: ApplyContext, first_seq: int, block: Block, segment: Segment
     """Kills the dead items of a ready segment. Returns the remaining items."""
     expired = block.expired(segment.mask, context.now_ms)
     spent = worn(context, block, segment.mask & ~expired, segment.attempt)
-    for dead, reason in ((expired, DeadCause.EXPIRED), (spent, DeadCause.ATTEMPTS)):
-        if dead:
-            detach(context, first_seq, segment, dead)
-            kill(
-                context, first_seq, block, dead, reason,
-                came_from=RowState.READY, attempt=segment.attempt, priority=segment.priority,
-                flow=segment.flow,
-            )  # fmt: skip
-            segment = without(segment, dead)
-    return segment.mask
+    return bury(context, first_seq, block, segment, expired=expired, spent=spent).mask
 
 
 def _acknowledge(context: ApplyContext, row: ReaderRow) -> None:
