@@ -182,6 +182,39 @@ RECURRENCE_ERROR_CHARS_MAX = 200
 RECURRENCE_AGAIN_MS = 1 * MINUTE_MS  # Until a due time that was not found is looked for again.
 RECURRENCE_TIMES_MAX = 100  # Of one list of coming due times.
 RECURRENCE_TIMES_DEFAULT = 10
+# Executions of durable functions (`model.executions`).
+EXECUTION_ID_BYTES_MAX = 255
+EXECUTION_NAME_BYTES_MAX = 255  # Functions, steps, signals, places in the code.
+EXECUTION_VERSION_BYTES_MAX = 64  # Of a function: a hash, or what its author says.
+EXECUTION_SECRET_BYTES = 16  # Not to be guessed; promises and random numbers follow from it.
+EXECUTION_PATH_BYTES_MAX = 255  # More than 100 tasks and calls, each within the one before it.
+EXECUTION_VALUE_BYTES_MAX = PAYLOAD_BYTES_MAX  # Arguments, a result, a signal, a promise.
+EXECUTION_VALUE_BYTES_CAP = PAYLOAD_BYTES_CAP
+MESSAGE_ID_BYTES_MAX = 128
+PROMISE_MAC_BYTES = 16
+JOURNAL_RECORDS_MAX = 10_000  # Of one run: a replay takes some microseconds for each.
+JOURNAL_RECORDS_CAP = 50_000
+JOURNAL_BYTES_MAX = 16 * MIB  # A worker without the journal reads all of it.
+JOURNAL_BYTES_CAP = 64 * MIB
+JOURNAL_RECORDS_KEPT = 100  # Of these, the last are for the end: cancellations, undoing, closing.
+JOURNAL_INLINE_BYTES_MAX = 1 * KIB  # Larger payloads are attachments, stored once.
+RECORD_NOTES_MAX = 256  # Of one Record: it is in one log entry with others.
+RECORD_FOLDS_MAX = 256
+RECORD_TIMERS_MAX = 256
+RECORD_BYTES_MAX = REQUEST_BYTES_MAX
+# Records of a worker that are sent and not answered, of one execution: the partition remembers as
+# many answers.
+RECORDS_UNANSWERED_MAX = 8
+SIGNALS_UNREAD_MAX = 1_000  # Of one execution: a parked one may get no more while it waits.
+SIGNALS_REMEMBERED_MAX = 10_000  # Of one execution: message ids whose repeats are recognised.
+EXECUTION_TIMERS_MAX = 2_000  # Of one execution, not fired.
+EXECUTION_PROMISES_MAX = 10_000  # Of one run, resolved: which value won is remembered to its end.
+EXECUTION_WAKES_MAX = 1_000  # What a parked execution waits for; each is looked up.
+EXECUTION_LAPSES_MAX = 10  # Leases in a row that lapse without a record; then it is STUCK.
+EXECUTIONS_MAX = 10_000_000  # Per partition, with those that have ended and are kept.
+EXECUTION_RETENTION_MS_MIN = 1 * MINUTE_MS
+EXECUTION_RETENTION_MS_MAX = 10 * YEAR_MS
+EXECUTION_RETENTION_MS_DEFAULT = 7 * DAY_MS
 EXPIRE_TIMEOUT_MS_MAX = 10 * YEAR_MS
 EXPIRY_GRAIN_MS = 1 * SECOND_MS  # Expiries are rounded up to this.
 DEDUP_WINDOW_MS_DEFAULT = 1 * HOUR_MS
@@ -387,6 +420,10 @@ assert CLOCK_SKEW_MS_MAX < STATE_TIME_JUMP_MS_MAX < LEASE_TIMEOUT_MS_DEFAULT
 assert LONE_TIME_NOTED_MS < LONE_TIME_JUMP_MS_MAX
 assert BATCH_ITEMS_DEFAULT <= BATCH_ITEMS_MAX <= BATCH_SEGMENTS_MAX * BLOCK_ITEMS_MAX
 assert BATCH_BYTES_DEFAULT <= BATCH_BYTES_MAX
+assert JOURNAL_RECORDS_KEPT < JOURNAL_RECORDS_MAX <= JOURNAL_RECORDS_CAP
+assert EXECUTION_VALUE_BYTES_MAX < JOURNAL_BYTES_MAX <= JOURNAL_BYTES_CAP
+assert EXECUTION_VALUE_BYTES_CAP <= RECORD_BYTES_MAX <= REQUEST_BYTES_CAP
+assert SIGNALS_UNREAD_MAX <= SIGNALS_REMEMBERED_MAX
 assert BREAKER_WINDOW_MS_MIN >= 100 * BREAKER_BUCKETS, "a bucket is long enough to count"
 assert 5 * RATE_WAKE_MS <= RATE_BURST_MS_MIN <= RATE_BURST_MS_DEFAULT, (
     "no tokens are lost when a wake is a little late"
