@@ -24,7 +24,8 @@ path, and all that a called function does is below the path of its call.
 
 **Folds.** When a called durable function has returned, its records may go. A fold overwrites the
 record of the last event below the call's path with the result of the call, and removes the others,
-with the arrivals that the call consumed. The result keeps the index, the `after` and the time of
+with the arrivals that the call consumed. A call none of whose records has been sent needs no fold:
+the worker sends its result in the place of its last event. The result keeps the index, the `after` and the time of
 the record that it overwrites. If that was an arrival, the result is delivered where the arrival was
 (kinds CALL_DONE_LATER and CALL_FAILED_LATER, which the partition chooses).
 
@@ -105,7 +106,8 @@ class RecordKind(IntEnum):
 WORKER_KINDS = frozenset(
     (
         RecordKind.STEP_DONE, RecordKind.STEP_FAILED, RecordKind.ATTEMPT_FAILED,
-        RecordKind.STEP_BEGUN, RecordKind.TIMER_DONE, RecordKind.PATCHED,
+        RecordKind.STEP_BEGUN, RecordKind.TIMER_DONE, RecordKind.CALL_DONE, RecordKind.CALL_FAILED,
+        RecordKind.PATCHED,
     )
 )  # fmt: skip
 """Kinds of the records that a worker appends."""
@@ -173,7 +175,9 @@ class JournalRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class Fold(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Overwrites record `index` with `note`, and removes the records of `removed`: runs of indexes
-    (first, count) that ascend, do not overlap and are below `index`.
+    (first, count) that ascend, do not overlap and are below `index`. `index` 0: the result is one
+    of the records of the same command, with the path of `note`, because the last event of the call
+    is sent with it; then the fold only removes.
 
     `note` is of a FOLD_KINDS kind and has the path of the call; the partition ignores its `after`
     and `at_ms`. The overwritten record is below that path. A removed one is below it, too, or is a
@@ -200,13 +204,16 @@ class GoOn(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
 
 class Park(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
     """The execution waits, without activation, for an arrival with one of the `paths`, or for a
-    signal with one of the `names`. `all_of`: for one with each of the paths. A cancellation wakes
-    it always. Refused (UNSEEN) if what it waits for has arrived behind the `seen` of the command.
+    signal with one of the `names`. `all_of`: for one with each of the paths. `anything`: for any
+    arrival; there are neither paths nor names then, because there would be too many. A cancellation
+    wakes it always. Refused (UNSEEN) if what it waits for has arrived behind the `seen` of the
+    command.
     """
 
     paths: tuple[bytes, ...] = ()
     names: tuple[str, ...] = ()
     all_of: bool = False
+    anything: bool = False
 
 
 class Close(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
@@ -339,8 +346,8 @@ def check_fold(fold: Fold, *, field: str) -> None:
     does to the journal is for the partition to judge.
     """
     check_note(fold.note, field=f"{field}.note", kinds=FOLD_KINDS)
-    if fold.index < 1:
-        raise invalid(f"{field}.index", "must be 1 or more", value=fold.index)
+    if fold.index < 0:
+        raise invalid(f"{field}.index", "must not be negative", value=fold.index)
     end = 1
     for nth, (first, count) in enumerate(fold.removed):
         if first < end or count < 1:
@@ -348,7 +355,7 @@ def check_fold(fold: Fold, *, field: str) -> None:
                           "must be behind the run before it, and not empty",
                           value=(first, count))  # fmt: skip
         end = first + count
-    if end > fold.index and fold.removed:
+    if end > fold.index > 0 and fold.removed:
         raise invalid(f"{field}.removed", f"must be below record {fold.index}", value=end - 1)
 
 
@@ -358,8 +365,8 @@ def check_then(then: Then, *, field: str = "then") -> None:
         waits = len(then.paths) + len(then.names)
         if waits > EXECUTION_WAKES_MAX:
             raise over_limit(field, value=waits, limit=EXECUTION_WAKES_MAX, unit="waits")
-        if not waits:
-            raise invalid(field, "must wait for something: nothing would wake the execution")
+        if bool(waits) == then.anything:
+            raise invalid(field, "must wait for something, and for nothing else if for anything")
         if then.all_of and then.names:
             raise invalid(f"{field}.names", "must be empty when all of the paths are waited for")
         for nth, path in enumerate(then.paths):

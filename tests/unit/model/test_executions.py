@@ -135,7 +135,7 @@ def test_kinds_and_states_say_their_class():
     ("bad", "field"),
     [
         (note(kind=RecordKind.SIGNAL), "note.kind"),
-        (note(kind=RecordKind.CALL_DONE), "note.kind"),
+        (note(kind=RecordKind.COMPLETED), "note.kind"),
         (note(kind=99), "note.kind"),
         (note(path=b""), "note.path"),
         (note(name="a\nb"), "note.name"),
@@ -162,7 +162,7 @@ CALL = note(kind=RecordKind.CALL_DONE)
     ("bad", "field"),
     [
         (Fold(3, STEP), "fold.note.kind"),
-        (Fold(0, CALL), "fold.index"),
+        (Fold(-1, CALL), "fold.index"),
         (Fold(9, CALL, ((2, 0),)), "fold.removed[0]"),
         (Fold(9, CALL, ((0, 2),)), "fold.removed[0]"),
         (Fold(9, CALL, ((2, 3), (4, 1))), "fold.removed[1]"),
@@ -176,12 +176,14 @@ def test_a_malformed_fold_is_refused_by_its_field(bad, field):
 def test_a_fold_is_accepted():
     check_fold(Fold(9, CALL, ((2, 3), (5, 4))), field="fold")
     check_fold(Fold(1, CALL), field="fold")
+    check_fold(Fold(0, CALL, ((2, 30),)), field="fold")
 
 
 @pytest.mark.parametrize(
     ("bad", "field"),
     [
         (Park(), "then"),
+        (Park(names=("go",), anything=True), "then"),
         (Park(names=("x",) * (EXECUTION_WAKES_MAX + 1)), "then"),
         (Park((b"\x01",), ("go",), all_of=True), "then.names"),
         (Park((b"\x01", b"\x80")), "then.paths[1]"),
@@ -197,7 +199,13 @@ def test_a_malformed_end_is_refused_by_its_field(bad, field):
 
 @pytest.mark.parametrize(
     "end",
-    [GoOn(), Park((b"\x01",), all_of=True), Close(RecordKind.FAILED, b"x"), GiveBack()],
+    [
+        GoOn(),
+        Park((b"\x01",), all_of=True),
+        Park(anything=True),
+        Close(RecordKind.FAILED, b"x"),
+        GiveBack(),
+    ],
 )
 def test_an_end_is_accepted_and_survives_the_log(end):
     check_then(end, field="then")
