@@ -210,7 +210,8 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
     A dead letter carries its origin. A redriven item returns with `reason` 0 and a fresh start.
     `attributes` are those that a retry has given to the item; None: none has. `max_attempts` and
     `retry` are as in `ItemSpecial`, for the queue to which a dead letter may return. `follow_up`:
-    the fields of a follow-up that has some.
+    the fields of a follow-up that has some. `expire_at_ms` is when an item expires that goes to the
+    partition of its key; 0: never.
     """
 
     origin_queue: str
@@ -220,7 +221,7 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
     attempts: int
     reason: int
     """A `DeadCause` of the rows; VOID: no item arrives under this number; FOLLOW_UP: a follow-up
-    arrives.
+    arrives; HOME: an item goes to the partition of its key.
     """
     errors: tuple[str, ...]
     produced_at_ms: int
@@ -232,6 +233,7 @@ class MovedItem(msgspec.Struct, frozen=True, array_like=True):
     max_attempts: int | None = None
     retry: RetryWaits | None = None
     follow_up: FollowUpFields | None = None
+    expire_at_ms: int = 0
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
@@ -312,13 +314,15 @@ class Redrive(msgspec.Struct, frozen=True, array_like=True, tag=12):
 class Route(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=13):
     """Distributes requests with an identity or keys over `partitions`, as of `version`. Until
     `open`, none are accepted; a partition beyond the number accepts nothing at all, and no moves
-    ever again. `before` is the number of partitions of the version before; 0: not given.
+    ever again. `before` is the number of partitions of the version before; 0: not given. `groups`
+    are those of the partitions, by number, in a keyed queue; empty in others.
     """
 
     version: int
     partitions: int
     open: bool
     before: int = 0
+    groups: tuple[int, ...] = ()
 
 
 class KeyedPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):

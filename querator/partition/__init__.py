@@ -31,7 +31,9 @@ elsewhere.
     held_keys             held items: waiting for earlier items of their key
     invariants            a full check of the tables
     item_fields           fields of stored items
+    item_times            times of single items, when they change
     item_queries          reads of items by sequence
+    key_homes             items of a key that has moved go to its partition
     lease                 Lease: ready items for waiting callers
     lease_queries         lists of live leases
     limit_rows            the limits of leases in the state row

@@ -9,9 +9,11 @@ dedup key are found, as with produced items. If that partition takes no moves, i
 items stay here like those without a key.
 
 Redriven items of a keyed queue name the slots of their keys as well, and are treated alike. A
-partition that sends one on sends it as a follow-up.
+partition that sends one on sends it as a follow-up. So do items that go to the partition of their
+key (`partition.key_homes`); those are sent on as what they are.
 """
 
+from collections.abc import Sequence
 from struct import pack
 
 from querator.model.commands import NO_SLOT, Move, Produce, Refusal
@@ -19,6 +21,7 @@ from querator.model.errors import ErrorCode
 from querator.model.item_options import FollowUpFields, ItemSpecial
 from querator.partition import held_keys, masks
 from querator.partition.apply_context import ApplyContext
+from querator.partition.dead import send
 from querator.partition.dedup import (
     Duplicates,
     known_keys,
@@ -28,7 +31,7 @@ from querator.partition.dedup import (
 )
 from querator.partition.follow_ups import fields_of, send_follow_ups
 from querator.partition.produce import by_priority
-from querator.partition.rows import FollowUps
+from querator.partition.rows import DeadCause, FollowUps
 
 
 def fitting(
@@ -135,13 +138,30 @@ class Arrivals:
         self.held = held_keys.lanes(context, self._slots, self.alive & ~self.away)
 
     def send_on(
-        self, context: ApplyContext, command: Move, first_seq: int, start: int, length: int
+        self,
+        context: ApplyContext,
+        command: Move,
+        first_seq: int,
+        start: int,
+        length: int,
+        flow_of: Sequence[int],
     ) -> None:
         """Puts those of the `length` items from `start` on into the outbox that belong to another
-        partition. They are in the block that begins at `first_seq`.
+        partition. They are in the block that begins at `first_seq`. `flow_of` is as in
+        `flows.by_flow`, for the command.
         """
         for home, all_items in sorted(self._by_home.items()):
             mask = (all_items >> start) & masks.full(length)
+            for ordinal in masks.ordinals(mask):
+                item = command.items[start + ordinal]
+                if item.reason == DeadCause.HOME:
+                    mask &= ~(1 << ordinal)
+                    send(
+                        context, first_seq, 1 << ordinal,
+                        attempt=item.attempts, reason=DeadCause.HOME,
+                        target_group=command.homes[home], priority=0,
+                        flow=flow_of[start + ordinal] if flow_of else 0,
+                    )  # fmt: skip
             priorities: dict[int, int] = {}
             for ordinal in masks.ordinals(mask):
                 priority = command.items[start + ordinal].priority

@@ -74,16 +74,25 @@ def note_position(context: ApplyContext, key: bytes, position: int) -> None:
 
 def free_items(context: ApplyContext, first_seq: int, mask: int) -> None:
     """Frees the keys of items of a block that are done. Called only while there are such keys."""
-    txn, group = context.txn, context.group
-    start = DEDUP_ITEMS.key(group, first_seq + masks.low(mask))
-    stop = DEDUP_ITEMS.key(group, first_seq + mask.bit_length())
-    freed = [
-        hashed
-        for key, hashed in txn.scan(start, stop)
-        if mask >> (int.from_bytes(key[-8:], "big") - first_seq) & 1
-    ]
-    for hashed in freed:
-        _free(context, bytes(hashed))
+    for _, hashed in _lasting(context, first_seq, mask):
+        _free(context, hashed)
+
+
+def with_lasting_keys(context: ApplyContext, first_seq: int, mask: int) -> int:
+    """Those of the items of a block whose keys last until they are done."""
+    return sum(1 << ordinal for ordinal, _ in _lasting(context, first_seq, mask))
+
+
+def _lasting(context: ApplyContext, first_seq: int, mask: int) -> list[tuple[int, bytes]]:
+    """Those of the items, by their ordinals, with the hashes of their keys."""
+    start = DEDUP_ITEMS.key(context.group, first_seq + masks.low(mask))
+    stop = DEDUP_ITEMS.key(context.group, first_seq + mask.bit_length())
+    found = []
+    for key, hashed in context.txn.scan(start, stop):
+        ordinal = int.from_bytes(key[-8:], "big") - first_seq
+        if mask >> ordinal & 1:
+            found.append((ordinal, bytes(hashed)))
+    return found
 
 
 def free_keys(context: ApplyContext, command: FreeKeys) -> Done:

@@ -285,6 +285,11 @@ class Flows:
             value=str(self._state.flows + fresh),
         )
 
+    def name_of(self, flow: int) -> bytes:
+        name = FLOW_NAMES.get(self._txn, self._group, self.load(flow).hashed, flow)
+        assert name is not None, "a flow has a name"
+        return bytes(name)
+
     def _find(self, name: bytes) -> int:
         flow = self._names.get(name, 0)
         if not flow:

@@ -67,13 +67,14 @@ def lanes(context: ApplyContext, slots: bytes, alive: int) -> dict[int, int]:
     held: dict[int, int] = {}
     if slots and any(change.waits for change in context.share.changes):
         for ordinal in masks.ordinals(alive):
-            lane = _lane_of(context.share, slot_at(slots, ordinal))
+            lane = lane_of(context.share, slot_at(slots, ordinal))
             if lane != LANE:
                 held[lane] = held.get(lane, 0) | 1 << ordinal
     return held
 
 
-def _lane_of(share: SettingsRow, slot: int) -> int:
+def lane_of(share: SettingsRow, slot: int) -> int:
+    """The lane of items of a slot that become ready now: LANE, or one in which they are held."""
     own = share.settings.partition
     for change in reversed(share.changes if slot < SLOTS else ()):
         if slot % change.partitions == own and change.waits_for(slot % change.before):

@@ -512,6 +512,7 @@ def route(context: ApplyContext, command: Route) -> Done | Refusal:
         routed=command.partitions,
         open=command.open,
         changes=changes,
+        groups=command.groups,
     )
     # A change that is not open yet may be undone.
     moves_closed = row.moves_closed or (row.open and row.closing)

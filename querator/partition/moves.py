@@ -12,10 +12,11 @@ go to another partition of its queue (MoveElsewhere) and do not arrive twice.
 
 A dead letter arrives with an overlay that names its origin. A redriven item arrives like a fresh
 one, in a keyed queue in the partition of its key. Attributes that a retry has given to an item
-arrive with it, and so does its checkpoint. A follow-up arrives like a produced item: later, or not
-at all when its dedup key is known. Its key belongs to a partition by the queue's routing. A target
-takes such items only for its own routing, as it does with produced ones, and sends on those that
-belong to another partition.
+arrive with it, and so does its checkpoint. An item of a key that has moved arrives with its
+attempts, errors and expiry (`partition.key_homes`). A follow-up arrives like a produced item:
+later, or not at all when its dedup key is known. Its key belongs to a partition by the queue's
+routing. A target takes such items only for its own routing, as it does with produced ones, and
+sends on those that belong to another partition.
 
 Items that wait in the outbox of the target do not count for its limit here. Otherwise two full
 partitions that send to each other would wait for ever.
@@ -37,7 +38,7 @@ from querator.model.commands import (
 from querator.model.errors import ErrorCode
 from querator.model.item_options import ItemSpecial
 from querator.model.limits import APPLY_SEGMENTS_MAX
-from querator.partition import masks
+from querator.partition import key_homes, masks
 from querator.partition.apply_context import ApplyContext, unconfigured
 from querator.partition.arrivals import Arrivals, fitting
 from querator.partition.dead import NO_TARGET, become_ready, kill, send
@@ -57,12 +58,14 @@ from querator.partition.rows import (
     encode,
 )
 from querator.partition.segments import (
+    LANE,
     block_of,
     check,
     detach,
     flows_of,
     load_segment,
     remove,
+    tail_position,
 )
 from querator.partition.states import Event
 from querator.storage import attachments
@@ -191,9 +194,10 @@ def _take_block(
     alive = (arrivals.alive >> start) & masks.full(length)
     specials: list[ItemSpecial] = []
     overlays: list[tuple[int, Overlay]] = []
+    home = 0
     for ordinal in masks.ordinals(alive):
         item = command.items[start + ordinal]
-        if item.reason not in (DeadCause.NONE, DeadCause.FOLLOW_UP):
+        if item.reason not in (DeadCause.NONE, DeadCause.FOLLOW_UP, DeadCause.HOME):
             letter = msgspec.structs.replace(item, attributes=None)
             overlay = Overlay(
                 letter=letter, attributes=item.attributes, checkpoint=saved.get(start + ordinal)
@@ -203,9 +207,11 @@ def _take_block(
                 specials.append(ItemSpecial(start + ordinal, priority=item.priority))
             continue
         checkpoint = saved.get(start + ordinal)
-        if item.attributes is not None or checkpoint is not None:
-            overlay = Overlay(attributes=item.attributes, checkpoint=checkpoint)
+        if item.errors or item.attributes is not None or checkpoint is not None:
+            overlay = Overlay(item.errors, attributes=item.attributes, checkpoint=checkpoint)
             overlays.append((ordinal, overlay))
+        if item.reason == DeadCause.HOME:
+            home |= 1 << ordinal
         fields = item.follow_up
         specials.append(
             ItemSpecial(
@@ -228,13 +234,23 @@ def _take_block(
         held=arrivals.held,
         flow_of=flow_of[start : start + length],
         start=start,
-        away=(arrivals.away >> start) & alive,
+        away=(arrivals.away >> start) & alive | home,
         event=Event.MOVE_IN,
     )
+    if home:
+        key_homes.arrive(
+            context=context,
+            first_seq=first_seq,
+            items=command.items[start : start + length],
+            mask=home,
+            away=arrivals.away >> start,
+            held={lane: mask >> start for lane, mask in arrivals.held.items()},
+            flow_of=flow_of[start : start + length],
+        )
     for ordinal, overlay in overlays:
         OVERLAYS.put(context.txn, context.group, first_seq + ordinal, value=encode(overlay))
     context.state.overlays += len(overlays)
-    arrivals.send_on(context, command, first_seq, start, length)
+    arrivals.send_on(context, command, first_seq, start, length, flow_of)
 
 
 def move_done(context: ApplyContext, command: MoveDone) -> Done:
@@ -256,9 +272,10 @@ def move_done(context: ApplyContext, command: MoveDone) -> Done:
 
 
 def move_return(context: ApplyContext, command: MoveReturn) -> Done:
-    """Brings items back as ready ones with a fresh start. `changed` counts them; 0 means that none
-    is left. Items that have expired die again, under the current settings. Follow-ups were never
-    items of this queue: they die (UNDELIVERED).
+    """Brings items back as ready ones, dead letters with a fresh start. `changed` counts them; 0
+    means that none is left. Items that have expired die again, under the current settings. Those of
+    a key that has moved go to the partition of their key. Follow-ups were never items of this
+    queue: they die (UNDELIVERED).
     """
     returned = 0
     rows = _outbox(context, command.target_group, None)
@@ -275,11 +292,21 @@ def move_return(context: ApplyContext, command: MoveReturn) -> Done:
                 follow_ups=row.follow_ups,
             )  # fmt: skip
         else:
-            become_ready(
-                context, row.first_seq, block_of(context, row.first_seq), mask,
-                Event.RETURN, came_from=RowState.MOVING, attempt=0, releases=0,
-                priority=row.priority, flow=flow,
+            attempt = row.attempt if row.reason == DeadCause.HOME else 0
+            staying = key_homes.send_home(
+                context, row.first_seq, mask,
+                came_from=RowState.MOVING, attempt=attempt, flow=flow,
+                left_group=command.target_group,
             )  # fmt: skip
+            if staying:
+                lane = key_homes.lane_now(context, flow)
+                become_ready(
+                    context, row.first_seq, block_of(context, row.first_seq), staying,
+                    Event.RETURN if lane == LANE else Event.HOLD,
+                    came_from=RowState.MOVING, attempt=attempt, releases=0,
+                    priority=row.priority, flow=flow, lane=lane,
+                    position=tail_position(context) if lane != LANE else None,
+                )  # fmt: skip
         returned += mask.bit_count()
     if rows:
         _note_done(context, command.target_group, rows[0][0] + returned - 1)

@@ -217,6 +217,7 @@ def _moved_item(
         attributes=overlay.attributes,
         max_attempts=own.max_attempts,
         retry=own.retry,
+        expire_at_ms=own.expire_at_ms if row.reason == DeadCause.HOME else 0,
     )
 
 

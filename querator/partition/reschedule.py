@@ -15,21 +15,21 @@ those that a produce would use now: the item's own, and that of the queue. The r
 written again for this; the cost is one row for each block of a command.
 """
 
-from collections.abc import Iterable
-
 import msgspec
 
 from querator.model.commands import ItemsChanged, Refusal, Reschedule
 from querator.model.limits import RESCHEDULE_ITEMS_MAX, SCHEDULE_NOW_MS
 from querator.partition import masks
-from querator.partition.apply_context import ApplyContext, earlier
+from querator.partition.apply_context import ApplyContext
 from querator.partition.dead import kill
-from querator.partition.held_keys import is_waiting
+from querator.partition.item_times import put_times
+from querator.partition.key_homes import lane_now, send_home
 from querator.partition.named_items import items_by_block, too_many_items
 from querator.partition.produce import expire_at, shorter
 from querator.partition.removals import remove_parts
-from querator.partition.rows import Block, DeadCause, OwnTimes, RowState, Segment, encode
+from querator.partition.rows import DeadCause, OwnTimes, RowState, Segment
 from querator.partition.segments import (
+    LANE,
     block_of,
     check,
     detach,
@@ -40,7 +40,7 @@ from querator.partition.segments import (
     tail_position,
 )
 from querator.partition.states import Event
-from querator.storage.tables import BLOCKS, EXPIRIES, SEGMENTS
+from querator.storage.tables import SEGMENTS
 
 Parts = list[tuple[Segment, int]]
 """Stored segments, each with some of its items."""
@@ -48,7 +48,7 @@ Parts = list[tuple[Segment, int]]
 
 def come_due(context: ApplyContext, first_seq: int, parts: Parts) -> None:
     """Makes scheduled items of one block ready, or holds them. They share a position at the tail.
-    Expired items among them die.
+    Expired items among them die, and those of a key that has moved go to its partition.
     """
     position, age = tail_position(context), context.age
     block = block_of(context, first_seq)
@@ -61,13 +61,19 @@ def come_due(context: ApplyContext, first_seq: int, parts: Parts) -> None:
         alive = part & ~expired
         if expired:
             dying.append((segment, expired))
+        if context.share.groups and not segment.place and alive:
+            alive = send_home(
+                context, first_seq, alive,
+                came_from=RowState.SCHEDULED, attempt=segment.attempt, flow=segment.flow,
+            )  # fmt: skip
         if not alive:
             continue
-        if is_waiting(context.share, segment.position):
+        lane = LANE if segment.place else lane_now(context, segment.flow, segment.position)
+        if lane != LANE:
             check(RowState.SCHEDULED, Event.HOLD, RowState.HELD)
             place_held(
                 context, first_seq, alive, attempt=segment.attempt, releases=segment.releases,
-                position=position, lane=segment.position, priority=segment.priority, age=age,
+                position=position, lane=lane, priority=segment.priority, age=age,
                 flow=segment.flow,
             )  # fmt: skip
         else:
@@ -186,24 +192,4 @@ def _expire_later(context: ApplyContext, first_seq: int, mask: int, base_ms: int
             own[ordinal] = msgspec.structs.replace(times, expire_at_ms=at_ms)
             changed = True
     if changed:
-        _put_times(context, first_seq, block, (own[ordinal] for ordinal in sorted(own)))
-
-
-def _put_times(
-    context: ApplyContext, first_seq: int, block: Block, own: Iterable[OwnTimes]
-) -> None:
-    """Gives a block other times of its own, and puts its expiries into their index."""
-    txn, group = context.txn, context.group
-    before = block.expiries()
-    block = msgspec.structs.replace(block, own=tuple(own))
-    after = block.expiries()
-    block = msgspec.structs.replace(block, expiry_head_ms=after[0] if after else 0)
-    for at_ms in set(before) - set(after):
-        EXPIRIES.delete(txn, group, at_ms, first_seq)
-    for at_ms in sorted(set(after) - set(before)):
-        # Those of before are in the index, or have left it. No item that is moved expires earlier.
-        if at_ms > context.now_ms:
-            EXPIRIES.put(txn, group, at_ms, first_seq, value=b"")
-            context.state.expiry_head_ms = earlier(context.state.expiry_head_ms, at_ms)
-    BLOCKS.put(txn, group, first_seq, value=encode(block))
-    context.blocks[first_seq] = block
+        put_times(context, first_seq, block, (own[ordinal] for ordinal in sorted(own)))

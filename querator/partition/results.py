@@ -109,6 +109,11 @@ def removed(context: ApplyContext, first_seq: int, mask: int) -> None:
         _end(context, seq, replace(row, end=ItemEnd.REMOVED))
 
 
+def waited_for(context: ApplyContext, first_seq: int, mask: int) -> int:
+    """Those of the items of a block that have asked and not ended."""
+    return sum(1 << (seq - first_seq) for seq, _ in _asking(context, first_seq, mask))
+
+
 def _asking(context: ApplyContext, first_seq: int, mask: int) -> list[tuple[int, ResultRow]]:
     """Those of the items that have asked and not ended."""
     start = RESULTS.key(context.group, first_seq + masks.low(mask))

@@ -42,7 +42,8 @@ class RowState(IntEnum):
 
 class DeadCause(IntEnum):
     """Why an item became a dead letter. The wire uses the same numbers. NONE marks a redriven item.
-    VOID marks a move under whose number nothing arrives, FOLLOW_UP a follow-up on its way.
+    VOID marks a move under whose number nothing arrives, FOLLOW_UP a follow-up on its way, and HOME
+    an item on its way to the partition of its key.
     """
 
     NONE = 0
@@ -52,6 +53,7 @@ class DeadCause(IntEnum):
     VOID = 4
     UNDELIVERED = 5
     FOLLOW_UP = 6
+    HOME = 7
 
 
 class SettleKind(IntEnum):
@@ -287,7 +289,7 @@ class SettingsRow(msgspec.Struct, frozen=True, array_like=True):
     """Settings, and the partition's share of its queue. `routing` and `routed` are those of the
     last Route (`routed` 0: no Route has come yet). `open` says whether requests with this routing
     are accepted. `moves_closed`: the partition takes no moves. `changes` ascend by version
-    (`partition.held_keys`).
+    (`partition.held_keys`). `groups` are those of the partitions of a keyed queue, by number.
     """
 
     version: int
@@ -297,6 +299,7 @@ class SettingsRow(msgspec.Struct, frozen=True, array_like=True):
     open: bool = True
     moves_closed: bool = False
     changes: tuple[KeyChange, ...] = ()
+    groups: tuple[int, ...] = ()
 
     @property
     def closing(self) -> bool:

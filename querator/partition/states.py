@@ -36,6 +36,7 @@ class Event(IntEnum):
     RESCHEDULE = 23
     CANCEL = 24
     PRIORITIZE = 25
+    GO_HOME = 26
     REPLACE = 46
 
 
@@ -69,6 +70,7 @@ TRANSITIONS: dict[tuple[RowState | None, Event], RowState | None] = {
     (RowState.LEASED, Event.DROP): ABSENT,
     (RowState.SCHEDULED, Event.DUE): RowState.READY,
     (RowState.SCHEDULED, Event.HOLD): RowState.HELD,
+    (RowState.SCHEDULED, Event.GO_HOME): RowState.MOVING,
     (RowState.SCHEDULED, Event.DIE): RowState.MOVING,
     (RowState.SCHEDULED, Event.DROP): ABSENT,
     (RowState.SCHEDULED, Event.GIVE_UP): ABSENT,
@@ -80,7 +82,9 @@ TRANSITIONS: dict[tuple[RowState | None, Event], RowState | None] = {
     (RowState.SCHEDULED, Event.PRIORITIZE): RowState.SCHEDULED,
     (RowState.MOVING, Event.MOVED): ABSENT,
     (RowState.MOVING, Event.RETURN): RowState.READY,
+    (RowState.MOVING, Event.HOLD): RowState.HELD,
     (RowState.MOVING, Event.REROUTE): RowState.MOVING,
+    (RowState.MOVING, Event.GO_HOME): RowState.MOVING,
     (RowState.MOVING, Event.DIE): RowState.MOVING,
     (RowState.MOVING, Event.DROP): ABSENT,
     (RowState.MOVING, Event.GIVE_UP): ABSENT,
@@ -108,6 +112,7 @@ _MEANINGS = {
     Event.MOVED: "arrived in the other queue",
     Event.RETURN: "the other queue was deleted",
     Event.HOLD: "ready, but earlier items of its key are in the partition that its slot came from",
+    Event.GO_HOME: "ready, but its key has moved: to the partition of its key",
     Event.FOLLOW: "those items have been leased and settled",
     Event.REROUTE: "the partition of the other queue is closing: to another one of that queue",
     Event.GIVE_UP: "given up by an operator: its payload is damaged, and no replica has it whole",

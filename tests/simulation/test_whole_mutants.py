@@ -87,6 +87,7 @@ KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
         (mutants.forgets_groups_of_moves, GROUPED),
         (mutants.leases_a_key_twice, KEYED),
         (mutants.puts_retried_items_of_keys_at_the_tail, KEYED),
+        (mutants.keeps_due_items_of_moved_keys, KEYED),
         (mutants.forgets_keys_of_requests, KEYED),
         (mutants.fires_again, RECURRING),
         (mutants.overlooks_due_times, RECURRING),

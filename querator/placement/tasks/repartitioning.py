@@ -68,7 +68,7 @@ from querator.model.limits import (
     ROUTING_CLOSED_MS_MAX,
 )
 from querator.model.placement_map import PlacementMap
-from querator.model.queues import Queue, QueueState
+from querator.model.queues import Queue, QueueKind, QueueState
 from querator.partition import masks
 from querator.partition.dedup_export import Closure, ClosureQuery, FactsPage, FactsQuery
 from querator.placement.bootstrap import Ask, Propose
@@ -114,6 +114,13 @@ def _behind(queue: Queue, seen: Sequence[Closure | None]) -> list[int]:
         for number, one in enumerate(seen)
         if one is not None and one.routing < queue.routing and number not in later
     ]
+
+
+def _key_groups(queue: Queue, partitions: int) -> tuple[int, ...]:
+    """The groups over which the keys of a keyed queue are distributed; empty for other queues."""
+    if queue.settings.kind is not QueueKind.KEYED:
+        return ()
+    return tuple(queue.groups[:partitions])
 
 
 def _check_changes(queue: Queue, seen: Sequence[Closure]) -> None:
@@ -215,13 +222,14 @@ class Repartitioner:
         it.
         """
         routing, partitions = queue.routing + 1, queue.settings.partitions
+        before, groups = queue.routed_partitions, _key_groups(queue, partitions)
         await self._command(
-            queue, Route(routing, partitions, open=False, before=queue.routed_partitions)
+            queue, Route(routing, partitions, open=False, before=before, groups=groups)
         )
         await self._nothing_pinned(queue)
         await self._hand_over(queue, since_ms)
         await self._command(
-            queue, Route(routing, partitions, open=True, before=queue.routed_partitions)
+            queue, Route(routing, partitions, open=True, before=before, groups=groups)
         )
         done = await self.telling.accepted(
             PLACEMENT_GROUP, QueueRouted(queue.id, routing, partitions)
@@ -255,7 +263,8 @@ class Repartitioner:
         groups = queue.groups
         if queue.settings.partitions > queue.routed_partitions:
             groups = groups[: queue.routed_partitions]
-        route = Route(queue.reopening, queue.routed_partitions, open=True)
+        routed = queue.routed_partitions
+        route = Route(queue.reopening, routed, open=True, groups=_key_groups(queue, routed))
         await self.telling.all([partial(self.telling.taken, group, route) for group in groups])
         command = QueueRouted(queue.id, queue.reopening, queue.routed_partitions)
         await self.telling.accepted(PLACEMENT_GROUP, command)
@@ -421,7 +430,8 @@ class Repartitioner:
                         partial(self._unhold, group, Unhold(version, masks.to_bytes(mine)))
                     )
         behind = _behind(queue, seen)
-        route = Route(queue.routing, queue.routed_partitions, open=True)
+        routed = queue.routed_partitions
+        route = Route(queue.routing, routed, open=True, groups=_key_groups(queue, routed))
         telling += [partial(self.telling.taken, queue.groups[number], route) for number in behind]
         holders = [
             group

@@ -53,15 +53,16 @@ def flows_of_moved(queue: Queue, items: bytes, lengths: bytes) -> FlowNames | No
 def with_slots(
     queue: Queue, items: tuple[MovedItem, ...], names: FlowNames | None
 ) -> tuple[MovedItem, ...]:
-    """Items that move to the queue. Redriven ones of a keyed queue get the slots of their keys, as
-    follow-ups have them: the number of partitions may have changed since they died.
+    """Items that move to the queue. Redriven ones of a keyed queue, and those that go to the
+    partition of their key, get the slots of their keys, as follow-ups have them: the number of
+    partitions may have changed since they died or left.
     """
     if names is None or queue.settings.kind is not QueueKind.KEYED:
         return items
     slots = [slot_of_key(name) for name in names.names]
     return tuple(
         item
-        if item.reason != DeadCause.NONE or position == NO_FLOW
+        if item.reason not in (DeadCause.NONE, DeadCause.HOME) or position == NO_FLOW
         else msgspec.structs.replace(item, follow_up=FollowUpFields(0, slot=slots[position]))
         for item, position in zip(items, _positions(names.items), strict=True)
     )

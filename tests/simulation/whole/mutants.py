@@ -464,6 +464,11 @@ def puts_retried_items_of_keys_at_the_tail() -> Any:
     return replaced(dead, "is_of_key", lambda context, flow: False)
 
 
+def keeps_due_items_of_moved_keys() -> Any:
+    """Items that come due are ready where they are, although their key has moved."""
+    return replaced(reschedule, "send_home", lambda context, first_seq, mask, **more: mask)
+
+
 def forgets_keys_of_requests() -> Any:
     """Items of a keyed queue are stored without their keys."""
     return replaced(calls, "flows_of", lambda queue, call: None)
