@@ -6,16 +6,19 @@
        │  └─ LimitExceeded            … or outside its limit; `limit` and `value` say by how much
        ├─ NotFound                    ├─ QueueNotFound  ├─ NamespaceNotFound
        │                              ├─ ReaderNotFound  ├─ BatchNotFound
-       │                              └─ RecurrenceNotFound
+       │                              ├─ RecurrenceNotFound  └─ ExecutionNotFound
        ├─ QueueExists, QueueDeleting, QueueInUse, VersionConflict
-       ├─ RecurrenceExists, TooManyRecurrences
+       ├─ RecurrenceExists, TooManyRecurrences, WrongQueueKind
+       ├─ ExecutionExists, ExecutionClosed, TokenInvalid
+       ├─ Unseen                      an arrival that the code of the execution must be given
        ├─ LeaseLost                   another consumer may have the item by now; drop the work
        │  └─ LeaseEnded
        ├─ ProducerFailed              ├─ SequenceGap  ├─ ProducerExpired  └─ TooManyProducers
        ├─ ReaderFailed                ├─ ReaderFenced  ├─ AckMismatch  ├─ BatchReleased
        │                              └─ TooManyReaders
        ├─ Full                        ├─ QueueFull  ├─ StageFull  ├─ StorageFull
-       │                              ├─ TooManyDedupKeys  └─ TooManyResults
+       │                              ├─ TooManyDedupKeys  ├─ TooManyResults
+       │                              ├─ JournalFull  └─ SignalsFull
        ├─ TransactionAborted          no item of the batch is visible; stage it again
        ├─ Unavailable                 certainly not executed
        │  ├─ ConnectionFailed         no connection to a node; `fault` says why
@@ -69,11 +72,15 @@ __all__ = [
     "ConnectionFault",
     "DeadlineExceeded",
     "ErrorCode",
+    "ExecutionClosed",
+    "ExecutionExists",
+    "ExecutionNotFound",
     "Full",
     "InvalidArgument",
     "ItemDied",
     "ItemRemoved",
     "ItemTooLarge",
+    "JournalFull",
     "LeaseEnded",
     "LeaseLost",
     "LimitExceeded",
@@ -106,9 +113,11 @@ __all__ = [
     "RoutingChanged",
     "SequenceGap",
     "ServerFailed",
+    "SignalsFull",
     "StageFull",
     "StorageFailed",
     "StorageFull",
+    "TokenInvalid",
     "TooManyDedupKeys",
     "TooManyProducers",
     "TooManyReaders",
@@ -116,8 +125,10 @@ __all__ = [
     "TooManyResults",
     "TransactionAborted",
     "Unavailable",
+    "Unseen",
     "UsedAfterFork",
     "VersionConflict",
+    "WrongQueueKind",
     "make_error",
 ]
 
@@ -390,6 +401,38 @@ class StorageFull(Full):
     """The disk or the storage quota is full."""
 
 
+class WrongQueueKind(RequestError):
+    """Queues of this kind do not have the operation."""
+
+
+class ExecutionNotFound(NotFound):
+    """The queue has no execution of this id."""
+
+
+class ExecutionExists(RequestError):
+    """The execution exists with another function or other arguments."""
+
+
+class ExecutionClosed(RequestError):
+    """The execution has ended."""
+
+
+class JournalFull(Full):
+    """The journal of the execution has as many records or bytes as it may."""
+
+
+class SignalsFull(Full):
+    """The execution has as many unread signals as it may."""
+
+
+class TokenInvalid(RequestError):
+    """No execution has made the promise that the token names."""
+
+
+class Unseen(RequestError):
+    """Something has arrived that the code of the execution has not been given."""
+
+
 class TransactionAborted(RequestError):
     """No item of the batch is or will be visible; its tasks must be staged again."""
 
@@ -487,6 +530,14 @@ _CLASSES: dict[ErrorCode, type[RequestError]] = {
     ErrorCode.TOO_MANY_RECURRENCES: TooManyRecurrences,
     ErrorCode.TRANSACTION_ABORTED: TransactionAborted,
     ErrorCode.STAGE_FULL: StageFull,
+    ErrorCode.QUEUE_KIND: WrongQueueKind,
+    ErrorCode.EXECUTION_NOT_FOUND: ExecutionNotFound,
+    ErrorCode.EXECUTION_EXISTS: ExecutionExists,
+    ErrorCode.EXECUTION_CLOSED: ExecutionClosed,
+    ErrorCode.JOURNAL_FULL: JournalFull,
+    ErrorCode.SIGNALS_FULL: SignalsFull,
+    ErrorCode.TOKEN_INVALID: TokenInvalid,
+    ErrorCode.UNSEEN: Unseen,
 }
 
 assert set(_CLASSES) == set(ERRORS)

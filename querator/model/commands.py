@@ -13,6 +13,7 @@ import msgspec
 
 from querator.model.entries import TimeBack
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.execution_commands import ExecutionCommand, ExecutionResult
 from querator.model.item_options import NO_SLOT as NO_SLOT
 from querator.model.item_options import FlowNames as FlowNames
 from querator.model.item_options import FollowUpFields
@@ -22,6 +23,7 @@ from querator.model.queues import (
     BreakerSettings,
     BreakerState,
     DedupUntil,
+    ExecutionSettings,
     Fairness,
     GroupSettings,
     QueueKind,
@@ -170,7 +172,7 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     when items return whose attempt has failed. In `priority_aging_ms` a waiting item gains one step
     of priority; 0: it gains none. `flows` None: the queue is plain. `limits` are this partition's
     parts of those of the queue (`model.lease_limits`). The three before are those of
-    `QueueSettings`.
+    `QueueSettings`. `executions` None: the queue has items of producers.
     """
 
     namespace: str
@@ -192,6 +194,7 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     produce_paused: bool = False
     breaker: BreakerSettings | None = None
     limits: LeaseLimits | None = None
+    executions: ExecutionSettings | None = None
 
 
 class Configure(msgspec.Struct, frozen=True, array_like=True, tag=8):
@@ -619,6 +622,7 @@ Command = (
     | RecurrenceCommand
     | ReaderCommand
     | TxnCommand
+    | ExecutionCommand
 )
 
 
@@ -773,6 +777,7 @@ Result = (
     | ReaderResult
     | StageResult
     | TxnResult
+    | ExecutionResult
     | Moved
     | Done
 )

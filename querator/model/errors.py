@@ -50,6 +50,14 @@ class ErrorCode(IntEnum):
     TRANSACTION_ABORTED = 30
     STAGE_FULL = 31
     TOO_MANY_RESULTS = 60
+    QUEUE_KIND = 70
+    EXECUTION_NOT_FOUND = 71
+    EXECUTION_EXISTS = 72
+    EXECUTION_CLOSED = 73
+    JOURNAL_FULL = 74
+    SIGNALS_FULL = 75
+    TOKEN_INVALID = 76
+    UNSEEN = 77
 
 
 class ErrorSpec(msgspec.Struct, frozen=True):
@@ -220,6 +228,42 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
         True,
         False,
         "The partition has reached its limit of results of items.",
+    ),
+    ErrorCode.QUEUE_KIND: ErrorSpec(
+        "FAILED_PRECONDITION", 409, False, True, "Queues of this kind do not have the operation."
+    ),
+    ErrorCode.EXECUTION_NOT_FOUND: ErrorSpec(
+        "NOT_FOUND", 404, False, False, "The queue has no execution of this id."
+    ),
+    ErrorCode.EXECUTION_EXISTS: ErrorSpec(
+        "ALREADY_EXISTS",
+        409,
+        False,
+        False,
+        "The execution exists with another function or other arguments.",
+    ),
+    ErrorCode.EXECUTION_CLOSED: ErrorSpec(
+        "FAILED_PRECONDITION", 409, False, False, "The execution has ended."
+    ),
+    ErrorCode.JOURNAL_FULL: ErrorSpec(
+        "RESOURCE_EXHAUSTED", 429, False, False, "The journal has reached its limit of records."
+    ),
+    ErrorCode.SIGNALS_FULL: ErrorSpec(
+        "RESOURCE_EXHAUSTED",
+        429,
+        True,
+        False,
+        "The execution has reached its limit of unread signals.",
+    ),
+    ErrorCode.TOKEN_INVALID: ErrorSpec(
+        "FAILED_PRECONDITION", 403, False, False, "No execution has made this token of a promise."
+    ),
+    ErrorCode.UNSEEN: ErrorSpec(
+        "ABORTED",
+        409,
+        False,
+        False,
+        "Something has arrived that the code of the execution has not been given.",
     ),
 }
 

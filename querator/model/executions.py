@@ -25,9 +25,9 @@ path, and all that a called function does is below the path of its call.
 **Folds.** When a called durable function has returned, its records may go. A fold overwrites the
 record of the last event below the call's path with the result of the call, and removes the others,
 with the arrivals that the call consumed. A call none of whose records has been sent needs no fold:
-the worker sends its result in the place of its last event. The result keeps the index, the `after` and the time of
-the record that it overwrites. If that was an arrival, the result is delivered where the arrival was
-(kinds CALL_DONE_LATER and CALL_FAILED_LATER, which the partition chooses).
+the worker sends its result in the place of its last event. The result keeps the index, the `after`
+and the time of the record that it overwrites. If that was an arrival, the result is delivered where
+the arrival was (kinds CALL_DONE_LATER and CALL_FAILED_LATER, which the partition chooses).
 
 Times are ms since the epoch, sizes bytes. The structs are parts of the log's format: fields are
 only added, at the end.
@@ -125,6 +125,8 @@ class ArriveKind(IntEnum):
     REJECT = 3
     CANCEL = 4
     TERMINATE = 5
+    RETRY = 6
+    """A stuck execution is tried again. It leaves no record."""
 
 
 class ExecutionState(IntEnum):

@@ -211,6 +211,7 @@ EXECUTION_TIMERS_MAX = 2_000  # Of one execution, not fired.
 EXECUTION_PROMISES_MAX = 10_000  # Of one run, resolved: which value won is remembered to its end.
 EXECUTION_WAKES_MAX = 1_000  # What a parked execution waits for; each is looked up.
 EXECUTION_LAPSES_MAX = 10  # Leases in a row that lapse without a record; then it is STUCK.
+EXECUTION_FIRES_MAX = 500  # Timers that one command fires; each may make an activation.
 EXECUTIONS_MAX = 10_000_000  # Per partition, with those that have ended and are kept.
 EXECUTION_RETENTION_MS_MIN = 1 * MINUTE_MS
 EXECUTION_RETENTION_MS_MAX = 10 * YEAR_MS

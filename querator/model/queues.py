@@ -79,6 +79,12 @@ class BreakerSettings(msgspec.Struct, frozen=True, array_like=True):
     probes: int = limits.BREAKER_PROBES_DEFAULT
 
 
+class ExecutionSettings(msgspec.Struct, frozen=True, array_like=True):
+    """The executions of a queue: how long they are kept when they have ended."""
+
+    retention_ms: int = limits.EXECUTION_RETENTION_MS_DEFAULT
+
+
 class RateSettings(msgspec.Struct, frozen=True, array_like=True):
     """At most `items` of a queue are leased in each `interval_ms`, by a token bucket. `burst`: how
     many tokens gather; 0: those of RATE_BURST_MS_DEFAULT.

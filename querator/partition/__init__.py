@@ -19,6 +19,14 @@ elsewhere.
     duplicates            items that replace the waiting one of their dedup key
     ended_leases          the end of leases, and their remembered outcomes
     entry                 the format of log entries: commands and attachments
+    execution_arrivals    Arrive: signals, promises, cancellations
+    execution_folds       folds: the result of a call replaces its records
+    execution_invariants  a full check of executions
+    execution_machine     the commands of a queue of executions
+    execution_queries     reads of executions and their journals
+    execution_rows        layouts of the rows of executions
+    execution_time        FireTimers: timers, deadlines, retention
+    executions            executions: states, activations, how they wake
     expire                Expire and Activate: lapses, expiry, schedules, forgetting
     extend                Extend: later deadlines of leases
     flow_choice           which items of which flows a lease or a batch gets
@@ -54,6 +62,7 @@ elsewhere.
     queries               reads for other threads: payload, counts, items
     reader_queries        reads of readers and named batches
     readers               readers and named batches: open, advance, release
+    recording             Record: a worker appends to a journal
     recurrence_invariants  a full check of recurrences
     recurrence_queries     reads of recurrences for other threads
     recurrences            recurrences: Remind, Fire, and changes of operators

@@ -15,8 +15,8 @@ class ApplyContext:
     """
 
     __slots__ = (
-        "answered", "blocks", "flows", "group", "index", "log_first", "now_ms", "row", "state",
-        "txn",
+        "activations", "answered", "blocks", "flows", "group", "index", "log_first", "now_ms",
+        "row", "state", "txn",
     )  # fmt: skip
 
     def __init__(
@@ -40,10 +40,17 @@ class ApplyContext:
         self.blocks: dict[int, Block] = {}
         self.answered: list[int] = []
         """Items with a result that have ended in this entry."""
+        self.activations: list[tuple[int, int, int]] | None = None
+        """Activations that are not placed yet: sequence, priority, when they begin. None: the queue
+        has items of producers.
+        """
         self.flows: Flows | None = None
         """Those of a fair or keyed queue; None: the queue is plain."""
-        if row is not None and row.settings.flows is not None:
-            self.flows = Flows(txn, group, state, row.settings.flows)
+        if row is not None:
+            if row.settings.flows is not None:
+                self.flows = Flows(txn, group, state, row.settings.flows)
+            if row.settings.executions is not None:
+                self.activations = []
 
     def begin_flows(self, settings: PartitionSettings) -> None:
         """The partition gets its first settings, which decide on the kind of its queue."""

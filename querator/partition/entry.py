@@ -7,8 +7,8 @@ the items of its Produce, Move, Stage, Follow and Fire commands are its attachme
 the number of items of each attachment, and each attachment becomes one block. First come the blocks
 of all Produce commands of the entry, joined in order; then those of each other command. A command
 that fits into a block is never cut, so that a batch stays one segment. Each checkpoint of a
-SaveCheckpoints or Move, and each result of an Answer, is an attachment of its own, after the blocks
-of the command, and counts as one item.
+SaveCheckpoints or Move, each result of an Answer, and each large payload of a command of executions
+is an attachment of its own, after the blocks of the command, and counts as one item.
 
 Every later version must be able to read what a released version wrote. Golden bytes of every
 command are in the tests.
@@ -22,9 +22,13 @@ import msgspec
 
 from querator.model.commands import Answer, Command, Follow, Move, Produce, SaveCheckpoints
 from querator.model.entries import Entry, Proposal
+from querator.model.execution_commands import Arrive, RecordProgress, StartExecution
 from querator.model.limits import BLOCK_BYTES_MAX, BLOCK_ITEMS_MAX
 from querator.model.recurrences import Fire
 from querator.model.transactions import Stage
+
+_EACH = frozenset((SaveCheckpoints, Answer, StartExecution, RecordProgress, Arrive))
+"""Commands each of whose attachments has one thing."""
 
 ENTRY_VERSION = 1
 _VERSION = bytes([ENTRY_VERSION])
@@ -59,7 +63,7 @@ def pack(proposals: Sequence[Proposal], now_ms: int) -> Entry:
             moved.add(proposal.command.lengths, proposal.attachment[:items_end])
             moved.close()
             moved.add_each(sizes, proposal.attachment[items_end:])
-        elif isinstance(proposal.command, SaveCheckpoints | Answer):
+        elif type(proposal.command) in _EACH:
             lengths = proposal.command.lengths
             moved.add_each(unpack(f"<{len(lengths) >> 2}I", lengths), proposal.attachment)
     produced.close()

@@ -8,12 +8,18 @@ the head where it is, so that it is due again at once.
 """
 
 from querator.model.commands import Done
-from querator.model.limits import APPLY_SEGMENTS_MAX, LEASE_OUTCOME_WINDOW_MS, MINUTE_MS
+from querator.model.limits import (
+    APPLY_SEGMENTS_MAX,
+    EXECUTION_LAPSES_MAX,
+    LEASE_OUTCOME_WINDOW_MS,
+    MINUTE_MS,
+)
 from querator.partition import breaker, masks
 from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.dead import attempt_failed, kill
 from querator.partition.dedup import forget_keys
 from querator.partition.ended_leases import end_lease, forget_ended
+from querator.partition.executions import activations_lapsed
 from querator.partition.producers import forget_producers
 from querator.partition.redate import redate
 from querator.partition.reschedule import come_due
@@ -124,6 +130,7 @@ def _lapse_lease(context: ApplyContext, lease: int) -> int:
     assert raw is not None, "a deadline names a live lease"
     row = decode_lease(raw)
     asked = context.state.asked
+    activations: list[int] = []
     work = lapsed = 0
     for items in row.items:
         mask = masks.from_bytes(items.held)
@@ -133,6 +140,8 @@ def _lapse_lease(context: ApplyContext, lease: int) -> int:
         segment = load_segment(txn, group, items.first_seq, masks.low(mask))
         assert segment.mask == mask
         lapsed += mask.bit_count()
+        if context.activations is not None:
+            activations += [items.first_seq + ordinal for ordinal in masks.ordinals(mask)]
         detach(context, items.first_seq, segment, mask)
         work += attempt_failed(
             context, items.first_seq, block_of(context, items.first_seq), mask, Event.LAPSE,
@@ -142,6 +151,8 @@ def _lapse_lease(context: ApplyContext, lease: int) -> int:
         )  # fmt: skip
     end_lease(context, lease, row)
     context.state.lapsed += lapsed
+    if activations:
+        activations_lapsed(context, activations, EXECUTION_LAPSES_MAX)
     if context.state.breaker is not None:
         breaker.failed(context, [(lease, lapsed)])
     return max(work + asked - context.state.asked, 1)

@@ -13,6 +13,7 @@ from querator.model.limits import BLOCK_ITEMS_MAX, BREAKER_BUCKETS
 from querator.model.queues import BreakerState
 from querator.partition import masks
 from querator.partition.departed import check_departed
+from querator.partition.execution_invariants import check_executions
 from querator.partition.flow_invariants import check_flows
 from querator.partition.held_keys import is_waiting
 from querator.partition.lease import client_hash, request_hash
@@ -56,6 +57,7 @@ from querator.storage.tables import (
     DEDUP_ORDER,
     ENDED,
     ENDED_ORDER,
+    EXECUTIONS,
     EXPIRIES,
     FLOWS,
     HELD,
@@ -118,12 +120,25 @@ def check(txn: ReadTransaction, group: int, *, checksums: bool = True) -> list[s
         *check_departed(txn, group),
         *check_flows(txn, group, state, segments),
         *check_recurrences(txn, group, state),
+        *check_executions(
+            txn,
+            group,
+            state,
+            {
+                first + one
+                for (first, _), segment in segments.items()
+                for one in masks.ordinals(segment.mask)
+            }
+            if state.executions is not None
+            else set(),
+            checksums=checksums,
+        ),
     ]
 
 
 _TABLES = (
     BLOCKS, SEGMENTS, READY, FLOWS, HELD, SCHEDULED, LEASES, OUTBOX, OVERLAYS, READERS, STAGES,
-    TXNS, RECURRENCES, RESULTS,
+    TXNS, RECURRENCES, RESULTS, EXECUTIONS,
 )  # fmt: skip
 
 
@@ -196,6 +211,8 @@ def _payloads(
     txn: ReadTransaction, group: int, blocks: dict[int, Block], *, checksums: bool
 ) -> Iterator[str]:
     for first_seq, block in blocks.items():
+        if not block.index:
+            continue
         try:
             data = attachments.read(txn, group, block.index, block.part)
         except StorageCorrupt as error:

@@ -12,7 +12,7 @@ Longer than 500 lines: each command has its line in one place.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -57,6 +57,7 @@ from querator.model.commands import (
     Unhold,
 )
 from querator.model.entries import Applied, Entry, Need, Proposal
+from querator.model.execution_commands import Arrive, FireTimers, RecordProgress, StartExecution
 from querator.model.limits import APPLY_SEGMENTS_MAX
 from querator.model.queues import QueueKind
 from querator.model.readers import AdvanceReader, OpenReader, ReleaseReader
@@ -87,6 +88,8 @@ from querator.partition.checkpoints import save_checkpoints
 from querator.partition.dedup_rows import free_keys
 from querator.partition.departed import forget_groups
 from querator.partition.entry import pack, unpack_entry
+from querator.partition.execution_machine import firing, of_kind, taking
+from querator.partition.executions import place_activations
 from querator.partition.expire import activate, expire
 from querator.partition.extend import extend
 from querator.partition.follow_ups import follow
@@ -142,6 +145,7 @@ class PartitionMachine:
         self._remind_ms = 0
         self._breaker_ms = 0
         self._refill_ms = 0
+        self._fire_ms = 0
 
     def pack(self, proposals: Sequence[Proposal], now_ms: int) -> Entry:
         """Packs many commands into one entry. Attachments of produces and moves become blocks."""
@@ -167,6 +171,8 @@ class PartitionMachine:
         txns = state.txns
         context = ApplyContext(txn, self.group, state, index=index, log_first=log_first, row=row)
         results = _carry_out(context, body.commands, body.parts)
+        if context.activations:
+            place_activations(context)
         if context.flows is not None:
             context.flows.refresh()
         STATE.put(txn, self.group, value=encode(state))
@@ -201,6 +207,8 @@ class PartitionMachine:
             commands.append(HalfOpen())
         if 0 < self._refill_ms <= now_ms:
             commands.append(Refill())
+        if 0 < self._fire_ms <= now_ms:
+            commands.append(FireTimers())
         return commands
 
     def digest(self, txn: ReadTransaction) -> bytes:
@@ -236,6 +244,10 @@ class PartitionMachine:
         if state.limits is not None or state.flow_due_ms:
             self._refill_ms = _earliest(state.refill_ms, state.flow_due_ms)
             prompt_ms = _earliest(prompt_ms, self._refill_ms)
+        self._fire_ms = 0
+        if state.executions is not None:
+            self._fire_ms = state.executions.head_ms
+            prompt_ms = _earliest(prompt_ms, self._fire_ms)
         due_ms = _earliest(prompt_ms, self._lapse_ms)
         # Moves and transactions are read from the tables as soon as they are reported.
         early = not (state.moving or state.txns or txns)
@@ -275,7 +287,8 @@ def _carry_out(
         for place, answer in zip(produces, answers, strict=True):
             results[place] = answer
     for place, command in enumerate(commands):
-        if isinstance(command, Move | Stage | Follow | Fire | SaveCheckpoints | Answer):
+        if type(command) in _TAKING:
+            assert isinstance(command, _Taking)
             moved = len(command.lengths) >> 2
             if isinstance(command, Move):
                 moved += len(command.checkpoints)
@@ -293,12 +306,24 @@ def _carry_out(
     return tuple(results)
 
 
-def _taking(
-    context: ApplyContext,
-    command: Move | Stage | Follow | Fire | SaveCheckpoints | Answer,
-    parts: list[tuple[int, int]],
-) -> Result:
-    """A command with attachments of its own."""
+_Taking = (
+    Move
+    | Stage
+    | Follow
+    | Fire
+    | SaveCheckpoints
+    | Answer
+    | StartExecution
+    | RecordProgress
+    | Arrive
+)
+_TAKING = frozenset(get_args(_Taking))
+"""Commands with attachments of their own."""
+
+
+def _taking(context: ApplyContext, command: _Taking, parts: list[tuple[int, int]]) -> Result:
+    if context.activations is not None:
+        return taking(context, command, parts)
     match command:
         case SaveCheckpoints():
             return save_checkpoints(context, command, parts)
@@ -317,6 +342,8 @@ def _taking(
             return follow(context, command, parts)
         case Fire():
             return fire(context, command, parts)
+        case StartExecution() | RecordProgress() | Arrive():
+            return taking(context, command, parts)
 
 
 def _first(
@@ -340,6 +367,10 @@ def _first(
 def _one(context: ApplyContext, command: Command) -> Result:
     if context.row is None:
         return unconfigured()
+    if context.activations is not None:
+        refusal = of_kind(context, command)
+        if refusal is not None:
+            return refusal
     match command:
         case Lease():
             return lease(context, command)
@@ -357,8 +388,6 @@ def _one(context: ApplyContext, command: Command) -> Result:
             return _removing(context, command)
         case Redrive() | GiveUp() | Reschedule() | Prioritize() | SetBreaker():
             return _of_operator(context, command)
-        case PutRecurrence() | PauseRecurrence() | DeleteRecurrence() | Remind():
-            return _recurring(context, command)
         case _:
             return _of_reader(context, command)
 
@@ -434,6 +463,8 @@ def _recurring(
 
 def _of_reader(context: ApplyContext, command: Command) -> Result:
     match command:
+        case PutRecurrence() | PauseRecurrence() | DeleteRecurrence() | Remind():
+            return _recurring(context, command)
         case OpenReader():
             return open_reader(context, command)
         case AdvanceReader():
@@ -462,6 +493,8 @@ def _transactional(context: ApplyContext, command: Command) -> Result:
             return abort_txn(context, command)
         case Finish():
             return finish(context, command)
+        case FireTimers():
+            return firing(context, command)
         case _:
             raise AssertionError(f"{type(command).__name__} is not dispatched here")
 
@@ -478,11 +511,18 @@ def configure(context: ApplyContext, command: Configure) -> Done:
     configure_limits(context, settings.limits)
     if settings.flows is not None and settings.flows.kind is QueueKind.KEYED:
         settings = msgspec.structs.replace(settings, priority_aging_ms=0)
+    if settings.executions is not None:
+        # Activations neither die nor expire: their executions decide.
+        settings = msgspec.structs.replace(
+            settings, max_attempts=0, expire_timeout_ms=0, dead_targets=()
+        )
     if row is None:
         state.next_seq = max(state.next_seq, settings.first_seq)
         state.age_since_ms = context.now_ms
         row = SettingsRow(command.version, settings)
         context.begin_flows(settings)
+        if settings.executions is not None:
+            context.activations = []
     elif settings.priority_aging_ms != row.settings.priority_aging_ms:
         state.age_steps, state.age_since_ms = context.age, context.now_ms
     if context.flows is not None:
@@ -492,6 +532,8 @@ def configure(context: ApplyContext, command: Configure) -> Done:
             state.cleanup_head_ms = context.now_ms
     elif settings.flows is not None:
         settings = msgspec.structs.replace(settings, flows=None)
+    if (settings.executions is None) != (row.settings.executions is None):
+        settings = msgspec.structs.replace(settings, executions=row.settings.executions)
     context.put_share(msgspec.structs.replace(row, version=command.version, settings=settings))
     return Done(1)
 

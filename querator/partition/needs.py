@@ -3,11 +3,12 @@
     tier     commands                                                 refused
     ------   ------------------------------------------------------   ---------------
     ADDS     Produce, Stage, Move, Follow, Fire, PutRecurrence: they   first
-             add items, or what will add them
+             add items, or what will add them; StartExecution, Arrive
     LEASES   commands that hand out items, or put them back           next
              without end: Lease, Retry, Redrive, Reschedule,
              Prioritize, opening readers, reserving for them, Begin
-             and Prepare; SaveCheckpoints, and Answer
+             and Prepare; SaveCheckpoints, and Answer; Record, unless
+             it closes
     FREES    all others: Complete, Reject, Cancel, Purge, Extend,     last
              DropLetters, Expire, the end of moves, batches and transactions, and
              settings
@@ -51,6 +52,8 @@ from querator.model.commands import (
     Unhold,
 )
 from querator.model.entries import Need, Tier
+from querator.model.execution_commands import Arrive, FireTimers, RecordProgress, StartExecution
+from querator.model.executions import ArriveKind, Close
 from querator.model.limits import (
     APPLY_SEGMENTS_MAX,
     ATTRIBUTES_BYTES_MAX,
@@ -106,7 +109,7 @@ _SMALL_BYTES: Final = 64 * KIB
 _LEASING: Final = (Redrive, OpenReader, Begin, Prepare)
 _SWEEPING: Final = (
     Activate, MoveDone, MoveReturn, MoveElsewhere, Redrive, Unhold, ForgetGroups, GiveUp, Discard,
-    DropStages, Purge, DropLetters,
+    DropStages, Purge, DropLetters, FireTimers,
 )  # fmt: skip
 
 
@@ -117,8 +120,8 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
     match command:
         case Produce() | Stage() | Move() | Fire():
             return Need(Tier.ADDS, _of_items(command))
-        case PutRecurrence():
-            return Need(Tier.ADDS, _SMALL_BYTES)
+        case PutRecurrence() | StartExecution() | RecordProgress() | Arrive():
+            return _of_rows(command)
         case Lease():
             return Need(Tier.LEASES, _of_lease(command))
         case Retry():
@@ -145,6 +148,24 @@ def need(txn: ReadTransaction, group: int, command: Command) -> Need:
         case _:
             tier = Tier.LEASES if isinstance(command, _LEASING) else Tier.FREES
             return Need(tier, _of_step(command))
+
+
+def _of_rows(command: PutRecurrence | StartExecution | RecordProgress | Arrive) -> Need:
+    """Raft counts the payloads. Each part of a Record may change a few rows. A termination makes
+    none that last.
+    """
+    if isinstance(command, PutRecurrence):
+        return Need(Tier.ADDS, _SMALL_BYTES)
+    rows = 16
+    tier = Tier.ADDS
+    if isinstance(command, RecordProgress):
+        rows += 4 * (len(command.records) + len(command.folds) + len(command.timers))
+        tier = Tier.FREES if isinstance(command.then, Close) else Tier.LEASES
+    elif isinstance(command, Arrive) and command.kind in (
+        ArriveKind.CANCEL, ArriveKind.TERMINATE, ArriveKind.RETRY,
+    ):  # fmt: skip
+        tier = Tier.FREES
+    return Need(tier, _SMALL_BYTES + 2 * _LEASE_BYTES + _BLOCK_BYTES + rows * 4 * ROW_BYTES)
 
 
 def with_flows(need: Need, command: Command) -> Need:

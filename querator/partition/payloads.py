@@ -46,7 +46,11 @@ def read_payload(
     *,
     read: ReadPart = attachments.read,
 ) -> bytes:
-    """The bytes of a stored block. Raises BlockDamaged if they are damaged or missing."""
+    """The bytes of a stored block. Raises BlockDamaged if they are damaged or missing. A block of
+    activations has none.
+    """
+    if not block.index:
+        return b""
     try:
         stored = read(txn, group, block.index, block.part)
         if stored is None:

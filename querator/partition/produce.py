@@ -201,6 +201,12 @@ def _accept(
     return result, alive, specials
 
 
+def _has_executions(context: ApplyContext) -> Refusal:
+    queue = context.queue.queue
+    message = f"queue {queue} has executions, and takes no items"
+    return Refusal(ErrorCode.QUEUE_KIND, message, field="queue", value=queue)
+
+
 def _no_room(context: ApplyContext, fresh: int, held: int) -> Refusal | None:
     """The refusal if `fresh` more items do not fit into the partition; None if they fit."""
     items_max = context.queue.items_max
@@ -230,8 +236,12 @@ def no_place(context: ApplyContext, command: Produce, fresh: int, held: int) -> 
 
 
 def refuse_elsewhere(context: ApplyContext, command: Produce) -> Refusal | None:
-    """The refusal if the request does not belong to this partition under the current routing."""
+    """The refusal if the request does not belong to this partition under the current routing, or to
+    no queue of executions.
+    """
     share = context.share
+    if context.activations is not None:
+        return _has_executions(context)
     if share.closing:
         message = "the partition is closing; it takes no items"
     elif not (command.producer_id or command.slots):

@@ -26,6 +26,7 @@ from querator.model.queues import BreakerState, RetryWaits
 from querator.model.result_calls import ItemEnd
 from querator.partition import masks
 from querator.partition.breaker_rows import BreakerRow
+from querator.partition.execution_rows import ExecutionCounts
 from querator.partition.limit_rows import LimitRow
 
 
@@ -122,7 +123,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     that have not ended. `answered` counts the items with a result that have ended.
 
     `breaker` and `limits` None: the queue has none. `flow_due_ms`: when the tokens come that items
-    of a flow wait for; 0: none wait.
+    of a flow wait for; 0: none wait. `executions` None: the queue has items of producers.
     """
 
     index: int = 0
@@ -210,6 +211,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     limits: LimitRow | None = None
     completed_on_delivery: int = 0
     flow_due_ms: int = 0
+    executions: ExecutionCounts | None = None
 
     @property
     def items(self) -> int:

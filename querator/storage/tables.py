@@ -124,6 +124,27 @@ RESULTS = Table("results", b"7", "Q")
 RESULT_TIMES = Table("result_times", b"8", "QQ")
 """kept_until_ms, seq of an item that has ended → nothing."""
 
+EXECUTIONS = Table("executions", b"@", "Q")
+"""number → id, function, state, activation, counts, what it waits for."""
+EXECUTION_NAMES = Table("execution_names", b"#", "16s")
+"""hash of id → number of the execution."""
+ACTIVATIONS = Table("activations", b"%", "Q")
+"""seq of an activation → number of its execution."""
+RECORDS = Table("records", b"=", "QQ")
+"""execution, index → record; a large payload is in an attachment."""
+ARRIVALS = Table("arrivals", b"<", "QQ")
+"""execution, index of an arrival that its code has not been given → hash of its path or name."""
+WAITS = Table("waits", b"&", "Q16s")
+"""execution, hash of path → a timer of the partition, or a resolved promise; its arrival."""
+EXECUTION_TIMES = Table("execution_times", b"~", "QQ16s")
+"""due_ms, execution, hash of the path of a timer (zeros: the deadline) → nothing."""
+SIGNALS_SEEN = Table("signals_seen", b"$", "Q16s")
+"""execution, hash of message id → index of the signal."""
+SIGNAL_ORDER = Table("signal_order", b"^", "QQ")
+"""execution, index of a signal with a message id → hash of message id."""
+RETAINED = Table("retained", b"_", "QQ")
+"""kept_until_ms, number of an execution that has ended → nothing."""
+
 # Content of a partition's replica, without attachments and log: its digest hashes these tables.
 PARTITION_TABLES = tuple(
     sorted(
@@ -139,6 +160,8 @@ PARTITION_TABLES = tuple(
             TXNS, TXN_PRODUCERS, TXN_PRODUCER_CHECKS,
             RECURRENCES, RECURRENCE_NAMES, RECURRENCE_RUNS, RECURRENCE_TIMES,
             RESULTS, RESULT_TIMES,
+            EXECUTIONS, EXECUTION_NAMES, ACTIVATIONS, RECORDS, ARRIVALS, WAITS,
+            EXECUTION_TIMES, SIGNALS_SEEN, SIGNAL_ORDER, RETAINED,
         ),
         key=lambda table: table.letter,
     )

@@ -108,6 +108,26 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The partition holds as many staged bytes, or stages, as it may: commit or abort batches, or wait."""
     ERROR_CODE_TOO_MANY_RESULTS: _ErrorCode.ValueType  # 60
     """The partition keeps, or has promised to keep, as many results of items as it may."""
+    ERROR_CODE_QUEUE_KIND: _ErrorCode.ValueType  # 70
+    """Queues of this kind do not have the operation: a queue of executions has no items of producers, and
+    other queues have no executions.
+    """
+    ERROR_CODE_EXECUTION_NOT_FOUND: _ErrorCode.ValueType  # 71
+    """The queue has no execution of this id, or does not have it any more."""
+    ERROR_CODE_EXECUTION_EXISTS: _ErrorCode.ValueType  # 72
+    """The queue has an execution of this id, with another function or other arguments, or the caller wants
+    one that is made by the call.
+    """
+    ERROR_CODE_EXECUTION_CLOSED: _ErrorCode.ValueType  # 73
+    """The execution has ended, or the run of it that was named."""
+    ERROR_CODE_JOURNAL_FULL: _ErrorCode.ValueType  # 74
+    """The journal of the execution has as many records or bytes as it may."""
+    ERROR_CODE_SIGNALS_FULL: _ErrorCode.ValueType  # 75
+    """The execution has as many unread signals as it may: wait until its code has read some."""
+    ERROR_CODE_TOKEN_INVALID: _ErrorCode.ValueType  # 76
+    """No execution of the queue has made the promise that the token names."""
+    ERROR_CODE_UNSEEN: _ErrorCode.ValueType  # 77
+    """What the execution waits for has arrived, or signals have: read the journal, and continue."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """ErrorCode is the closed list of reasons for which Querator refuses or fails a request. docs/api.md
@@ -198,6 +218,26 @@ ERROR_CODE_STAGE_FULL: ErrorCode.ValueType  # 31
 """The partition holds as many staged bytes, or stages, as it may: commit or abort batches, or wait."""
 ERROR_CODE_TOO_MANY_RESULTS: ErrorCode.ValueType  # 60
 """The partition keeps, or has promised to keep, as many results of items as it may."""
+ERROR_CODE_QUEUE_KIND: ErrorCode.ValueType  # 70
+"""Queues of this kind do not have the operation: a queue of executions has no items of producers, and
+other queues have no executions.
+"""
+ERROR_CODE_EXECUTION_NOT_FOUND: ErrorCode.ValueType  # 71
+"""The queue has no execution of this id, or does not have it any more."""
+ERROR_CODE_EXECUTION_EXISTS: ErrorCode.ValueType  # 72
+"""The queue has an execution of this id, with another function or other arguments, or the caller wants
+one that is made by the call.
+"""
+ERROR_CODE_EXECUTION_CLOSED: ErrorCode.ValueType  # 73
+"""The execution has ended, or the run of it that was named."""
+ERROR_CODE_JOURNAL_FULL: ErrorCode.ValueType  # 74
+"""The journal of the execution has as many records or bytes as it may."""
+ERROR_CODE_SIGNALS_FULL: ErrorCode.ValueType  # 75
+"""The execution has as many unread signals as it may: wait until its code has read some."""
+ERROR_CODE_TOKEN_INVALID: ErrorCode.ValueType  # 76
+"""No execution of the queue has made the promise that the token names."""
+ERROR_CODE_UNSEEN: ErrorCode.ValueType  # 77
+"""What the execution waits for has arrived, or signals have: read the journal, and continue."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

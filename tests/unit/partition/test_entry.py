@@ -56,12 +56,15 @@ from querator.model.commands import (
     Unhold,
 )
 from querator.model.entries import Proposal
+from querator.model.execution_commands import Arrive, FireTimers, RecordProgress, StartExecution
+from querator.model.executions import Close, Fold, GiveBack, Note, Park, Timer
 from querator.model.item_options import FollowUpFields, OnDuplicate
 from querator.model.lease_limits import LeaseLimits
 from querator.model.limits import BLOCK_BYTES_MAX
 from querator.model.queues import (
     BreakerSettings,
     DedupUntil,
+    ExecutionSettings,
     Fairness,
     GroupSettings,
     QueueKind,
@@ -258,11 +261,61 @@ COMMANDS = {
                 produce_paused=True,
                 breaker=BreakerSettings(50, 20, 60_000, 30_000, 3),
                 limits=LeaseLimits(10, 1_000, 5, 20),
+                executions=ExecutionSettings(86_400_000),
             ),
         )
     ),
     "half open": Proposal(HalfOpen()),
     "refill": Proposal(Refill()),
+    "start execution": Proposal(
+        StartExecution(
+            "order-17",
+            "shop.checkout",
+            "9f31c2",
+            bytes(16),
+            b"h" * 16,
+            place=1,
+            lengths=pack_struct("<I", 3),
+            fresh=True,
+            priority=-1,
+            start_at_ms=START_MS + 5,
+            deadline_ms=START_MS + 900,
+        ),
+        b"abc",
+    ),
+    "record": Proposal(
+        RecordProgress(
+            execution=7,
+            item=300,
+            lease=41,
+            number=2,
+            seen=5,
+            records=(
+                Note(2, b"\x01\x03", "charge", "shop.py:41", 4, START_MS, b"ok"),
+                Note(2, b"\x01\x04", place=1),
+            ),
+            folds=(Fold(9, Note(7, b"\x02", payload=b"sum"), ((3, 2), (7, 1))),),
+            timers=(Timer(b"\x05", START_MS + 1), Timer(b"\x06", 0)),
+            then=Park((b"\x05",), ("go",), all_of=False),
+            extend_ms=30_000,
+            lengths=pack_struct("<I", 3),
+        ),
+        b"abc",
+    ),
+    "record that closes": Proposal(
+        RecordProgress(7, 300, 41, 3, then=Close(10, b"result", drain=True))
+    ),
+    "record that gives back": Proposal(RecordProgress(7, 300, 41, 4, then=GiveBack(True, "stuck"))),
+    "arrive": Proposal(
+        Arrive(
+            1, "order-17", 0, 1, "paid", "m1", payload=b"", place=1, lengths=pack_struct("<I", 3)
+        ),
+        b"abc",
+    ),
+    "arrive for a promise": Proposal(
+        Arrive(2, execution=7, run=1, path=b"\x01", mac=bytes(16), payload=b"yes")
+    ),
+    "fire timers": Proposal(FireTimers()),
     "set breaker": Proposal(SetBreaker(open=True)),
     "move": Proposal(
         Move(7, 1, pack_struct("<I", 2), (LETTER,), FlowNames((b"eu.de",), b"\0\0")), b"ab"
@@ -400,14 +453,24 @@ OLD = {
         Proposal(Lease((LeaseCaller("c", "r", 100, 3_000_000, 30_000),))),
         "0193cf0000018bcfe56800909193029195a163a17264ce002dc6c0cd753090",
     ),
+    "configure without executions": (
+        Proposal(_without(COMMANDS["configure"].command, executions=None)),
+        "0193cf0000018bcfe568009091930804dc0013a764656661756c74a4776f726b0100cd75300005ce"
+        "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802970101649195a565"
+        "752e64650332c3930acd03e81404c29305cd07d002c3c3953214cdea60cd753003940acd03e80514",
+    ),
     "configure without rates of groups": (
-        Proposal(_without(COMMANDS["configure"].command, flows=WITHOUT_RATES)),
+        Proposal(_without(COMMANDS["configure"].command, executions=None, flows=WITHOUT_RATES)),
         "0193cf0000018bcfe568009091930804dc0013a764656661756c74a4776f726b0100cd75300005ce"
         "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802960101649194a565"
         "752e64650332c304c2c3c3953214cdea60cd753003940acd03e80514",
     ),
     "configure without limits": (
-        Proposal(_without(COMMANDS["configure"].command, limits=None, flows=WITHOUT_RATES)),
+        Proposal(
+            _without(
+                COMMANDS["configure"].command, limits=None, executions=None, flows=WITHOUT_RATES
+            )
+        ),
         "0193cf0000018bcfe568009091930804dc0012a764656661756c74a4776f726b0100cd75300005ce"
         "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802960101649194a565"
         "752e64650332c304c2c3c3953214cdea60cd753003",
@@ -874,9 +937,10 @@ GOLDEN = {
     ),
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
-        "0193cf0000018bcfe568009091930804dc0013a764656661756c74a4776f726b0100cd75300005ce"
+        "0193cf0000018bcfe568009091930804dc0014a764656661756c74a4776f726b0100cd75300005ce"
         "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802970101649195a565"
         "752e64650332c3930acd03e81404c29305cd07d002c3c3953214cdea60cd753003940acd03e80514"
+        "91ce05265c00"
     ),
     "half open": "0193cf0000018bcfe5680090919135",
     "refill": "0193cf0000018bcfe5680090919139",
@@ -949,6 +1013,32 @@ GOLDEN = {
         "0193cf0000018bcfe56800920101919434940392920391920701920490c3c2c4080200000000000000"
         "929203079204cd012c"
     ),
+    "start execution": (
+        "0193cf0000018bcfe568009101919d3ca86f726465722d3137ad73686f702e636865636b6f7574a6"
+        "396633316332c41000000000000000000000000000000000c4106868686868686868686868686868"
+        "6868c40001c40403000000c3ffcf0000018bcfe56805cf0000018bcfe56b84"
+    ),
+    "record": (
+        "0193cf0000018bcfe568009101919c3d07cd012c290205929802c4020103a6636861726765aa7368"
+        "6f702e70793a343104cf0000018bcfe56800c4026f6b009802c4020104a0a00000c4000191930998"
+        "07c40102a0a00000c40373756d00929203029207019292c40105cf0000018bcfe5680192c4010600"
+        "950191c4010591a2676fc2c2cd7530c40403000000"
+    ),
+    "record that closes": (
+        "0193cf0000018bcfe5680090919c3d07cd012c29030090909095020ac406726573756c7400c300c400"
+    ),
+    "record that gives back": (
+        "0193cf0000018bcfe5680090919c3d07cd012c2904009090909303c3a5737475636b00c400"
+    ),
+    "arrive": (
+        "0193cf0000018bcfe568009101919c3e01a86f726465722d31370001a470616964a26d31c400c400"
+        "c40001c40403000000"
+    ),
+    "arrive for a promise": (
+        "0193cf0000018bcfe5680090919c3e02a00701a0a0c40101c4100000000000000000000000000000"
+        "0000c40379657300c400"
+    ),
+    "fire timers": "0193cf0000018bcfe568009091913f",
 }
 
 
@@ -970,7 +1060,14 @@ def test_bytes_of_earlier_releases(name):
 
 def test_every_command_has_golden_bytes():
     numbers = {type(proposal.command).__struct_config__.tag for proposal in COMMANDS.values()}
-    assert numbers == {*range(1, 28), *range(30, 39), *range(40, 46), *range(50, 55), 57}
+    assert numbers == {
+        *range(1, 28),
+        *range(30, 39),
+        *range(40, 46),
+        *range(50, 55),
+        57,
+        *range(60, 64),
+    }
 
 
 def test_an_unknown_version_is_not_guessed():

@@ -1,0 +1,89 @@
+"""How the commands of an entry are carried out in a queue of executions.
+
+Its items are activations. So commands that make, change or remove items of producers are refused
+(QUEUE_KIND), and so are those of executions in every other queue.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from querator.model.commands import (
+    Activate,
+    Command,
+    Done,
+    Expire,
+    Extend,
+    ForgetGroups,
+    HalfOpen,
+    Lease,
+    MoveDone,
+    MoveElsewhere,
+    MoveReturn,
+    Refill,
+    Refusal,
+    Result,
+    Retry,
+    SetBreaker,
+)
+from querator.model.errors import ErrorCode
+from querator.model.execution_commands import Arrive, FireTimers, RecordProgress, StartExecution
+from querator.model.recurrences import Remind
+from querator.partition.apply_context import ApplyContext, unconfigured
+from querator.partition.execution_arrivals import take
+from querator.partition.execution_time import fire_timers
+from querator.partition.executions import drop_parts, parts_of, place_activations, start
+from querator.partition.recording import record
+
+_ALLOWED: Final = frozenset(
+    (
+        Lease, Extend, Retry, Expire, Activate, HalfOpen, Refill, SetBreaker, Remind, FireTimers,
+        MoveDone, MoveReturn, MoveElsewhere, ForgetGroups,
+    )
+)  # fmt: skip
+"""Commands that a queue of executions carries out as every other one does."""
+
+
+def wrong_kind(context: ApplyContext, command: Command) -> Refusal:
+    """A command that queues of this kind do not have."""
+    queue = context.queue
+    kind = "items" if queue.executions is None else "executions"
+    return Refusal(
+        ErrorCode.QUEUE_KIND,
+        f"queue {queue.queue} has {kind}; {type(command).__name__} is not for such a queue",
+        field="queue",
+        value=queue.queue,
+    )
+
+
+def of_kind(context: ApplyContext, command: Command) -> Refusal | None:
+    """Prepares a queue of executions for a command without attachments. Returns its refusal if it
+    is not for such a queue.
+    """
+    place_activations(context)
+    refused = type(command) not in _ALLOWED
+    if isinstance(command, Retry):
+        refused = command.dead or command.attributes is not None or command.priority is not None
+    return wrong_kind(context, command) if refused else None
+
+
+def taking(context: ApplyContext, command: Command, parts: Sequence[tuple[int, int]]) -> Result:
+    """A command with attachments: one of executions, or one in a queue of executions."""
+    if context.activations is None or not isinstance(
+        command, StartExecution | RecordProgress | Arrive
+    ):
+        drop_parts(context, parts)
+        return unconfigured() if context.row is None else wrong_kind(context, command)
+    mine = parts_of(command.lengths, parts)
+    match command:
+        case StartExecution():
+            return start(context, command, mine)
+        case RecordProgress():
+            return record(context, command, mine)
+        case Arrive():
+            return take(context, command, mine)
+
+
+def firing(context: ApplyContext, command: FireTimers) -> Done | Refusal:
+    if context.activations is None:
+        return wrong_kind(context, command)
+    return fire_timers(context)

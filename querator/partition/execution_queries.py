@@ -1,0 +1,169 @@
+"""Reads of executions for other threads, in a view of the generation in use."""
+
+import msgspec
+
+from querator.model.executions import ExecutionState, JournalRecord, RecordKind
+from querator.partition.execution_rows import (
+    ExecutionRow,
+    RecordRow,
+    decode_execution,
+    decode_record,
+    name_hash,
+)
+from querator.storage import attachments
+from querator.storage.attachments import AttachmentDamaged
+from querator.storage.environment import ReadTransaction
+from querator.storage.tables import (
+    ACTIVATIONS,
+    EXECUTION_NAMES,
+    EXECUTIONS,
+    RECORDS,
+)
+
+
+class ExecutionView(msgspec.Struct, frozen=True, gc=False):
+    """An execution as others see it. `secret` is for its worker alone."""
+
+    number: int
+    id: str
+    function: str
+    version: str
+    run: int
+    state: ExecutionState
+    created_ms: int
+    closed_ms: int
+    deadline_ms: int
+    records: int
+    size: int
+    next_index: int
+    seen: int
+    unread: int
+    timers: int
+    lapses: int
+    cancelled: bool
+    reason: str
+    end_index: int
+    secret: bytes
+
+
+class JournalPage(msgspec.Struct, frozen=True, gc=False):
+    """Records in the order of their indexes. `next_index`: where the next page begins; 0: this one
+    is the last.
+    """
+
+    records: tuple[JournalRecord, ...]
+    next_index: int
+
+
+def execution_of(txn: ReadTransaction, group: int, execution_id: str) -> ExecutionView | None:
+    """The execution with this id. None: there is none."""
+    raw = EXECUTION_NAMES.get(txn, group, name_hash(execution_id))
+    view = None if raw is None else execution_view(txn, group, int.from_bytes(raw, "big"))
+    return view if view is not None and view.id == execution_id else None
+
+
+def execution_view(txn: ReadTransaction, group: int, number: int) -> ExecutionView | None:
+    raw = EXECUTIONS.get(txn, group, number)
+    return None if raw is None else _view(number, decode_execution(raw))
+
+
+def execution_at(txn: ReadTransaction, group: int, seq: int) -> ExecutionView | None:
+    """The execution with this activation. None: it has another one, or is gone."""
+    raw = ACTIVATIONS.get(txn, group, seq)
+    return None if raw is None else execution_view(txn, group, int.from_bytes(raw, "big"))
+
+
+def list_executions(
+    txn: ReadTransaction,
+    group: int,
+    *,
+    after: int,
+    function: str,
+    states: frozenset[ExecutionState],
+    count_max: int,
+    rows_max: int,
+) -> tuple[list[ExecutionView], int]:
+    """Executions with numbers above `after`, in their order, of a function (empty: any) and in one
+    of the states (empty: any). Reads up to `rows_max` rows. Also the number to continue from; 0:
+    all were read.
+    """
+    found: list[ExecutionView] = []
+    start, stop = EXECUTIONS.key(group, after + 1), EXECUTIONS.bounds(group)[1]
+    number = after
+    for read, (key, raw) in enumerate(txn.scan(start, stop)):
+        if len(found) == count_max or read == rows_max:
+            return found, number
+        number = int.from_bytes(key[-8:], "big")
+        row = decode_execution(raw)
+        if function and row.function != function:
+            continue
+        if states and ExecutionState(row.state) not in states:
+            continue
+        found.append(_view(number, row))
+    return found, 0
+
+
+def journal_page(
+    txn: ReadTransaction, group: int, number: int, *, first: int, count_max: int, bytes_max: int
+) -> JournalPage:
+    """Records of an execution from index `first` on: at least one if there is one, then up to both
+    bounds. Raises AttachmentDamaged.
+    """
+    records: list[JournalRecord] = []
+    size = 0
+    stop = RECORDS.bounds(group, number)[1]
+    for key, raw in txn.scan(RECORDS.key(group, number, first), stop):
+        index, row = int.from_bytes(key[-8:], "big"), decode_record(raw)
+        size += row.weight
+        if records and (len(records) == count_max or size > bytes_max):
+            return JournalPage(tuple(records), index)
+        records.append(row.as_record(index, _payload(txn, group, row)))
+    return JournalPage(tuple(records), 0)
+
+
+def end_of(txn: ReadTransaction, group: int, view: ExecutionView) -> JournalRecord | None:
+    """The last record of an execution that has ended: its result. None: it has not, or is gone.
+    Raises AttachmentDamaged.
+    """
+    raw = RECORDS.get(txn, group, view.number, view.end_index) if view.closed_ms else None
+    if raw is None:
+        return None
+    row = decode_record(raw)
+    assert row.kind in (
+        RecordKind.COMPLETED, RecordKind.FAILED, RecordKind.CANCELLED, RecordKind.TERMINATED,
+    )  # fmt: skip
+    return row.as_record(view.end_index, _payload(txn, group, row))
+
+
+def _payload(txn: ReadTransaction, group: int, row: RecordRow) -> bytes:
+    if not row.index:
+        return row.payload
+    data = attachments.read(txn, group, row.index, row.part)
+    if data is None:
+        raise AttachmentDamaged(group, row.index, row.part, "missing")
+    return data
+
+
+def _view(number: int, row: ExecutionRow) -> ExecutionView:
+    return ExecutionView(
+        number=number,
+        id=row.id,
+        function=row.function,
+        version=row.version,
+        run=row.run,
+        state=ExecutionState(row.state),
+        created_ms=row.created_ms,
+        closed_ms=row.closed_ms,
+        deadline_ms=row.deadline_ms,
+        records=row.records,
+        size=row.size,
+        next_index=row.next_index,
+        seen=row.seen,
+        unread=row.unread,
+        timers=row.timers,
+        lapses=row.lapses,
+        cancelled=row.cancelled > 0,
+        reason=row.reason,
+        end_index=row.end_index,
+        secret=row.secret,
+    )

@@ -1,0 +1,343 @@
+"""Executions of the machine, compared with the model: after every step both have the same journals
+and states. Mutants of the rules are put in, and the comparison finds them.
+"""
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from querator.model.commands import Refusal
+from querator.model.execution_commands import Arrived, Recorded, Started
+from querator.model.executions import (
+    ArriveKind,
+    Close,
+    Fold,
+    GiveBack,
+    GoOn,
+    Note,
+    Park,
+    RecordKind,
+    Then,
+    Timer,
+    encode_path,
+)
+from querator.model.limits import EXECUTION_LAPSES_MAX
+from querator.partition import execution_arrivals, executions, recording
+from tests.unit.partition.execution_model import Entry, Model, Outcome
+from tests.unit.partition.execution_queue import (
+    LEASE_MS,
+    RETENTION_MS,
+    ExecutionQueue,
+    Worker,
+)
+from tests.unit.partition.partition_log import START_MS
+
+NAMES = st.sampled_from(["a"] * 5 + ["b"])
+AFTERS = st.sampled_from([0] * 8 + [1] * 4 + [2])
+ENDS = [ArriveKind.RETRY] * 4 + [ArriveKind.CANCEL, ArriveKind.TERMINATE]
+PATHS = st.sampled_from([(1,), (2,), (9, 1), (9, 2), (9, 9, 1)])
+SIGNALS = st.sampled_from(["go", "stop"])
+KINDS = st.sampled_from(["STEP_DONE"] * 9 + ["TIMER_DONE"])
+WAITS = st.frozensets(st.one_of(PATHS, SIGNALS), min_size=1, max_size=3)
+THEN = st.one_of(
+    st.just(("go on",)),
+    st.just(("go on",)),
+    st.tuples(st.just("park"), st.one_of(WAITS, WAITS, st.none()), st.just(False)),
+    st.tuples(st.just("park"), WAITS, st.just(False)),
+    st.tuples(st.just("park"), st.frozensets(PATHS, min_size=1, max_size=3), st.just(True)),
+    st.sampled_from([("close",), ("drain",), ("stick",), ("back",), ("back",), ("go on",)]),
+)
+
+
+def then_of(then: tuple[Any, ...]) -> Then:
+    if then[0] == "park":
+        _, waits, every = then
+        if waits is None:
+            return Park(anything=True)
+        paths = tuple(encode_path(one) for one in waits if not isinstance(one, str))
+        return Park(paths, tuple(one for one in waits if isinstance(one, str)), every)
+    others: dict[str, Then] = {
+        "go on": GoOn(),
+        "close": Close(RecordKind.COMPLETED),
+        "drain": Close(RecordKind.COMPLETED, drain=True),
+        "stick": GiveBack(stuck=True, reason="help"),
+        "back": GiveBack(),
+    }
+    return others[then[0]]
+
+
+def runs_of(indexes: set[int]) -> tuple[tuple[int, int], ...]:
+    """Indexes as ranges of one, except that neighbours are joined."""
+    found: list[list[int]] = []
+    for index in sorted(indexes):
+        if found and sum(found[-1]) == index:
+            found[-1][1] += 1
+        else:
+            found.append([index, 1])
+    return tuple((first, count) for first, count in found)
+
+
+class Comparison(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = ExecutionQueue(lease_timeout_ms=LEASE_MS)
+        self.model = Model(START_MS, RETENTION_MS, LEASE_MS, EXECUTION_LAPSES_MAX)
+        self.workers: list[tuple[Worker, int]] = []
+        """All that was ever leased, with the number of the activation."""
+        self.instants = 0
+
+    def instant(self, milliseconds: int) -> int:
+        """An instant that no other timer has."""
+        self.instants += 1
+        return self.model.now + milliseconds + self.instants
+
+    @initialize()
+    def begin(self) -> None:
+        self.start("a", "f", deadline=False)
+        self.lease(1)
+
+    @rule(
+        name=st.sampled_from(["a", "b"]),
+        function=st.sampled_from(["f", "f", "g"]),
+        deadline=st.booleans(),
+    )
+    def start(self, name: str, function: str, deadline: bool) -> None:
+        at_ms = self.instant(50_000) if deadline else 0
+        result = self.queue.start(name, function=function, deadline_ms=at_ms)
+        expected = self.model.start(name, function, at_ms)
+        if isinstance(result, Started):
+            found = ("there" if result.attached else "made", result.execution)
+            assert found == expected
+        else:
+            assert isinstance(result, Refusal)
+            assert result.code.name == expected
+
+    @precondition(lambda self: self.model.ready())
+    @rule(wanted=st.integers(1, 2))
+    def lease(self, wanted: int) -> None:
+        ready = self.model.ready()
+        workers = self.queue.lease(wanted)
+        assert len(workers) == min(wanted, len(ready))
+        for worker in workers:
+            name = self.queue.at(worker.item).id
+            self.model.leased(name, worker.lease)
+            self.workers.append((worker, self.model.runs[name].activation))
+
+    def wake(self) -> None:
+        """Does what makes an execution ready, if none is."""
+        for name, run in sorted(self.model.runs.items()):
+            if self.model.ready():
+                return
+            if run.state == "STUCK":
+                self.end(name, ArriveKind.RETRY)
+            elif run.state == "PARKED":
+                for what in sorted(run.wake or {"go"}, key=str):
+                    if isinstance(what, str):
+                        self.signal(name, what, "")
+                    elif what in run.timers:
+                        self.advance(max(0, run.timers[what] - self.model.now))
+                        return
+                    else:
+                        self.resolve(run.number, what)
+        for name in ("a", "b"):
+            if name not in self.model.runs:
+                self.start(name, "f", deadline=False)
+                return
+
+    def worker(self, data: st.DataObject) -> tuple[Worker, int]:
+        """Mostly one whose lease lives, else one of the last ones."""
+        if data.draw(st.sampled_from([True] * 7 + [False]), label="live"):
+            if not any(run.holder for run in self.model.runs.values()):
+                self.wake()
+                self.lease(1)
+            for worker, activation in reversed(self.workers):
+                run = self.model.of_number(worker.execution)
+                if run and (run.holder, run.activation) == (worker.lease, activation):
+                    return worker, activation
+        at = data.draw(st.integers(1, min(3, len(self.workers))), label="worker")
+        return self.workers[-at]
+
+    @rule(
+        data=st.data(),
+        notes=st.lists(st.tuples(KINDS, PATHS, AFTERS), max_size=3),
+        timers=st.dictionaries(PATHS, st.sampled_from([0, 0, -500, 1_000, 40_000]), max_size=2),
+        then=THEN,
+        odd=st.sampled_from([0] * 30 + [-1, -1, 1]),
+    )
+    def record(
+        self,
+        data: st.DataObject,
+        notes: list[tuple[str, tuple[int, ...], int]],
+        timers: dict[tuple[int, ...], int],
+        then: tuple[Any, ...],
+        odd: int,
+    ) -> None:
+        worker, activation = self.worker(data)
+        run = self.model.of_number(worker.execution)
+        last = run.next - 1 if run is not None else 0
+        least = run.seen if run is not None else 0
+        seen = data.draw(st.sampled_from([least] * 3 + [last] * 4 + [last + 1, 0]), label="seen")
+        number = max(1, self.queue.numbers.get(worker, 0) + 1 + odd)
+        folds = self._folds(data, run.journal if run is not None else {})
+        # `after` of a note: as the one before it, what was seen, or what is to come.
+        afters = [run.after if run is not None else 0, seen, seen + 1]
+        given: list[Entry] = []
+        for kind, path, which in notes:
+            after = afters[which] if which < 2 or odd else seen
+            given.append((kind, path, "", after))
+            afters[0] = after
+        due = {path: self.instant(ms) if ms else 0 for path, ms in timers.items()}
+        expected = self.model.record(
+            worker.execution, worker.lease, activation, number, seen, given, folds, due, then
+        )
+        result = self.queue.record(
+            worker,
+            *[Note(RecordKind[kind], encode_path(path), after=after)
+              for kind, path, _, after in given],
+            number=number,
+            seen=seen,
+            folds=tuple(
+                Fold(index, Note(RecordKind.CALL_DONE, encode_path(path)), runs_of(removed))
+                for index, path, removed in folds
+            ),
+            timers=tuple(Timer(encode_path(path), at_ms) for path, at_ms in due.items()),
+            then=then_of(then),
+        )  # fmt: skip
+        found: Outcome
+        if isinstance(result, Refusal):
+            found = result.code.name
+        else:
+            assert isinstance(result, Recorded)
+            found = ("repeated" if result.repeated else "recorded", result.first_index)
+        assert found == expected
+
+    @staticmethod
+    def _folds(
+        data: st.DataObject, journal: dict[int, Entry]
+    ) -> list[tuple[int, tuple[int, ...], set[int]]]:
+        """Mostly none, or one that may be right: a call with its last record and some before it."""
+        if not data.draw(st.sampled_from([False, False, True]), label="folds"):
+            return []
+        path = data.draw(st.sampled_from([(9,), (9,), (9, 9), (1,)]), label="call")
+        mine = [
+            index for index, entry in journal.items()
+            if index and len(entry[1]) > len(path) and entry[1][: len(path)] == path
+        ]  # fmt: skip
+        if not mine:
+            return []
+        index = mine[-1]
+        others = [at for at in range(1, index) if at in mine]
+        removed = set(others)
+        if index > 1 and data.draw(st.sampled_from([False] * 3 + [True]), label="others, too"):
+            removed.add(data.draw(st.integers(1, index - 1), label="stray"))
+        return [(index, path, removed)]
+
+    @rule(name=NAMES, signal=SIGNALS, message=st.sampled_from(["", "", "m1", "m2"]))
+    def signal(self, name: str, signal: str, message: str) -> None:
+        result = self.queue.signal(signal, name, message_id=message)
+        self.compare(result, self.model.signal(name, signal, message))
+
+    @rule(number=st.sampled_from([1, 1, 1, 2, 3]), path=PATHS)
+    def resolve(self, number: int, path: tuple[int, ...]) -> None:
+        result = self.queue.resolve(number, encode_path(path))
+        self.compare(result, self.model.resolve(number, path))
+
+    @rule(name=NAMES, kind=st.sampled_from(ENDS))
+    def end(self, name: str, kind: ArriveKind) -> None:
+        result = self.queue.arrive(kind, name)
+        expected = {
+            ArriveKind.CANCEL: self.model.cancel,
+            ArriveKind.TERMINATE: self.model.terminate,
+            ArriveKind.RETRY: self.model.retry,
+        }[kind](name)
+        self.compare(result, expected)
+
+    @staticmethod
+    def compare(result: object, expected: Outcome) -> None:
+        if isinstance(result, Refusal):
+            assert result.code.name == expected
+        else:
+            assert isinstance(result, Arrived)
+            assert ("repeated" if result.repeated else "arrived", result.index) == expected
+
+    @rule(milliseconds=st.sampled_from([0, 1_000, 1_000, 1_000, LEASE_MS + 1] * 2 + [RETENTION_MS]))
+    def advance(self, milliseconds: int) -> None:
+        self.queue.log.advance(milliseconds)
+        self.model.advance(milliseconds)
+
+    @invariant()
+    def the_same(self) -> None:
+        for name in ("a", "b"):
+            view, run = self.queue.find(name), self.model.runs.get(name)
+            assert (view is None) == (run is None)
+            if view is None or run is None:
+                continue
+            assert (view.number, view.state.name) == (run.number, run.state)
+            journal = {
+                record.index: (
+                    {71: "LATER"}.get(record.note.kind)
+                    or RecordKind(record.note.kind).name,
+                    record.note.path,
+                    record.note.name,
+                    record.note.after,
+                )
+                for record in self.queue.journal(name)
+            }  # fmt: skip
+            assert journal == {
+                index: (kind, encode_path(path), text, after)
+                for index, (kind, path, text, after) in run.journal.items()
+            }
+
+
+TestExecutions = Comparison.TestCase
+TestExecutions.settings = hypothesis_settings(max_examples=40, stateful_step_count=50)
+
+
+@contextlib.contextmanager
+def unfenced(monkeypatch):
+    """A record without its lease."""
+    monkeypatch.setattr(recording, "_holds", lambda context, command, row: row.activation > 0)
+    yield
+
+
+@contextlib.contextmanager
+def losing(monkeypatch):
+    """An arrival is lost while the activation is leased."""
+    arrive = executions.arrive
+
+    def lost(context, number, row, record):
+        if row.activation and row.last_lease:
+            return row.next_index
+        return arrive(context, number, row, record)
+
+    monkeypatch.setattr(execution_arrivals, "arrive", lost)
+    yield
+
+
+@contextlib.contextmanager
+def overlooking(monkeypatch):
+    """A park over an arrival that the code has not been given."""
+    monkeypatch.setattr(recording, "_behind", lambda context, command, row: [])
+    yield
+
+
+@pytest.mark.parametrize("mutant", [unfenced, losing, overlooking])
+def test_the_model_finds_a_mutant(mutant, monkeypatch):
+    found = hypothesis_settings(
+        max_examples=100, stateful_step_count=50, phases=[Phase.generate], database=None,
+        deadline=None, suppress_health_check=list(HealthCheck), derandomize=True,
+    )  # fmt: skip
+    with mutant(monkeypatch), pytest.raises(AssertionError):
+        run_state_machine_as_test(Comparison, settings=found)
