@@ -245,10 +245,10 @@ class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
     Refused as a whole when it would leave a gap, or when there is no space for any. `flows` is as
     in Produce, for the queue that receives the items. `homes` are the groups over which that queue
-    distributes keys, by partition, as of `routing`; empty when no item has a slot. 0: the partition
-    takes no moves, and the receiver keeps its items. `holders` are (ordinal, partition, sequence):
-    as in `ItemSpecial`. `checkpoints` are (ordinal, bytes) of the items that have one. Their data
-    follows that of the items in the attachment.
+    distributes keys, by partition, as of `routing`; empty when no item has a slot. `holders` are
+    (ordinal, partition, sequence): as in `ItemSpecial`. `checkpoints` are (ordinal, bytes) of the
+    items that have one. Their data follows that of the items in the attachment. `since` is what the
+    source knows of the target's `SettingsRow.moves_since`.
     """
 
     source_group: int
@@ -260,6 +260,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True, tag=9):
     homes: tuple[int, ...] = ()
     holders: tuple[tuple[int, int, int], ...] = ()
     checkpoints: tuple[tuple[int, int], ...] = ()
+    since: int = 0
 
 
 class MoveDone(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=10):
@@ -316,9 +317,9 @@ class Redrive(msgspec.Struct, frozen=True, array_like=True, tag=12):
 
 class Route(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=13):
     """Distributes requests with an identity or keys over `partitions`, as of `version`. Until
-    `open`, none are accepted; a partition beyond the number accepts nothing at all, and no moves
-    ever again. `before` is the number of partitions of the version before; 0: not given. `groups`
-    are those of the partitions, by number, in a keyed queue; empty in others.
+    `open`, none are accepted. A partition beyond the number accepts nothing at all, and no moves.
+    `before` is the number of partitions of the version before; 0: not given. `groups` are those of
+    the partitions, by number, in a keyed queue; empty in others.
     """
 
     version: int
@@ -401,12 +402,20 @@ class Adopt(msgspec.Struct, frozen=True, array_like=True, tag=14):
 
 class MoveElsewhere(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=15):
     """The target accepts no moves any more and has those up to `upto_move`: they are done, and the
-    others go to `to_group` (bounded per command).
+    others go to `to_group` (bounded per command). `since` is that of the moves that it has refused.
     """
 
     target_group: int
     upto_move: int
     to_group: int
+    since: int = 0
+
+
+class ResumeMoves(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=70):
+    """The target accepts moves again, since its routing version `since`."""
+
+    target_group: int
+    since: int
 
 
 class Unhold(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=16):
@@ -618,6 +627,7 @@ Command = (
     | HalfOpen
     | SetBreaker
     | Refill
+    | ResumeMoves
     | Answer
     | RecurrenceCommand
     | ReaderCommand

@@ -49,7 +49,7 @@ elsewhere.
     look_ahead            which of the next items a consumer wants
     machine               the state machine: dispatches the commands of an entry
     masks                 sets of items of a block as integers
-    moves                 Move, MoveDone, MoveReturn, MoveElsewhere
+    moves                 Move, MoveDone, MoveReturn, MoveElsewhere, ResumeMoves
     named_items           items that a command of an operator names
     named_lease           leases of items by name
     needs                 upper bounds of the disk space of a command

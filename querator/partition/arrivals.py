@@ -5,8 +5,7 @@ produced, and the number of partitions may have changed since. So a move with su
 routing of the queue and the groups of its partitions, as the carrier knows them. A partition takes
 the items only if it has the same routing. Those of slots that belong to another partition go into
 its own outbox. So items of one key wait for each other (`partition.held_keys`), and repeats of a
-dedup key are found, as with produced items. If that partition takes no moves, its group is 0: the
-items stay here like those without a key.
+dedup key are found, as with produced items.
 
 Redriven items of a keyed queue name the slots of their keys as well, and are treated alike. A
 partition that sends one on sends it as a follow-up. So do items that go to the partition of their
@@ -82,7 +81,7 @@ def _home(context: ApplyContext, command: Move, slot: int) -> int | None:
     if slot == NO_SLOT:
         return None
     home = slot % len(command.homes)
-    return None if home == context.queue.partition or not command.homes[home] else home
+    return None if home == context.queue.partition else home
 
 
 class Arrivals:

@@ -9,6 +9,8 @@ queue, the item is dropped and counted. The target of a move is fixed when its r
 
 import hashlib
 
+from msgspec.structs import replace
+
 from querator.model.commands import DeadTarget
 from querator.model.limits import SCHEDULE_NOW_MS
 from querator.partition import masks
@@ -326,7 +328,7 @@ def send(
     count = mask.bit_count()
     move = target.next_move
     OUTBOX_TARGETS.put(
-        txn, group, target_group, value=encode(OutboxTarget(move + count, target.done))
+        txn, group, target_group, value=encode(replace(target, next_move=move + count))
     )
     outgoing = OutboxRow(
         first_seq=first_seq,

@@ -18,7 +18,6 @@ Some items stay, and may be leased beside others of their key:
 
 - an item for whose result a producer waits: the result is kept where the producer asks for it
 - an item whose dedup key lasts until it is done: repeats are compared with it there
-- an item whose home takes no moves, because it was closing (`partition.moves`)
 """
 
 from collections.abc import Sequence

@@ -49,6 +49,7 @@ from querator.model.commands import (
     RepairTime,
     Reschedule,
     Result,
+    ResumeMoves,
     Retry,
     Route,
     SaveCheckpoints,
@@ -96,7 +97,7 @@ from querator.partition.follow_ups import follow
 from querator.partition.give_up import give_up
 from querator.partition.lease import lease
 from querator.partition.limits import configure_limits
-from querator.partition.moves import move, move_done, move_elsewhere, move_return
+from querator.partition.moves import move, move_done, move_elsewhere, move_return, resume_moves
 from querator.partition.needs import need, with_flows, with_results
 from querator.partition.prioritize import prioritize
 from querator.partition.produce import produce
@@ -382,7 +383,7 @@ def _one(context: ApplyContext, command: Command) -> Result:
             return extend(context, command)
         case Expire() | Activate() | HalfOpen() | Refill():
             return _timed(context, command)
-        case MoveDone() | MoveReturn() | MoveElsewhere() | ForgetGroups():
+        case MoveDone() | MoveReturn() | MoveElsewhere() | ResumeMoves() | ForgetGroups():
             return _of_moves(context, command)
         case Purge() | Cancel() | DropLetters():
             return _removing(context, command)
@@ -433,7 +434,8 @@ def _removing(context: ApplyContext, command: Purge | Cancel | DropLetters) -> R
 
 
 def _of_moves(
-    context: ApplyContext, command: MoveDone | MoveReturn | MoveElsewhere | ForgetGroups
+    context: ApplyContext,
+    command: MoveDone | MoveReturn | MoveElsewhere | ResumeMoves | ForgetGroups,
 ) -> Done:
     match command:
         case MoveDone():
@@ -442,6 +444,8 @@ def _of_moves(
             return move_return(context, command)
         case MoveElsewhere():
             return move_elsewhere(context, command)
+        case ResumeMoves():
+            return resume_moves(context, command)
         case ForgetGroups():
             return forget_groups(context, command)
 
@@ -557,6 +561,9 @@ def route(context: ApplyContext, command: Route) -> Done | Refusal:
         groups=command.groups,
     )
     # A change that is not open yet may be undone.
-    moves_closed = row.moves_closed or (row.open and row.closing)
-    context.put_share(msgspec.structs.replace(row, moves_closed=moves_closed))
+    if row.open and row.closing:
+        row = msgspec.structs.replace(row, moves_closed=True)
+    elif row.open and row.moves_closed:
+        row = msgspec.structs.replace(row, moves_closed=False, moves_since=row.routing)
+    context.put_share(row)
     return Done(1)

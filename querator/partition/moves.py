@@ -6,9 +6,19 @@ takes only moves that follow. If a batch is sent again, the target skips the mov
 takes nothing from a source that is known to be gone (`partition.departed`). If there is not enough
 space for a batch, the target takes the first items, and its answer says how far it has got. No item
 is too large for a target: only the number of items is limited. Nothing depends on time. A move can
-be void (`partition.give_up`): nothing arrives under its number. A partition that is closing
-permanently refuses new moves, and reports the last move that it has. So the moves that follow can
-go to another partition of its queue (MoveElsewhere) and do not arrive twice.
+be void (`partition.give_up`): nothing arrives under its number.
+
+A partition that is closing refuses new moves, and reports the last move that it has. So the moves
+that follow can go to another partition of its queue (MoveElsewhere) and do not arrive twice. If the
+queue uses the partition again, it takes moves again, since the routing version of that Route. A
+late message must not be taken for one of now:
+
+    a batch from before               names an older `since`, and is refused
+    an answer from before             makes a MoveElsewhere with an older `since`; the source has
+                                      the new one in its log (ResumeMoves), and does nothing
+
+The source learns `since` from a refusal. The numbers of moves that went elsewhere never arrive, so
+a partition that takes moves again takes them after a gap.
 
 A dead letter arrives with an overlay that names its origin. A redriven item arrives like a fresh
 one, in a keyed queue in the partition of its key. Attributes that a retry has given to an item
@@ -34,6 +44,7 @@ from querator.model.commands import (
     MoveElsewhere,
     MoveReturn,
     Refusal,
+    ResumeMoves,
 )
 from querator.model.errors import ErrorCode
 from querator.model.item_options import ItemSpecial
@@ -70,6 +81,9 @@ from querator.partition.segments import (
 from querator.partition.states import Event
 from querator.storage import attachments
 from querator.storage.tables import OUTBOX, OUTBOX_TARGETS, OVERLAYS
+
+MOVES_SINCE = "since"
+"""Field of the refusal of a Move whose `since` is out of date. Its limit is the one of now."""
 
 
 def move(context: ApplyContext, command: Move, parts: Sequence[tuple[int, int]]) -> Moved | Refusal:
@@ -151,11 +165,23 @@ def _judge(context: ApplyContext, command: Move) -> Refusal | tuple[int, int]:
     if context.row.moves_closed and command.first_move + count > known + 1:
         return Refusal(
             ErrorCode.ROUTING_CHANGED,
-            "the partition is closing or was closing: it accepts no moves",
+            "the partition is closing: it accepts no moves",
             field="first_move",
             limit=str(known),
             value=str(command.first_move),
         )
+    since = context.row.moves_since
+    if command.since != since and command.first_move + count > known + 1:
+        return Refusal(
+            ErrorCode.UNAVAILABLE,
+            f"the partition takes moves again since version {since}; these name {command.since}",
+            field=MOVES_SINCE,
+            limit=str(since),
+            value=str(command.since),
+        )
+    if since:
+        # The moves between went elsewhere.
+        known = max(known, command.first_move - 1)
     if command.first_move > known + 1:
         return Refusal(
             ErrorCode.SEQUENCE_GAP,
@@ -317,11 +343,15 @@ def move_return(context: ApplyContext, command: MoveReturn) -> Done:
 
 
 def move_elsewhere(context: ApplyContext, command: MoveElsewhere) -> Done:
-    """Sends to another partition the items that the target will never take. `changed` counts items,
-    including those that the target has taken. 0 means that none is left.
+    """Sends to another partition the items that the target does not take. `changed` counts items,
+    including those that the target has taken. 0 means that none is left, or that the target takes
+    moves again.
     """
     target, upto_move = command.target_group, command.upto_move
-    rows = _outbox(context, target, None) if target != command.to_group else []
+    known = _target(context, target)
+    if target == command.to_group or known.since != command.since:
+        return Done()
+    rows = _outbox(context, target, None)
     left = 0
     for first_move, row in rows:
         mask = masks.from_bytes(row.mask)
@@ -343,6 +373,21 @@ def move_elsewhere(context: ApplyContext, command: MoveElsewhere) -> Done:
     if rows:
         _note_done(context, target, rows[0][0] + left - 1)
     return Done(left)
+
+
+def resume_moves(context: ApplyContext, command: ResumeMoves) -> Done:
+    """`changed` is 0 when this is known."""
+    known = _target(context, command.target_group)
+    if known.since >= command.since:
+        return Done()
+    row = msgspec.structs.replace(known, since=command.since)
+    OUTBOX_TARGETS.put(context.txn, context.group, command.target_group, value=encode(row))
+    return Done(1)
+
+
+def _target(context: ApplyContext, group: int) -> OutboxTarget:
+    raw = OUTBOX_TARGETS.get(context.txn, context.group, group)
+    return NO_TARGET if raw is None else decode_target(raw)
 
 
 def _outbox(
@@ -399,5 +444,5 @@ def _note_done(context: ApplyContext, target_group: int, upto_move: int) -> None
         context.txn,
         context.group,
         target_group,
-        value=encode(OutboxTarget(target.next_move, max(target.done, upto_move))),
+        value=encode(msgspec.structs.replace(target, done=max(target.done, upto_move))),
     )

@@ -23,11 +23,12 @@ from querator.partition.rows import (
     OwnTimes,
     decode_outbox,
     decode_settings,
+    decode_target,
 )
 from querator.partition.segments import load_block
 from querator.storage import generations
 from querator.storage.environment import ReadTransaction
-from querator.storage.tables import OUTBOX, SETTINGS
+from querator.storage.tables import OUTBOX, OUTBOX_TARGETS, SETTINGS
 
 
 class OutboxBatch(msgspec.Struct, frozen=True):
@@ -41,6 +42,7 @@ class OutboxBatch(msgspec.Struct, frozen=True):
     lengths: bytes
     attachment: bytes
     checkpoints: tuple[tuple[int, int], ...] = ()
+    since: int = 0
 
 
 def outbox_targets(txn: ReadTransaction, group: int) -> tuple[int, ...]:
@@ -89,7 +91,11 @@ def outbox_batch(
             break
         if len(gathered.items) >= items_max:
             break
-    return gathered.batch(target_group, first_move) if gathered.items else None
+    if not gathered.items:
+        return None
+    known = OUTBOX_TARGETS.get(txn, group, target_group)
+    assert known is not None, "moves are numbered by their target"
+    return gathered.batch(target_group, first_move, decode_target(known).since)
 
 
 class _Gathered:
@@ -115,7 +121,7 @@ class _Gathered:
         self._pieces.append(piece)
         self._size += len(piece) + len(checkpoint) + texts_bytes(item.errors, item.attributes)
 
-    def batch(self, target_group: int, first_move: int) -> OutboxBatch:
+    def batch(self, target_group: int, first_move: int, since: int) -> OutboxBatch:
         return OutboxBatch(
             target_group=target_group,
             first_move=first_move,
@@ -123,6 +129,7 @@ class _Gathered:
             lengths=pack(f"<{len(self._pieces)}I", *map(len, self._pieces)),
             attachment=b"".join(self._pieces + self._data),
             checkpoints=tuple(self._named),
+            since=since,
         )
 
 

@@ -290,8 +290,10 @@ class KeyChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class SettingsRow(msgspec.Struct, frozen=True, array_like=True):
     """Settings, and the partition's share of its queue. `routing` and `routed` are those of the
     last Route (`routed` 0: no Route has come yet). `open` says whether requests with this routing
-    are accepted. `moves_closed`: the partition takes no moves. `changes` ascend by version
-    (`partition.held_keys`). `groups` are those of the partitions of a keyed queue, by number.
+    are accepted. `moves_closed`: the partition is closing and takes no moves. `changes` ascend by
+    version (`partition.held_keys`). `groups` are those of the partitions of a keyed queue, by
+    number. `moves_since`: the version since which the partition takes moves again; 0: it was never
+    closing.
     """
 
     version: int
@@ -302,6 +304,7 @@ class SettingsRow(msgspec.Struct, frozen=True, array_like=True):
     moves_closed: bool = False
     changes: tuple[KeyChange, ...] = ()
     groups: tuple[int, ...] = ()
+    moves_since: int = 0
 
     @property
     def closing(self) -> bool:
@@ -710,11 +713,13 @@ class OutboxRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class OutboxTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A target of moves. `next_move` is the number of the next move to it. All moves up to `done`
-    have arrived.
+    have arrived, or went elsewhere. `since` is the last known `SettingsRow.moves_since` of the
+    target.
     """
 
     next_move: int
     done: int
+    since: int = 0
 
 
 class OpenBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):

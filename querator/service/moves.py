@@ -16,9 +16,10 @@ at once when this node leads it and it has space, otherwise after a pause of at 
 MOVE_PAUSE_MS_MAX. When the target's queue is gone for ever, the source takes its items back
 (MoveReturn): they are ready there again, and may become dead letters again. A target that is
 closing reports the moves that it has, and the source sends the others to the first partition of the
-same queue (MoveElsewhere). It takes no moves for as long as it exists, even if the queue uses it
-again. So follow-ups with its keys stay in the first partition, which would send them back to it:
-moves name no group for a partition that has refused one so.
+same queue (MoveElsewhere). If the queue uses the partition again, it takes moves again: it refuses
+the first batch, and the source accepts that (ResumeMoves). A partition that is in use by the map
+and says that it is closing is waited for. Either the map is behind, or the partition has not heard
+yet that a change was undone. The first partition would send items of its keys back to it.
 
 "Gone" is decided by the map, after it has caught up with the leader's: partitions get their
 settings only after the map has them, and group ids are never reused. So such a map is newer than
@@ -40,6 +41,7 @@ from querator.model.commands import (
     MoveDone,
     MoveElsewhere,
     MoveReturn,
+    ResumeMoves,
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import GroupId
@@ -50,6 +52,7 @@ from querator.model.limits import (
     MOVE_PAUSE_MS_MIN,
 )
 from querator.model.queues import Queue, QueueState
+from querator.partition.moves import MOVES_SINCE
 from querator.partition.payloads import BlockDamaged
 from querator.partition.queries import OutboxBatch, outbox_batch, outbox_targets
 from querator.service.produce.distant_keys import holders_of, is_unsure
@@ -121,8 +124,6 @@ class Mover:
         self._sources: dict[PartitionRoute, _Source] = {}
         self.full: dict[GroupId, set[_Source]] = {}
         """Sources that wait for space in a target that this node leads."""
-        self._closed: set[GroupId] = set()
-        """Targets that take no moves any more. All of them are in the map."""
         self._stopped = False
 
     def wake(self, route: PartitionRoute) -> None:
@@ -146,7 +147,6 @@ class Mover:
 
     def on_map(self) -> None:
         """Targets may be gone: paused moves are tried again."""
-        self._closed = {group for group in self._closed if not self._gone(group)}
         for source in list(self._sources.values()):
             if self._gone(source.route.group):
                 self._forget(source)
@@ -245,24 +245,22 @@ class Mover:
                 homes=homes,
                 holders=holders,
                 checkpoints=batch.checkpoints,
+                since=batch.since,
             ),
             batch.attachment,
             then=partial(self._arrived, source, batch),
         )
 
     def _homes(self, target: GroupId, items: tuple[MovedItem, ...]) -> tuple[int, tuple[int, ...]]:
-        """The routing of the target's queue, and the groups over which it distributes keys, 0 for
-        those that take no moves; empty when no item has a slot.
+        """The routing of the target's queue, and the groups over which it distributes keys; empty
+        when no item has a slot.
         """
         owner = self._router.map.by_group(target)
         fields = [item.follow_up for item in items if item.follow_up is not None]
         if owner is None or all(one.slot == NO_SLOT for one in fields):
             return 0, ()
         queue = owner[0]
-        return queue.routing, tuple(
-            0 if group in self._closed else group
-            for group in queue.groups[: queue.routed_partitions]
-        )
+        return queue.routing, tuple(queue.groups[: queue.routed_partitions])
 
     def _arrived(
         self, source: _Source, batch: OutboxBatch, outcome: Accepted | QueratorError
@@ -276,7 +274,12 @@ class Mover:
                 self._asking.add(task)
                 task.add_done_callback(self._asking.discard)
                 return
-            if outcome.code is not ErrorCode.ROUTING_CHANGED or owner is None:
+            if outcome.field == MOVES_SINCE:
+                resume = ResumeMoves(target, int(outcome.limit))
+                self._router.post(source.route, resume, then=partial(self._done, source, target))
+                return
+            closed = outcome.code is ErrorCode.ROUTING_CHANGED
+            if not closed or owner is None or owner[1] < owner[0].routed_partitions:
                 if outcome.code is ErrorCode.QUEUE_FULL and not self._is_full(
                     source, target, items_max=int(outcome.limit)
                 ):
@@ -285,9 +288,10 @@ class Mover:
                 else:
                     self._failed(source, target, outcome)
                 return
-            self._closed.add(target)
             # The first partition of a queue never closes.
-            elsewhere = MoveElsewhere(target, int(outcome.limit), owner[0].groups[0])
+            elsewhere = MoveElsewhere(
+                target, int(outcome.limit), owner[0].groups[0], since=batch.since
+            )
             self._router.post(source.route, elsewhere, then=partial(self._done, source, target))
             return
         assert isinstance(outcome, Moved)

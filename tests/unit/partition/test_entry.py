@@ -49,6 +49,7 @@ from querator.model.commands import (
     Refill,
     RepairTime,
     Reschedule,
+    ResumeMoves,
     Retry,
     Route,
     SaveCheckpoints,
@@ -367,7 +368,8 @@ COMMANDS = {
             )
         )
     ),
-    "move elsewhere": Proposal(MoveElsewhere(9, 17, 10)),
+    "move elsewhere": Proposal(MoveElsewhere(9, 17, 10, 5)),
+    "resume moves": Proposal(ResumeMoves(9, 5)),
     "forget groups": Proposal(ForgetGroups(((3, 9), (11, 11)))),
     "unhold": Proposal(Unhold(2, b"\x09")),
     "free keys": Proposal(FreeKeys(((3, 40), (3, 41)))),
@@ -846,6 +848,10 @@ OLD = {
         "736c6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cdea"
         "6002c2c09291c40565752e6465c402000000909090",
     ),
+    "move elsewhere from a partition that was never closing": (
+        Proposal(MoveElsewhere(9, 17, 10)),
+        "0193cf0000018bcfe568009091940f09110a",
+    ),
     "route without groups": (
         Proposal(Route(2, 12, open=True, before=4)),
         "0193cf0000018bcfe568009091950d020cc304",
@@ -943,12 +949,13 @@ GOLDEN = {
         "91ce05265c00"
     ),
     "half open": "0193cf0000018bcfe5680090919135",
+    "resume moves": "0193cf0000018bcfe56800909193460905",
     "refill": "0193cf0000018bcfe5680090919139",
     "set breaker": "0193cf0000018bcfe5680090919236c3",
     "move": (
-        "0193cf0000018bcfe568009101919a090701c4040200000091dc0011a4776f726b01072a030192a4"
+        "0193cf0000018bcfe568009101919b090701c4040200000091dc0011a4776f726b01072a030192a4"
         "736c6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cdea"
-        "6002c2c0009291c40565752e6465c402000000909090"
+        "6002c2c0009291c40565752e6465c40200000090909000"
     ),
     "move done": "0193cf0000018bcfe568009091930a0911",
     "move return": "0193cf0000018bcfe568009091920b09",
@@ -964,7 +971,7 @@ GOLDEN = {
         "e89298062802cd03849193011e0003019098070000cd03e890ff039193cd0107002a9196c4036b65"
         "792acd03e803cd0107c3cd01f490"
     ),
-    "move elsewhere": "0193cf0000018bcfe568009091940f09110a",
+    "move elsewhere": "0193cf0000018bcfe568009091950f09110a05",
     "forget groups": "0193cf0000018bcfe568009091921392920309920b0b",
     "unhold": "0193cf0000018bcfe568009091931002c40109",
     "open reader": "0193cf0000018bcfe5680090919414a46c616b6503a0",
@@ -991,9 +998,9 @@ GOLDEN = {
     "finish": "0193cf0000018bcfe568009091922609",
     "free keys": "0193cf0000018bcfe568009091922d92920328920329",
     "move of a follow-up": (
-        "0193cf0000018bcfe568009101919a090701c4040200000091dc0011a4776f726b01072a030692a4"
+        "0193cf0000018bcfe568009101919b090701c4040200000091dc0011a4776f726b01072a030692a4"
         "736c6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cdea"
-        "6002c29403cf0000018bcfe58b28c4036b6579cd010700c00592090b9090"
+        "6002c29403cf0000018bcfe58b28c4036b6579cd010700c00592090b909000"
     ),
     "follow": (
         "0193cf0000018bcfe5680091029197329a049192039192070100c2a46c617465c3c3c0c0c2c40801"
@@ -1005,9 +1012,9 @@ GOLDEN = {
         "0c9304cd012c00"
     ),
     "move with a checkpoint": (
-        "0193cf0000018bcfe56800920101919a090701c4040200000091dc0011a4776f726b01072a030192"
+        "0193cf0000018bcfe56800920101919b090701c4040200000091dc0011a4776f726b01072a030192"
         "a4736c6f77a662726f6b656ecd03e8cd07d0cd0bb8cd0fa0fd9192a470616765a1370794cd07d0cd"
-        "ea6002c2c000c000909091920003"
+        "ea6002c2c000c00090909192000300"
     ),
     "answer": (
         "0193cf0000018bcfe56800920101919434940392920391920701920490c3c2c4080200000000000000"
@@ -1067,6 +1074,7 @@ def test_every_command_has_golden_bytes():
         *range(50, 55),
         57,
         *range(60, 64),
+        70,
     }
 
 

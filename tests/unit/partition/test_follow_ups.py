@@ -424,22 +424,6 @@ def test_a_target_with_another_routing_takes_no_keyed_follow_ups():
     assert send(work, after, routing=4, homes=(NEXT,)) == Moved(1, 2)
 
 
-def test_a_target_keeps_what_belongs_to_a_partition_that_takes_no_moves():
-    work, after = chain()
-    after.one(Route(1, 2, open=True))
-    keys = [f"k{number}" for number in range(8)]
-    items = [key.encode() for key in keys]
-    specials = tuple(ItemSpecial(at, dedup_key=key) for at, key in enumerate(items))
-    follow(work, completing(leased(work, 1)), *items, slots=keyed(*keys), specials=specials)
-    assert carry(work, after, routing=1, homes=(NEXT, 0)) == 8
-    assert batch_of(after) is None
-    assert sorted(payloads(after)) == sorted(items)
-    follow(work, completing(leased(work, 1)), *items, slots=keyed(*keys), specials=specials)
-    carry(work, after, routing=1, homes=(NEXT, 0))
-    # It knows their dedup keys.
-    assert sorted(payloads(after)) == sorted(items)
-
-
 def test_a_target_sends_on_what_belongs_to_another_partition():
     work, after = chain()
     after.one(Route(1, 2, open=True))

@@ -329,16 +329,6 @@ def test_a_partition_sends_on_what_arrives_for_another_one():
     assert (item.reason, item.attempts, item.errors) == (DeadCause.HOME, 1, ("no luck",))
 
 
-def test_an_item_whose_home_takes_no_moves_stays_in_the_first_partition():
-    queue = Queue()
-    queue.put(MOVED, later_ms=LATER_MS)
-    queue.grow()
-    queue.time_passes()
-    assert queue.here.one(MoveElsewhere(THERE, 0, GROUP)) == Done(1)
-    assert queue.carry(MOVED, there=queue.here, homes=(GROUP, 0)) == Moved(1, 1)
-    assert counts(queue.here) == (1, 0, 0)
-
-
 def test_an_item_returns_when_its_home_is_gone():
     queue = Queue()
     queue.put(MOVED)

@@ -14,6 +14,7 @@ from querator.model.commands import (
     MoveReturn,
     Redrive,
     RedriveResult,
+    ResumeMoves,
     Retry,
     Route,
 )
@@ -71,9 +72,10 @@ def batch_of(log: PartitionLog, target: int | None = None):
 
 def send(source: PartitionLog, target: PartitionLog):
     batch = batch_of(source, target.group)
-    return target.one(
-        Move(source.group, batch.first_move, batch.lengths, batch.items), batch.attachment
-    )
+    move = Move(
+        source.group, batch.first_move, batch.lengths, batch.items, since=batch.since
+    )  # fmt: skip
+    return target.one(move, batch.attachment)
 
 
 def carry(source: PartitionLog, target: PartitionLog) -> int:
@@ -140,13 +142,9 @@ def test_a_closing_partition_takes_no_moves_and_says_what_it_has():
     refusal = send(work, dead)
     assert (refusal.code, refusal.limit) == (ErrorCode.ROUTING_CHANGED, "3")
     work.one(MoveDone(DEAD, 2))
-    # Later batches are refused for ever, also those of a source that has not learned of the change.
-    dead.one(Route(2, 8, open=True))
     kill(work, 1)
     refusal = send(work, dead)
     assert (refusal.code, refusal.limit) == (ErrorCode.ROUTING_CHANGED, "3")
-    assert dead.produce(1).count == 1, "it is open again for everything else"
-
     other = PartitionLog(work.environment, group=DEAD + 1)
     other.configure(queue="dead")
     elsewhere = MoveElsewhere(DEAD, 3, other.group)
@@ -166,6 +164,77 @@ def test_a_closing_partition_takes_no_moves_and_says_what_it_has():
     assert send(work, dead).code is ErrorCode.ROUTING_CHANGED
     assert work.one(MoveElsewhere(DEAD, 3, other.group)) == Done(1)
     assert carry(work, other) == 1
+
+
+def closing(partition: int = 1) -> tuple[PartitionLog, PartitionLog]:
+    """A source, and a partition that is closing and has three of five moves."""
+    work, dead = pair()
+    dead.configure(2, queue="dead", partition=partition)
+    kill(work, 3)
+    assert send(work, dead) == Moved(3, 3)
+    work.one(MoveDone(DEAD, 3))
+    kill(work, 2)
+    dead.one(Route(1, 1, open=True))
+    return work, dead
+
+
+def test_a_partition_that_is_used_again_takes_moves_again():
+    work, dead = closing()
+    assert work.one(MoveElsewhere(DEAD, 3, DEAD + 1)) == Done(2)
+    dead.one(Route(2, 8, open=False))
+    assert dead.produce(1).count == 1
+    kill(work, 1)
+    assert send(work, dead).code is ErrorCode.ROUTING_CHANGED, "until the change is certain"
+    dead.one(Route(2, 8, open=True))
+    refusal = send(work, dead)
+    assert (refusal.code, refusal.field) == (ErrorCode.UNAVAILABLE, "since")
+    assert (refusal.limit, refusal.value) == ("2", "0")
+    assert work.one(ResumeMoves(DEAD, 2)) == Done(1)
+    assert batch_of(work, DEAD).first_move == 6
+    assert send(work, dead) == Moved(1, 6)
+    work.one(MoveDone(DEAD, 6))
+    kill(work, 1)
+    assert send(work, dead) == Moved(1, 7)
+    assert [item.dead_letter.origin_seq for item in letters(dead)] == [1, 2, 3, 6, 7]
+
+
+def test_a_batch_from_before_a_partition_was_closing_comes_too_late():
+    work, dead = closing()
+    late = batch_of(work, DEAD)
+    assert work.one(MoveElsewhere(DEAD, 3, DEAD + 1)) == Done(2)
+    dead.one(Route(2, 8, open=True))
+    kill(work, 1)
+    work.one(ResumeMoves(DEAD, 2))
+    assert send(work, dead) == Moved(1, 6)
+    before = Move(GROUP, late.first_move, late.lengths, late.items, since=late.since)
+    assert dead.one(before, late.attachment) == Moved(0, 6)
+    beyond = Move(GROUP, 7, late.lengths, late.items, since=late.since)
+    assert dead.one(beyond, late.attachment).field == "since"
+
+
+def test_an_answer_from_before_a_partition_takes_moves_again_sends_nothing_elsewhere():
+    work, dead = closing()
+    dead.one(Route(2, 8, open=True))
+    assert work.one(ResumeMoves(DEAD, 2)) == Done(1)
+    assert send(work, dead) == Moved(2, 5)
+    assert work.one(MoveElsewhere(DEAD, 3, DEAD + 1)) == Done(0)
+    assert work.one(ResumeMoves(DEAD, 1)) == Done(0), "an older one changes nothing"
+    assert batch_of(work, DEAD).since == 2
+    work.one(MoveDone(DEAD, 5))
+    assert batch_of(work) is None
+
+
+def test_what_has_arrived_before_does_not_arrive_again():
+    work, dead = closing()
+    kill(work, 1)
+    dead.one(Route(2, 8, open=True))
+    assert work.one(ResumeMoves(DEAD, 2)) == Done(1)
+    assert send(work, dead) == Moved(3, 6)
+    dead.one(Route(3, 1, open=True))
+    dead.one(Route(4, 8, open=True))
+    assert work.one(ResumeMoves(DEAD, 4)) == Done(1)
+    assert batch_of(work, DEAD).first_move == 4, "the answer was lost"
+    assert send(work, dead) == Moved(0, 6)
 
 
 def test_moves_do_not_go_elsewhere_to_where_they_are():
