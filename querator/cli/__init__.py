@@ -32,6 +32,7 @@ other commands load neither the storage nor the Raft engine.
     readers             `reader`: readers and their named batches
     recurring           `recurring`: items that a queue produces by itself
     reference           the page docs/cli.md, made from the commands
+    events              `events`: what happens to items and queues
     results             `result`: what the consumers of items have returned
     schedules           `schedule`: scheduled items by due time
     serve               `serve`: one node in a process of its own
@@ -93,6 +94,7 @@ _COMMANDS: Final = {
     "retry": LazyCommand("leases:retry", "End a lease: the work is to be done again."),
     "extend": LazyCommand("leases:extend", "Extend leases."),
     "result": LazyCommand("results:result", "Show what the consumers of items have returned."),
+    "events": LazyCommand("events:events", "Show what happens to items and queues."),
     "leases": LazyCommand("live_leases:leases", "Show live leases, and end those of a consumer."),
     "checkpoint": LazyCommand("checkpoints:checkpoint", "Save how far the work on an item is."),
     "consume": LazyCommand("consume:consume", "Run a command for each item, or print the items."),

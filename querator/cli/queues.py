@@ -68,6 +68,7 @@ queue.add_command(export)
 
 _RETRY_DELAY = DurationType(most_ms=limits.RETRY_DELAY_MS_MAX)
 _RETRY_DELAY_MAX = DurationType(least_ms=limits.SCHEDULE_NOW_MS, most_ms=limits.RETRY_DELAY_MS_MAX)
+_EVENTS_RETENTION = DurationType(most_ms=limits.EVENTS_RETENTION_MS_MAX)
 _PRIORITY_AGING = DurationType(most_ms=limits.PRIORITY_AGING_MS_MAX)
 
 
@@ -94,6 +95,11 @@ def _settings_options(command: Any) -> Any:
             type=WholeNumber(min=0),
             metavar="N",
             help="Most items that one partition holds; 0: no limit.",
+        ),
+        click.option(
+            "--events-retention",
+            type=_EVENTS_RETENTION,
+            help="How long events are kept for `querator events`, 1m to 30d; 0: none are recorded.",
         ),
         click.option(
             "--dedup-window",
@@ -301,6 +307,12 @@ def _write_queue(info: QueueInfo, *, as_json: bool) -> None:
     write_details(_details(info))
 
 
+def _events_retention(info: QueueInfo) -> tuple[tuple[str, object], ...]:
+    if info.events_retention is None:
+        return ()
+    return (("events", f"kept for {format_duration(info.events_retention)}"),)
+
+
 def _details(info: QueueInfo) -> tuple[tuple[str, object], ...]:
     """The settings in the units of the options, and what they mean where it is not plain."""
     return (
@@ -317,6 +329,7 @@ def _details(info: QueueInfo) -> tuple[tuple[str, object], ...]:
         *flow_details(info),
         *breaker_details(info),
         *limit_details(info),
+        *_events_retention(info),
         ("dead queue", info.dead_queue or "none: dead letters are dropped and counted"),
         ("dedup window", format_duration(info.dedup_window)),
         ("dedup keys", _dedup_keys(info)),

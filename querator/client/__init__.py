@@ -17,6 +17,7 @@ not belong here (`querator.wire`). See docs/sdk.md.
     limit_values  the settings of limits of leases, and what they permit
     keys          keys of keyed queues: counts, and skipped items
     live_leases   live leases for operators: lists, and leases that are ended by hand
+    events        events of a queue, followed over all partitions
     locks         locks, semaphores and elections over leases
     recurrences   items that a queue produces by itself
     schedules     scheduled items: list, count, move, run and cancel them
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from querator.client.client import Client
     from querator.client.consuming.consumer import Consumer
     from querator.client.consuming.leases import LeasedBatch, LeasedItem
+    from querator.client.events import EventPosition, Events, QueueEvent
     from querator.client.fair_groups import FairGroup
     from querator.client.groups import GroupStats
     from querator.client.keys import KeyStats
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
         SyncLeasedItem,
         SyncProducer,
     )
+    from querator.client.sync.events import SyncEvents
     from querator.client.sync.locks import (
         SyncElection,
         SyncHolding,
@@ -120,6 +123,8 @@ __all__ = [
     "DeadLetter",
     "DeadReason",
     "Election",
+    "EventPosition",
+    "Events",
     "ExtendOutcome",
     "FairGroup",
     "GivenUp",
@@ -146,6 +151,7 @@ __all__ = [
     "ProducedItems",
     "Producer",
     "Purged",
+    "QueueEvent",
     "QueueInfo",
     "QueueStats",
     "RateLimit",
@@ -166,6 +172,7 @@ __all__ = [
     "SyncClient",
     "SyncConsumer",
     "SyncElection",
+    "SyncEvents",
     "SyncHolding",
     "SyncLeasedBatch",
     "SyncLeasedItem",
@@ -193,6 +200,10 @@ _HOMES = {
     "LeaseInfo": "client.live_leases",
     "HandlerTimeout": "client.outcomes",
     "ItemResult": "client.replies",
+    "QueueEvent": "client.events",
+    "EventPosition": "client.events",
+    "Events": "client.events",
+    "SyncEvents": "client.sync.events",
     "Election": "client.locks.election",
     "RwLock": "client.locks.rw_lock",
     "SyncElection": "client.sync.locks",

@@ -47,6 +47,7 @@ DURATIONS = frozenset(
         "retry_delay",
         "retry_delay_max",
         "priority_aging",
+        "events_retention",
     }
 )
 _PARTS: dict[str, Callable[[Any], Message]] = {

@@ -4,7 +4,7 @@ Longer than 500 lines: each call is a short method that hands on, below the prom
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import NoReturn, Self, Unpack
@@ -29,6 +29,7 @@ from querator.client.consuming.single import (
 )
 from querator.client.consuming.verbs import complete_verb, retry_verb
 from querator.client.errors import OutcomeUnknown, ProducerExpired, RequestError
+from querator.client.events import EventKind, EventPosition, Events, EventsStart
 from querator.client.fair_groups import FairGroup
 from querator.client.groups import GroupStats
 from querator.client.items import AnyItem, encode_items, id_texts, keyed_by_content
@@ -240,6 +241,7 @@ class Client:
         lease_limit: int | None = None,
         group_rate_limit: RateLimit | None = None,
         key_rate_limit: RateLimit | None = None,
+        events_retention: timedelta | None = None,
         if_exists: IfExists = "compare",
     ) -> QueueInfo:
         """Creates a queue; returns when it can be used. None means the default.
@@ -283,6 +285,9 @@ class Client:
         0: any number. Consumers wait. The partitions share both. `group_rate_limit`: how many items
         of each group are leased in a time that `groups` gives no rate of its own. `key_rate_limit`:
         the same for each key of a keyed queue.
+
+        `events_retention` (1 min to 30 d): how long events are kept for `events`, up to 256 MiB of
+        them in each partition; default and 0: none are recorded.
         """
         settings = {
             "partitions": partitions,
@@ -313,6 +318,7 @@ class Client:
             "lease_limit": lease_limit,
             "group_rate_limit": group_rate_limit,
             "key_rate_limit": key_rate_limit,
+            "events_retention": events_retention,
         }
         return await self._admin().create(name, settings, keep=if_exists == "keep")
 
@@ -418,6 +424,45 @@ class Client:
         earlier. `stale` as in `stats`.
         """
         return self._admin().leases(name, client_id=client_id, older_than=older_than, stale=stale)
+
+    @typed
+    def events(
+        self,
+        name: str,
+        *,
+        positions: Iterable[EventPosition | str] = (),
+        start: EventsStart = "first",
+        kinds: Collection[EventKind] | None = None,
+        follow: bool = True,
+    ) -> Events:
+        """What happens to the items and partitions of the queue `name`, which needs the setting
+        `events_retention`:
+
+            async with client.events("mail", positions=saved) as events:
+                async for event in events:
+                    ...
+                    saved = events.positions
+
+        Within a partition, events come in the order of their positions, and those of different
+        partitions in any order. The follower waits for further events, over changes of leaders and
+        of the number of partitions; without `follow` it ends with the last one that there is when
+        the block begins. `positions`: those that an earlier follower had; partitions without one
+        begin at `start`: at the first event that is kept, or behind the last one ("end"). `kinds`:
+        only events of these kinds.
+
+        The block raises `EventsGone` when events after a position are not kept any more,
+        `EventsOff` when the queue records none, and `QueueNotFound` or `QueueDeleting` when it is
+        deleted. While no node or leader answers, a follower waits.
+        """
+        return Events(
+            self._nodes(),
+            self.namespace,
+            name,
+            positions=positions,
+            start=start,
+            kinds=kinds,
+            follow=follow,
+        )
 
     @typed
     async def release_leases(self, name: str, *lease_ids: str, count_attempt: bool = False) -> int:

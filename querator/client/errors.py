@@ -19,6 +19,8 @@
        ├─ Full                        ├─ QueueFull  ├─ StageFull  ├─ StorageFull
        │                              ├─ TooManyDedupKeys  ├─ TooManyResults
        │                              ├─ JournalFull  └─ SignalsFull
+       ├─ EventsGone                  events at the position are not kept any more
+       ├─ EventsOff                   the queue records no events
        ├─ TransactionAborted          no item of the batch is visible; stage it again
        ├─ Unavailable                 certainly not executed
        │  ├─ ConnectionFailed         no connection to a node; `fault` says why
@@ -72,6 +74,8 @@ __all__ = [
     "ConnectionFault",
     "DeadlineExceeded",
     "ErrorCode",
+    "EventsGone",
+    "EventsOff",
     "ExecutionClosed",
     "ExecutionExists",
     "ExecutionNotFound",
@@ -397,6 +401,17 @@ class TooManyResults(Full):
     """The partition keeps as many results of items as it may, or has promised to."""
 
 
+class EventsGone(RequestError):
+    """The events at the position are not kept any more: `limit` is the first position that is
+    (`field` is "position"). Or their partition has left the queue ("partition"), or was created
+    again ("feed"). What came in between is lost for this follower.
+    """
+
+
+class EventsOff(RequestError):
+    """The queue records no events: it has no `events_retention`."""
+
+
 class StorageFull(Full):
     """The disk or the storage quota is full."""
 
@@ -519,6 +534,8 @@ _CLASSES: dict[ErrorCode, type[RequestError]] = {
     ErrorCode.QUEUE_PAUSED: QueuePaused,
     ErrorCode.TOO_MANY_DEDUP_KEYS: TooManyDedupKeys,
     ErrorCode.TOO_MANY_RESULTS: TooManyResults,
+    ErrorCode.EVENTS_GONE: EventsGone,
+    ErrorCode.EVENTS_OFF: EventsOff,
     ErrorCode.READER_NOT_FOUND: ReaderNotFound,
     ErrorCode.READER_FENCED: ReaderFenced,
     ErrorCode.ACK_MISMATCH: AckMismatch,

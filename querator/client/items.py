@@ -362,6 +362,7 @@ _LONGEST = {
     "retry_delay": timedelta(milliseconds=limits.RETRY_DELAY_MS_MAX),
     "retry_delay_max": timedelta(milliseconds=limits.RETRY_DELAY_MS_MAX),
     "priority_aging": timedelta(milliseconds=limits.PRIORITY_AGING_MS_MAX),
+    "events_retention": timedelta(milliseconds=limits.EVENTS_RETENTION_MS_MAX),
     "debounce_max": timedelta(milliseconds=limits.DEBOUNCE_MAX_MS_MAX),
     "keep_result": timedelta(milliseconds=limits.KEEP_RESULT_MS_MAX),
     "wait_timeout": timedelta(milliseconds=limits.REQUEST_TIMEOUT_MS_MAX),

@@ -66,6 +66,7 @@ class QueueOptions(TypedDict, total=False):
     lease_limit: int | None
     group_rate_limit: RateLimit | None
     key_rate_limit: RateLimit | None
+    events_retention: timedelta | None
 
 
 class ProducerOptions(TypedDict, total=False):

@@ -138,6 +138,7 @@ def queue_info(queue: admin_service_pb2.Queue, *, created: bool = False) -> Queu
         group_rate_limit=rate_limit(settings, "group_rate_limit"),
         key_rate_limit=rate_limit(settings, "key_rate_limit"),
         lease_limit=settings.lease_limit,
+        events_retention=span(settings.events_retention) or None,
         settings_version=queue.settings_version,
         created_at=instant(queue.created_at),
         created=created,

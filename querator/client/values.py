@@ -321,10 +321,11 @@ class QueueInfo(msgspec.Struct, frozen=True):
     `produce_paused`: producers are refused. `breaker`: when partitions stop leases by themselves;
     None: never. `rate_limit`: how many items are leased in a time; None: any number. `lease_limit`:
     how many items are leased at a time; 0: any number. `group_rate_limit` and `key_rate_limit`: how
-    many items of each group, or key, are leased in a time. `created`: whether the call that
-    returned this value created the queue. `partitions_opening`: how many of the
-    `partitions` do not take items yet. `partitions_closing`: number of further partitions, which
-    take no items and are deleted when they are empty.
+    many items of each group, or key, are leased in a time. `events_retention`: how long events are
+    kept; None: none are recorded. `created`: whether the call that returned this value created the
+    queue. `partitions_opening`: how many of the `partitions` do not take items yet.
+    `partitions_closing`: number of further partitions, which take no items and are deleted when
+    they are empty.
     """
 
     namespace: str
@@ -359,6 +360,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     lease_limit: int
     group_rate_limit: RateLimit | None
     key_rate_limit: RateLimit | None
+    events_retention: timedelta | None
     settings_version: int
     created_at: datetime
     created: bool = False

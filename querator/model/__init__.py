@@ -23,6 +23,7 @@ Encodings of these values are in `querator.wire` and next to the state machines.
     queues           queue settings, and a queue as the map knows it
     rates            rates of a partition, as moving averages
     reader_calls     calls of readers and their replies
+    event_calls      events of a queue: kinds, the call that reads them, its reply
     result_calls     the call that waits for results of items, and its reply
     readers          commands and results of readers
     recurrence_calls  calls about recurrences and their replies

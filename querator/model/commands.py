@@ -171,8 +171,8 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     dropped. `first_seq` is the first sequence of a partition that has none yet; 0: 1. `retry` says
     when items return whose attempt has failed. In `priority_aging_ms` a waiting item gains one step
     of priority; 0: it gains none. `flows` None: the queue is plain. `limits` are this partition's
-    parts of those of the queue (`model.lease_limits`). The three before are those of
-    `QueueSettings`. `executions` None: the queue has items of producers.
+    parts of those of the queue (`model.lease_limits`). The three before, and `events_retention_ms`,
+    are those of `QueueSettings`. `executions` None: the queue has items of producers.
     """
 
     namespace: str
@@ -195,6 +195,7 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     breaker: BreakerSettings | None = None
     limits: LeaseLimits | None = None
     executions: ExecutionSettings | None = None
+    events_retention_ms: int = 0
 
 
 class Configure(msgspec.Struct, frozen=True, array_like=True, tag=8):
@@ -820,6 +821,8 @@ class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
     """Items with a result that have ended since the partition was made."""
     answered_seqs: tuple[int, ...] = ()
     """The last of these: those that ended in the entry."""
+    events: int = 0
+    """Grows with each event, and when events stop being kept; 0: none was ever recorded."""
 
     @property
     def staying(self) -> int:

@@ -50,6 +50,8 @@ class ErrorCode(IntEnum):
     TRANSACTION_ABORTED = 30
     STAGE_FULL = 31
     TOO_MANY_RESULTS = 60
+    EVENTS_GONE = 61
+    EVENTS_OFF = 62
     QUEUE_KIND = 70
     EXECUTION_NOT_FOUND = 71
     EXECUTION_EXISTS = 72
@@ -264,6 +266,16 @@ ERRORS: dict[ErrorCode, ErrorSpec] = {
         False,
         False,
         "Something has arrived that the code of the execution has not been given.",
+    ),
+    ErrorCode.EVENTS_GONE: ErrorSpec(
+        "OUT_OF_RANGE",
+        410,
+        False,
+        False,
+        "The events at the position are not kept any more, or their partition has left the queue.",
+    ),
+    ErrorCode.EVENTS_OFF: ErrorSpec(
+        "FAILED_PRECONDITION", 409, False, False, "The queue records no events."
     ),
 }
 

@@ -93,6 +93,11 @@ INCOMPLETE_BYTES_MAX = 96 * MIB
 RESULT_WAITS_MAX = 16_384  # Calls that wait for results of items.
 # Questions that wait at the leaders of partitions; a call has one for each partition of its items.
 RESULT_QUESTIONS_MAX = 65_536
+EVENT_CALLS_MAX = 16_384  # Calls of followers that wait for events; each is of one partition.
+EVENT_QUESTIONS_MAX = 65_536  # Questions that wait at the leaders of partitions.
+EVENTS_READ_DEFAULT = 1_000
+EVENTS_READ_MAX = 10_000
+EVENT_RANGES_MAX = 50_000  # Of items, in one reply: about 1 MiB.
 OVERLOADED_RETRY_MS = 50
 # Lease commands in a row that a partition answers with nothing although it has something ready. It
 # is behind, or its counts are wrong. It is asked again after OVERLOADED_RETRY_MS.
@@ -252,6 +257,7 @@ LOCK_LOOK_MS_MAX = 15 * SECOND_MS
 # A question to a leader about results ends after this time, and is asked again. So one whose call
 # has ended meanwhile does not stay for long.
 RESULT_LOOK_MS_MAX = 5 * SECOND_MS
+EVENT_LOOK_MS_MAX = 5 * SECOND_MS  # As above, for events.
 READER_PARTITION_WAIT_MS = 2 * SECOND_MS  # How long a partition without a leader delays it.
 STRAGGLER_WAIT_MS = 200  # How long a lease reply with items waits for further partitions.
 DELETE_WAIT_MS_MAX = 5 * SECOND_MS  # How long a deletion waits for nodes that do not answer.
@@ -328,6 +334,17 @@ PRODUCER_OUTCOMES_MAX = 1_024  # Last outcomes kept per producer: more than a st
 ENDED_LEASES_MAX = 100_000  # Per partition; the oldest are dropped first.
 # Per partition: results that are kept, and items that will have one. So no complete fails for it.
 RESULTS_MAX = 100_000
+# The feed of a partition's events: rows (one for each entry), bytes of them, and events of one row.
+EVENT_ROWS_MAX = 1_000_000
+EVENTS_BYTES_MAX = 256 * MIB
+EVENTS_RETENTION_MS_MIN = 1 * MINUTE_MS
+EVENTS_RETENTION_MS_MAX = 30 * DAY_MS
+EVENTS_OF_ROW_MAX = 512
+# A partition that closes stays until its events are as old, so that followers can read them.
+EVENTS_CLOSING_MS = 15 * MINUTE_MS
+# By one look into the feed, on the event loop: those that a filter leaves out count, too.
+EVENTS_SCANNED_MAX = 2_048
+EVENT_ROWS_DELETED_MAX = 8  # By each entry that writes one, while there are too many.
 STAGES_MAX = 10_000  # Per partition: attempts at tasks of all batches.
 STAGED_BYTES_MAX = 4 * GIB  # Per partition, of items that are not visible yet.
 TXNS_OPEN_MAX = 1_000  # Per queue, not finished; one producer has one undecided.
@@ -412,6 +429,9 @@ assert CHECKPOINT_BYTES_MAX <= CHECKPOINTS_BYTES_MAX < ENTRY_BYTES_MAX
 assert RESULT_BYTES_MAX <= RESULTS_BYTES_MAX < REPLY_BYTES_DEFAULT < ENTRY_BYTES_MAX
 assert REQUEST_ITEMS_MAX <= RESULTS_OF_COMPLETE_MAX, "each item of one lease may have a result"
 assert RESULT_LOOK_MS_MAX < REQUEST_TIMEOUT_MS_MAX
+assert EVENT_LOOK_MS_MAX < min(REQUEST_TIMEOUT_MS_MAX, EVENTS_CLOSING_MS)
+assert EVENTS_READ_DEFAULT <= EVENTS_READ_MAX
+assert EVENTS_RETENTION_MS_MIN <= EVENTS_CLOSING_MS < EVENTS_RETENTION_MS_MAX
 assert PAYLOAD_BYTES_MAX + CHECKPOINT_BYTES_MAX < REPLY_BYTES_DEFAULT
 assert RECURRENCE_ITEM_BYTES_MAX < FIRE_BYTES_MAX < ENTRY_BYTES_MAX
 assert MISSED_AFTER_MS_MIN < MISSED_AFTER_MS_DEFAULT < MISSED_AFTER_MS_MAX

@@ -176,6 +176,8 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     """How many items of each group that `groups` gives no rate of its own are leased in a time."""
     key_rate_limit: RateSettings | None = None
     """How many items of each key are leased in a time."""
+    events_retention_ms: int = 0
+    """How long events are kept; 0: none are recorded."""
 
     @property
     def has_limits(self) -> bool:

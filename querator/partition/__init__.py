@@ -29,6 +29,10 @@ elsewhere.
     executions            executions: states, activations, how they wake
     expire                Expire and Activate: lapses, expiry, schedules, forgetting
     extend                Extend: later deadlines of leases
+    feed                  the feed of events: what rules note, and how long it is kept
+    feed_invariants       a full check of the feed
+    feed_queries          reads of events from a position on
+    feed_rows             layouts of the rows of events
     flow_choice           which items of which flows a lease or a batch gets
     flow_invariants       a full check of flows
     flow_queries          lists of groups and keys with their counts

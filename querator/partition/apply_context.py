@@ -2,6 +2,7 @@
 
 from querator.model.commands import PartitionSettings, Refusal
 from querator.model.errors import ErrorCode
+from querator.partition.feed import EventNotes
 from querator.partition.flows import Flows
 from querator.partition.rows import Block, PartitionState, SettingsRow, encode
 from querator.storage.environment import WriteTransaction
@@ -15,8 +16,8 @@ class ApplyContext:
     """
 
     __slots__ = (
-        "activations", "answered", "blocks", "flows", "group", "index", "log_first", "now_ms",
-        "row", "state", "txn",
+        "activations", "answered", "blocks", "feed", "flows", "group", "index", "log_first",
+        "now_ms", "row", "state", "txn",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +45,8 @@ class ApplyContext:
         """Activations that are not placed yet: sequence, priority, when they begin. None: the queue
         has items of producers.
         """
+        self.feed: EventNotes | None = None
+        """None: the queue does not ask for events."""
         self.flows: Flows | None = None
         """Those of a fair or keyed queue; None: the queue is plain."""
         if row is not None:
@@ -51,6 +54,8 @@ class ApplyContext:
                 self.flows = Flows(txn, group, state, row.settings.flows)
             if row.settings.executions is not None:
                 self.activations = []
+            if row.settings.events_retention_ms:
+                self.feed = EventNotes()
 
     def begin_flows(self, settings: PartitionSettings) -> None:
         """The partition gets its first settings, which decide on the kind of its queue."""

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from querator.model.commands import Done, LeaseCaller, LeaseGrant, Refusal, SetBreaker
 from querator.model.errors import ErrorCode
+from querator.model.event_calls import EventKind
 from querator.model.limits import BREAKER_BUCKETS
 from querator.model.queues import BreakerSettings, BreakerState
 from querator.partition.apply_context import ApplyContext
@@ -59,6 +60,7 @@ def half_open(context: ApplyContext) -> Done:
         return Done(0)
     row.state, row.since_ms, row.until_ms = BreakerState.HALF_OPEN, context.now_ms, 0
     row.probe = row.passed = 0
+    _note(context, row)
     return Done(1)
 
 
@@ -191,6 +193,7 @@ def _open(context: ApplyContext, row: BreakerRow) -> None:
     row.until_ms = context.now_ms + _settings(context).open_ms
     row.buckets, row.probe, row.passed = [], 0, 0
     row.outcomes = row.failures = 0
+    _note(context, row)
 
 
 def _close(context: ApplyContext, row: BreakerRow) -> None:
@@ -198,6 +201,12 @@ def _close(context: ApplyContext, row: BreakerRow) -> None:
     row.buckets, row.probe, row.passed = [], 0, 0
     row.outcomes = row.failures = 0
     row.first_lease = context.state.next_lease
+    _note(context, row)
+
+
+def _note(context: ApplyContext, row: BreakerRow) -> None:
+    if context.feed is not None:
+        context.feed.partition(EventKind.BREAKER_CHANGED, row.state)
 
 
 def _settings(context: ApplyContext) -> BreakerSettings:

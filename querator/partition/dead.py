@@ -12,6 +12,7 @@ import hashlib
 from msgspec.structs import replace
 
 from querator.model.commands import DeadTarget
+from querator.model.event_calls import EventKind
 from querator.model.limits import SCHEDULE_NOW_MS
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
@@ -136,7 +137,14 @@ def attempt_failed(
     else:
         returning = _retry_due_ms(context, first_seq, block, alive, lease=lease, attempt=attempt)
     # The living items first: a block without segments is removed.
+    feed = context.feed
+    kind = EventKind.LAPSED if event is Event.LAPSE else EventKind.RETRIED
     for at_ms, items in sorted(returning.items()):
+        if feed is not None and items:
+            feed.items(
+                kind, first_seq, items, lease=lease, attempt=attempt,
+                produced_at_ms=block.produced_at_ms, due_ms=at_ms, flow=flow,
+            )  # fmt: skip
         if at_ms:
             become_scheduled(
                 context, first_seq, block, items,
@@ -150,6 +158,11 @@ def attempt_failed(
                 flow=flow, position=position if is_of_key(context, flow) else None,
             )  # fmt: skip
     if spent:
+        if feed is not None:
+            feed.items(
+                kind, first_seq, spent, lease=lease, attempt=attempt,
+                produced_at_ms=block.produced_at_ms, flow=flow,
+            )  # fmt: skip
         kill(
             context, first_seq, block, spent, DeadCause.ATTEMPTS,
             came_from=RowState.LEASED, attempt=attempt, priority=priority, flow=flow,
@@ -260,6 +273,11 @@ def kill(
     if context.state.asked:
         died(context, first_seq, mask, reason, attempt)
     targets = context.queue.dead_targets
+    if context.feed is not None:
+        context.feed.items(
+            EventKind.DEAD, first_seq, mask, attempt=attempt, produced_at_ms=block.produced_at_ms,
+            detail=reason, flow=flow, dropped=not targets,
+        )  # fmt: skip
     if targets:
         if context.state.lasting_keys:
             free_items(context, first_seq, mask)

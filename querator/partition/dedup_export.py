@@ -125,14 +125,13 @@ class ClosureQuery(msgspec.Struct, frozen=True, array_like=True, tag="c"):
 
 class Closure(msgspec.Struct, frozen=True, array_like=True):
     """Progress of the closing of a partition, as of version `routing`. `outcomes`: outcomes of
-    ended leases are remembered, and repeats may ask for them; or results of items are kept.
-    `next_seq` is the sequence of its next item. `targets` are the groups to which moves are on
-    their way. `pinned`: items wait for the decision on a transaction, or to be published after it;
-    or rows are being redated. `changes`
-    are those that are not over for keys, as (version, whether the partition has passed, a mask of
-    the partitions for which it waits); see `held_keys`. `sources`, of a closing partition, are the
-    groups from which it has taken moves. `away_keys` is the number of dedup keys that items of
-    other partitions have.
+    ended leases are remembered, and repeats may ask for them; or results of items or events are
+    kept. `next_seq` is the sequence of its next item. `targets` are the groups to which moves are
+    on their way. `pinned`: items wait for the decision on a transaction, or to be published after
+    it; or rows are being redated. `changes` are those that are not over for keys, as
+    (version, whether the partition has passed, a mask of the partitions for which it waits); see
+    `held_keys`. `sources`, of a closing partition, are the groups from which it has taken moves.
+    `away_keys` is the number of dedup keys that items of other partitions have.
     """
 
     routing: int
@@ -178,6 +177,7 @@ def closure(txn: ReadTransaction, query: ClosureQuery) -> Closure:
     state = PartitionState() if raw is None else decode_state(raw)
     row = None if settings is None else decode_settings(settings)
     outcomes = next(iter(ENDED.rows(txn, group)), None) is not None or state.results > 0
+    outcomes = outcomes or (state.feed is not None and state.feed.rows > 0)
     closing = row is not None and row.open and row.closing
     return Closure(
         routing=0 if row is None else row.routing,

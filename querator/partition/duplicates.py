@@ -33,6 +33,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from querator.model.commands import ItemSpecial
+from querator.model.event_calls import EventKind
 from querator.model.item_options import OnDuplicate
 from querator.model.limits import SCHEDULE_NOW_MS
 from querator.model.queues import DedupUntil
@@ -233,6 +234,8 @@ def _remove(context: ApplyContext, first_seq: int, segment: Segment, seq: int) -
     check(segment.state, Event.REPLACE, None)
     detach(context, first_seq, segment, mask)
     SEGMENTS.delete(context.txn, context.group, first_seq, seq - first_seq)
+    if context.feed is not None:
+        context.feed.items(EventKind.REPLACED, first_seq, mask)
     leave_block(context, first_seq, block_of(context, first_seq), mask)
 
 

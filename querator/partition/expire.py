@@ -20,6 +20,7 @@ from querator.partition.dead import attempt_failed, kill
 from querator.partition.dedup import forget_keys
 from querator.partition.ended_leases import end_lease, forget_ended
 from querator.partition.executions import activations_lapsed
+from querator.partition.feed import cleanup_ms, delete_old
 from querator.partition.producers import forget_producers
 from querator.partition.redate import redate
 from querator.partition.reschedule import come_due
@@ -52,7 +53,7 @@ from querator.storage.tables import (
 
 _FORGETTING = (
     forget_ended, forget_keys, forget_producers, forget_stages, forget_txn_producers,
-    forget_results,
+    forget_results, delete_old,
 )  # fmt: skip
 
 
@@ -219,6 +220,8 @@ def _cleanup_head(context: ApplyContext) -> int:
         head_ms = earlier(head_ms, at_ms + context.queue.dedup_window_ms)
     if context.flows is not None and (due_ms := context.flows.due_ms(waits=False)):
         head_ms = earlier(head_ms, due_ms)
+    if events_ms := cleanup_ms(context):
+        head_ms = earlier(head_ms, events_ms)
     for table in (PRODUCER_CHECKS, STAGE_CHECKS, TXN_PRODUCER_CHECKS, RESULT_TIMES):
         if check_ms := _head(context, table):
             head_ms = earlier(head_ms, check_ms)

@@ -11,6 +11,7 @@ may have been delivered when they were whole. They can be given up when they hav
 from msgspec.structs import replace
 
 from querator.model.commands import Done, GiveUp
+from querator.model.event_calls import EventKind
 from querator.model.limits import APPLY_SEGMENTS_MAX, BLOCK_ITEMS_MAX, GIVE_UP_BLOCKS_MAX
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
@@ -54,6 +55,8 @@ def drop(context: ApplyContext, first_seq: int, mask: int, *, came_from: int) ->
     check(came_from, Event.GIVE_UP, None)
     context.state.dropped += mask.bit_count()
     context.state.given_up += mask.bit_count()
+    if context.feed is not None:
+        context.feed.items(EventKind.GIVEN_UP, first_seq, mask)
     remove(context, first_seq, block_of(context, first_seq), mask)
 
 

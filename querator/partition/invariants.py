@@ -14,6 +14,7 @@ from querator.model.queues import BreakerState
 from querator.partition import masks
 from querator.partition.departed import check_departed
 from querator.partition.execution_invariants import check_executions
+from querator.partition.feed_invariants import check_feed
 from querator.partition.flow_invariants import check_flows
 from querator.partition.held_keys import is_waiting
 from querator.partition.lease import client_hash, request_hash
@@ -57,6 +58,7 @@ from querator.storage.tables import (
     DEDUP_ORDER,
     ENDED,
     ENDED_ORDER,
+    EVENTS,
     EXECUTIONS,
     EXPIRIES,
     FLOWS,
@@ -111,6 +113,7 @@ def check(txn: ReadTransaction, group: int, *, checksums: bool = True) -> list[s
         *_overlays(txn, group, state, segments),
         *_checkpoints(txn, group, state, checksums=checksums),
         *check_results(txn, group, state, checksums=checksums),
+        *check_feed(txn, group, state),
         *_dedup_keys(txn, group, state, segments),
         *_memories(txn, group, state),
         *_heads(txn, group, state),
@@ -138,7 +141,7 @@ def check(txn: ReadTransaction, group: int, *, checksums: bool = True) -> list[s
 
 _TABLES = (
     BLOCKS, SEGMENTS, READY, FLOWS, HELD, SCHEDULED, LEASES, OUTBOX, OVERLAYS, READERS, STAGES,
-    TXNS, RECURRENCES, RESULTS, EXECUTIONS,
+    TXNS, RECURRENCES, RESULTS, EXECUTIONS, EVENTS,
 )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from querator.model.commands import (
     Refusal,
 )
 from querator.model.errors import ErrorCode
+from querator.model.event_calls import EventKind
 from querator.model.fair_shares import fair_shares
 from querator.model.limits import (
     APPLY_SEGMENTS_MAX,
@@ -440,6 +441,7 @@ def _record(context: ApplyContext, caller: LeaseCaller, taken: list[_Taken]) -> 
     leases: dict[int, tuple[int, LeaseRow]] = {}
     segments: list[LeasedSegment] = []
     numbers: list[int] = []
+    feed = context.feed
     for first_seq, block, segment, mask, size in taken:
         pieces = [(0, mask)]
         if block.own and not caller.lease_timeout_ms:
@@ -481,6 +483,12 @@ def _record(context: ApplyContext, caller: LeaseCaller, taken: list[_Taken]) -> 
             numbers.append(number)
             data = masks.to_bytes(piece)
             row.items.append(LeasedItems(first_seq, attempt, data, data))
+            if feed is not None:
+                feed.granted(number, caller.client_id)
+                feed.items(
+                    EventKind.LEASED, first_seq, piece, lease=number, attempt=attempt,
+                    produced_at_ms=block.produced_at_ms, flow=segment.flow,
+                )  # fmt: skip
     for number, row in leases.values():
         _put(context, number, row)
     if caller.request_id:

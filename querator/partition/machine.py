@@ -93,12 +93,13 @@ from querator.partition.execution_machine import firing, of_kind, taking
 from querator.partition.executions import place_activations
 from querator.partition.expire import activate, expire
 from querator.partition.extend import extend
+from querator.partition.feed import configured, routed
 from querator.partition.follow_ups import follow
 from querator.partition.give_up import give_up
 from querator.partition.lease import lease
 from querator.partition.limits import configure_limits
 from querator.partition.moves import move, move_done, move_elsewhere, move_return, resume_moves
-from querator.partition.needs import need, with_flows, with_results
+from querator.partition.needs import need, with_events, with_flows, with_results
 from querator.partition.prioritize import prioritize
 from querator.partition.produce import produce
 from querator.partition.readers import advance_reader, open_reader, release_reader
@@ -129,9 +130,9 @@ from querator.storage.tables import SETTINGS, STATE
 
 
 class PartitionMachine:
-    """The rules of one partition. All its state is in the tables. The object caches four things:
-    the last settings row with its value, whether the queue has flows, how many items have asked for
-    their results, and the due times that the last apply returned.
+    """The rules of one partition. All its state is in the tables. The object caches five things:
+    the last settings row with its value, whether the queue has flows, whether it asks for events,
+    how many items have asked for their results, and the due times that the last apply returned.
     """
 
     def __init__(self, group: int) -> None:
@@ -139,6 +140,7 @@ class PartitionMachine:
         self._settings_raw: bytes | None = None
         self._settings: SettingsRow | None = None
         self._has_flows = False
+        self._has_feed = False
         self._asked = 0
         self._lapse_ms = 0
         self._expire_ms = 0
@@ -158,6 +160,8 @@ class PartitionMachine:
             found = with_flows(found, command)
         if self._asked:
             found = with_results(txn, self.group, found, command, self._asked)
+        if self._has_feed:
+            found = with_events(found)
         return found
 
     def apply(
@@ -174,10 +178,13 @@ class PartitionMachine:
         results = _carry_out(context, body.commands, body.parts)
         if context.activations:
             place_activations(context)
+        if context.feed is not None:
+            context.feed.write(context)
         if context.flows is not None:
             context.flows.refresh()
         STATE.put(txn, self.group, value=encode(state))
         self._has_flows = context.flows is not None
+        self._has_feed = context.feed is not None
         self._asked = state.asked
         return self._applied(state, results, txns, tuple(context.answered))
 
@@ -191,6 +198,7 @@ class PartitionMachine:
         raw = STATE.get(txn, self.group)
         row = self._load_settings(txn)
         self._has_flows = row is not None and row.settings.flows is not None
+        self._has_feed = row is not None and row.settings.events_retention_ms > 0
         state = PartitionState() if raw is None else decode_state(raw)
         self._asked = state.asked
         return self._applied(state, ())
@@ -538,7 +546,9 @@ def configure(context: ApplyContext, command: Configure) -> Done:
         settings = msgspec.structs.replace(settings, flows=None)
     if (settings.executions is None) != (row.settings.executions is None):
         settings = msgspec.structs.replace(settings, executions=row.settings.executions)
+    before = context.row
     context.put_share(msgspec.structs.replace(row, version=command.version, settings=settings))
+    configured(context, before)
     return Done(1)
 
 
@@ -566,4 +576,6 @@ def route(context: ApplyContext, command: Route) -> Done | Refusal:
     elif row.open and row.moves_closed:
         row = msgspec.structs.replace(row, moves_closed=False, moves_since=row.routing)
     context.put_share(row)
+    if command.open:
+        routed(context)
     return Done(1)

@@ -47,6 +47,7 @@ from querator.model.commands import (
     ResumeMoves,
 )
 from querator.model.errors import ErrorCode
+from querator.model.event_calls import EventKind
 from querator.model.item_options import ItemSpecial
 from querator.model.limits import APPLY_SEGMENTS_MAX
 from querator.partition import key_homes, masks
@@ -325,6 +326,8 @@ def move_return(context: ApplyContext, command: MoveReturn) -> Done:
                 left_group=command.target_group,
             )  # fmt: skip
             if staying:
+                if context.feed is not None:
+                    context.feed.items(EventKind.RETURNED, row.first_seq, staying)
                 lane = key_homes.lane_now(context, flow)
                 become_ready(
                     context, row.first_seq, block_of(context, row.first_seq), staying,
@@ -433,6 +436,8 @@ def _leave(context: ApplyContext, row: OutboxRow, mask: int) -> None:
         drop(context, row.first_seq, mask, came_from=RowState.MOVING)
         return
     check(RowState.MOVING, Event.MOVED, None)
+    if context.feed is not None:
+        context.feed.items(EventKind.MOVED, row.first_seq, mask)
     remove(context, row.first_seq, block_of(context, row.first_seq), mask)
     context.state.moved_out += mask.bit_count()
 

@@ -188,6 +188,13 @@ def with_flows(need: Need, command: Command) -> Need:
     return Need(need.tier, bytes_)
 
 
+def with_events(need: Need) -> Need:
+    """The need of a command in a partition that records events: their bytes for a set of items are
+    fewer than those of the rows that change with it.
+    """
+    return Need(need.tier, 2 * need.bytes + _SMALL_BYTES)
+
+
 def with_results(
     txn: ReadTransaction, group: int, need: Need, command: Command, asked: int
 ) -> Need:

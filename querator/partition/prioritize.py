@@ -12,8 +12,12 @@ same instant and have the priority already. So they come due as few segments, ho
 changed.
 """
 
+from functools import reduce
+from operator import or_
+
 from querator.model.commands import ItemsChanged, Prioritize, Refusal
 from querator.model.errors import ErrorCode
+from querator.model.event_calls import EventKind
 from querator.model.limits import PRIORITIZE_ITEMS_MAX
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
@@ -78,6 +82,9 @@ def _change(
             position = locator = age = 0
         name = state, segment.attempt, segment.releases, position, locator, age, segment.flow
         alike[name] = alike.get(name, 0) | part
+    if context.feed is not None and alike:
+        changed = reduce(or_, alike.values())
+        context.feed.items(EventKind.PRIORITIZED, first_seq, changed, detail=priority)
     ready: dict[int, list[tuple[int, int, int]]] = {}
     scheduled: dict[int, dict[tuple[int, int, int, int, int, int], int]] = {}
     for (state, attempt, releases, position, locator, age, flow), mask in sorted(alike.items()):

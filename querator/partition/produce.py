@@ -16,6 +16,7 @@ import msgspec
 
 from querator.model.commands import ItemSpecial, Produce, ProduceResult, Refusal
 from querator.model.errors import ErrorCode
+from querator.model.event_calls import EventKind
 from querator.model.item_options import OnDuplicate
 from querator.model.limits import (
     EXPIRE_TIMEOUT_MS_MAX,
@@ -108,6 +109,9 @@ def produce(
         living &= ~(1 << (seq - base))
         if state.asked:
             removed(context, seq, 1)
+        if context.feed is not None:
+            context.feed.items(EventKind.PRODUCED, seq, 1)
+            context.feed.items(EventKind.REPLACED, seq, 1)
     lengths = b"".join([command.lengths for command in commands])
     start = 0
     for part, count in enumerate(parts):
@@ -344,6 +348,7 @@ def place_block(
         alive=alive,
         expire_at_ms=expires_ms,
         own=own,
+        arrived=event is Event.MOVE_IN,
     )
     ready = alive & ~away
     taken = {ordinal - start: place for ordinal, place in places.items()} if apart else NO_PLACES
@@ -475,8 +480,11 @@ def add_block(
     alive: int,
     expire_at_ms: int,
     own: list[OwnTimes],
+    arrived: bool,
 ) -> None:
-    """Writes the row of a block and its expiries. The caller places the items."""
+    """Writes the row of a block and its expiries. The caller places the items. `arrived`: they come
+    from another partition.
+    """
     count = len(lengths) >> 2
     offsets = [0, *accumulate(unpack(f"<{count}I", lengths))]
     head_ms = 0
@@ -496,6 +504,9 @@ def add_block(
     expiries = block.expiries() if head_ms else ()
     put_block(context.txn, context.group, first_seq, encode(block), expiries)
     context.state.bytes += block.size(alive)
+    if context.feed is not None:
+        kind = EventKind.ARRIVED if arrived else EventKind.PRODUCED
+        context.feed.items(kind, first_seq, alive)
     if alive != masks.full(count):
         LIVING.put(context.txn, context.group, first_seq, value=masks.to_bytes(alive))
     if head_ms:

@@ -25,6 +25,7 @@ import msgspec
 
 from querator.model.commands import Done, Refusal
 from querator.model.errors import ErrorCode
+from querator.model.event_calls import EventKind
 from querator.model.limits import (
     BATCH_BYTES_MAX,
     BATCH_ITEMS_MAX,
@@ -367,6 +368,11 @@ def _reserve(context: ApplyContext, row: ReaderRow, command: AdvanceReader) -> O
         items = ReservedItems(first_seq, masks.to_bytes(mask))
         RESERVED.put(txn, group, row.number, count, value=encode(items))
         taken = mask.bit_count()
+        if context.feed is not None:
+            context.feed.items(
+                EventKind.RESERVED, first_seq, mask, attempt=segment.attempt + 1,
+                produced_at_ms=block.produced_at_ms, flow=segment.flow,
+            )  # fmt: skip
         if segment.flow:
             flows_of(context).served(segment.flow, taken)
             flows_of(context).came(segment.flow, RowState.RESERVED, taken)
@@ -448,6 +454,11 @@ def _acknowledge(context: ApplyContext, row: ReaderRow) -> None:
         SEGMENTS.delete(context.txn, context.group, first_seq, masks.low(mask))
         count = mask.bit_count()
         context.state.acknowledged += count
+        if context.feed is not None:
+            context.feed.items(
+                EventKind.ACKNOWLEDGED, first_seq, mask, attempt=segment.attempt + 1,
+                produced_at_ms=block_of(context, first_seq).produced_at_ms, flow=segment.flow,
+            )  # fmt: skip
         if context.state.asked:
             completed(context, first_seq, mask, NOTHING)
         leave_block(context, first_seq, block_of(context, first_seq), mask)
@@ -465,6 +476,8 @@ def _release(context: ApplyContext, row: ReaderRow, *, dead: bool) -> None:
         attempt = segment.attempt + 1
         dying = mask if dead else worn(context, block, mask, attempt)
         if mask & ~dying:
+            if context.feed is not None:
+                context.feed.items(EventKind.RELEASED, first_seq, mask & ~dying, attempt=attempt)
             become_ready(
                 context, first_seq, block, mask & ~dying, Event.UNRESERVE,
                 came_from=RowState.RESERVED, attempt=attempt, releases=segment.releases,

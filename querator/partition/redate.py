@@ -15,10 +15,10 @@ An open breaker stays open for the rest of its open time, and a bucket keeps its
 continue with the due times after the repaired time, in the same command; due times that have their
 item get no second one.
 Schedules stay: they are dated by the clocks of the callers that asked for them. Items that were
-produced while time was ahead expire later by the amount that it was ahead. Stages and finished
-transactions are kept longer by the same amount. Items and rows that were forgotten, have died or
-have come due are not brought back. Producers that may have been forgotten too early are refused
-(`displaced_ms`), because they may repeat a request that was stored.
+produced while time was ahead expire later by the amount that it was ahead. Stages, finished
+transactions and events are kept longer by the same amount. Items and rows that were forgotten, have
+died or have come due are not brought back. Producers that may have been forgotten too early are
+refused (`displaced_ms`), because they may repeat a request that was stored.
 """
 
 from collections.abc import Callable

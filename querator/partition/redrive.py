@@ -13,6 +13,7 @@ from querator.model.commands import (
     Refusal,
 )
 from querator.model.errors import ErrorCode
+from querator.model.event_calls import EventKind
 from querator.model.limits import APPLY_SEGMENTS_MAX
 from querator.partition.apply_context import ApplyContext
 from querator.partition.dead import home_of, send
@@ -37,6 +38,8 @@ def redrive(context: ApplyContext, command: Redrive) -> RedriveResult | Refusal:
         home = home_of(command.homes, letter.origin_partition)
         check(segment.state, Event.REDRIVE, RowState.MOVING)
         detach(context, first_seq, segment, bit)
+        if context.feed is not None:
+            context.feed.items(EventKind.REDRIVEN, first_seq, bit)
         send(
             context, first_seq, bit, attempt=0, reason=DeadCause.NONE,
             target_group=home.group, priority=segment.priority, flow=segment.flow,

@@ -16,6 +16,7 @@ results that it ends.
 from itertools import islice
 
 from querator.model.commands import Cancel, ItemsChanged, ItemsRemoved, Purge, Refusal
+from querator.model.event_calls import EventKind
 from querator.model.limits import APPLY_SEGMENTS_MAX, CANCEL_ITEMS_MAX
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
@@ -104,6 +105,8 @@ def remove_parts(context: ApplyContext, first_seq: int, parts: list[tuple[Segmen
         detach(context, first_seq, segment, part)
         SEGMENTS.delete(context.txn, context.group, first_seq, masks.low(part))
         mask |= part
+    if context.feed is not None:
+        context.feed.items(EventKind.REMOVED, first_seq, mask)
     leave_block(context, first_seq, block_of(context, first_seq), mask)
     context.state.cancelled += mask.bit_count()
     return mask.bit_count()

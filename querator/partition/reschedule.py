@@ -18,6 +18,7 @@ written again for this; the cost is one row for each block of a command.
 import msgspec
 
 from querator.model.commands import ItemsChanged, Refusal, Reschedule
+from querator.model.event_calls import EventKind
 from querator.model.limits import RESCHEDULE_ITEMS_MAX, SCHEDULE_NOW_MS
 from querator.partition import masks
 from querator.partition.apply_context import ApplyContext
@@ -68,6 +69,10 @@ def come_due(context: ApplyContext, first_seq: int, parts: Parts) -> None:
             )  # fmt: skip
         if not alive:
             continue
+        if context.feed is not None:
+            context.feed.items(
+                EventKind.DUE, first_seq, alive, attempt=segment.attempt, due_ms=segment.locator,
+            )  # fmt: skip
         lane = LANE if segment.place else lane_now(context, segment.flow, segment.position)
         if lane != LANE:
             check(RowState.SCHEDULED, Event.HOLD, RowState.HELD)
@@ -155,6 +160,8 @@ def _move(context: ApplyContext, chosen: list[tuple[int, Parts]], due_ms: int) -
     check(RowState.SCHEDULED, Event.RESCHEDULE, RowState.SCHEDULED)
     for first_seq, parts in chosen:
         _expire_later(context, first_seq, _all(parts), due_ms)
+        if context.feed is not None:
+            context.feed.items(EventKind.RESCHEDULED, first_seq, _all(parts), due_ms=due_ms)
         _detached(context, first_seq, parts)
         alike: dict[tuple[int, int, int, int, int, int], int] = {}
         for segment, part in parts:

@@ -27,6 +27,7 @@ from querator.model.result_calls import ItemEnd
 from querator.partition import masks
 from querator.partition.breaker_rows import BreakerRow
 from querator.partition.execution_rows import ExecutionCounts
+from querator.partition.feed_rows import FeedRow
 from querator.partition.limit_rows import LimitRow
 
 
@@ -123,7 +124,8 @@ class PartitionState(msgspec.Struct, array_like=True):
     that have not ended. `answered` counts the items with a result that have ended.
 
     `breaker` and `limits` None: the queue has none. `flow_due_ms`: when the tokens come that items
-    of a flow wait for; 0: none wait. `executions` None: the queue has items of producers.
+    of a flow wait for; 0: none wait. `executions` None: the queue has items of producers. `feed`
+    None: no events were ever recorded.
     """
 
     index: int = 0
@@ -212,6 +214,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     completed_on_delivery: int = 0
     flow_due_ms: int = 0
     executions: ExecutionCounts | None = None
+    feed: FeedRow | None = None
 
     @property
     def items(self) -> int:
@@ -249,6 +252,7 @@ class PartitionState(msgspec.Struct, array_like=True):
             recurring=self.recurring,
             breaker=breaker,
             answered=self.answered,
+            events=0 if self.feed is None else self.feed.next + self.feed.first,
         )
 
     @property

@@ -37,6 +37,7 @@ from querator.model.commands import (
     SettleResult,
 )
 from querator.model.errors import ErrorCode
+from querator.model.event_calls import EventKind
 from querator.model.limits import (
     BLOCK_ITEMS_MAX,
     ERROR_CHARS_MAX,
@@ -161,7 +162,13 @@ def complete(
     gone: dict[int, int] = {}
     results: dict[int, tuple[int, int]] = {}
     for piece in pieces:
-        items, _ = _take(context, leases[piece.lease], piece)
+        items, segment = _take(context, leases[piece.lease], piece)
+        if context.feed is not None:
+            context.feed.items(
+                EventKind.COMPLETED, items.first_seq, piece.mask,
+                lease=piece.lease, attempt=segment.attempt, flow=segment.flow,
+                produced_at_ms=block_of(context, items.first_seq).produced_at_ms,
+            )  # fmt: skip
         SEGMENTS.delete(context.txn, context.group, items.first_seq, masks.low(piece.mask))
         gone[items.first_seq] = gone.get(items.first_seq, 0) | piece.mask
         context.state.completed += piece.mask.bit_count()
@@ -313,7 +320,9 @@ def _give_back(
             due_ms=None if by_policy else due_ms, priority=priority, flow=flow,
             position=segment.position,
         )  # fmt: skip
-    elif due_ms:
+        return
+    _note_given_back(context, command, first_seq, mask, lease=lease, segment=segment, due_ms=due_ms)
+    if due_ms:
         become_scheduled(
             context, first_seq, block, mask,
             attempt=attempt, releases=releases, due_ms=due_ms, priority=priority,
@@ -325,6 +334,24 @@ def _give_back(
             Event.RETRY if command.retry_at_ms else Event.RELEASE,
             came_from=RowState.LEASED, attempt=attempt, releases=releases,
             priority=priority, age=age, position=position, flow=flow,
+        )  # fmt: skip
+
+
+def _note_given_back(
+    context: ApplyContext,
+    command: Retry,
+    first_seq: int,
+    mask: int,
+    *,
+    lease: int,
+    segment: Segment,
+    due_ms: int,
+) -> None:
+    """Items are given back and their attempt does not count."""
+    if context.feed is not None:
+        context.feed.items(
+            EventKind.RETRIED if command.retry_at_ms else EventKind.RELEASED, first_seq, mask,
+            lease=lease, attempt=segment.attempt, due_ms=due_ms, flow=segment.flow,
         )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ import msgspec
 
 from querator.model.commands import Done, Produce, Refusal
 from querator.model.errors import ErrorCode
+from querator.model.event_calls import EventKind
 from querator.model.limits import (
     APPLY_SEGMENTS_MAX,
     STAGE_TIMEOUT_MS,
@@ -335,6 +336,9 @@ def _show(context: ApplyContext, piece: StagedPiece, count: int) -> int:
         state.produced += len(fresh.gone)
         for seq in fresh.gone:
             alive &= ~(1 << (seq - first_seq))
+            if context.feed is not None:
+                context.feed.items(EventKind.PRODUCED, seq, 1)
+                context.feed.items(EventKind.REPLACED, seq, 1)
     if not alive:
         attachments.drop(
             context.txn, context.group, piece.index, piece.part, log_first=context.log_first

@@ -12,6 +12,7 @@ background reads, which have threads of their own. No state here has to survive 
     settle            complete, retry and extend: split by partition, merged
     follow_ups        where the follow-ups of a settle go
     checkpoints       checkpoints of an extend: cut by partition
+    feed              followers of events: questions that wait at the leader
     results           results of items: cut by partition, waited for
     schedules         scheduled items: lists and counts by due time, changes
     groups            the groups of a fair queue, with their counts

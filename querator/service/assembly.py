@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from querator.model.commands import PartitionEffects
 from querator.model.ids import GroupId, QueueId
 from querator.model.limits import (
+    EVENT_CALLS_MAX,
     LEASES_WAITING_MAX,
     PRODUCE_BYTES_HELD_MAX,
     PRODUCE_BYTES_WAITING_MAX,
@@ -22,6 +23,8 @@ from querator.service.admission import ConnectionBudget, PartitionBudget
 from querator.service.departed import Departed
 from querator.service.events import ServiceEvents
 from querator.service.exchange.node_exchange import NodeExchange
+from querator.service.feed.calls import FeedService
+from querator.service.feed.waits import FeedWaits
 from querator.service.lease.calls import LeaseService
 from querator.service.lease.dispatcher import LeaseDispatcher
 from querator.service.lease.replies import PayloadCache
@@ -103,6 +106,7 @@ def assemble(
         answers=answers,
     )
     waits = ResultWaits(host, router, environment=environment, damage=damage, answers=answers)
+    followers = FeedWaits(host, router, environment=environment, answers=answers)
     mover = Mover(router, directory, environment, damage)
     departed = Departed(router, directory, environment)
     produces = ConnectionBudget(
@@ -165,6 +169,7 @@ def assemble(
         committer=committer,
         recurring=RecurrenceDriver(router, environment),
         results=waits,
+        followers=followers,
         exchange=exchange,
     )
     return QueueService(
@@ -184,6 +189,11 @@ def assemble(
             router,
             directory,
             calls=ConnectionBudget("calls that wait for results", calls_max=RESULT_WAITS_MAX),
+        ),
+        feeds=FeedService(
+            router,
+            directory,
+            calls=ConnectionBudget("calls that wait for events", calls_max=EVENT_CALLS_MAX),
         ),
         transactions=TransactionService(router, directory, producing, durable=durable),
         admissions=(produces, settles, leases),

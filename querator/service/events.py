@@ -14,6 +14,7 @@ from querator.model.queues import BreakerState
 from querator.service.breakers import BreakerLog
 from querator.service.departed import Departed
 from querator.service.exchange.node_exchange import NodeExchange
+from querator.service.feed.waits import FeedWaits
 from querator.service.lease.calls import LeaseService
 from querator.service.lease.supply import Supplies
 from querator.service.moves import Mover
@@ -48,6 +49,7 @@ class ServiceEvents:
         committer: TransactionDriver,
         recurring: RecurrenceDriver,
         results: ResultWaits,
+        followers: FeedWaits,
         exchange: NodeExchange | None,
     ) -> None:
         self._router = router
@@ -62,6 +64,7 @@ class ServiceEvents:
         self._committer = committer
         self._recurring = recurring
         self._results = results
+        self._followers = followers
         self._exchange = exchange
         self._breakers = BreakerLog(router)
 
@@ -79,6 +82,8 @@ class ServiceEvents:
         supply.notify()
         if effects.answered:
             self._results.on_effects(group, effects)
+        if effects.events:
+            self._followers.on_effects(group, effects)
         if effects.outbox:
             self._mover.wake(route)
         if group in self._mover.full:
@@ -98,6 +103,7 @@ class ServiceEvents:
         self._supplies.on_leadership(route)
         self._on_route(route)
         self._results.on_leadership(group)
+        self._followers.on_leadership(group)
         self._mover.wake(route)
         self._departed.on_leader_change(route)
         self._committer.wake(route)
@@ -135,6 +141,7 @@ class ServiceEvents:
         self._departed.on_map()
         self._damage.on_map()
         self._results.on_map()
+        self._followers.on_map()
 
     async def stop(self) -> None:
         """Refuses further calls, ends the waits of leases and streams (all with UNAVAILABLE), and
@@ -145,6 +152,7 @@ class ServiceEvents:
         self._mover.stop()
         self._leases.stop()
         self._results.stop()
+        self._followers.stop()
         if self._exchange is not None:
             self._exchange.stop()
         await self._departed.stop()

@@ -21,6 +21,7 @@ from querator.model.calls import (
     SettleReply,
     SubscribeCall,
 )
+from querator.model.event_calls import EventsReply, ReadEventsCall
 from querator.model.result_calls import ResultsReply, WaitResultsCall
 from querator.model.transactions import ProducerTotals
 from querator.model.txn_calls import (
@@ -35,6 +36,7 @@ from querator.model.txn_calls import (
 from querator.service.admission import ConnectionBudget
 from querator.service.events import ServiceEvents
 from querator.service.exchange.node_exchange import NodeExchange
+from querator.service.feed.calls import FeedService
 from querator.service.lease.calls import LeaseService
 from querator.service.lease.subscriptions import Subscription
 from querator.service.moves import Mover
@@ -81,6 +83,7 @@ class QueueService:
         producing: ProduceService,
         settling: SettleService,
         results: ResultService,
+        feeds: FeedService,
         transactions: TransactionService,
         admissions: tuple[ConnectionBudget, ConnectionBudget, ConnectionBudget],
     ) -> None:
@@ -101,6 +104,7 @@ class QueueService:
         self._producing = producing
         self._settling = settling
         self._results = results
+        self._feeds = feeds
         self._transactions = transactions
         self._browses = scan_slots()
         self._produces, self._settles, _ = admissions
@@ -194,6 +198,10 @@ class QueueService:
     async def wait_results(self, call: WaitResultsCall) -> ResultsReply:
         """See `service.results.calls`. Raises QueratorError."""
         return await self._results.wait(call)
+
+    async def read_events(self, call: ReadEventsCall) -> EventsReply:
+        """See `service.feed.calls`. Raises QueratorError."""
+        return await self._feeds.read(call)
 
     # --- browse ------------------------------------------------------------------------------
 

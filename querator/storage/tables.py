@@ -145,6 +145,9 @@ SIGNAL_ORDER = Table("signal_order", b"^", "QQ")
 RETAINED = Table("retained", b"_", "QQ")
 """kept_until_ms, number of an execution that has ended → nothing."""
 
+EVENTS = Table("events", b"*", "Q")
+"""position of the first event of the row → time of their entry, events."""
+
 # Content of a partition's replica, without attachments and log: its digest hashes these tables.
 PARTITION_TABLES = tuple(
     sorted(
@@ -161,7 +164,7 @@ PARTITION_TABLES = tuple(
             RECURRENCES, RECURRENCE_NAMES, RECURRENCE_RUNS, RECURRENCE_TIMES,
             RESULTS, RESULT_TIMES,
             EXECUTIONS, EXECUTION_NAMES, ACTIVATIONS, RECORDS, ARRIVALS, WAITS,
-            EXECUTION_TIMES, SIGNALS_SEEN, SIGNAL_ORDER, RETAINED,
+            EXECUTION_TIMES, SIGNALS_SEEN, SIGNAL_ORDER, RETAINED, EVENTS,
         ),
         key=lambda table: table.letter,
     )

@@ -108,6 +108,12 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The partition holds as many staged bytes, or stages, as it may: commit or abort batches, or wait."""
     ERROR_CODE_TOO_MANY_RESULTS: _ErrorCode.ValueType  # 60
     """The partition keeps, or has promised to keep, as many results of items as it may."""
+    ERROR_CODE_EVENTS_GONE: _ErrorCode.ValueType  # 61
+    """The events at this position are not kept any more, or their partition has left the queue. `limit` is the first
+    position that is kept. What came before is lost for this follower.
+    """
+    ERROR_CODE_EVENTS_OFF: _ErrorCode.ValueType  # 62
+    """The queue records no events: its setting events_retention is not set."""
     ERROR_CODE_QUEUE_KIND: _ErrorCode.ValueType  # 70
     """Queues of this kind do not have the operation: a queue of executions has no items of producers, and
     other queues have no executions.
@@ -218,6 +224,12 @@ ERROR_CODE_STAGE_FULL: ErrorCode.ValueType  # 31
 """The partition holds as many staged bytes, or stages, as it may: commit or abort batches, or wait."""
 ERROR_CODE_TOO_MANY_RESULTS: ErrorCode.ValueType  # 60
 """The partition keeps, or has promised to keep, as many results of items as it may."""
+ERROR_CODE_EVENTS_GONE: ErrorCode.ValueType  # 61
+"""The events at this position are not kept any more, or their partition has left the queue. `limit` is the first
+position that is kept. What came before is lost for this follower.
+"""
+ERROR_CODE_EVENTS_OFF: ErrorCode.ValueType  # 62
+"""The queue records no events: its setting events_retention is not set."""
 ERROR_CODE_QUEUE_KIND: ErrorCode.ValueType  # 70
 """Queues of this kind do not have the operation: a queue of executions has no items of producers, and
 other queues have no executions.

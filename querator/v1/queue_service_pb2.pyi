@@ -23,6 +23,170 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _EventKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EVENT_KIND_UNSPECIFIED: _EventKind.ValueType  # 0
+    """Not given."""
+    EVENT_KIND_PRODUCED: _EventKind.ValueType  # 1
+    """Items were produced, also by a follow-up or a recurrence."""
+    EVENT_KIND_ARRIVED: _EventKind.ValueType  # 2
+    """Items have arrived from another partition: dead letters, redriven items, or follow-ups."""
+    EVENT_KIND_LEASED: _EventKind.ValueType  # 3
+    """Items were leased."""
+    EVENT_KIND_COMPLETED: _EventKind.ValueType  # 4
+    """Items were completed."""
+    EVENT_KIND_RETRIED: _EventKind.ValueType  # 5
+    """Items were retried at the cost of an attempt, or for a later time."""
+    EVENT_KIND_RELEASED: _EventKind.ValueType  # 6
+    """Items were given back, and the attempt does not count."""
+    EVENT_KIND_LAPSED: _EventKind.ValueType  # 7
+    """The lease of items has lapsed."""
+    EVENT_KIND_DEAD: _EventKind.ValueType  # 8
+    """Items have died: they move to the dead queue, or are dropped."""
+    EVENT_KIND_MOVED: _EventKind.ValueType  # 9
+    """Items have left for another partition, and have arrived there."""
+    EVENT_KIND_RETURNED: _EventKind.ValueType  # 10
+    """The target of a move is gone for ever: the items are ready again."""
+    EVENT_KIND_DUE: _EventKind.ValueType  # 11
+    """Scheduled items have come due."""
+    EVENT_KIND_REMOVED: _EventKind.ValueType  # 12
+    """Items were removed by an operator."""
+    EVENT_KIND_REPLACED: _EventKind.ValueType  # 13
+    """Items were replaced by later ones with their dedup key."""
+    EVENT_KIND_GIVEN_UP: _EventKind.ValueType  # 14
+    """Items with damaged payload were given up by an operator."""
+    EVENT_KIND_RESCHEDULED: _EventKind.ValueType  # 15
+    """Scheduled items have got another due time."""
+    EVENT_KIND_PRIORITIZED: _EventKind.ValueType  # 16
+    """Items have got another priority."""
+    EVENT_KIND_RESERVED: _EventKind.ValueType  # 17
+    """Items were given to a reader."""
+    EVENT_KIND_ACKNOWLEDGED: _EventKind.ValueType  # 18
+    """A reader has acknowledged items: they are done."""
+    EVENT_KIND_REDRIVEN: _EventKind.ValueType  # 19
+    """Dead letters were sent back to their queue."""
+    EVENT_KIND_STARTED: _EventKind.ValueType  # 30
+    """Events are recorded from here on."""
+    EVENT_KIND_SETTINGS_CHANGED: _EventKind.ValueType  # 31
+    """The settings of the queue have changed."""
+    EVENT_KIND_PAUSED: _EventKind.ValueType  # 32
+    """Leases or producers were paused."""
+    EVENT_KIND_RESUMED: _EventKind.ValueType  # 33
+    """Leases or producers were resumed."""
+    EVENT_KIND_RESIZED: _EventKind.ValueType  # 34
+    """The queue has another number of partitions, or the partition has learned it."""
+    EVENT_KIND_BREAKER_CHANGED: _EventKind.ValueType  # 35
+    """The breaker of the partition has another state."""
+
+class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
+    """EventKind is what has happened. Kinds below 30 are of items, the others of the partition."""
+
+EVENT_KIND_UNSPECIFIED: EventKind.ValueType  # 0
+"""Not given."""
+EVENT_KIND_PRODUCED: EventKind.ValueType  # 1
+"""Items were produced, also by a follow-up or a recurrence."""
+EVENT_KIND_ARRIVED: EventKind.ValueType  # 2
+"""Items have arrived from another partition: dead letters, redriven items, or follow-ups."""
+EVENT_KIND_LEASED: EventKind.ValueType  # 3
+"""Items were leased."""
+EVENT_KIND_COMPLETED: EventKind.ValueType  # 4
+"""Items were completed."""
+EVENT_KIND_RETRIED: EventKind.ValueType  # 5
+"""Items were retried at the cost of an attempt, or for a later time."""
+EVENT_KIND_RELEASED: EventKind.ValueType  # 6
+"""Items were given back, and the attempt does not count."""
+EVENT_KIND_LAPSED: EventKind.ValueType  # 7
+"""The lease of items has lapsed."""
+EVENT_KIND_DEAD: EventKind.ValueType  # 8
+"""Items have died: they move to the dead queue, or are dropped."""
+EVENT_KIND_MOVED: EventKind.ValueType  # 9
+"""Items have left for another partition, and have arrived there."""
+EVENT_KIND_RETURNED: EventKind.ValueType  # 10
+"""The target of a move is gone for ever: the items are ready again."""
+EVENT_KIND_DUE: EventKind.ValueType  # 11
+"""Scheduled items have come due."""
+EVENT_KIND_REMOVED: EventKind.ValueType  # 12
+"""Items were removed by an operator."""
+EVENT_KIND_REPLACED: EventKind.ValueType  # 13
+"""Items were replaced by later ones with their dedup key."""
+EVENT_KIND_GIVEN_UP: EventKind.ValueType  # 14
+"""Items with damaged payload were given up by an operator."""
+EVENT_KIND_RESCHEDULED: EventKind.ValueType  # 15
+"""Scheduled items have got another due time."""
+EVENT_KIND_PRIORITIZED: EventKind.ValueType  # 16
+"""Items have got another priority."""
+EVENT_KIND_RESERVED: EventKind.ValueType  # 17
+"""Items were given to a reader."""
+EVENT_KIND_ACKNOWLEDGED: EventKind.ValueType  # 18
+"""A reader has acknowledged items: they are done."""
+EVENT_KIND_REDRIVEN: EventKind.ValueType  # 19
+"""Dead letters were sent back to their queue."""
+EVENT_KIND_STARTED: EventKind.ValueType  # 30
+"""Events are recorded from here on."""
+EVENT_KIND_SETTINGS_CHANGED: EventKind.ValueType  # 31
+"""The settings of the queue have changed."""
+EVENT_KIND_PAUSED: EventKind.ValueType  # 32
+"""Leases or producers were paused."""
+EVENT_KIND_RESUMED: EventKind.ValueType  # 33
+"""Leases or producers were resumed."""
+EVENT_KIND_RESIZED: EventKind.ValueType  # 34
+"""The queue has another number of partitions, or the partition has learned it."""
+EVENT_KIND_BREAKER_CHANGED: EventKind.ValueType  # 35
+"""The breaker of the partition has another state."""
+Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
+
+class _PausedPart:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PausedPartEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PausedPart.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PAUSED_PART_UNSPECIFIED: _PausedPart.ValueType  # 0
+    """Not given."""
+    PAUSED_PART_LEASES: _PausedPart.ValueType  # 1
+    """Leases, and batches of readers."""
+    PAUSED_PART_PRODUCERS: _PausedPart.ValueType  # 2
+    """Producers."""
+
+class PausedPart(_PausedPart, metaclass=_PausedPartEnumTypeWrapper):
+    """PausedPart is what is paused or resumed."""
+
+PAUSED_PART_UNSPECIFIED: PausedPart.ValueType  # 0
+"""Not given."""
+PAUSED_PART_LEASES: PausedPart.ValueType  # 1
+"""Leases, and batches of readers."""
+PAUSED_PART_PRODUCERS: PausedPart.ValueType  # 2
+"""Producers."""
+Global___PausedPart: _TypeAlias = PausedPart  # noqa: Y015
+
+class _EventStart:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EventStartEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventStart.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EVENT_START_UNSPECIFIED: _EventStart.ValueType  # 0
+    """At the first event that is kept."""
+    EVENT_START_FIRST: _EventStart.ValueType  # 1
+    """At the first event that is kept."""
+    EVENT_START_END: _EventStart.ValueType  # 2
+    """Behind the last event: only later ones are wanted."""
+
+class EventStart(_EventStart, metaclass=_EventStartEnumTypeWrapper):
+    """EventStart is where a follower begins that has no position."""
+
+EVENT_START_UNSPECIFIED: EventStart.ValueType  # 0
+"""At the first event that is kept."""
+EVENT_START_FIRST: EventStart.ValueType  # 1
+"""At the first event that is kept."""
+EVENT_START_END: EventStart.ValueType  # 2
+"""Behind the last event: only later ones are wanted."""
+Global___EventStart: _TypeAlias = EventStart  # noqa: Y015
+
 class _ItemOutcome:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -58,6 +222,208 @@ ITEM_OUTCOME_NONE: ItemOutcome.ValueType  # 4
 enough. `error` says which, as far as it is known.
 """
 Global___ItemOutcome: _TypeAlias = ItemOutcome  # noqa: Y015
+
+@_typing.final
+class ReadEventsRequest(_message.Message):
+    """ReadEventsRequest names a partition and a position of its feed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    FEED_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
+    MAX_EVENTS_FIELD_NUMBER: _builtins.int
+    WAIT_TIMEOUT_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the queue; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue."""
+    partition: _builtins.int
+    """Number of the partition."""
+    feed: _builtins.int
+    """`feed` of the response from which the position is; 0 means any. A partition that is removed and created again has
+    another feed, whose positions begin at 1: with `feed`, the answer is then EVENTS_GONE.
+    """
+    position: _builtins.int
+    """Position of the first event that is wanted; 0 means as `start` says."""
+    start: Global___EventStart.ValueType
+    """Where to begin without a position."""
+    max_events: _builtins.int
+    """Most events of the response, 1 to 10,000; 0 means 1,000. It has also at most 50,000 ranges of items."""
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
+        """Only events of these kinds; empty means all."""
+
+    @_builtins.property
+    def wait_timeout(self) -> _duration_pb2.Duration:
+        """How long to wait for the first event, 0 to 15 minutes; unset means not at all."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        feed: _builtins.int = ...,
+        position: _builtins.int = ...,
+        start: Global___EventStart.ValueType = ...,
+        kinds: _abc.Iterable[Global___EventKind.ValueType] | None = ...,
+        max_events: _builtins.int = ...,
+        wait_timeout: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait_timeout", b"wait_timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "kinds", b"kinds", "max_events", b"max_events", "namespace", b"namespace", "partition", b"partition", "position", b"position", "queue", b"queue", "start", b"start", "wait_timeout", b"wait_timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadEventsRequest: _TypeAlias = ReadEventsRequest  # noqa: Y015
+
+@_typing.final
+class QueueEvent(_message.Message):
+    """QueueEvent is something that has happened to items of one partition, or to the partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    PRODUCED_AT_FIELD_NUMBER: _builtins.int
+    DUE_AT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    SETTINGS_VERSION_FIELD_NUMBER: _builtins.int
+    BREAKER_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """Position in the feed of the partition: 1, 2, 3 and so on without gaps. A filter leaves out positions."""
+    kind: Global___EventKind.ValueType
+    """What has happened."""
+    lease_id: _builtins.str
+    """The lease of LEASED, COMPLETED, RETRIED, RELEASED and LAPSED items; empty: that of a reader."""
+    client_id: _builtins.str
+    """The client to which LEASED items went."""
+    attempt: _builtins.int
+    """How many times the items have been leased; 0 where it does not matter."""
+    reason: _items_pb2.DeadReason.ValueType
+    """Why items are DEAD."""
+    dropped: _builtins.bool
+    """Whether DEAD items were dropped, because the queue has no dead queue."""
+    group: _builtins.str
+    """Group or key of LEASED, COMPLETED, RETRIED, RELEASED, LAPSED, DEAD, RESERVED and ACKNOWLEDGED items; empty: they
+    have none.
+    """
+    priority: _builtins.int
+    """Their other priority, of PRIORITIZED items."""
+    part: Global___PausedPart.ValueType
+    """What is PAUSED or RESUMED."""
+    partitions: _builtins.int
+    """Number of partitions, of RESIZED."""
+    settings_version: _builtins.int
+    """Version of the settings, of SETTINGS_CHANGED."""
+    breaker: _builtins.int
+    """State of the breaker as a number of BreakerState, of BREAKER_CHANGED."""
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When, by the time of the partition."""
+
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[_items_pb2.SeqRange]:
+        """The items, by sequence."""
+
+    @_builtins.property
+    def produced_at(self) -> _timestamp_pb2.Timestamp:
+        """When the items were produced here. Given with LEASED, COMPLETED, DEAD, RESERVED, ACKNOWLEDGED, and where an attempt
+        has failed.
+        """
+
+    @_builtins.property
+    def due_at(self) -> _timestamp_pb2.Timestamp:
+        """When RETRIED, RELEASED, RESCHEDULED or DUE items are due, or were; unset: at once."""
+
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        kind: Global___EventKind.ValueType = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        items: _abc.Iterable[_items_pb2.SeqRange] | None = ...,
+        lease_id: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        produced_at: _timestamp_pb2.Timestamp | None = ...,
+        due_at: _timestamp_pb2.Timestamp | None = ...,
+        reason: _items_pb2.DeadReason.ValueType = ...,
+        dropped: _builtins.bool = ...,
+        group: _builtins.str = ...,
+        priority: _builtins.int = ...,
+        part: Global___PausedPart.ValueType = ...,
+        partitions: _builtins.int = ...,
+        settings_version: _builtins.int = ...,
+        breaker: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "due_at", b"due_at", "produced_at", b"produced_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "attempt", b"attempt", "breaker", b"breaker", "client_id", b"client_id", "dropped", b"dropped", "due_at", b"due_at", "group", b"group", "items", b"items", "kind", b"kind", "lease_id", b"lease_id", "part", b"part", "partitions", b"partitions", "position", b"position", "priority", b"priority", "produced_at", b"produced_at", "reason", b"reason", "settings_version", b"settings_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueEvent: _TypeAlias = QueueEvent  # noqa: Y015
+
+@_typing.final
+class ReadEventsResponse(_message.Message):
+    """ReadEventsResponse has events in the order of their positions; none when none has come in time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    FEED_FIELD_NUMBER: _builtins.int
+    NEXT_POSITION_FIELD_NUMBER: _builtins.int
+    FIRST_POSITION_FIELD_NUMBER: _builtins.int
+    END_POSITION_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    feed: _builtins.int
+    """Names the feed: the group of the partition, which is never used again."""
+    next_position: _builtins.int
+    """Where to continue, also after events that the filter has left out."""
+    first_position: _builtins.int
+    """The first position that is kept."""
+    end_position: _builtins.int
+    """Position of the next event to come. The follower has seen all when next_position is this."""
+    partitions: _builtins.int
+    """Number of partitions of the queue. When it grows, follow the further ones, too."""
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueEvent]:
+        """The events."""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___QueueEvent] | None = ...,
+        feed: _builtins.int = ...,
+        next_position: _builtins.int = ...,
+        first_position: _builtins.int = ...,
+        end_position: _builtins.int = ...,
+        partitions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_position", b"end_position", "events", b"events", "feed", b"feed", "first_position", b"first_position", "next_position", b"next_position", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadEventsResponse: _TypeAlias = ReadEventsResponse  # noqa: Y015
 
 @_typing.final
 class WaitResultsRequest(_message.Message):

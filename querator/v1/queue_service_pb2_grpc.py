@@ -87,6 +87,11 @@ class QueueServiceStub:
                 request_serializer=querator_dot_v1_dot_queue__service__pb2.WaitResultsRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_queue__service__pb2.WaitResultsResponse.FromString,
                 _registered_method=True)
+        self.ReadEvents = channel.unary_unary(
+                '/querator.v1.QueueService/ReadEvents',
+                request_serializer=querator_dot_v1_dot_queue__service__pb2.ReadEventsRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_queue__service__pb2.ReadEventsResponse.FromString,
+                _registered_method=True)
 
 
 class QueueServiceServicer:
@@ -169,6 +174,14 @@ class QueueServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadEvents(self, request, context):
+        """Returns events of a partition from a position on; waits up to wait_timeout for the first one. A follower asks each
+        partition of the queue, and continues with next_position. May be repeated at will: it changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueueServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -221,6 +234,11 @@ def add_QueueServiceServicer_to_server(servicer, server):
                     servicer.WaitResults,
                     request_deserializer=querator_dot_v1_dot_queue__service__pb2.WaitResultsRequest.FromString,
                     response_serializer=querator_dot_v1_dot_queue__service__pb2.WaitResultsResponse.SerializeToString,
+            ),
+            'ReadEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadEvents,
+                    request_deserializer=querator_dot_v1_dot_queue__service__pb2.ReadEventsRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_queue__service__pb2.ReadEventsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -496,6 +514,33 @@ class QueueService:
             '/querator.v1.QueueService/WaitResults',
             querator_dot_v1_dot_queue__service__pb2.WaitResultsRequest.SerializeToString,
             querator_dot_v1_dot_queue__service__pb2.WaitResultsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.QueueService/ReadEvents',
+            querator_dot_v1_dot_queue__service__pb2.ReadEventsRequest.SerializeToString,
+            querator_dot_v1_dot_queue__service__pb2.ReadEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -63,6 +63,10 @@ class QueueServiceStub:
     """Returns the results of items that were produced with keep_result; waits up to wait_timeout for the first one. May
     be repeated at will: it changes nothing.
     """
+    ReadEvents: _grpc.UnaryUnaryMultiCallable[_queue_service_pb2.ReadEventsRequest, _queue_service_pb2.ReadEventsResponse]
+    """Returns events of a partition from a position on; waits up to wait_timeout for the first one. A follower asks each
+    partition of the queue, and continues with next_position. May be repeated at will: it changes nothing.
+    """
 
 @_typing.type_check_only
 class QueueServiceAsyncStub(QueueServiceStub):
@@ -98,6 +102,10 @@ class QueueServiceAsyncStub(QueueServiceStub):
     WaitResults: _aio.UnaryUnaryMultiCallable[_queue_service_pb2.WaitResultsRequest, _queue_service_pb2.WaitResultsResponse]  # type: ignore[assignment]
     """Returns the results of items that were produced with keep_result; waits up to wait_timeout for the first one. May
     be repeated at will: it changes nothing.
+    """
+    ReadEvents: _aio.UnaryUnaryMultiCallable[_queue_service_pb2.ReadEventsRequest, _queue_service_pb2.ReadEventsResponse]  # type: ignore[assignment]
+    """Returns events of a partition from a position on; waits up to wait_timeout for the first one. A follower asks each
+    partition of the queue, and continues with next_position. May be repeated at will: it changes nothing.
     """
 
 class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -191,6 +199,16 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_queue_service_pb2.WaitResultsResponse, _abc.Awaitable[_queue_service_pb2.WaitResultsResponse]]:
         """Returns the results of items that were produced with keep_result; waits up to wait_timeout for the first one. May
         be repeated at will: it changes nothing.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadEvents(
+        self,
+        request: _queue_service_pb2.ReadEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_queue_service_pb2.ReadEventsResponse, _abc.Awaitable[_queue_service_pb2.ReadEventsResponse]]:
+        """Returns events of a partition from a position on; waits up to wait_timeout for the first one. A follower asks each
+        partition of the queue, and continues with next_position. May be repeated at will: it changes nothing.
         """
 
 def add_QueueServiceServicer_to_server(servicer: QueueServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -19,6 +19,7 @@ checks that need the state of a queue do not belong here.
     lease            lease requests and answers; items are the stored bytes
     settle           complete, retry and extend: requests and answers
     results          results of items: what asks for them, returns them, waits for them
+    events           events of queues: the call of a follower, and its reply
     frames           frames of the produce stream and the lease stream
     browse           requests and answers of scans
     readers          requests and answers of ReaderService

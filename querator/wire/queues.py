@@ -46,6 +46,7 @@ _MODEL_FIELDS = {
     "retry_delay": "retry_delay_ms",
     "retry_delay_max": "retry_delay_max_ms",
     "priority_aging": "priority_aging_ms",
+    "events_retention": "events_retention_ms",
 }
 _COUNTS = [
     name
@@ -292,12 +293,25 @@ def check_settings(message: admin_service_pb2.QueueSettings, *, name: str) -> Qu
         rate_limit=_rate(message, "rate_limit"),
         group_rate_limit=_rate(message, "group_rate_limit"),
         key_rate_limit=_rate(message, "key_rate_limit"),
+        events_retention_ms=_events_retention_ms(message),
         lease_limit=field_checks.check_range(
             message.lease_limit,
             field="settings.lease_limit",
             least=0,
             most=limits.LEASE_LIMIT_MAX,
         ),
+    )
+
+
+def _events_retention_ms(message: admin_service_pb2.QueueSettings) -> int:
+    retention = message.events_retention
+    if not retention.seconds and not retention.nanos:
+        return 0
+    return field_checks.duration_ms(
+        retention,
+        field="settings.events_retention",
+        least_ms=limits.EVENTS_RETENTION_MS_MIN,
+        most_ms=limits.EVENTS_RETENTION_MS_MAX,
     )
 
 
@@ -430,6 +444,7 @@ def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings
         rate_limit=rate_limit_message(settings.rate_limit),
         group_rate_limit=rate_limit_message(settings.group_rate_limit),
         key_rate_limit=rate_limit_message(settings.key_rate_limit),
+        events_retention=field_checks.duration(settings.events_retention_ms),
         lease_limit=settings.lease_limit,
     )
 

@@ -88,6 +88,7 @@ class QueueView(msgspec.Struct, frozen=True):
     lease_limit: int = 0
     group_rate_limit: RateLimitView | None = None
     key_rate_limit: RateLimitView | None = None
+    events_retention_ms: int | None = None
 
 
 def _breaker_view(breaker: Breaker | None) -> BreakerView | None:
@@ -146,6 +147,7 @@ def queue_view(queue: QueueInfo) -> QueueView:
         lease_limit=queue.lease_limit,
         group_rate_limit=_rate_limit_view(queue.group_rate_limit),
         key_rate_limit=_rate_limit_view(queue.key_rate_limit),
+        events_retention_ms=milliseconds(queue.events_retention),
     )
 
 

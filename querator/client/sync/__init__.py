@@ -3,6 +3,7 @@
 It runs the async client and waits for it; a second implementation of a call does not belong here.
 
     client           SyncClient, SyncProducer, SyncConsumer
+    events           SyncEvents
     handler_threads  threads for the handlers of `SyncConsumer.run`
     leases           SyncLeasedItem, SyncLeasedBatch
     locks            SyncLock, SyncSemaphore, SyncElection, SyncRwLock, SyncHolding

@@ -35,6 +35,7 @@ from querator.client.consuming.policy import (
     OnUndecodable,
 )
 from querator.client.consuming.stop_signals import STOP_SIGNALS, stopping_at
+from querator.client.events import EventKind, EventPosition, Events, EventsStart
 from querator.client.groups import GroupStats
 from querator.client.items import AnyItem
 from querator.client.keys import KeyStats
@@ -50,6 +51,7 @@ from querator.client.options import (
 )
 from querator.client.producing.producer import Producer
 from querator.client.replies import ItemResult
+from querator.client.sync.events import SyncEvents
 from querator.client.sync.handler_threads import HandlerThreads
 from querator.client.sync.leases import Runner, SyncLeasedBatch, SyncLeasedItem
 from querator.client.sync.locks import SyncElection, SyncLock, SyncRwLock, SyncSemaphore
@@ -411,6 +413,24 @@ class SyncClient:
                 name, client_id=client_id, older_than=older_than, stale=stale
             ),
         )
+
+    def events(
+        self,
+        name: str,
+        *,
+        positions: Iterable[EventPosition | str] = (),
+        start: EventsStart = "first",
+        kinds: Collection[EventKind] | None = None,
+        follow: bool = True,
+    ) -> SyncEvents:
+        """What happens to the items and partitions of a queue. See `Client.events`."""
+
+        async def make() -> Events:
+            return self._client.events(
+                name, positions=positions, start=start, kinds=kinds, follow=follow
+            )
+
+        return SyncEvents(self._runner, self._runner.run(make()))
 
     def release_leases(self, name: str, *lease_ids: str, count_attempt: bool = False) -> int:
         """Ends leases of consumers that hang. See `Client.release_leases`."""

@@ -90,6 +90,7 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
         produce_paused=settings.produce_paused,
         breaker=settings.breaker,
         limits=limits_of(settings, partition, len(queue.groups)),
+        events_retention_ms=settings.events_retention_ms,
     )
 
 

@@ -26,6 +26,7 @@ from querator.model.calls import (
     RetryCall,
 )
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.event_calls import ReadEventsCall
 from querator.model.reader_calls import (
     AdvanceReaderCall,
     OpenReaderCall,
@@ -56,7 +57,7 @@ T = TypeVar(
     BrowseCall,
     ReadBatchCall,
 )
-W = TypeVar("W", LeaseCall, AdvanceReaderCall, WaitResultsCall)
+W = TypeVar("W", LeaseCall, AdvanceReaderCall, WaitResultsCall, ReadEventsCall)
 
 _DETAILS_KEY = "grpc-status-details-bin"
 # An empty answer must be sent before the caller's deadline; else the outcome of its lease request

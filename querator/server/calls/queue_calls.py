@@ -10,7 +10,7 @@ from querator.server.calls.grpc_calls import (
     within_deadline,
 )
 from querator.service.queue_service import QueueService
-from querator.wire import lease, produce, results, routing, settle
+from querator.wire import events, lease, produce, results, routing, settle
 from querator.wire.field_checks import RequestLimits
 
 
@@ -43,6 +43,10 @@ def queue_calls(service: QueueService, request_limits: RequestLimits) -> Mapping
         call = waiting_within_deadline(results.parse_wait_results(data), context)
         return results.encode_results(await service.wait_results(call))
 
+    async def read_events(data: bytes, context: Context) -> bytes:
+        call = waiting_within_deadline(events.parse_read_events(data), context)
+        return events.encode_events(await service.read_events(call))
+
     async def get_routing(data: bytes, _: Context) -> bytes:
         asked = routing.parse_get_routing(data)
         return routing.encode_routing(await service.routing(asked.namespace, asked.name))
@@ -55,4 +59,5 @@ def queue_calls(service: QueueService, request_limits: RequestLimits) -> Mapping
         "Retry": retry_items,
         "Extend": extend_leases,
         "WaitResults": wait_results,
+        "ReadEvents": read_events,
     }

@@ -40,6 +40,7 @@ from querator.partition.dedup_export import (
     FactsQuery,
     KeptKeysQuery,
 )
+from querator.partition.feed_queries import EventsPage
 from querator.partition.flow_queries import FlowPage
 from querator.partition.lease_queries import LeaseSummaries
 from querator.partition.queries import ItemPage, LeasePage
@@ -66,6 +67,7 @@ from querator.service.routing.forwarder import (
     DueItemsQuery,
     DueKeysQuery,
     EpochQuery,
+    EventsQuery,
     FlowsQuery,
     ItemsQuery,
     LeasesQuery,
@@ -313,6 +315,7 @@ _REPLIES: dict[type, Any] = {
     PayloadQuery: msgspec.msgpack.Decoder(Payload).decode,
     DamageQuery: msgspec.msgpack.Decoder(tuple[BlockDamage, ...]).decode,
     ResultsQuery: msgspec.msgpack.Decoder(ResultsPage).decode,
+    EventsQuery: msgspec.msgpack.Decoder(EventsPage).decode,
     RecurrencesQuery: msgspec.msgpack.Decoder(RecurrencePage).decode,
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,
     EpochQuery: msgspec.msgpack.Decoder(int).decode,

@@ -252,6 +252,19 @@ class ResultsQuery(msgspec.Struct, frozen=True, array_like=True, tag="W"):
     wait_ms: int = 0
 
 
+class EventsQuery(msgspec.Struct, frozen=True, array_like=True, tag="v"):
+    """An `EventsPage` from a position on (0: from the first one that is kept; -1: behind the last
+    one). While there is no event of one of `kinds` (empty: of any), the answer waits up to
+    `wait_ms`.
+    """
+
+    group: GroupId
+    position: int
+    kinds: frozenset[int] = frozenset()
+    events_max: int = 1
+    wait_ms: int = 0
+
+
 Query = (
     StatsQuery
     | PeekQuery
@@ -271,6 +284,7 @@ Query = (
     | DamageQuery
     | RecurrencesQuery
     | ResultsQuery
+    | EventsQuery
     | ReadyQuery
     | EpochQuery
     | SharingQuery

@@ -8,6 +8,8 @@ dropped.
 from struct import pack
 from typing import Any
 
+from msgspec.structs import replace
+
 from querator.model.commands import (
     Configure,
     DeadTarget,
@@ -19,12 +21,15 @@ from querator.model.commands import (
     Produce,
 )
 from querator.model.entries import Proposal
+from querator.model.limits import EVENTS_RETENTION_MS_MAX
 from querator.partition import invariants
 from querator.partition.machine import PartitionMachine
 from querator.raft.log.disk_budget import size_bytes
 from querator.storage import attachments
 from querator.storage.environment import Environment
 from querator.storage.memory_environment import MemoryEnvironment
+from querator.storage.tables import STATE
+from tests.unit.partition.feed_fold import check_fold
 
 GROUP = 7
 START_MS = 1_700_000_000_000
@@ -68,6 +73,14 @@ def lease_of(items: int = 100, **changes: Any) -> Lease:
     return Lease((caller(items, **changes),))
 
 
+def _with_events(proposal: Proposal) -> Proposal:
+    command = proposal.command
+    if isinstance(command, Configure):
+        asking = replace(command.settings, events_retention_ms=EVENTS_RETENTION_MS_MAX)
+        return Proposal(replace(command, settings=asking))
+    return proposal
+
+
 def seqs(grant: LeaseGrant) -> list[int]:
     return [
         segment.first_seq + ordinal
@@ -78,7 +91,9 @@ def seqs(grant: LeaseGrant) -> list[int]:
 
 
 class PartitionLog:
-    """Applies commands to one partition; `checked` runs the full scan after every entry."""
+    """Applies commands to one partition; `checked` runs the full scan after every entry. With
+    `all_events` the partition records its events from the beginning, and they are checked, too.
+    """
 
     def __init__(
         self,
@@ -87,12 +102,14 @@ class PartitionLog:
         group: int = GROUP,
         keep: int = 3,
         checked: bool = True,
+        all_events: bool = False,
     ) -> None:
         self.environment = environment or MemoryEnvironment()
         self.group = group
         self.machine = PartitionMachine(group)
         self.keep = keep
         self.checked = checked
+        self.all_events = all_events
         self.index = 0
         self.first = 1
         self.now_ms = START_MS
@@ -114,6 +131,8 @@ class PartitionLog:
         """Applies an entry. Checks that it writes no more bytes than its commands announced as
         their need.
         """
+        if self.all_events:
+            proposals = tuple(map(_with_events, proposals))
         entry = self.machine.pack(proposals, self.now_ms)
         with self.environment.snapshot() as txn:
             needs = [self.machine.need(txn, proposal.command).bytes for proposal in proposals]
@@ -137,6 +156,8 @@ class PartitionLog:
             self.first += 1
         if self.checked:
             assert invariants.check(txn, self.group) == []
+            if self.all_events and STATE.get(txn, self.group) is not None:
+                check_fold(txn, self.group)
         txn.commit(sync=False)
         results: tuple[Any, ...] = self.applied.results
         return results

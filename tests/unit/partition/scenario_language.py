@@ -104,7 +104,7 @@ def _policy(backoff: str, delay: str, most: str) -> RetryWaits:
 
 class _Player:
     def __init__(self) -> None:
-        self.log = PartitionLog()
+        self.log = PartitionLog(all_events=True)
         self._producers: dict[bytes, bytes] = {}
 
     def play(self, verb: str, words: list[str]) -> str:

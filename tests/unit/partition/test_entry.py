@@ -263,6 +263,7 @@ COMMANDS = {
                 breaker=BreakerSettings(50, 20, 60_000, 30_000, 3),
                 limits=LeaseLimits(10, 1_000, 5, 20),
                 executions=ExecutionSettings(86_400_000),
+                events_retention_ms=3_600_000,
             ),
         )
     ),
@@ -455,14 +456,28 @@ OLD = {
         Proposal(Lease((LeaseCaller("c", "r", 100, 3_000_000, 30_000),))),
         "0193cf0000018bcfe56800909193029195a163a17264ce002dc6c0cd753090",
     ),
+    "configure without events": (
+        Proposal(_without(COMMANDS["configure"].command, events_retention_ms=0)),
+        "0193cf0000018bcfe568009091930804dc0014a764656661756c74a4776f726b0100cd75300005ce"
+        "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802970101649195a565"
+        "752e64650332c3930acd03e81404c29305cd07d002c3c3953214cdea60cd753003940acd03e80514"
+        "91ce05265c00",
+    ),
     "configure without executions": (
-        Proposal(_without(COMMANDS["configure"].command, executions=None)),
+        Proposal(_without(COMMANDS["configure"].command, executions=None, events_retention_ms=0)),
         "0193cf0000018bcfe568009091930804dc0013a764656661756c74a4776f726b0100cd75300005ce"
         "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802970101649195a565"
         "752e64650332c3930acd03e81404c29305cd07d002c3c3953214cdea60cd753003940acd03e80514",
     ),
     "configure without rates of groups": (
-        Proposal(_without(COMMANDS["configure"].command, executions=None, flows=WITHOUT_RATES)),
+        Proposal(
+            _without(
+                COMMANDS["configure"].command,
+                executions=None,
+                flows=WITHOUT_RATES,
+                events_retention_ms=0,
+            )
+        ),
         "0193cf0000018bcfe568009091930804dc0013a764656661756c74a4776f726b0100cd75300005ce"
         "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802960101649194a565"
         "752e64650332c304c2c3c3953214cdea60cd753003940acd03e80514",
@@ -470,7 +485,11 @@ OLD = {
     "configure without limits": (
         Proposal(
             _without(
-                COMMANDS["configure"].command, limits=None, executions=None, flows=WITHOUT_RATES
+                COMMANDS["configure"].command,
+                limits=None,
+                executions=None,
+                flows=WITHOUT_RATES,
+                events_retention_ms=0,
             )
         ),
         "0193cf0000018bcfe568009091930804dc0012a764656661756c74a4776f726b0100cd75300005ce"
@@ -943,10 +962,10 @@ GOLDEN = {
     ),
     "activate": "0193cf0000018bcfe5680090919107",
     "configure": (
-        "0193cf0000018bcfe568009091930804dc0014a764656661756c74a4776f726b0100cd75300005ce"
+        "0193cf0000018bcfe568009091930804dc0015a764656661756c74a4776f726b0100cd75300005ce"
         "0036ee80cd03e89193a4686f6d65030ccd012c94cd07d0cdea6002c2cd138802970101649195a565"
         "752e64650332c3930acd03e81404c29305cd07d002c3c3953214cdea60cd753003940acd03e80514"
-        "91ce05265c00"
+        "91ce05265c00ce0036ee80"
     ),
     "half open": "0193cf0000018bcfe5680090919135",
     "resume moves": "0193cf0000018bcfe56800909193460905",

@@ -39,9 +39,9 @@ DEAD = 9
 
 def pair() -> tuple[PartitionLog, PartitionLog]:
     environment = MemoryEnvironment()
-    work = PartitionLog(environment)
+    work = PartitionLog(environment, all_events=True)
     work.configure(dead_targets=dead_to(DEAD), expire_timeout_ms=3_600_000)
-    dead = PartitionLog(environment, group=DEAD)
+    dead = PartitionLog(environment, group=DEAD, all_events=True)
     dead.configure(queue="dead")
     return work, dead
 

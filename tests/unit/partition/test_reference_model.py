@@ -221,8 +221,8 @@ class Comparison(RuleBasedStateMachine):
         limit: LimitRule | None,
     ) -> None:
         environment = MemoryEnvironment()
-        self.log = PartitionLog(environment, group=GROUP, checked=True)
-        self.dead_log = PartitionLog(environment, group=DEAD_GROUP)
+        self.log = PartitionLog(environment, group=GROUP, all_events=True)
+        self.dead_log = PartitionLog(environment, group=DEAD_GROUP, all_events=True)
         self.dead_log.configure(queue="dead", items_max=dead_room)
         self.dead_room = dead_room
         self.model = ReferenceModel(START_MS)

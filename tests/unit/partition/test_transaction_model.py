@@ -46,7 +46,7 @@ class Attempt:
 class Transactions(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.queue = TransactionQueue(PARTITIONS)
+        self.queue = TransactionQueue(PARTITIONS, all_events=True)
         self.attempts: list[Attempt] = []
         self.named: dict[int, tuple[str, int, Named]] = {}
         """The batch and the items that a commit named, by transaction."""

@@ -67,9 +67,12 @@ def claim(items: list[bytes], *, task: int = 0, attempt_number: int = 1) -> Stag
 class TransactionQueue:
     """`count` partitions of one queue. Group ids begin with 11."""
 
-    def __init__(self, count: int, **settings: Any) -> None:
+    def __init__(self, count: int, *, all_events: bool = False, **settings: Any) -> None:
         environment = MemoryEnvironment()
-        self.logs = [PartitionLog(environment, group=11 + number) for number in range(count)]
+        self.logs = [
+            PartitionLog(environment, group=11 + number, all_events=all_events)
+            for number in range(count)
+        ]
         for number, log in enumerate(self.logs):
             log.configure(partition=number, **settings)
         self.environment = environment

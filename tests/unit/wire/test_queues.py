@@ -88,6 +88,8 @@ settings = st.builds(
     lease_limit=st.integers(0, limits.LEASE_LIMIT_MAX),
     group_rate_limit=st.none() | rates,
     key_rate_limit=st.none() | rates,
+    events_retention_ms=st.just(0)
+    | st.integers(limits.EVENTS_RETENTION_MS_MIN, limits.EVENTS_RETENTION_MS_MAX),
 )
 
 

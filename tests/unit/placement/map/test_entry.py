@@ -70,18 +70,27 @@ SETTINGS = QueueSettings(
     lease_limit=50,
     group_rate_limit=RateSettings(5, 2_000, 2),
     key_rate_limit=RateSettings(7, 3_000, 3),
+    events_retention_ms=60_000,
 )
 
 # [now, [[tag, ...]]] by hand from the msgpack specification. Released bytes never change; a command
 # that gets another field keeps its old bytes here and adds further ones.
 SETTINGS_BYTES = (
+    "dc001d 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02 01 01 64"
+    "91 95 a565752e6465 03 32 c3 93 0a cd03e8 14 04 c2 c3 c3 95 32 14 cdea60 cd7530 03"
+    "93 0a cd03e8 14 32"
+    "93 05 cd07d0 02 93 07 cd0bb8 03 cdea60"
+)
+SILENT_SETTINGS = msgspec.structs.replace(SETTINGS, events_retention_ms=0)
+SILENT_SETTINGS_BYTES = (
     "dc001c 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02 01 01 64"
     "91 95 a565752e6465 03 32 c3 93 0a cd03e8 14 04 c2 c3 c3 95 32 14 cdea60 cd7530 03"
     "93 0a cd03e8 14 32"
     "93 05 cd07d0 02 93 07 cd0bb8 03"
 )
+"""Settings without events."""
 UNRATED_SETTINGS = msgspec.structs.replace(
-    SETTINGS,
+    SILENT_SETTINGS,
     groups=(GroupSettings("eu.de", 3, 50, paused=True),),
     group_rate_limit=None,
     key_rate_limit=None,
@@ -191,6 +200,7 @@ GOLDEN: list[tuple[Command, str]] = [
 ]
 OLD: list[tuple[Command, str]] = [
     (CreateQueue("n", "q", SETTINGS), f"94 01 a16e a171 {SETTINGS_BYTES}"),
+    (CreateQueue("n", "q", SILENT_SETTINGS), f"94 01 a16e a171 {SILENT_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", UNRATED_SETTINGS), f"94 01 a16e a171 {UNRATED_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", UNLIMITED_SETTINGS), f"94 01 a16e a171 {UNLIMITED_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", UNBROKEN_SETTINGS), f"94 01 a16e a171 {UNBROKEN_SETTINGS_BYTES}"),
