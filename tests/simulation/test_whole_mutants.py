@@ -24,7 +24,7 @@ QUIET = replace(
     wayward=False, passing=False, patient=False, stuck=False, lapsing=False, readers=False,
     retiring=False, removing=False, schedules=False, ranked=False, retried=False,
     sweeping=False, grouped=False, keyed=False, recurring=False, chained=False, unique=False,
-    pausing=False, breaking=False, limiting=False,
+    pausing=False, breaking=False, limiting=False, following=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
 OLD_COPIES = replace(QUIET, faults=("old copy",), fault_every_us=700 * MS, faulty_us=10 * SECOND)
@@ -44,6 +44,7 @@ CHAINED = replace(QUIET, chained=True, faulty_us=6 * SECOND)
 PAUSING = replace(QUIET, pausing=True, faulty_us=6 * SECOND)
 BREAKING = replace(QUIET, breaking=True, faulty_us=6 * SECOND)
 LIMITING = replace(QUIET, limiting=True, faulty_us=6 * SECOND)
+FOLLOWED = replace(QUIET, winding=True, following=True, faulty_us=6 * SECOND)
 KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
 
 
@@ -76,6 +77,9 @@ KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
         (mutants.drops_the_data_of_results, RETRIED),
         (mutants.mixes_up_results, RETRIED),
         (mutants.lets_dead_items_be_silent, RETRIED),
+        (mutants.forgets_events_of_completes, FOLLOWED),
+        (mutants.leaves_out_events_between_pages, FOLLOWED),
+        (mutants.drops_events_too_early, FOLLOWED),
         (mutants.forgets_limits_of_moves, RETRIED),
         (mutants.lets_items_grow_old, RETRIED),
         (mutants.lets_items_die_young, RETRIED),

@@ -85,7 +85,7 @@ from querator.service.routing.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 17
+LINK_VERSION = 18
 """Version of the frames in this module. Two nodes talk only if they have the same version."""
 
 

@@ -20,12 +20,15 @@ from querator.model.commands import (
     Refill,
 )
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.event_calls import EventKind
 from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import (
     breaker,
     checkpoints,
     dead,
     duplicates,
+    feed,
+    feed_queries,
     flows,
     follow_ups,
     lease,
@@ -58,6 +61,7 @@ from querator.placement.tasks.leader_tasks import LeaderTasks
 from querator.raft.starts import StartMemory
 from querator.server.link.node_calls import NodeCalls
 from querator.service import moves, schedules
+from querator.service.feed import waits
 from querator.service.lease.dispatcher import LeaseDispatcher
 from querator.service.produce import calls
 from querator.service.recurring import planning
@@ -664,3 +668,40 @@ def forgets_tokens_of_groups_above() -> Any:
 def never_refills_flows() -> Any:
     """Groups and keys without tokens stay without a turn."""
     return replaced(flows.Flows, "refill", lambda *_, **__: 0)
+
+
+def forgets_events_of_completes() -> Any:
+    """Completed items leave no event."""
+    items = feed.EventNotes.items
+
+    def without(notes: feed.EventNotes, kind: EventKind, *args: Any, **more: Any) -> None:
+        if kind is not EventKind.COMPLETED:
+            items(notes, kind, *args, **more)
+
+    return replaced(feed.EventNotes, "items", without)
+
+
+def leaves_out_events_between_pages() -> Any:
+    """A page that is full says that the next one begins one position later."""
+    page = feed_queries.events_page
+
+    def skipping(*args: Any, **more: Any) -> Any:
+        found = page(*args, **more)
+        if found.events and found.next < found.end:
+            return msgspec.structs.replace(found, next=found.next + 1)
+        return found
+
+    return replaced(waits, "events_page", skipping)
+
+
+def drops_events_too_early() -> Any:
+    """Every entry deletes the oldest events."""
+    delete = feed.delete_old
+
+    def dropping(context: ApplyContext, rows_max: int) -> int:
+        row = context.state.feed
+        if row is not None and row.next > 20:
+            row.first = max(row.first, row.next - 10)
+        return delete(context, rows_max)
+
+    return replaced(feed, "delete_old", dropping)

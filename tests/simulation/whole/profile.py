@@ -46,6 +46,8 @@ BREAKING = 0.12
 """Share of seeds that have a queue with a breaker."""
 LIMITING = 0.12
 """Share of seeds that have a queue with limits of leases."""
+FOLLOWING = 0.15
+"""Share of seeds whose queues record their events."""
 LOST = 0.15
 """Share of seeds in which a machine loses its disk."""
 SPOIL_DATA = frozenset(("old copy", "twins", "damage", "lost disk"))
@@ -131,6 +133,9 @@ class WholeProfile:
     limiting: bool = False
     """Whether there is one more queue, which has limits of leases."""
 
+    following: bool = False
+    """Whether all queues record their events, which programs follow."""
+
     retiring: bool = False
     """Whether there is one node more than replicas, and nodes are drained and taken back."""
     removing: bool = False
@@ -185,6 +190,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         pausing=random.Random(f"harsher pausing {drawn}").random() < PAUSING,
         breaking=random.Random(f"harsher breaking {drawn}").random() < BREAKING,
         limiting=random.Random(f"harsher limiting {drawn}").random() < LIMITING,
+        following=random.Random(f"harsher following {drawn}").random() < FOLLOWING,
         clocks_mended=True,
     )
 
@@ -256,6 +262,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         pausing=random.Random(f"pausing {seed}").random() < PAUSING,
         breaking=random.Random(f"breaking {seed}").random() < BREAKING,
         limiting=random.Random(f"limiting {seed}").random() < LIMITING,
+        following=random.Random(f"following {seed}").random() < FOLLOWING,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
         clocks_mended=retiring,

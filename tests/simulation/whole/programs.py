@@ -45,6 +45,7 @@ from tests.simulation.whole.stub import Ask, Shores, Stub
 
 if TYPE_CHECKING:
     from tests.simulation.whole.answers import Answers
+    from tests.simulation.whole.feeds import Feeds
     from tests.simulation.whole.pausing import Pauses
     from tests.simulation.whole.progress import Progress
     from tests.simulation.whole.replacing import Replacing
@@ -79,6 +80,7 @@ class Ground(Shores, Protocol):
     ranks: Ranks
     sweeps: "Sweeps"
     pauses: "Pauses"
+    feeds: "Feeds"
     uniques: "Uniques"
     tries: "tries.Tries"
     progress: "Progress"

@@ -49,6 +49,7 @@ from tests.simulation.whole import (
     asking,
     breaking,
     chaining,
+    following,
     grouping,
     keying,
     lapsing,
@@ -71,6 +72,7 @@ from tests.simulation.whole.copies import Copies
 from tests.simulation.whole.draining import Draining, Probing
 from tests.simulation.whole.fairness import FairnessChecker
 from tests.simulation.whole.faults import TwoNetworks, WholeFaults
+from tests.simulation.whole.feeds import Feeds
 from tests.simulation.whole.flow_checks import FlowChecks
 from tests.simulation.whole.key_order import KeyOrderChecker
 from tests.simulation.whole.ledger import Ledger
@@ -269,7 +271,7 @@ class WholeWorld:
         self.chains = Chains(self.ledger)
         self.plans = Plans()
         self.sweeps = sweeping.Sweeps(self.ledger)
-        self.pauses = pausing.Pauses()
+        self.pauses, self.feeds = pausing.Pauses(), Feeds()
         self.uniques = uniques.Uniques(self.ledger)
         self._paces: deque[tuple[int, int, int]] = deque()
         """Instants of the last second, each with the number of commits until then."""
@@ -449,6 +451,7 @@ class WholeWorld:
             "changed attributes": self.tries.compared,
             "checkpoints": self.progress.compared,
             "results": self.answers.compared,
+            "followed events": self.feeds.compared,
             "grants beside waiting groups": self.fairness.compared,
             "grants before others of a key": self.key_order.compared,
             "opened breakers": self.checks.breakers.opened,
@@ -529,6 +532,7 @@ class WholeWorld:
             retry_jitter=name != tries.QUEUE,
             dedup_until=DedupUntil.DONE if name == uniques.QUEUE else DedupUntil.WINDOW,
             **self._settings_of_kind(name),
+            events_retention_ms=following.RETENTION_MS if self.profile.following else 0,
         )
         operator = Calling(self, "operator", name, self._chance)
         ended = await operator.call(
@@ -608,6 +612,7 @@ class WholeWorld:
             (profile.unique, self._add_unique),
             (profile.breaking, self._add_breaking),
             (profile.limiting, self._add_limiting),
+            (profile.following, self._add_followers),
         ):
             if there:
                 add()
@@ -761,6 +766,10 @@ class WholeWorld:
         self._add(limiting.Limiting, f"{queue}.limiting", queue, slower=2 * OPERATORS_SLOWER)
         if limiting.changes_partitions(self.seed):
             self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
+
+    def _add_followers(self) -> None:
+        for queue in self.queue_names:
+            self._add(following.Following, f"{queue}.following", queue)
 
     def _operators_end(self) -> bool:
         """Whether what would not come to rest is ended in time: recurrences, a queue that comes and
@@ -1008,6 +1017,9 @@ class WholeWorld:
                     self.checks.digest(node.name, group, applied, digest)
                     for text in invariants.check(snapshot, group):
                         self.found(f"{node.name}: group {group}: {text}")
+            if self.profile.following and queue.settings.events_retention_ms:
+                with leader.view(group) as snapshot:
+                    self.feeds.found += self.feeds.judge(snapshot, group)
             there = _items_of(leader, group)
             everywhere.update(item for _, item in there)
             if queue.name in present:
@@ -1029,6 +1041,7 @@ class WholeWorld:
             self.chains.judge(everywhere),
             self.uniques.judge(apart_ms),
             self.pauses.found,
+            self.feeds.found,
         ):
             self.found(text)
         for name, items in present.items():

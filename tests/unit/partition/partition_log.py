@@ -29,7 +29,7 @@ from querator.storage import attachments
 from querator.storage.environment import Environment
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import STATE
-from tests.unit.partition.feed_fold import check_fold
+from tests.checkers.feed_fold import check_fold
 
 GROUP = 7
 START_MS = 1_700_000_000_000

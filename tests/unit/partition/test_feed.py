@@ -45,7 +45,7 @@ from querator.partition.feed_queries import EventsPage
 from querator.partition.feed_rows import FeedRow
 from querator.partition.rows import DeadCause, decode_state, encode
 from querator.storage.tables import EVENTS, STATE
-from tests.unit.partition.feed_fold import all_events, page, seqs
+from tests.checkers.feed_fold import all_events, page, seqs
 from tests.unit.partition.partition_log import (
     GROUP,
     START_MS,

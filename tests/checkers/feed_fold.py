@@ -4,13 +4,16 @@
 that is missing, doubled or out of order shows.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from querator.model.event_calls import EventKind, RecordedEvent
+from querator.partition import masks
 from querator.partition.feed_queries import EventsPage, events_page
-from querator.partition.rows import RowState, decode_segment
+from querator.partition.rows import PartitionState, RowState, decode_segment, decode_state
 from querator.storage.environment import ReadTransaction
-from querator.storage.tables import SEGMENTS
+from querator.storage.tables import SEGMENTS, STATE
 
 WAITING, LEASED, MOVING, RESERVED = "waiting", "leased", "moving", "reserved"
 GONE = None
@@ -70,44 +73,69 @@ def seqs(event: RecordedEvent) -> list[int]:
     return [seq for first, count in event.ranges for seq in range(first, first + count)]
 
 
-def fold(events: list[RecordedEvent]) -> dict[int, str]:
-    """The states of the items that still exist."""
+def fold(events: Iterable[RecordedEvent]) -> tuple[dict[int, str], list[str]]:
+    """The states of the items that still exist, and what is impossible in the events."""
     states: dict[int, str] = {}
+    wrong: list[str] = []
     for event in events:
         kind = EventKind(event.kind)
+        if (kind >= EventKind.STARTED) == bool(event.ranges):
+            wrong.append(f"event {event.position}, {kind.name}, has the items {event.ranges}")
         if kind >= EventKind.STARTED:
-            assert not event.ranges
             continue
-        assert event.ranges, f"{kind.name} names no items"
         before, after = _STEPS[kind]
         if event.dropped:
             after = GONE
         for seq in seqs(event):
             at = states.get(seq)
-            assert at in before, f"{kind.name} of item {seq}, which is {at}"
+            if at not in before:
+                wrong.append(f"event {event.position}: {kind.name} of item {seq}, which is {at}")
             if after is GONE:
                 states.pop(seq, None)
             else:
                 states[seq] = after
-    return states
+    return states, wrong
 
 
-def check_fold(txn: ReadTransaction, group: int) -> None:
-    """The events of a partition that has recorded all of them lead to the states in its tables.
-    Follow-ups that go elsewhere at once are WAITING in the fold until they have moved.
+def differences(txn: ReadTransaction, group: int, events: Iterable[RecordedEvent]) -> Iterator[str]:
+    """How the events of a partition that has recorded all of them differ from its tables: from the
+    states of its items, and from its counts. Items that are sent elsewhere at once, or when they
+    come due, are WAITING in the fold until they have moved.
     """
+    events = list(events)
+    told, wrong = fold(events)
+    yield from wrong
     stored: dict[int, str] = {}
     for key, raw in SEGMENTS.rows(txn, group):
         segment = decode_segment(raw)
         first_seq = int.from_bytes(key[-9:-1], "big")
-        for ordinal in range(256):
-            if segment.mask >> ordinal & 1:
-                stored[first_seq + ordinal] = _STATES[RowState(segment.state)]
-    told = fold(all_events(txn, group))
-    differing = {
-        seq: (told.get(seq), stored.get(seq))
-        for seq in told.keys() | stored.keys()
-        if told.get(seq) != stored.get(seq)
-        and (told.get(seq), stored.get(seq)) != (WAITING, MOVING)
-    }
-    assert not differing, differing
+        for ordinal in masks.ordinals(segment.mask):
+            stored[first_seq + ordinal] = _STATES[RowState(segment.state)]
+    for seq in sorted(told.keys() | stored.keys()):
+        both = told.get(seq), stored.get(seq)
+        if both[0] != both[1] and both != (WAITING, MOVING):
+            yield f"item {seq} is {both[0]} by its events, and {both[1]} in the tables"
+    row = STATE.get(txn, group)
+    counts = Counter[EventKind]()
+    for event in events:
+        counts[EventKind(event.kind)] += len(seqs(event))
+    state = PartitionState() if row is None else decode_state(row)
+    for kind, counted in (
+        (EventKind.PRODUCED, state.produced),
+        (EventKind.ARRIVED, state.moved_in),
+        (EventKind.LEASED, state.delivered),
+        (EventKind.COMPLETED, state.completed),
+        (EventKind.LAPSED, state.lapsed),
+        (EventKind.DEAD, state.dead),
+        (EventKind.MOVED, state.moved_out),
+        (EventKind.REMOVED, state.cancelled),
+        (EventKind.REPLACED, state.replaced),
+        (EventKind.ACKNOWLEDGED, state.acknowledged),
+    ):
+        if counts[kind] != counted:
+            yield f"{counts[kind]} items are {kind.name} by events; the partition counts {counted}"
+
+
+def check_fold(txn: ReadTransaction, group: int) -> None:
+    """For a partition that has recorded all of its events."""
+    assert list(differences(txn, group, all_events(txn, group))) == []
