@@ -277,7 +277,10 @@ def _take_block(
     for ordinal, overlay in overlays:
         OVERLAYS.put(context.txn, context.group, first_seq + ordinal, value=encode(overlay))
     context.state.overlays += len(overlays)
-    arrivals.send_on(context, command, first_seq, start, length, flow_of)
+    arrivals.send_on(
+        context, command,
+        first_seq=first_seq, start=start, length=length, flow_of=flow_of,
+    )  # fmt: skip
 
 
 def move_done(context: ApplyContext, command: MoveDone) -> Done:

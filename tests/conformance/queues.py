@@ -308,6 +308,28 @@ class Queue:
         """Waits until the item has ended."""
         return (await self.ends(item_id, wait_s=PATIENCE_S))[item_id]
 
+    async def events_page(
+        self, position: int = 0, *, wait_s: float = 0.0, **fields: Any
+    ) -> pb.ReadEventsResponse:
+        """One answer about events of a partition; the first one unless another is named."""
+        request = pb.ReadEventsRequest(
+            position=position, wait_timeout=span(wait_s), **self.named, **fields
+        )
+        page: pb.ReadEventsResponse = await answer(
+            self._calls.ReadEvents(request, timeout=wait_s + CALL_S)
+        )
+        return page
+
+    async def events(self, position: int = 0, **fields: Any) -> list[pb.QueueEvent]:
+        """All events of a partition from a position on, page by page."""
+        found: list[pb.QueueEvent] = []
+        while True:
+            page = await self.events_page(position, **fields)
+            found += page.events
+            position = page.next_position
+            if position == page.end_position:
+                return found
+
     # -- what operators do
 
     async def _ask(self, method: str, request: Any) -> Any:
