@@ -157,6 +157,15 @@ bulk: setup ## check a redrive of 100,000 items at a rate and a purge of 1,000,0
 locks: setup ## check locks and fencing tokens while holders are stopped, and leaders killed and cut off
 	$(PY) -m scripts.bench.locks
 
+.PHONY: durable-replay
+durable-replay: setup ## measure how fast the code of executions is replayed from journals
+	$(PY) -m scripts.bench.durable_replay
+
+SEEDS_OF_PROGRAMS ?= 10000
+.PHONY: durable-programs
+durable-programs: setup ## compare random durable programs with plain asyncio, on each Python that is here
+	@scripts/durable-programs $(SEEDS_OF_PROGRAMS)
+
 .PHONY: docs
 docs: setup $(VENV)/.docs ## build the site of docs/ in build/site; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -17,6 +17,7 @@ Code belongs into a package; only modules that assemble a node or serve all pack
     cli          the command `querator`
     client       the Python SDK
     config       the settings of a node: sources, checks, addresses
+    durable      durable functions: continue after crashes, from a journal
     errors       the exceptions that programs catch
     extras       the extras of the package, and the commands that install them
     model        the values that travel between packages

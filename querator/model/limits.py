@@ -218,6 +218,17 @@ EXECUTION_WAKES_MAX = 1_000  # What a parked execution waits for; each is looked
 EXECUTION_LAPSES_MAX = 10  # Leases in a row that lapse without a record; then it is STUCK.
 EXECUTION_FIRES_MAX = 500  # Timers that one command fires; each may make an activation.
 EXECUTIONS_MAX = 10_000_000  # Per partition, with those that have ended and are kept.
+# The code of an execution, in a worker (`querator.durable`).
+EXECUTION_TRACEBACK_CHARS_MAX = 4 * KIB  # Its end is recorded: that is where it was raised.
+EXECUTION_CALLS_DEEP_MAX = 16  # Durable functions that call each other.
+PUBLISHED_KEYS_MAX = 64  # Of one execution: they are in its row.
+PUBLISHED_BYTES_MAX = 64 * KIB  # Keys and values of one execution, together.
+TURN_CALLBACKS_MAX = 1_000_000  # After one event; a second of a loop around asyncio.sleep(0).
+PUT_AWAY_ROUNDS_MAX = 50  # Times that the tasks of an execution are cancelled to end it.
+PUT_AWAY_CALLBACKS_MAX = 10_000  # After each of these times.
+PUT_AWAY_CALLS_MAX = 1_000  # Durable calls that code makes although all of them raise Evicted.
+STEP_ATTEMPTS_CAP = 1_000_000
+STEP_RETRY_HERE_MS_MAX = 1 * SECOND_MS  # A longer delay is recorded, and the execution may park.
 EXECUTION_RETENTION_MS_MIN = 1 * MINUTE_MS
 EXECUTION_RETENTION_MS_MAX = 10 * YEAR_MS
 EXECUTION_RETENTION_MS_DEFAULT = 7 * DAY_MS

@@ -7,8 +7,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3] / "querator"
 
 
-USED_TWICE = {"Retry"}
-"""A command of the state machine, and the exception by which a handler asks for it."""
+USED_TWICE = {"Cancelled", "Retry"}
+"""`Retry` is a command of the state machine, the exception by which a handler asks for it, and how
+a step of a durable function is retried. `Cancelled` is the result of a cancel, and what is raised
+in a sync durable function.
+"""
 
 
 def test_each_public_class_name_is_used_once():

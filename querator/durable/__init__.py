@@ -1,0 +1,98 @@
+"""Durable execution: plain Python functions that continue after crashes, from their journal.
+
+A part of the SDK. It imports neither a server nor gRPC.
+
+    arguments    the arguments of an execution as bytes
+    code         what the code of an execution calls, and what it waits for
+    codec        values and exceptions as bytes
+    context      where code runs: `current`, and the filter of logs
+    effects      runs steps, for drivers of a machine
+    errors       the exceptions
+    folds        what a called durable function has seen, and what replaces it
+    functions    the decorators `step` and `durable`, and `call`
+    loop         the event loop, driven event by event
+    machine      an execution at work, without I/O: events in, effects and Records out
+    mailboxes    signals that have arrived
+    operations   what the code waits for
+    outbox       what is on its way to the partition
+    paths        the places of operations in the tree of tasks
+    promises     values that come from outside, and their tokens
+    publishing   values for readers outside
+    replay       the message where code and journal differ
+    saga         what undoes the steps of a block that fails
+    seeds        bytes that follow from the secret of an execution
+    sync         the awaited calls, for sync functions
+    threads      sync durable functions
+    waits        time, chance, signals, promises, published values
+"""
+
+from querator.durable.context import Current, LiveOnly, current
+from querator.durable.errors import (
+    ArgumentsChanged,
+    Cancelled,
+    CodecError,
+    DurableError,
+    Evicted,
+    Final,
+    NonDeterminism,
+    NotInExecution,
+    RemoteError,
+    RunTooLong,
+    StepInterrupted,
+    TooDeep,
+    TurnTooLong,
+    Undecodable,
+    ValueTooLarge,
+)
+from querator.durable.functions import Durable, Retry, Step, call, durable, step
+from querator.durable.promises import Promise
+from querator.durable.saga import saga
+from querator.durable.waits import (
+    now,
+    promise,
+    publish,
+    random,
+    receive,
+    receive_all,
+    sleep,
+    sleep_until,
+    uuid,
+)
+
+__all__ = [
+    "ArgumentsChanged",
+    "Cancelled",
+    "CodecError",
+    "Current",
+    "Durable",
+    "DurableError",
+    "Evicted",
+    "Final",
+    "LiveOnly",
+    "NonDeterminism",
+    "NotInExecution",
+    "Promise",
+    "RemoteError",
+    "Retry",
+    "RunTooLong",
+    "Step",
+    "StepInterrupted",
+    "TooDeep",
+    "TurnTooLong",
+    "Undecodable",
+    "ValueTooLarge",
+    "call",
+    "current",
+    "durable",
+    "now",
+    "promise",
+    "publish",
+    "random",
+    "receive",
+    "receive_all",
+    "saga",
+    "sleep",
+    "sleep_until",
+    "step",
+    "uuid",
+]

@@ -1,0 +1,101 @@
+"""What code in an execution, or in a step, knows of where it runs."""
+
+import asyncio
+import contextvars
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from querator.durable import threads
+from querator.durable.errors import NotInExecution
+from querator.durable.loop import Loop
+from querator.durable.operations import Effect
+
+if TYPE_CHECKING:
+    from querator.durable.code import ExecutionCode
+
+STEP: Final[contextvars.ContextVar[Effect]] = contextvars.ContextVar("querator.durable.step")
+"""The effect that runs; set for the time of an attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """Where the code runs. In a durable function, `attempt` is 0 and `step_key` is empty."""
+
+    execution_id: str
+    attempt: int = 0
+    step_key: str = ""
+    """The same for all attempts of a step, and no other step has it: an idempotency key."""
+
+
+def current() -> Current:
+    """Raises NotInExecution outside of durable functions and steps."""
+    code = code_here()
+    bridge = threads.bridge_here()
+    if code is None and bridge is not None:
+        code = bridge.code
+    if code is not None:
+        return Current(code.identity.id)
+    effect = STEP.get(None)
+    if effect is None:
+        raise NotInExecution("current", "outside of an execution")
+    return Current(effect.execution_id, effect.attempt, effect.step_key)
+
+
+def code_here() -> "ExecutionCode | None":
+    """The code whose loop runs in this thread."""
+    loop = asyncio._get_running_loop()
+    if isinstance(loop, Loop):
+        owner: ExecutionCode = loop.owner
+        return owner
+    return None
+
+
+def code_or_raise(call: str) -> "ExecutionCode":
+    """The code of the execution, for a call that is awaited. Raises NotInExecution."""
+    code = code_here()
+    if code is None:
+        raise NotInExecution(call, _where())
+    return code
+
+
+def any_code_or_raise(call: str) -> "ExecutionCode":
+    """The code, for a call that returns at once, in an async or in a sync durable function."""
+    code = code_here()
+    bridge = threads.bridge_here()
+    if code is None and bridge is not None:
+        code = bridge.code
+    if code is None:
+        raise NotInExecution(call, _where())
+    return code
+
+
+def bridge_or_raise(call: str) -> "threads.Bridge":
+    """The bridge, for a call of a sync durable function. Raises NotInExecution."""
+    bridge = threads.bridge_here()
+    if bridge is None:
+        if code_here() is not None:
+            raise NotInExecution(call, "in an async function (it is for sync ones)")
+        raise NotInExecution(call, _where())
+    return bridge
+
+
+def _where() -> str:
+    if threads.bridge_here() is not None:
+        return "in a sync function (use querator.durable.sync)"
+    if STEP.get(None) is not None:
+        return "in a step"
+    return "outside of an execution, or in another thread"
+
+
+class LiveOnly(logging.Filter):
+    """A filter for handlers of logging: drops what the code of an execution logs while it runs
+    again from its journal, or leaves the memory.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        code = code_here()
+        if code is None:
+            bridge = threads.bridge_here()
+            code = None if bridge is None else bridge.code
+        return code is None or not code.is_quiet

@@ -1,0 +1,120 @@
+"""What a called durable function has seen, and the fold that replaces it.
+
+When a called durable function has returned, its result stands in the place of its last event, and
+the records of its other events go. Whatever else the code has seen keeps its place, so the order of
+all others is the same in a replay, which does not run the function.
+
+Nothing is folded if that would change what others see: if tasks or operations of the call are still
+there, or if the event that made the function return was not one of its own (a cancellation). A
+signal has no path and keeps its place, so a call whose last event is a signal keeps its records.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from querator.durable.paths import Path
+from querator.model.executions import Fold, Note, RecordKind
+
+
+class CodeEvent:
+    """Something that the code was given: a record of the journal, or one on its way there."""
+
+    __slots__ = ("index", "is_gone", "is_sent", "is_signal", "number")
+
+    def __init__(self, *, index: int = 0, number: int = 0, is_signal: bool = False) -> None:
+        self.index = index
+        """Its place in the journal; 0 until that is known."""
+        self.number = number
+        """A record of this worker: which one, counted from 1 in this machine."""
+        self.is_signal = is_signal
+        self.is_sent = False
+        self.is_gone = False
+
+
+class Scope:
+    """What a call of a durable function has begun and seen, with the calls in it."""
+
+    __slots__ = ("above", "deep", "events", "is_clean", "open", "path", "tasks")
+
+    def __init__(self, path: Path, above: "Scope | None") -> None:
+        self.path = path
+        self.above = above
+        self.deep: int = 1 if above is None else above.deep + 1
+        self.events: list[CodeEvent] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.open = 0
+        """Operations that have not ended."""
+        self.is_clean = True
+
+    def opened(self) -> None:
+        self.open += 1
+
+    def ended(self) -> None:
+        self.open -= 1
+
+    def returned(self, last: CodeEvent | None) -> bool:
+        """Whether its records may go. `last` is the event that made it return. The events, and what
+        is left, count as those of the call above.
+        """
+        if self.open or not all(task.done() for task in self.tasks):
+            self.is_clean = False
+        above = self.above
+        if above is not None:
+            above.events += self.events
+            above.is_clean = above.is_clean and self.is_clean
+        return (
+            self.is_clean
+            and len(self.events) > 1
+            and self.events[-1] is last
+            and not last.is_signal
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingFold:
+    """The result of a call whose records go when all of them are in the journal."""
+
+    path: Path
+    name: str
+    site: str
+    kind: RecordKind
+    payload: bytes
+    events: list[CodeEvent]
+
+    @property
+    def is_ready(self) -> bool:
+        return all(event.index or event.is_gone for event in self.events)
+
+    @property
+    def is_unsent(self) -> bool:
+        """Whether nothing of the call has left this worker."""
+        return not any(event.index or event.is_sent for event in self.events)
+
+    def made(self) -> Fold | None:
+        """None if the place is gone, or is not behind all that goes."""
+        *others, place = self.events
+        indexes = sorted(event.index for event in others if not event.is_gone)
+        if place.is_gone or not indexes or indexes[-1] >= place.index:
+            return None
+        note = Note(
+            kind=self.kind, path=self.path, name=self.name, site=self.site, payload=self.payload
+        )
+        return Fold(place.index, note, _runs(indexes))
+
+    def apply(self) -> int:
+        """The fold is in the journal; returns how many records are gone."""
+        gone = [event for event in self.events[:-1] if not event.is_gone]
+        for event in gone:
+            event.is_gone = True
+        return len(gone)
+
+
+def _runs(indexes: list[int]) -> tuple[tuple[int, int], ...]:
+    runs: list[tuple[int, int]] = []
+    for index in indexes:
+        if runs and sum(runs[-1]) == index:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((index, 1))
+    return tuple(runs)

@@ -1,0 +1,287 @@
+"""The decorators. They only mark: there is no registry, and outside of an execution a decorated
+function is the function that it was.
+
+A *step* is a call that runs once and whose result is recorded; it may change the world, unless
+`effects=False` says that it only reads. A *durable* function is made of steps; it runs again from
+its journal.
+"""
+
+import functools
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, overload
+
+from querator.durable import context, threads
+from querator.durable.errors import NotInExecution
+from querator.durable.operations import Site, site_of, site_of_function
+from querator.model.errors import QueratorError
+from querator.model.executions import check_text
+from querator.model.limits import STEP_ATTEMPTS_CAP
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_MS: Final = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How often a step is tried, and when. `attempts` None: without end.
+
+    The delay after the n-th attempt is `first * factor ** (n - 1)`, at most `most`, and is made
+    longer or shorter by up to the share `jitter`. Exceptions of the types `unless` are not retried,
+    nor is what a step raises as `Final(error)`.
+    """
+
+    attempts: int | None = 5
+    first: timedelta = timedelta(seconds=1)
+    factor: float = 2.0
+    most: timedelta = timedelta(minutes=1)
+    jitter: float = 0.2
+    unless: tuple[type[Exception], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.attempts is not None and not 1 <= self.attempts <= STEP_ATTEMPTS_CAP:
+            raise ValueError(f"attempts is {self.attempts}; it must be 1 to {STEP_ATTEMPTS_CAP}")
+        if self.first < timedelta(0) or self.most < self.first:
+            raise ValueError(
+                f"first is {self.first} and most is {self.most}; they must not be negative, and "
+                "most must not be below first"
+            )
+        if not 1 <= self.factor <= 1_000:
+            raise ValueError(f"factor is {self.factor}; it must be 1 to 1000")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"jitter is {self.jitter}; it must be 0 to 1")
+
+    def allows(self, attempt: int, error: BaseException) -> bool:
+        """Whether the attempt of this number may be followed by another one."""
+        return not isinstance(error, self.unless) and (
+            self.attempts is None or attempt < self.attempts
+        )
+
+    def delay_ms(self, attempt: int, share: float) -> int:
+        """`share` is from 0 to 1: where in the jitter the delay is."""
+        first, most = self.first / _MS, self.most / _MS
+        # No float is too large: the exponent is bounded by what reaches `most` in any case.
+        grown = first
+        for _ in range(attempt - 1):
+            if grown >= most or self.factor == 1:
+                break
+            grown *= self.factor
+        return round(min(grown, most) * (1 + self.jitter * (2 * share - 1)))
+
+
+ONCE: Final = Retry(attempts=1)
+WITHOUT_END: Final = Retry(attempts=None)
+
+
+class _Marked(Generic[P, R]):
+    """A function with a name and types; what steps and durable functions share."""
+
+    def __init__(self, function: Callable[P, R], name: str | None, what: str) -> None:
+        if isinstance(function, _Marked | type) or not callable(function):
+            raise TypeError(f"@{what} is for a function, and got {function!r}")
+        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+            raise TypeError(f"@{what} is for a function with one result, not for a generator")
+        self.function = function
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.name: str = getattr(function, "__name__", "") if name is None else name
+        self._check_name(what)
+        functools.update_wrapper(self, function)  # type: ignore[arg-type]
+
+    def _check_name(self, what: str) -> None:
+        try:
+            check_text(self.name, field=f"the name of the {what}")
+        except QueratorError as error:
+            raise ValueError(str(error)) from None
+
+    @functools.cached_property
+    def hints(self) -> dict[str, Any]:
+        try:
+            return typing.get_type_hints(self.function, include_extras=True)
+        except NameError as error:
+            raise TypeError(f"an annotation of {self.name} cannot be resolved: {error}") from error
+
+    @functools.cached_property
+    def result_type(self) -> Any:
+        kind = self.hints.get("return", Any)
+        return type(None) if kind is None else kind
+
+    @functools.cached_property
+    def site(self) -> Site | None:
+        return site_of_function(self.function)
+
+
+class Step(_Marked[P, R]):
+    """A marked step; see `step`."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        retry: Retry = ONCE,
+        timeout: timedelta | None = None,
+        effects: bool = True,
+        once: Literal["at_most"] | None = None,
+    ) -> None:
+        super().__init__(function, name, "step")
+        if timeout is not None and timeout <= timedelta(0):
+            raise ValueError(f"timeout is {timeout}; it must be positive")
+        if timeout is not None and not self.is_async:
+            raise ValueError("a thread cannot be ended: give the timeout to what the step calls")
+        if once not in (None, "at_most"):
+            raise ValueError(f"once is {once!r}; it must be 'at_most', or left out")
+        if once == "at_most" and (retry.attempts != 1 or not effects):
+            raise ValueError("a step that runs at most once has no retries, and has effects")
+        self.retry = retry
+        self.timeout_ms = None if timeout is None else max(1, round(timeout / _MS))
+        self.effects = effects
+        self.at_most_once = once == "at_most"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        code = context.code_here()
+        if code is not None:
+            if not self.is_async:
+                raise NotInExecution(
+                    f"the sync step {self.name}", "without call() in an async function"
+                )
+            site = site_of(sys._getframe(1))
+            return code.perform(self, args, kwargs, site)  # type: ignore[return-value]
+        bridge = threads.bridge_here()
+        if bridge is not None and not self.is_async:
+            site = site_of(sys._getframe(1))
+            result: R = bridge.ask(lambda: bridge.code.perform(self, args, kwargs, site))
+            return result
+        return self.function(*args, **kwargs)
+
+
+class Durable(_Marked[P, R]):
+    """A marked durable function; see `durable`."""
+
+    def __init__(self, function: Callable[P, R], *, name: str | None = None) -> None:
+        super().__init__(function, name, "durable")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        code = context.code_here()
+        if code is not None:
+            if not self.is_async:
+                raise NotInExecution(
+                    f"the sync durable function {self.name}", "without call() in an async function"
+                )
+            site = site_of(sys._getframe(1))
+            return code.call(self, args, kwargs, site)  # type: ignore[return-value]
+        bridge = threads.bridge_here()
+        if bridge is not None and not self.is_async:
+            site = site_of(sys._getframe(1))
+            result: R = bridge.ask(lambda: bridge.code.call(self, args, kwargs, site))
+            return result
+        return self.function(*args, **kwargs)
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.function)
+
+
+@overload
+def step(function: Callable[P, R], /) -> Step[P, R]: ...
+
+
+@overload
+def step(
+    function: Callable[P, R],
+    /,
+    *,
+    name: str | None = None,
+    retry: Retry = ONCE,
+    timeout: timedelta | None = None,
+    effects: bool = True,
+    once: Literal["at_most"] | None = None,
+) -> Step[P, R]: ...
+
+
+@overload
+def step(
+    *,
+    name: str | None = None,
+    retry: Retry = ONCE,
+    timeout: timedelta | None = None,
+    effects: bool = True,
+    once: Literal["at_most"] | None = None,
+) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+
+
+def step(function: Any = None, /, **options: Any) -> Any:
+    """Marks a function as a step: `@step`, `@step(retry=Retry(attempts=8))`, or in place,
+    `step(fetch, name="fetch-rates")(url)`.
+
+    In an execution, the call is recorded: its result, or its exception after the last attempt. It
+    is tried again if its record was not durable, so an effect may happen twice; `once="at_most"`
+    records the beginning first, and raises StepInterrupted if the end is not known. `effects=False`
+    says that the step only reads. `timeout` is for one attempt. Arguments and result must have JSON
+    (the annotated types decode it).
+    """
+    if function is None:
+        return functools.partial(Step, **options)
+    return Step(function, **options)
+
+
+@overload
+def durable(function: Callable[P, R], /) -> Durable[P, R]: ...
+
+
+@overload
+def durable(*, name: str | None = None) -> Callable[[Callable[P, R]], Durable[P, R]]: ...
+
+
+def durable(function: Any = None, /, **options: Any) -> Any:
+    """Marks a function as durable: it may be started as an execution, and called by others.
+
+    Called in an execution, it is a part of that; when it has returned, its records become one. It
+    gives out its result and nothing else: what it changes in objects of its caller is not there in
+    a replay. Tasks that it leaves behind keep its records from being replaced.
+    """
+    if function is None:
+        return functools.partial(Durable, **options)
+    return Durable(function, **options)
+
+
+@overload
+def call(
+    function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+) -> Coroutine[Any, Any, T]: ...
+
+
+@overload
+def call(
+    function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+) -> Coroutine[Any, Any, T]: ...
+
+
+def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """`await call(function, *args)`: any function as a step. A sync one runs in a thread. A step
+    keeps its options, and a durable function is called as such.
+    """
+    code = context.code_or_raise("call")
+    site = site_of(sys._getframe(1))
+    if isinstance(function, Durable):
+        return code.call(function, args, kwargs, site)
+    return code.perform(as_step(function), args, kwargs, site)
+
+
+def as_step(function: Callable[..., Any]) -> Step[..., Any]:
+    if isinstance(function, Step):
+        return function
+    if isinstance(function, Durable):
+        raise TypeError(f"{function.name} is a durable function; a step is needed")
+    return _adopted(function)
+
+
+@functools.lru_cache(maxsize=1_024)
+def _adopted(function: Callable[..., Any]) -> Step[..., Any]:
+    return Step(function)

@@ -1,0 +1,158 @@
+"""Operations: what the code of an execution waits for; effects: steps that are to be run."""
+
+import asyncio
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path as FilePath
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from querator.durable.paths import Path, TaskLine
+from querator.model.executions import RecordKind, encode_path
+from querator.model.limits import EXECUTION_NAME_BYTES_MAX
+
+if TYPE_CHECKING:
+    from querator.durable.functions import Step
+
+_HERE: Final = str(FilePath(__file__).parent)
+_ASYNCIO: Final = str(FilePath(asyncio.__file__).parent)
+
+
+class WaitKind(Enum):
+    """What an operation waits for; the value is the word of messages."""
+
+    STEP = "step"
+    TIMER = "timer"
+    CALL = "call"
+    SIGNAL = "receive"
+    PROMISE = "promise"
+
+
+WAITS_OF: Final = {
+    RecordKind.STEP_DONE: WaitKind.STEP,
+    RecordKind.STEP_FAILED: WaitKind.STEP,
+    RecordKind.ATTEMPT_FAILED: WaitKind.STEP,
+    RecordKind.STEP_BEGUN: WaitKind.STEP,
+    RecordKind.TIMER_DONE: WaitKind.TIMER,
+    RecordKind.TIMER_FIRED: WaitKind.TIMER,
+    RecordKind.CALL_DONE: WaitKind.CALL,
+    RecordKind.CALL_FAILED: WaitKind.CALL,
+    RecordKind.CALL_DONE_LATER: WaitKind.CALL,
+    RecordKind.CALL_FAILED_LATER: WaitKind.CALL,
+    RecordKind.RESOLVED: WaitKind.PROMISE,
+    RecordKind.REJECTED: WaitKind.PROMISE,
+}
+"""The operation that a record of a path belongs to."""
+
+
+class Site(NamedTuple):
+    """A place in the code, kept as cheaply as possible: most are never shown."""
+
+    code: CodeType
+    instruction: int
+
+    def __str__(self) -> str:
+        return _place(self.code, self.instruction)
+
+
+def site_of(frame: FrameType) -> Site:
+    return Site(frame.f_code, frame.f_lasti)
+
+
+def site_of_function(function: Callable[..., Any]) -> Site | None:
+    code = getattr(function, "__code__", None)
+    return None if code is None else Site(code, -1)
+
+
+def site_of_task(task: "asyncio.Task[Any] | None") -> Site | None:
+    """Where the code of a task waits: the innermost line that is neither asyncio's nor ours."""
+    found = None
+    waits_in: Any = None if task is None else task.get_coro()
+    while waits_in is not None:
+        frame = getattr(waits_in, "cr_frame", None)
+        if frame is not None and not frame.f_code.co_filename.startswith((_HERE, _ASYNCIO)):
+            found = site_of(frame)
+        waits_in = getattr(waits_in, "cr_await", None)
+    return found
+
+
+@functools.lru_cache(maxsize=4_096)
+def _place(code: CodeType, instruction: int) -> str:
+    """`shop/checkout.py:41`: file and line, as short as a record takes it."""
+    line: int | None = code.co_firstlineno
+    for nth, (first, *_) in enumerate(code.co_positions()):
+        if nth * 2 == instruction:
+            line = first
+            break
+    path = FilePath(code.co_filename)
+    short = "/".join(path.parts[-2:])
+    shown = "".join(char if char.isprintable() else "?" for char in f"{short}:{line}")
+    return shown.encode("utf-8", "replace")[-EXECUTION_NAME_BYTES_MAX:].decode("utf-8", "ignore")
+
+
+class Operation:
+    """Something that the code waits for, by its path."""
+
+    __slots__ = (
+        "args", "attempt", "begins_after", "encoded", "future", "is_begun", "is_undo", "kwargs",
+        "line", "name", "path", "result_type", "retry_at_ms", "retry_is_registered", "site",
+        "step", "waits", "was_begun",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        waits: WaitKind,
+        path: Path,
+        *,
+        name: str,
+        line: TaskLine,
+        site: Site | None,
+        future: "asyncio.Future[Any]",
+        result_type: Any = None,
+    ) -> None:
+        self.waits = waits
+        self.path = path
+        self.name = name
+        self.line = line
+        self.site = site
+        self.future = future
+        self.result_type = result_type
+        self.step: Step[..., Any] | None = None
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        self.encoded = b""
+        self.begins_after = 0
+        """The records of this worker that must be in the journal before it begins."""
+        self.is_begun = False
+        self.was_begun = False
+        """Whether the journal that was loaded says that it has begun; for those at most once."""
+        self.is_undo = False
+        self.attempt = 1
+        self.retry_at_ms = 0
+        """When the next attempt may begin, or 0."""
+        self.retry_is_registered = False
+        """Whether the partition has a timer for the next attempt."""
+
+    @property
+    def retry_path(self) -> Path:
+        """The path of the timer before the next attempt. Nothing else is below a step."""
+        return self.path + encode_path((self.attempt,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """An attempt of a step, to be run by the worker, and reported to the machine."""
+
+    path: Path
+    attempt: int
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    timeout_ms: int | None
+    is_async: bool
+    step_key: str
+    """The same for all attempts, and of this step alone: an idempotency key for others."""
+    execution_id: str

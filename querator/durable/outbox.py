@@ -1,0 +1,195 @@
+"""What a machine has for the partition, in the order in which its code was given it."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from querator.durable.folds import CodeEvent, PendingFold
+from querator.durable.paths import Path
+from querator.durable.publishing import Published
+from querator.model.executions import Fold, GoOn, Note, Then, Timer
+from querator.model.limits import (
+    RECORD_BYTES_MAX,
+    RECORD_FOLDS_MAX,
+    RECORD_NOTES_MAX,
+    RECORD_TIMERS_MAX,
+)
+
+_NOTE_BYTES = 256
+"""Of a note, beside its payload: the most that its name, site and path usually have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A Record for the partition. It is applied whole or not at all.
+
+    `number` counts the Records under one lease from 1. `seen` is the last arrival that the code was
+    given. `published` are keys with their new values.
+    """
+
+    number: int
+    seen: int
+    notes: tuple[Note, ...] = ()
+    folds: tuple[Fold, ...] = ()
+    timers: tuple[Timer, ...] = ()
+    published: tuple[tuple[str, bytes], ...] = ()
+    then: Then = field(default_factory=GoOn)
+
+
+@dataclass(slots=True)
+class _InFlight:
+    sending: Sending
+    notes: list[tuple[Note, CodeEvent]]
+    folds: list[PendingFold]
+
+
+class RecordOutbox:
+    """One Record is in flight at a time; what comes meanwhile is in the next one."""
+
+    def __init__(self, published: Published) -> None:
+        self.acknowledged = 0
+        """All records of this machine up to this number are in the journal."""
+        self.folds: list[PendingFold] = []
+        self.timers: dict[Path, int] = {}
+        self._published = published
+        self._notes: deque[tuple[Note, CodeEvent]] = deque()
+        self._sent = 0
+        self._in_flight: _InFlight | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that the code was given is in the journal, or in flight."""
+        return not self._notes
+
+    @property
+    def in_flight(self) -> Sending | None:
+        return None if self._in_flight is None else self._in_flight.sending
+
+    @property
+    def waiting(self) -> int:
+        """Records that are not in the journal."""
+        return len(self._notes) + (0 if self._in_flight is None else len(self._in_flight.notes))
+
+    def leased(self) -> None:
+        """A new lease numbers its Records from 1."""
+        assert self._in_flight is None
+        self._sent = 0
+
+    def add(self, note: Note, number: int) -> CodeEvent:
+        event = CodeEvent(number=number)
+        self._notes.append((note, event))
+        return event
+
+    def add_fold(self, fold: PendingFold) -> None:
+        """Those of calls in it have nothing left to replace."""
+        self.folds = [each for each in self.folds if not each.path.startswith(fold.path)]
+        if fold.is_unsent:
+            self._replace(fold)
+        else:
+            self.folds.append(fold)
+
+    def _replace(self, fold: PendingFold) -> None:
+        """Sends the result of a call instead of its records, in the place of the last one."""
+        *others, place = fold.events
+        for event in others:
+            event.is_gone = True
+        notes: deque[tuple[Note, CodeEvent]] = deque()
+        for note, event in self._notes:
+            if event is place:
+                note = Note(
+                    kind=fold.kind, path=fold.path, name=fold.name, site=fold.site,
+                    after=note.after, at_ms=note.at_ms, payload=fold.payload,
+                )  # fmt: skip
+            if not event.is_gone:
+                notes.append((note, event))
+        self._notes = notes
+
+    def take(self, seen: int, end: Then | None) -> Sending | None:
+        """The next Record, or None while one is in flight or there is nothing to say. `end` is how
+        the execution continues when all has been sent.
+        """
+        if self._in_flight is not None:
+            return None
+        notes = self._take_notes()
+        folds, made = self._take_folds()
+        timers = [
+            Timer(path, due_ms) for path, due_ms in list(self.timers.items())[:RECORD_TIMERS_MAX]
+        ]
+        is_all = not self._notes and len(timers) == len(self.timers)
+        then: Then = end if end is not None and is_all else GoOn()
+        if isinstance(then, GoOn) and not (notes or made or timers or self._published.pending):
+            return None
+        self._sent += 1
+        sending = Sending(
+            number=self._sent,
+            seen=seen,
+            notes=tuple(note for note, _ in notes),
+            folds=tuple(made),
+            timers=tuple(timers),
+            published=tuple(self._published.pending.items()),
+            then=then,
+        )
+        for timer in timers:
+            del self.timers[timer.path]
+        self._published.were_sent()
+        self._in_flight = _InFlight(sending, notes, folds)
+        return sending
+
+    def _take_notes(self) -> list[tuple[Note, CodeEvent]]:
+        taken: list[tuple[Note, CodeEvent]] = []
+        size = 0
+        while self._notes and len(taken) < RECORD_NOTES_MAX:
+            size += len(self._notes[0][0].payload) + _NOTE_BYTES
+            if taken and size > RECORD_BYTES_MAX // 2:
+                break
+            taken.append(self._notes.popleft())
+            taken[-1][1].is_sent = True
+        return taken
+
+    def _take_folds(self) -> tuple[list[PendingFold], list[Fold]]:
+        taken: list[PendingFold] = []
+        made: list[Fold] = []
+        kept: list[PendingFold] = []
+        for fold in self.folds:
+            if len(made) >= RECORD_FOLDS_MAX or not fold.is_ready:
+                kept.append(fold)
+            elif (one := fold.made()) is not None:
+                taken.append(fold)
+                made.append(one)
+        self.folds = kept
+        return taken, made
+
+    def applied(self, number: int, first_index: int) -> tuple[Sending, int]:
+        """The Record of this number is in the journal, its notes from `first_index` on. Returns it,
+        and how many records are gone by its folds.
+        """
+        flight = self._flight(number)
+        for offset, (_, event) in enumerate(flight.notes):
+            event.index = first_index + offset
+            self.acknowledged = event.number
+        self._in_flight = None
+        return flight.sending, sum(fold.apply() for fold in flight.folds)
+
+    def refused(self, number: int) -> Sending:
+        """The Record of this number was not applied, because something has arrived. Its content is
+        in the next one.
+        """
+        flight = self._flight(number)
+        sending = flight.sending
+        self._in_flight = None
+        self._sent -= 1
+        self._notes.extendleft(reversed(flight.notes))
+        for _, event in flight.notes:
+            event.is_sent = False
+        newer, self.folds = self.folds, []
+        for fold in flight.folds + newer:
+            self.add_fold(fold)
+        self.timers = {timer.path: timer.due_ms for timer in sending.timers} | self.timers
+        published = self._published
+        published.pending = dict(sending.published) | published.pending
+        return sending
+
+    def _flight(self, number: int) -> _InFlight:
+        flight = self._in_flight
+        if flight is None or flight.sending.number != number:
+            raise ValueError(f"Record {number} is not in flight")
+        return flight
