@@ -24,7 +24,7 @@ QUIET = replace(
     wayward=False, passing=False, patient=False, stuck=False, lapsing=False, readers=False,
     retiring=False, removing=False, schedules=False, ranked=False, retried=False,
     sweeping=False, grouped=False, keyed=False, recurring=False, chained=False, unique=False,
-    pausing=False, breaking=False, limiting=False, following=False,
+    pausing=False, breaking=False, limiting=False, following=False, choosing=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
 OLD_COPIES = replace(QUIET, faults=("old copy",), fault_every_us=700 * MS, faulty_us=10 * SECOND)
@@ -45,6 +45,7 @@ PAUSING = replace(QUIET, pausing=True, faulty_us=6 * SECOND)
 BREAKING = replace(QUIET, breaking=True, faulty_us=6 * SECOND)
 LIMITING = replace(QUIET, limiting=True, faulty_us=6 * SECOND)
 FOLLOWED = replace(QUIET, winding=True, following=True, faulty_us=6 * SECOND)
+CHOOSING = replace(QUIET, choosing=True, faulty_us=6 * SECOND)
 KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
 
 
@@ -114,6 +115,9 @@ KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
         (mutants.forgets_tokens_of_flows, LIMITING),
         (mutants.forgets_tokens_of_groups_above, LIMITING),
         (mutants.never_refills_flows, LIMITING),
+        (mutants.leases_beside_the_choice, CHOOSING),
+        (mutants.chooses_any_kind, CHOOSING),
+        (mutants.delivers_without_completing, CHOOSING),
         (mutants.lets_old_copies_in, OLD_COPIES),
         (mutants.lets_old_copies_in, TWINS),
         (mutants.never_gives_up_targets, REMOVALS),
@@ -145,6 +149,7 @@ def test_a_broken_service_is_found(mutant: Callable[[], Any], profile: WholeProf
         PAUSING,
         BREAKING,
         LIMITING,
+        CHOOSING,
         OLD_COPIES,
         TWINS,
         REMOVALS,

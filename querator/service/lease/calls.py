@@ -20,6 +20,7 @@ from querator.model.placement_map import PlacementMap
 from querator.model.queues import Queue, QueueState
 from querator.partition import masks
 from querator.service.admission import ConnectionBudget
+from querator.service.item_ids import by_partition, check_partitions
 from querator.service.lease.chosen import ChosenLeases
 from querator.service.lease.dispatcher import LeaseDispatcher, OtherNodes
 from querator.service.lease.replies import PayloadCache, load
@@ -130,8 +131,9 @@ class LeaseService:
                 return LeaseReply(tuple(batches), self._durable)
 
     async def _completed(self, queue: Queue, reply: LeaseReply) -> LeaseReply:
-        """The items of the reply, completed; without those whose lease has ended meanwhile. Raises
-        OUTCOME_UNKNOWN when items may be completed, which are then lost.
+        """The items of the reply, completed; without those whose lease has ended meanwhile, and
+        those that may not be completed. Raises QueratorError when such items are all that there is:
+        OUTCOME_UNKNOWN when they may be completed, which are then lost.
         """
         if not reply.batches:
             return reply
@@ -147,22 +149,27 @@ class LeaseService:
         )
         call = CompleteCall(queue.namespace, queue.name, leases, on_delivery=True)
         outcomes = (await self._settling.settle(call)).outcomes
+        batches = tuple(
+            batch
+            for batch, outcome in zip(reply.batches, outcomes, strict=True)
+            if outcome.error is None
+        )
         for outcome in outcomes:
-            if outcome.error not in (None, ErrorCode.LEASE_LOST):
+            if not batches and outcome.error not in (None, ErrorCode.LEASE_LOST):
                 raise QueratorError(
                     outcome.error,
                     f"the items of lease {outcome.lease_id} could not be completed when they were "
                     "to be delivered",
                     field="complete_on_delivery",
                 )
-        batches = tuple(
-            batch
-            for batch, outcome in zip(reply.batches, outcomes, strict=True)
-            if outcome.error is None
-        )
         return LeaseReply(batches, reply.durable)
 
     async def _lease_chosen(self, queue: Queue, call: LeaseCall) -> LeaseReply:
+        assert call.chosen is not None
+        item_ids = call.chosen.item_ids
+        if item_ids:
+            queue, known = await self._directory.reaching(queue, max(by_partition(item_ids)))
+            check_partitions(item_ids, queue, known=known)
         dispatcher = self._dispatcher(queue)
         grants = await self._chosen.grants(queue, call, dispatcher.release)
         return LeaseReply(tuple(self._loaded(queue, dispatcher, grants)), self._durable)

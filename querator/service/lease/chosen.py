@@ -17,7 +17,7 @@ from querator.model.limits import LOOK_AHEADS_MAX, REPLY_BYTES_DEFAULT
 from querator.model.queues import Queue, QueueKind
 from querator.partition import masks
 from querator.partition.look_ahead import Sought
-from querator.service.item_ids import by_partition, check_partitions
+from querator.service.item_ids import by_partition
 from querator.service.lease.requests import granted_by
 from querator.service.lease.waiter import Grant
 from querator.service.routing.forwarder import AheadQuery
@@ -75,7 +75,6 @@ class _OneCall:
     ) -> None:
         self._router = router
         self._clock = clock
-        self._queue = queue
         self._routes = router.routes(queue)
         self._call = call
         self._release = release
@@ -85,7 +84,6 @@ class _OneCall:
         self.grants: list[Grant] = []
 
     async def by_id(self, item_ids: tuple[str, ...]) -> None:
-        check_partitions(item_ids, self._queue, known=True)
         named = by_partition(item_ids)
         if self._call.partition is not None:
             # A repeat: the partition knows what it has granted.

@@ -56,6 +56,11 @@ class Ledger:
         self._perhaps_completed.update(references)
 
     @property
+    def possible(self) -> tuple[str, ...]:
+        """Items that have been produced, or may have been."""
+        return (*self.acknowledged, *self._perhaps)
+
+    @property
     def completed_items(self) -> Collection[str]:
         """Items of which a complete was accepted."""
         return self._completed.keys()

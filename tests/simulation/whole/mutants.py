@@ -36,6 +36,7 @@ from querator.partition import (
     limits,
     machine,
     masks,
+    named_lease,
     outbox,
     prioritize,
     produce,
@@ -51,6 +52,7 @@ from querator.partition.dead import send
 from querator.partition.flow_choice import _Chooser
 from querator.partition.flow_rows import FlowRow
 from querator.partition.flows import ROOT, Flows
+from querator.partition.look_ahead import look_ahead
 from querator.partition.outbox import outbox_batch
 from querator.partition.overlays import drop_data, load_overlay
 from querator.partition.rows import Block, RowState, decode_lease, decode_overlay, encode
@@ -62,8 +64,10 @@ from querator.raft.starts import StartMemory
 from querator.server.link.node_calls import NodeCalls
 from querator.service import moves, schedules
 from querator.service.feed import waits
+from querator.service.lease.calls import LeaseService
 from querator.service.lease.dispatcher import LeaseDispatcher
 from querator.service.produce import calls
+from querator.service.reading import browsing
 from querator.service.recurring import planning
 from querator.service.routing.router import Router
 from querator.storage.tables import ENDED, OVERLAYS
@@ -705,3 +709,34 @@ def drops_events_too_early() -> Any:
         return delete(context, rows_max)
 
     return replaced(feed, "delete_old", dropping)
+
+
+def leases_beside_the_choice() -> Any:
+    """A lease by id takes the whole segments in which its items are."""
+    named_candidates = named_lease.named_candidates
+
+    def whole(context: ApplyContext, named: Any, aside: frozenset[int]) -> Any:
+        found = named_candidates(context, named, aside)
+        return [(first, block, segment, segment.mask) for first, block, segment, _ in found]
+
+    return replaced(lease, "named_candidates", whole)
+
+
+def chooses_any_kind() -> Any:
+    """A look ahead finds items of all kinds."""
+    return replaced(
+        browsing,
+        "look_ahead",
+        lambda txn, group, sought, **more: look_ahead(
+            txn, group, msgspec.structs.replace(sought, kinds=()), **more
+        ),
+    )
+
+
+def delivers_without_completing() -> Any:
+    """What is to be completed on delivery is only leased."""
+
+    async def uncompleted(self: LeaseService, queue: Any, reply: Any) -> Any:
+        return reply
+
+    return replaced(LeaseService, "_completed", uncompleted)

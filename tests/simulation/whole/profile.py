@@ -48,6 +48,8 @@ LIMITING = 0.12
 """Share of seeds that have a queue with limits of leases."""
 FOLLOWING = 0.15
 """Share of seeds whose queues record their events."""
+CHOOSING = 0.12
+"""Share of seeds that have a queue of which consumers choose items."""
 LOST = 0.15
 """Share of seeds in which a machine loses its disk."""
 SPOIL_DATA = frozenset(("old copy", "twins", "damage", "lost disk"))
@@ -132,6 +134,8 @@ class WholeProfile:
     """Whether there is one more queue, which has a breaker."""
     limiting: bool = False
     """Whether there is one more queue, which has limits of leases."""
+    choosing: bool = False
+    """Whether there is one more queue, of which consumers choose items."""
 
     following: bool = False
     """Whether all queues record their events, which programs follow."""
@@ -191,6 +195,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         breaking=random.Random(f"harsher breaking {drawn}").random() < BREAKING,
         limiting=random.Random(f"harsher limiting {drawn}").random() < LIMITING,
         following=random.Random(f"harsher following {drawn}").random() < FOLLOWING,
+        choosing=random.Random(f"harsher choosing {drawn}").random() < CHOOSING,
         clocks_mended=True,
     )
 
@@ -263,6 +268,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         breaking=random.Random(f"breaking {seed}").random() < BREAKING,
         limiting=random.Random(f"limiting {seed}").random() < LIMITING,
         following=random.Random(f"following {seed}").random() < FOLLOWING,
+        choosing=random.Random(f"choosing {seed}").random() < CHOOSING,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
         clocks_mended=retiring,

@@ -45,6 +45,7 @@ from tests.simulation.whole.stub import Ask, Shores, Stub
 
 if TYPE_CHECKING:
     from tests.simulation.whole.answers import Answers
+    from tests.simulation.whole.choosing import Choices
     from tests.simulation.whole.feeds import Feeds
     from tests.simulation.whole.pausing import Pauses
     from tests.simulation.whole.progress import Progress
@@ -81,6 +82,7 @@ class Ground(Shores, Protocol):
     sweeps: "Sweeps"
     pauses: "Pauses"
     feeds: "Feeds"
+    choices: "Choices"
     uniques: "Uniques"
     tries: "tries.Tries"
     progress: "Progress"
@@ -106,10 +108,21 @@ class Ended:
     gave_up: bool = True
 
 
-def wire_item(payload: bytes, *, group: bytes = b"", key: bytes = b"") -> bytes:
-    """An item as a client sends it: field 15, which contains field 1, and perhaps 7 and 8."""
+def wire_item(
+    payload: bytes,
+    *,
+    group: bytes = b"",
+    key: bytes = b"",
+    kind: bytes = b"",
+    attribute: tuple[bytes, bytes] | None = None,
+) -> bytes:
+    """An item as a client sends it: field 15, which contains field 1, and perhaps 2, 5, 7 and 8."""
     inner = b"\x0a" + _varint(len(payload)) + payload
-    for tag, text in ((b"\x3a", group), (b"\x42", key)):
+    pair = b""
+    if attribute is not None:
+        for tag, text in zip((b"\x0a", b"\x12"), attribute, strict=True):
+            pair += tag + _varint(len(text)) + text
+    for tag, text in ((b"\x12", kind), (b"\x2a", pair), (b"\x3a", group), (b"\x42", key)):
         if text:
             inner += tag + _varint(len(text)) + text
     return b"\x7a" + _varint(len(inner)) + inner

@@ -49,6 +49,7 @@ from tests.simulation.whole import (
     asking,
     breaking,
     chaining,
+    choosing,
     following,
     grouping,
     keying,
@@ -138,6 +139,7 @@ WITHOUT_USUAL_PROGRAMS = frozenset(
         sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.QUEUE, grouping.DEAD, keying.QUEUE,
         keying.DEAD,
         runs.QUEUE, *chaining.QUEUES, uniques.QUEUE, breaking.QUEUE, limiting.QUEUE,
+        choosing.QUEUE,
     )
 )  # fmt: skip
 LEASE_TIMEOUT_MS = 4_000
@@ -160,6 +162,7 @@ WITHOUT_HISTORY = frozenset(
         ranking.QUEUE, ranking.DEAD, sweeping.QUEUE, sweeping.DEAD, tries.QUEUE, tries.DEAD,
         grouping.QUEUE, grouping.DEAD, keying.QUEUE, keying.DEAD,
         runs.QUEUE, *chaining.QUEUES, uniques.QUEUE, breaking.QUEUE, limiting.QUEUE,
+        choosing.QUEUE,
     )
 )  # fmt: skip
 
@@ -190,6 +193,7 @@ def _names_of_queues(profile: WholeProfile) -> list[str]:
         (profile.unique, (uniques.QUEUE,)),
         (profile.breaking, (breaking.QUEUE,)),
         (profile.limiting, (limiting.QUEUE,)),
+        (profile.choosing, (choosing.QUEUE,)),
     ):
         if there:
             names[:0] = first
@@ -271,7 +275,7 @@ class WholeWorld:
         self.chains = Chains(self.ledger)
         self.plans = Plans()
         self.sweeps = sweeping.Sweeps(self.ledger)
-        self.pauses, self.feeds = pausing.Pauses(), Feeds()
+        self.pauses, self.feeds, self.choices = pausing.Pauses(), Feeds(), choosing.Choices()
         self.uniques = uniques.Uniques(self.ledger)
         self._paces: deque[tuple[int, int, int]] = deque()
         """Instants of the last second, each with the number of commits until then."""
@@ -613,6 +617,7 @@ class WholeWorld:
             (profile.breaking, self._add_breaking),
             (profile.limiting, self._add_limiting),
             (profile.following, self._add_followers),
+            (profile.choosing, self._add_choosing),
         ):
             if there:
                 add()
@@ -770,6 +775,17 @@ class WholeWorld:
     def _add_followers(self) -> None:
         for queue in self.queue_names:
             self._add(following.Following, f"{queue}.following", queue)
+
+    def _add_choosing(self) -> None:
+        queue = choosing.QUEUE
+        self._add(
+            choosing.Making, f"{queue}.p", queue,
+            item_bytes=self.profile.item_bytes, delays=False, identified=True,
+        )  # fmt: skip
+        self._add(choosing.Choosing, f"{queue}.c", queue)
+        self._add(choosing.Finishing, f"{queue}.finishing", queue)
+        if choosing.changes_partitions(self.seed):
+            self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
 
     def _operators_end(self) -> bool:
         """Whether what would not come to rest is ended in time: recurrences, a queue that comes and
@@ -1042,6 +1058,7 @@ class WholeWorld:
             self.uniques.judge(apart_ms),
             self.pauses.found,
             self.feeds.found,
+            self.choices.found,
         ):
             self.found(text)
         for name, items in present.items():

@@ -2,10 +2,14 @@
 
 from typing import Any
 
-from querator.model.calls import ChosenItems, LeaseReply
+import pytest
+from msgspec.structs import replace
+
+from querator.model.calls import ChosenItems, CompleteCall, LeaseReply, SettleReply
 from querator.model.errors import ErrorCode
 from querator.model.queues import QueueKind
-from tests.unit.service.service_node import ServiceNode, code, service_node, whole
+from querator.service.settle import SettleService
+from tests.unit.service.service_node import ServiceNode, code, refusal, service_node, whole
 
 
 async def take(node: ServiceNode, most: int = 100, **more: Any) -> LeaseReply:
@@ -72,3 +76,39 @@ async def test_chosen_items_may_be_completed_too():
         assert count(await take(node, chosen=ChosenItems(("0-2",)))) == 1
         total = await node.total()
         assert (total.completed_on_delivery, total.ready) == (1, 1)
+
+
+async def test_what_was_completed_is_delivered_although_other_items_may_not_be(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with service_node() as node:
+        await node.create(partitions=2)
+        await node.produce(b"a", b"b", b"c", b"d", keyed=[b"key 1", b"key 2", b"key 3", b"key 4"])
+        settle = SettleService.settle
+
+        async def unsure(self: SettleService, call: CompleteCall) -> SettleReply:
+            reply = await settle(self, call)
+            first, *others = reply.outcomes
+            assert len(others) == 1
+            lost = replace(first, done=(), error=ErrorCode.OUTCOME_UNKNOWN)
+            return replace(reply, outcomes=(lost, *others))
+
+        monkeypatch.setattr(SettleService, "settle", unsure)
+        reply = await take(node)
+        assert len(reply.batches) == 1
+
+
+async def test_a_call_whose_items_may_all_be_lost_says_so(monkeypatch: pytest.MonkeyPatch):
+    async with service_node() as node:
+        await node.create()
+        await node.produce(b"a")
+        settle = SettleService.settle
+
+        async def unsure(self: SettleService, call: CompleteCall) -> SettleReply:
+            reply = await settle(self, call)
+            [only] = reply.outcomes
+            return replace(reply, outcomes=(replace(only, error=ErrorCode.OUTCOME_UNKNOWN),))
+
+        monkeypatch.setattr(SettleService, "settle", unsure)
+        error = await refusal(take(node, 1))
+        assert (error.code, error.field) == (ErrorCode.OUTCOME_UNKNOWN, "complete_on_delivery")

@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from querator.model.calls import BrowseCall
+from querator.model.calls import BrowseCall, ChosenItems
 from querator.model.commands import MoveReturn
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
@@ -420,3 +420,23 @@ async def test_a_call_that_names_a_partition_of_which_an_old_map_does_not_know_i
         error = await refusal(calls[door]())
         assert (error.code, error.field) == (ErrorCode.UNAVAILABLE, "partition")
         assert "which may be old" in error.message
+
+
+async def test_a_lease_by_id_through_an_old_map_finds_the_item():
+    async with service_cluster("a", "b") as cluster:
+        await grown(cluster)
+        call = lease_call(chosen=ChosenItems(("1-1",)))
+        [run] = (await cluster.members["a"].lease(call)).batches
+        assert (run.partition, run.loaded.first_seq) == (1, 1)
+
+
+async def test_a_lease_by_id_is_to_come_again_while_the_map_cannot_catch_up(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(directory, "CATCH_UP_S", 0.1)
+    async with service_cluster("a", "b") as cluster:
+        await grown(cluster)
+        call = lease_call(chosen=ChosenItems(("0-1", "1-1")))
+        cluster.lead(PLACEMENT_GROUP, None)
+        error = await refusal(cluster.members["a"].lease(call))
+        assert (error.code, error.field) == (ErrorCode.UNAVAILABLE, "item_ids[1]")
