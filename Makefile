@@ -157,6 +157,11 @@ bulk: setup ## check a redrive of 100,000 items at a rate and a purge of 1,000,0
 locks: setup ## check locks and fencing tokens while holders are stopped, and leaders killed and cut off
 	$(PY) -m scripts.bench.locks
 
+# The last line is the summary.
+.PHONY: events
+events: setup ## check that a follower that is killed sees 1,000,000 operations once, and what events cost
+	$(PY) -m scripts.bench.events
+
 .PHONY: durable-replay
 durable-replay: setup ## measure how fast the code of executions is replayed from journals
 	$(PY) -m scripts.bench.durable_replay

@@ -90,7 +90,7 @@ class EventView(msgspec.Struct, frozen=True, omit_defaults=True):
     help="Continue with the positions in this file if it exists, and write them to it after each "
     "event.",
 )
-@click.option("--limit", type=WholeNumber(min=1), metavar="N", help="End after so many events.")
+@click.option("--limit", type=WholeNumber(min=1), metavar="N", help="End after N events.")
 @server_options
 @output_option
 def events(

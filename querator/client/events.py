@@ -35,21 +35,26 @@ EventKind = Literal[
     "produced", "arrived", "leased", "completed", "retried", "released", "lapsed", "dead", "moved",
     "returned", "due", "removed", "replaced", "given_up", "rescheduled", "prioritized", "reserved",
     "acknowledged", "redriven", "started", "settings_changed", "paused", "resumed", "resized",
-    "breaker_changed",
+    "breaker_changed", "unknown",
 ]  # fmt: skip
-"""What has happened. The kinds from "started" on are of a partition, the others of items."""
-EVENT_KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
+"""What has happened. The kinds from "started" on are of a partition, the others of items. The last
+one stands for kinds that this version of the SDK does not know.
+"""
+EVENT_KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)[:-1]
 EventsStart = Literal["first", "end"]
 """Where to begin without positions: at the first event that is kept, or behind the last one."""
 
 _WAIT_SECONDS = 20.0
 _MARGIN_SECONDS = 2.0
+_GATHER_SECONDS = 0.02
+"""After an answer with the last events that there were. What comes meanwhile is in one answer."""
 _PAGES_MAX = 16
 """Answers that wait for the program. A partition is asked again when its last one has a place."""
 _POSITION = re.compile(r"(0|[1-9][0-9]{0,3}):([1-9][0-9]{0,19})\.([1-9][0-9]{0,19})", re.ASCII)
-_KINDS: Final = {number: EVENT_KINDS[place] for place, number in enumerate(Kind)}
+_KINDS: Final[dict[int, EventKind]] = dict(zip(Kind, EVENT_KINDS, strict=True))
 _NUMBERS: Final = {name: number for number, name in _KINDS.items()}
-_PARTS: Final = {PausedPart.LEASES: "leases", PausedPart.PRODUCERS: "producers"}
+_PARTS: Final[dict[int, str]] = {PausedPart.LEASES: "leases", PausedPart.PRODUCERS: "producers"}
+_BREAKERS: Final[dict[int, str]] = {state: state.name.lower() for state in BreakerState}
 assert all(Kind[name.upper()] == number for name, number in _NUMBERS.items())
 
 
@@ -297,13 +302,17 @@ class Events:
             self._run(_Followed(self._known))
             self._known += 1
         await self._pages.put((partition, response))
+        if self._follow and response.events and partition.caught_up:
+            await asyncio.sleep(_GATHER_SECONDS)
         return True
 
     def _gone(self, partition: _Followed, error: EventsGone) -> bool:
         """A partition that has left the queue after all its events were read has ended. One that
-        was created again continues at the beginning of its new feed.
+        was created again continues at the beginning of its new feed. One that has never answered is
+        known to other nodes only: it is asked again when one of them names it.
         """
-        if error.field == "position" or not partition.caught_up:
+        unseen = not partition.feed and error.field == "partition"
+        if not unseen and (error.field == "position" or not partition.caught_up):
             raise error
         if error.field == "feed":
             partition.feed = partition.position = 0
@@ -347,7 +356,7 @@ class Events:
 
 
 def decode_event(queue: str, partition: int, feed: int, event: pb.QueueEvent) -> QueueEvent:
-    kind = _KINDS[Kind(event.kind)]
+    kind = _KINDS.get(event.kind, "unknown")
     return QueueEvent(
         queue=queue,
         partition=partition,
@@ -365,10 +374,10 @@ def decode_event(queue: str, partition: int, feed: int, event: pb.QueueEvent) ->
         reason=DeadReason(event.reason) if event.reason else None,
         dropped=event.dropped,
         priority=event.priority if kind == "prioritized" else None,
-        part=_PARTS[PausedPart(event.part)] if event.part else "",
+        part=_PARTS.get(event.part, ""),
         partitions=event.partitions,
         settings_version=event.settings_version,
-        breaker=BreakerState(event.breaker).name.lower() if event.breaker else "",
+        breaker=_BREAKERS.get(event.breaker, ""),
     )
 
 

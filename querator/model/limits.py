@@ -96,7 +96,7 @@ RESULT_QUESTIONS_MAX = 65_536
 EVENT_CALLS_MAX = 16_384  # Calls of followers that wait for events; each is of one partition.
 EVENT_QUESTIONS_MAX = 65_536  # Questions that wait at the leaders of partitions.
 EVENTS_READ_DEFAULT = 1_000
-EVENTS_READ_MAX = 10_000
+EVENTS_READ_MAX = 2_000
 EVENT_RANGES_MAX = 50_000  # Of items, in one reply: about 1 MiB.
 OVERLOADED_RETRY_MS = 50
 # Lease commands in a row that a partition answers with nothing although it has something ready. It
@@ -441,7 +441,7 @@ assert RESULT_BYTES_MAX <= RESULTS_BYTES_MAX < REPLY_BYTES_DEFAULT < ENTRY_BYTES
 assert REQUEST_ITEMS_MAX <= RESULTS_OF_COMPLETE_MAX, "each item of one lease may have a result"
 assert RESULT_LOOK_MS_MAX < REQUEST_TIMEOUT_MS_MAX
 assert EVENT_LOOK_MS_MAX < min(REQUEST_TIMEOUT_MS_MAX, EVENTS_CLOSING_MS)
-assert EVENTS_READ_DEFAULT <= EVENTS_READ_MAX
+assert EVENTS_READ_DEFAULT <= EVENTS_READ_MAX <= EVENTS_SCANNED_MAX
 assert EVENTS_RETENTION_MS_MIN <= EVENTS_CLOSING_MS < EVENTS_RETENTION_MS_MAX
 assert PAYLOAD_BYTES_MAX + CHECKPOINT_BYTES_MAX < REPLY_BYTES_DEFAULT
 assert RECURRENCE_ITEM_BYTES_MAX < FIRE_BYTES_MAX < ENTRY_BYTES_MAX

@@ -253,7 +253,7 @@ class ReadEventsRequest(_message.Message):
     start: Global___EventStart.ValueType
     """Where to begin without a position."""
     max_events: _builtins.int
-    """Most events of the response, 1 to 10,000; 0 means 1,000. It has also at most 50,000 ranges of items."""
+    """Most events of the response, 1 to 2,000; 0 means 1,000. It has also at most 50,000 ranges of items."""
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
         """Only events of these kinds; empty means all."""

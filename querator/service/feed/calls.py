@@ -9,7 +9,7 @@ import asyncio
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.event_calls import EventsReply, EventStart, ReadEventsCall
 from querator.model.ids import GroupId
-from querator.model.limits import EVENT_LOOK_MS_MAX
+from querator.model.limits import EVENT_LOOK_MS_MAX, OVERLOADED_RETRY_MS
 from querator.model.queues import Queue
 from querator.partition.feed_queries import EventsPage
 from querator.service.admission import ConnectionBudget
@@ -37,6 +37,7 @@ class FeedService:
         until = self._loop.time() + call.wait_ms / 1000
         with self._calls.held():
             while True:
+                queue = await self._certain(queue, call)
                 group = _group_of(queue, call)
                 left_ms = max(0, int((until - self._loop.time()) * 1000))
                 query = EventsQuery(
@@ -61,6 +62,23 @@ class FeedService:
                         partitions=len(queue.groups),
                     )
                 position = page.next
+
+    async def _certain(self, queue: Queue, call: ReadEventsCall) -> Queue:
+        """The queue. If the partition has another feed than that of the caller, the map catches up
+        first: another node may know a newer one. Raises UNAVAILABLE when that does not succeed.
+        """
+        if not call.feed or call.feed in queue.groups[call.partition : call.partition + 1]:
+            return queue
+        if await self._directory.catch_up():
+            return self._directory.known(call.namespace, call.queue)
+        raise QueratorError(
+            ErrorCode.UNAVAILABLE,
+            f"partition {call.partition} of queue {queue.name} has another feed by the map of this "
+            "node, which may be old; not executed",
+            field="feed",
+            value=str(call.feed),
+            retry_delay_ms=OVERLOADED_RETRY_MS,
+        )
 
 
 def _group_of(queue: Queue, call: ReadEventsCall) -> GroupId:

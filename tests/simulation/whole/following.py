@@ -47,7 +47,8 @@ class Following(Program):
         ended = await self.call("follow", lambda core: core.service.read_events(call), again=True)
         if ended.error is not None:
             if ended.error.code is ErrorCode.EVENTS_GONE:
-                if ended.error.field == "position":
+                queue = self._ground.queue(self.queue)
+                if queue is not None and feed in queue.groups:
                     self._ground.feeds.gone(feed, position)
             elif ended.error.code not in GOING:
                 self.unexpected("following", ended)

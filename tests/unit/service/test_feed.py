@@ -163,6 +163,20 @@ async def test_a_partition_that_is_not_there_is_refused():
         assert (error.code, error.field) == (ErrorCode.EVENTS_GONE, "feed")
 
 
+async def test_another_feed_is_refused_only_by_a_map_that_is_current(monkeypatch):
+    async with service_node() as node:
+        await create(node)
+
+        async def does_not_answer() -> bool:
+            return False
+
+        monkeypatch.setattr(node.queues.directory, "catch_up", does_not_answer)
+        error = await refusal(node.queues.read_events(call_of(1, feed=GroupId(99))))
+        assert (error.code, error.field) == (ErrorCode.UNAVAILABLE, "feed")
+        [group] = (await node.queues.directory.find("default", "q")).groups
+        assert kinds(await node.queues.read_events(call_of(1, feed=group))) == [KIND.STARTED]
+
+
 async def test_the_deletion_of_the_queue_ends_the_wait():
     async with service_node() as node:
         await create(node)
