@@ -55,7 +55,7 @@ class ApplyContext:
             if row.settings.executions is not None:
                 self.activations = []
             if row.settings.events_retention_ms:
-                self.feed = EventNotes()
+                self.feed = EventNotes(self.flows)
 
     def begin_flows(self, settings: PartitionSettings) -> None:
         """The partition gets its first settings, which decide on the kind of its queue."""

@@ -33,7 +33,7 @@ from querator.model.limits import (
 )
 from querator.partition import masks
 from querator.partition.feed_rows import EventRow, EventsRow, FeedRow, encode_events, time_of
-from querator.partition.flows import ROOT
+from querator.partition.flows import ROOT, Flows
 from querator.storage.tables import EVENTS
 
 if TYPE_CHECKING:
@@ -44,11 +44,14 @@ if TYPE_CHECKING:
 class EventNotes:
     """The events of the entry that is being applied."""
 
-    __slots__ = ("_clients", "_events")
+    __slots__ = ("_clients", "_events", "_flows", "_names")
 
-    def __init__(self) -> None:
+    def __init__(self, flows: Flows | None) -> None:
         self._events: list[EventRow] = []
         self._clients: dict[int, str] = {}
+        self._flows = flows
+        self._names: dict[int, bytes] = {}
+        """Of the flows of the events. A flow may be gone before the entry ends."""
 
     def items(
         self,
@@ -65,6 +68,9 @@ class EventNotes:
         dropped: bool = False,
     ) -> None:
         """Notes what has happened to items of a block. There must be some."""
+        if flow > ROOT and flow not in self._names:
+            assert self._flows is not None
+            self._names[flow] = self._flows.name_of(flow)
         self._events.append(
             EventRow(
                 kind=kind, first_seq=first_seq, mask=masks.to_bytes(mask), lease=lease,
@@ -82,7 +88,7 @@ class EventNotes:
 
     def write(self, context: "ApplyContext") -> None:
         """Writes what was noted, and deletes as many old rows as there are too many, up to the
-        bound. Called once, while the flows of the items still have their names.
+        bound. Called once.
         """
         state, events = context.state, self._events
         row = state.feed
@@ -99,9 +105,9 @@ class EventNotes:
         if self._clients:
             leases = sorted({event.lease for event in events} & self._clients.keys())
             clients = tuple((lease, self._clients[lease]) for lease in leases)
-        if context.flows is not None:
-            numbers = sorted({event.flow for event in events if event.flow > ROOT})
-            flows = tuple((number, context.flows.name_of(number)) for number in numbers)
+        if self._names:
+            numbers = sorted({event.flow for event in events} & self._names.keys())
+            flows = tuple((number, self._names[number]) for number in numbers)
         data = encode_events(context.now_ms, EventsRow(tuple(events), clients, flows))
         EVENTS.put(context.txn, context.group, row.next, value=data)
         if not row.rows:
@@ -126,7 +132,7 @@ def configured(context: "ApplyContext", before: "SettingsRow | None") -> None:
         return
     if was is None or not kept:
         state.feed = state.feed or FeedRow()
-        context.feed = EventNotes()
+        context.feed = EventNotes(context.flows)
         context.feed.partition(EventKind.STARTED)
         return
     feed = context.feed

@@ -34,8 +34,15 @@ def weights(**by_path: int) -> tuple[GroupSettings, ...]:
 class FlowQueue(PartitionLog):
     """Knows the name of each item that it has."""
 
-    def __init__(self, flows: FlowSettings, *, checked: bool = True, **changes: Any) -> None:
-        super().__init__(checked=checked)
+    def __init__(
+        self,
+        flows: FlowSettings,
+        *,
+        checked: bool = True,
+        all_events: bool = False,
+        **changes: Any,
+    ) -> None:
+        super().__init__(checked=checked, all_events=all_events)
         self.version = 0
         self.names: dict[int, str] = {}
         self.set(flows, **changes)

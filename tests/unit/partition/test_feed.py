@@ -273,6 +273,19 @@ def test_events_name_the_group_of_their_items():
     }
 
 
+def test_a_group_that_is_gone_before_the_entry_ends_is_named():
+    log = recording(flows=FlowSettings(QueueKind.FAIR))
+    log.produce(1, flows=FlowNames((b"eu",), b"\0\0"))
+    log.produce(1, flows=FlowNames((b"us",), b"\0\0"))
+    number = lease(log, 1)
+    # The lease looks for the next group, and removes the one that has no items any more.
+    log.entry(Proposal(Complete((LeaseItems(number),))), Proposal(lease_of()))
+    completed, leased = events(log, 5)
+    assert [(one.kind, one.flow) for one in (completed, leased)] == [
+        (KIND.COMPLETED, b"eu"), (KIND.LEASED, b"us"),
+    ]  # fmt: skip
+
+
 def test_positions_continue_when_events_stop_and_start(log):
     log.produce(1)
     log.configure(version=2)

@@ -153,7 +153,7 @@ class FlowComparison(RuleBasedStateMachine):
             "dead_targets": dead_to(9) if max_attempts else (),
             "dedup_until": DedupUntil.DONE,
         }
-        self.queue = FlowQueue(flows, **self.options)
+        self.queue = FlowQueue(flows, all_events=True, **self.options)
         self.model = Model(flows, self.queue.now_ms, max_attempts)
         self.attempts: dict[int, int] = {}
         self.leases: dict[int, tuple[int, list[int]]] = {}
