@@ -142,6 +142,12 @@ keyed: setup ## check the order of KEYS (10000) keys of a keyed queue under faul
 worst: setup ## measure what the worst mix of work costs a partition, by backlog and by groups
 	$(PY) -m scripts.bench.worst_case
 
+# In the process of the program, without nodes. The last line is the summary.
+.PHONY: journal
+journal: SCALE ?= 1
+journal: setup ## measure what a Record costs, by the length of its journal and by parked executions
+	$(PY) -m scripts.bench.journal --scale $(SCALE)
+
 # The last line is the summary.
 .PHONY: replies
 replies: setup ## check that each of 10,000 requests has one answer while workers and leaders are killed

@@ -8,6 +8,7 @@ Encodings of these values are in `querator.wire` and next to the state machines.
     commands         commands that change a partition, with their results
     entries          what a Raft group replicates, as raft and machines see it
     errors           ErrorCode with the table of all errors, QueratorError
+    execution_calls  calls about executions, and their replies
     execution_commands  commands that change executions, and their results
     executions       what an execution of a durable function has seen, and how it continues
     flow_calls       calls about groups and keys, and their replies

@@ -101,7 +101,7 @@ class ChosenItems(msgspec.Struct, frozen=True):
 class LeaseCall(msgspec.Struct, frozen=True):
     """A lease request. `wait_ms` 0: do not wait. `lease_timeout_ms` 0: the item's or the queue's.
     `partition` None: any. `chosen` None: the first ready items. `completes`: the items are
-    completed before they are sent.
+    completed before they are sent. `activations`: the items are those of executions.
     """
 
     namespace: str
@@ -115,6 +115,7 @@ class LeaseCall(msgspec.Struct, frozen=True):
     partition: int | None = None
     chosen: ChosenItems | None = None
     completes: bool = False
+    activations: bool = False
 
 
 class DeadOrigin(msgspec.Struct, frozen=True):

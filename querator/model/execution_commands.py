@@ -56,8 +56,8 @@ class StartExecution(msgspec.Struct, frozen=True, array_like=True, gc=False, tag
     is the one that was asked for; with `fresh` any other than a new one is refused.
 
     The arguments are `payload`, or the attachment `place`. `arguments` is a hash of them. `secret`
-    is chosen by chance. The execution begins at `start_at_ms` (0: at once), and is cancelled at
-    `deadline_ms` (0: never).
+    is chosen by chance; a command with that of the execution repeats the one that has made it. The
+    execution begins at `start_at_ms` (0: at once), and is cancelled at `deadline_ms` (0: never).
     """
 
     id: str

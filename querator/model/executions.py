@@ -55,6 +55,7 @@ NO_PATH = b""
 TIME_MS_END = 253_402_300_800_000
 """The first instant of the year 10,000: no record and no timer is of it, or later."""
 PATH_ELEMENT_END = 1 << 32
+_INDEX_END = 1 << 62
 
 
 class RecordKind(IntEnum):
@@ -348,8 +349,8 @@ def check_fold(fold: Fold, *, field: str) -> None:
     does to the journal is for the partition to judge.
     """
     check_note(fold.note, field=f"{field}.note", kinds=FOLD_KINDS)
-    if fold.index < 0:
-        raise invalid(f"{field}.index", "must not be negative", value=fold.index)
+    if not 0 <= fold.index < _INDEX_END:
+        raise invalid(f"{field}.index", "is outside of every journal", value=fold.index)
     end = 1
     for nth, (first, count) in enumerate(fold.removed):
         if first < end or count < 1:
@@ -357,6 +358,8 @@ def check_fold(fold: Fold, *, field: str) -> None:
                           "must be behind the run before it, and not empty",
                           value=(first, count))  # fmt: skip
         end = first + count
+    if end > _INDEX_END:
+        raise invalid(f"{field}.removed", "is outside of every journal", value=end)
     if end > fold.index > 0 and fold.removed:
         raise invalid(f"{field}.removed", f"must be below record {fold.index}", value=end - 1)
 

@@ -44,6 +44,8 @@ class QueueKind(IntEnum):
     """Groups of items take turns."""
     KEYED = 2
     """Items of one key are leased one after the other."""
+    EXECUTIONS = 3
+    """It has executions of durable functions. Its items are their activations."""
 
 
 class Fairness(IntEnum):
@@ -178,6 +180,8 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     """How many items of each key are leased in a time."""
     events_retention_ms: int = 0
     """How long events are kept; 0: none are recorded."""
+    execution_retention_ms: int = limits.EXECUTION_RETENTION_MS_DEFAULT
+    """How long executions are kept when they have ended, in a queue of them."""
 
     @property
     def has_limits(self) -> bool:

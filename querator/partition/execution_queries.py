@@ -1,7 +1,6 @@
 """Reads of executions for other threads, in a view of the generation in use."""
 
-import msgspec
-
+from querator.model.execution_calls import ExecutionPage, ExecutionView, JournalPage
 from querator.model.executions import ExecutionState, JournalRecord, RecordKind
 from querator.partition.execution_rows import (
     ExecutionRow,
@@ -19,40 +18,6 @@ from querator.storage.tables import (
     EXECUTIONS,
     RECORDS,
 )
-
-
-class ExecutionView(msgspec.Struct, frozen=True, gc=False):
-    """An execution as others see it. `secret` is for its worker alone."""
-
-    number: int
-    id: str
-    function: str
-    version: str
-    run: int
-    state: ExecutionState
-    created_ms: int
-    closed_ms: int
-    deadline_ms: int
-    records: int
-    size: int
-    next_index: int
-    seen: int
-    unread: int
-    timers: int
-    lapses: int
-    cancelled: bool
-    reason: str
-    end_index: int
-    secret: bytes
-
-
-class JournalPage(msgspec.Struct, frozen=True, gc=False):
-    """Records in the order of their indexes. `next_index`: where the next page begins; 0: this one
-    is the last.
-    """
-
-    records: tuple[JournalRecord, ...]
-    next_index: int
 
 
 def execution_of(txn: ReadTransaction, group: int, execution_id: str) -> ExecutionView | None:
@@ -79,28 +44,27 @@ def list_executions(
     *,
     after: int,
     function: str,
-    states: frozenset[ExecutionState],
+    state: ExecutionState | None,
     count_max: int,
     rows_max: int,
-) -> tuple[list[ExecutionView], int]:
-    """Executions with numbers above `after`, in their order, of a function (empty: any) and in one
-    of the states (empty: any). Reads up to `rows_max` rows. Also the number to continue from; 0:
-    all were read.
+) -> ExecutionPage:
+    """Executions with numbers above `after`, in their order, of a function (empty: any) and in a
+    state (None: any). Reads up to `rows_max` rows.
     """
     found: list[ExecutionView] = []
     start, stop = EXECUTIONS.key(group, after + 1), EXECUTIONS.bounds(group)[1]
     number = after
     for read, (key, raw) in enumerate(txn.scan(start, stop)):
         if len(found) == count_max or read == rows_max:
-            return found, number
+            return ExecutionPage(tuple(found), number)
         number = int.from_bytes(key[-8:], "big")
         row = decode_execution(raw)
         if function and row.function != function:
             continue
-        if states and ExecutionState(row.state) not in states:
+        if state is not None and row.state != state:
             continue
         found.append(_view(number, row))
-    return found, 0
+    return ExecutionPage(tuple(found))
 
 
 def journal_page(
@@ -166,4 +130,5 @@ def _view(number: int, row: ExecutionRow) -> ExecutionView:
         reason=row.reason,
         end_index=row.end_index,
         secret=row.secret,
+        activation=row.activation,
     )

@@ -133,9 +133,11 @@ def start(
         drop_parts(context, parts)
         number, row = found
         same = (row.function, row.arguments) == (command.function, command.arguments)
-        if command.fresh or not same:
+        # A repeat of the command that has made it has its secret.
+        attached = row.secret != command.secret
+        if (command.fresh and attached) or not same:
             return _exists(command, row, same=same)
-        return Started(number, row.run, ExecutionState(row.state), attached=True)
+        return Started(number, row.run, ExecutionState(row.state), attached=attached)
     refusal = None
     if context.queue.produce_paused:
         refusal = producers_paused(context.queue)

@@ -25,6 +25,7 @@ from querator.server.calls.batch_stream import BatchStream
 from querator.server.calls.browse_stream import BrowseStream
 from querator.server.calls.call_counts import CallCounts
 from querator.server.calls.cluster_calls import ClusterCalls
+from querator.server.calls.execution_calls import execution_calls
 from querator.server.calls.grpc_calls import Context, LiveCalls, Unary, answering
 from querator.server.calls.lease_stream import LeaseStream
 from querator.server.calls.produce_stream import ProduceStream
@@ -42,6 +43,7 @@ from querator.service.reading.readers import ReaderService
 from querator.v1 import (
     admin_service_pb2,
     cluster_service_pb2,
+    execution_service_pb2,
     node_service_pb2,
     queue_service_pb2,
     reader_service_pb2,
@@ -56,9 +58,11 @@ ADMIN_SERVICE = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"].fu
 TRANSACTION_SERVICE = transaction_service_pb2.DESCRIPTOR.services_by_name[
     "TransactionService"
 ].full_name
+EXECUTION_SERVICE = execution_service_pb2.DESCRIPTOR.services_by_name["ExecutionService"].full_name
 CLUSTER_SERVICE = cluster_service_pb2.DESCRIPTOR.services_by_name["ClusterService"].full_name
 _SERVICES = (
     QUEUE_SERVICE,
+    EXECUTION_SERVICE,
     TRANSACTION_SERVICE,
     READER_SERVICE,
     ADMIN_SERVICE,
@@ -156,6 +160,7 @@ class GrpcServer:
             self._streams.handler("Browse", self._browse_stream)
         )
         transaction_handlers = self._unary(transaction_calls(self._queue_service, self._limits))
+        execution_handlers = self._unary(execution_calls(self._queue_service))
         reader_handlers = {}
         if self._readers is not None:
             reader_handlers = self._unary(reader_calls(self._readers))
@@ -169,6 +174,7 @@ class GrpcServer:
         server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(QUEUE_SERVICE, queue_handlers),
+                grpc.method_handlers_generic_handler(EXECUTION_SERVICE, execution_handlers),
                 grpc.method_handlers_generic_handler(TRANSACTION_SERVICE, transaction_handlers),
                 grpc.method_handlers_generic_handler(READER_SERVICE, reader_handlers),
                 grpc.method_handlers_generic_handler(ADMIN_SERVICE, admin_handlers),

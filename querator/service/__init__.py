@@ -3,6 +3,7 @@ leases, move items between partitions. Everything runs on the asyncio thread, ex
 background reads, which have threads of their own. No state here has to survive a restart.
 
     queue_service     calls of clients: produce, lease, settle, subscribe, browse
+    executions        calls about executions: routed by their ids, read at leaders
     admin_service     queues, their counts and items, dead letters
     cluster_service   the cluster for operators: status, hand-off, replace, drain
     assembly          builds the service of a node from its parts

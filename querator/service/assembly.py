@@ -23,6 +23,7 @@ from querator.service.admission import ConnectionBudget, PartitionBudget
 from querator.service.departed import Departed
 from querator.service.events import ServiceEvents
 from querator.service.exchange.node_exchange import NodeExchange
+from querator.service.executions import ExecutionService
 from querator.service.feed.calls import FeedService
 from querator.service.feed.waits import FeedWaits
 from querator.service.lease.calls import LeaseService
@@ -196,5 +197,8 @@ def assemble(
             calls=ConnectionBudget("calls that wait for events", calls_max=EVENT_CALLS_MAX),
         ),
         transactions=TransactionService(router, directory, producing, durable=durable),
+        executions=ExecutionService(
+            router=router, directory=directory, reads=reads, leasing=leasing, calls=settles
+        ),
         admissions=(produces, settles, leases),
     )

@@ -16,10 +16,11 @@ import msgspec
 from querator.model.calls import CompleteCall, FollowUpItems, ProduceCall, RetryCall
 from querator.model.commands import NO_SLOT, Complete, Follow, FollowTarget, ItemSpecial, Retry
 from querator.model.errors import QueratorError
-from querator.model.queues import Queue
+from querator.model.queues import Queue, QueueKind
 from querator.service.produce import split
 from querator.service.produce.calls import ProduceService
 from querator.service.routing.directory import QueueDirectory
+from querator.service.validate import not_of_items
 
 _NO_SLOT = NO_SLOT.to_bytes(2, "little")
 
@@ -63,6 +64,8 @@ async def plan_follow_ups(
                 target = await directory.find(call.namespace, group.queue)
             except QueratorError as error:
                 raise _of_target(place, error) from error
+            if target.settings.kind is QueueKind.EXECUTIONS:
+                raise _of_target(place, not_of_items(target))
         home = partition if target.id == queue.id else -1
         parts += [(target, part) for part in _parts(producing, target, home, call, group)]
     return _joined(queue, partition, parts)

@@ -22,6 +22,7 @@ from querator.model.calls import (
     SubscribeCall,
 )
 from querator.model.event_calls import EventsReply, ReadEventsCall
+from querator.model.queues import QueueKind
 from querator.model.result_calls import ResultsReply, WaitResultsCall
 from querator.model.transactions import ProducerTotals
 from querator.model.txn_calls import (
@@ -36,6 +37,7 @@ from querator.model.txn_calls import (
 from querator.service.admission import ConnectionBudget
 from querator.service.events import ServiceEvents
 from querator.service.exchange.node_exchange import NodeExchange
+from querator.service.executions import ExecutionService
 from querator.service.feed.calls import FeedService
 from querator.service.lease.calls import LeaseService
 from querator.service.lease.subscriptions import Subscription
@@ -54,6 +56,7 @@ from querator.service.transactions.calls import TransactionService, last_partiti
 from querator.service.validate import (
     check_on_duplicate,
     check_partition,
+    not_of_items,
 )
 
 if TYPE_CHECKING:
@@ -85,6 +88,7 @@ class QueueService:
         results: ResultService,
         feeds: FeedService,
         transactions: TransactionService,
+        executions: ExecutionService,
         admissions: tuple[ConnectionBudget, ConnectionBudget, ConnectionBudget],
     ) -> None:
         """`admissions` count accepted calls that are not answered: produces, settles, and lease
@@ -99,6 +103,7 @@ class QueueService:
         self.damage = damage
         self.mover = mover
         self.readers = readers
+        self.executions = executions
         self.admissions = admissions
         self._leasing = leasing
         self._producing = producing
@@ -131,6 +136,8 @@ class QueueService:
     async def produce(self, call: ProduceCall) -> ProduceReply:
         """Produces to the partitions defined by `service.produce.split`. Raises QueratorError."""
         queue = await self.directory.find(call.namespace, call.queue)
+        if queue.settings.kind is QueueKind.EXECUTIONS:
+            raise not_of_items(queue)
         if call.takes_over:
             check_on_duplicate(queue, call)
         with self._produces.held(len(call.items)):
@@ -143,6 +150,8 @@ class QueueService:
     async def stage(self, call: StageCall) -> StageReply:
         """See `service.transactions.calls`, also for the other calls. Raises QueratorError."""
         queue = await self.directory.find(call.namespace, call.queue, call.partition or 0)
+        if queue.settings.kind is QueueKind.EXECUTIONS:
+            raise not_of_items(queue)
         if call.takes_over:
             check_on_duplicate(queue, call)
         with self._produces.held(len(call.items)):
@@ -208,6 +217,8 @@ class QueueService:
     async def browse(self, call: BrowseCall, caller: str = "") -> Browsing:
         """Opens a scan for a connection, `caller`; its owner closes it. Raises QueratorError."""
         queue = await self.directory.find(call.namespace, call.queue, call.partition)
+        if queue.settings.kind is QueueKind.EXECUTIONS:
+            raise not_of_items(queue)
         check_partition(call.partition, queue)
         route = self.router.routes(queue)[call.partition]
         return Browsing(call, route, router=self.router, left=self._browses.enter(caller))

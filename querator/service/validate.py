@@ -52,6 +52,7 @@ _RATE = (
 )
 """As `_NUMBERS`, of the rate limit."""
 _OF_KIND = (
+    ("execution_retention_ms", QueueKind.EXECUTIONS),
     ("fairness", QueueKind.FAIR),
     ("group_leased_max", QueueKind.FAIR),
     ("groups", QueueKind.FAIR),
@@ -154,6 +155,8 @@ def check_settings(settings: QueueSettings, *, name: str) -> None:
                 getattr(of, field), least, most, field=f"settings.{part}.{field}", unit=unit
             )
     _check_flows(settings)
+    if settings.kind is QueueKind.EXECUTIONS:
+        _check_executions(settings)
     if settings.dead_queue:
         check_name(settings.dead_queue, field="settings.dead_queue")
     if settings.dead_queue == name:
@@ -166,6 +169,29 @@ def check_settings(settings: QueueSettings, *, name: str) -> None:
             limit=limits.DESCRIPTION_CHARS_MAX,
             unit="characters",
         )
+
+
+_NOT_OF_EXECUTIONS = ("expire_timeout_ms", "max_attempts", "dead_queue", "priority_aging_ms")
+"""Settings about the end of items: activations end with their executions."""
+
+
+def _check_executions(settings: QueueSettings) -> None:
+    for field in _NOT_OF_EXECUTIONS:
+        if getattr(settings, field):
+            raise invalid(f"settings.{field}", "is not for a queue of executions")
+    check_between(
+        settings.execution_retention_ms,
+        limits.EXECUTION_RETENTION_MS_MIN,
+        limits.EXECUTION_RETENTION_MS_MAX,
+        field="settings.execution_retention",
+        unit="ms",
+    )
+
+
+def not_of_items(queue: Queue) -> QueratorError:
+    """The error of a call about items of producers, for a queue of executions."""
+    message = f"queue {queue.name} has executions; use the calls of ExecutionService"
+    return QueratorError(ErrorCode.QUEUE_KIND, message, field="queue", value=queue.name)
 
 
 def _check_flows(settings: QueueSettings) -> None:

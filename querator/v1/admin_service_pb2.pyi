@@ -65,6 +65,8 @@ class _QueueKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_QueueKind.V
     """Groups of items share the leases (Item.group), and items of one group are ordered as in a plain queue."""
     QUEUE_KIND_KEYED: _QueueKind.ValueType  # 3
     """Items of one key (Item.key) are leased strictly in order, one after the other."""
+    QUEUE_KIND_EXECUTIONS: _QueueKind.ValueType  # 4
+    """Executions of durable functions (ExecutionService). Producers, consumers and readers of items are refused."""
 
 class QueueKind(_QueueKind, metaclass=_QueueKindEnumTypeWrapper):
     """QueueKind is how a queue orders its items."""
@@ -77,6 +79,8 @@ QUEUE_KIND_FAIR: QueueKind.ValueType  # 2
 """Groups of items share the leases (Item.group), and items of one group are ordered as in a plain queue."""
 QUEUE_KIND_KEYED: QueueKind.ValueType  # 3
 """Items of one key (Item.key) are leased strictly in order, one after the other."""
+QUEUE_KIND_EXECUTIONS: QueueKind.ValueType  # 4
+"""Executions of durable functions (ExecutionService). Producers, consumers and readers of items are refused."""
 Global___QueueKind: _TypeAlias = QueueKind  # noqa: Y015
 
 class _Fairness:
@@ -190,6 +194,7 @@ class QueueSettings(_message.Message):
     GROUP_RATE_LIMIT_FIELD_NUMBER: _builtins.int
     KEY_RATE_LIMIT_FIELD_NUMBER: _builtins.int
     EVENTS_RETENTION_FIELD_NUMBER: _builtins.int
+    EXECUTION_RETENTION_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     """Number of partitions, 1 to 1,024; unset or 0 means 1 at creation. Can be changed either
     way: new ones take items at once, those beyond the number go when they are empty.
@@ -301,6 +306,12 @@ class QueueSettings(_message.Message):
         partition keeps at most 256 MiB of them.
         """
 
+    @_builtins.property
+    def execution_retention(self) -> _duration_pb2.Duration:
+        """How long executions are kept when they have ended, 1 min to 10 years; unset means 7 days. Only for queues of
+        kind EXECUTIONS. Their number of partitions cannot be changed, and items of theirs do not expire or die.
+        """
+
     def __init__(
         self,
         *,
@@ -333,10 +344,11 @@ class QueueSettings(_message.Message):
         group_rate_limit: Global___RateLimit | None = ...,
         key_rate_limit: Global___RateLimit | None = ...,
         events_retention: _duration_pb2.Duration | None = ...,
+        execution_retention: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_limit", b"_lease_limit", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "breaker", b"breaker", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "events_retention", b"events_retention", "expire_timeout", b"expire_timeout", "group_leased_max", b"group_leased_max", "group_rate_limit", b"group_rate_limit", "key_leased_max", b"key_leased_max", "key_rate_limit", b"key_rate_limit", "key_retry_blocks", b"key_retry_blocks", "lease_limit", b"lease_limit", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "rate_limit", b"rate_limit", "replicas", b"replicas", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_limit", b"_lease_limit", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "breaker", b"breaker", "dead_queue", b"dead_queue", "dedup_window", b"dedup_window", "description", b"description", "events_retention", b"events_retention", "execution_retention", b"execution_retention", "expire_timeout", b"expire_timeout", "group_leased_max", b"group_leased_max", "group_rate_limit", b"group_rate_limit", "key_leased_max", b"key_leased_max", "key_rate_limit", b"key_rate_limit", "key_retry_blocks", b"key_retry_blocks", "lease_limit", b"lease_limit", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "rate_limit", b"rate_limit", "replicas", b"replicas", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_limit", b"_lease_limit", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "breaker", b"breaker", "dead_queue", b"dead_queue", "dedup_until", b"dedup_until", "dedup_window", b"dedup_window", "description", b"description", "events_retention", b"events_retention", "expire_timeout", b"expire_timeout", "fairness", b"fairness", "group_leased_max", b"group_leased_max", "group_rate_limit", b"group_rate_limit", "groups", b"groups", "key_leased_max", b"key_leased_max", "key_rate_limit", b"key_rate_limit", "key_retry_blocks", b"key_retry_blocks", "kind", b"kind", "lease_limit", b"lease_limit", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "rate_limit", b"rate_limit", "replicas", b"replicas", "retry_backoff", b"retry_backoff", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue", "_description", b"_description", "_group_leased_max", b"_group_leased_max", "_key_leased_max", b"_key_leased_max", "_key_retry_blocks", b"_key_retry_blocks", "_lease_limit", b"_lease_limit", "_lease_paused", b"_lease_paused", "_max_attempts", b"_max_attempts", "_partition_items_max", b"_partition_items_max", "_partitions", b"_partitions", "_produce_paused", b"_produce_paused", "_replicas", b"_replicas", "_retry_jitter", b"_retry_jitter", "breaker", b"breaker", "dead_queue", b"dead_queue", "dedup_until", b"dedup_until", "dedup_window", b"dedup_window", "description", b"description", "events_retention", b"events_retention", "execution_retention", b"execution_retention", "expire_timeout", b"expire_timeout", "fairness", b"fairness", "group_leased_max", b"group_leased_max", "group_rate_limit", b"group_rate_limit", "groups", b"groups", "key_leased_max", b"key_leased_max", "key_rate_limit", b"key_rate_limit", "key_retry_blocks", b"key_retry_blocks", "kind", b"kind", "lease_limit", b"lease_limit", "lease_paused", b"lease_paused", "lease_timeout", b"lease_timeout", "max_attempts", b"max_attempts", "partition_items_max", b"partition_items_max", "partitions", b"partitions", "priority_aging", b"priority_aging", "produce_paused", b"produce_paused", "rate_limit", b"rate_limit", "replicas", b"replicas", "retry_backoff", b"retry_backoff", "retry_delay", b"retry_delay", "retry_delay_max", b"retry_delay_max", "retry_jitter", b"retry_jitter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dead_queue: _TypeAlias = _typing.Literal["dead_queue"]  # noqa: Y015
     _WhichOneofArgType__dead_queue: _TypeAlias = _typing.Literal["_dead_queue", b"_dead_queue"]  # noqa: Y015

@@ -20,6 +20,7 @@ checks that need the state of a queue do not belong here.
     settle           complete, retry and extend: requests and answers
     results          results of items: what asks for them, returns them, waits for them
     events           events of queues: the call of a follower, and its reply
+    executions       requests and answers of ExecutionService
     frames           frames of the produce stream and the lease stream
     browse           requests and answers of scans
     readers          requests and answers of ReaderService

@@ -47,6 +47,7 @@ _MODEL_FIELDS = {
     "retry_delay_max": "retry_delay_max_ms",
     "priority_aging": "priority_aging_ms",
     "events_retention": "events_retention_ms",
+    "execution_retention": "execution_retention_ms",
 }
 _COUNTS = [
     name
@@ -209,13 +210,14 @@ def _page_call(
 
 def check_settings(message: admin_service_pb2.QueueSettings, *, name: str) -> QueueSettings:
     """Checks settings of the queue `name`; unset ones get their defaults."""
-    is_dead_queue = name == DEAD_QUEUE_DEFAULT
-    dead_queue = "" if is_dead_queue else DEAD_QUEUE_DEFAULT
+    kind = _kind(message.kind)
+    keeps_all = name == DEAD_QUEUE_DEFAULT or kind is QueueKind.EXECUTIONS
+    dead_queue = "" if keeps_all else DEAD_QUEUE_DEFAULT
     if message.HasField("dead_queue"):
         dead_queue = message.dead_queue
     if dead_queue:
         check_name(dead_queue, field="settings.dead_queue")
-    max_attempts = 0 if is_dead_queue else limits.ATTEMPTS_DEFAULT
+    max_attempts = 0 if keeps_all else limits.ATTEMPTS_DEFAULT
     if message.HasField("max_attempts"):
         max_attempts = message.max_attempts
     lease_timeout_ms = limits.LEASE_TIMEOUT_MS_DEFAULT
@@ -269,7 +271,7 @@ def check_settings(message: admin_service_pb2.QueueSettings, *, name: str) -> Qu
         retry_jitter=message.retry_jitter if message.HasField("retry_jitter") else True,
         priority_aging_ms=_priority_aging_ms(message),
         dedup_until=_dedup_until(message.dedup_until),
-        kind=_kind(message.kind),
+        kind=kind,
         fairness=_fairness(message.fairness),
         group_leased_max=field_checks.check_range(
             message.group_leased_max,
@@ -294,6 +296,7 @@ def check_settings(message: admin_service_pb2.QueueSettings, *, name: str) -> Qu
         group_rate_limit=_rate(message, "group_rate_limit"),
         key_rate_limit=_rate(message, "key_rate_limit"),
         events_retention_ms=_events_retention_ms(message),
+        execution_retention_ms=_retention_ms(message),
         lease_limit=field_checks.check_range(
             message.lease_limit,
             field="settings.lease_limit",
@@ -406,6 +409,17 @@ def _priority_aging_ms(message: admin_service_pb2.QueueSettings) -> int:
     )
 
 
+def _retention_ms(message: admin_service_pb2.QueueSettings) -> int:
+    if not message.HasField("execution_retention"):
+        return limits.EXECUTION_RETENTION_MS_DEFAULT
+    return field_checks.duration_ms(
+        message.execution_retention,
+        field="settings.execution_retention",
+        least_ms=limits.EXECUTION_RETENTION_MS_MIN,
+        most_ms=limits.EXECUTION_RETENTION_MS_MAX,
+    )
+
+
 def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings:
     return admin_service_pb2.QueueSettings(
         partitions=settings.partitions,
@@ -446,6 +460,9 @@ def settings_message(settings: QueueSettings) -> admin_service_pb2.QueueSettings
         key_rate_limit=rate_limit_message(settings.key_rate_limit),
         events_retention=field_checks.duration(settings.events_retention_ms),
         lease_limit=settings.lease_limit,
+        execution_retention=field_checks.duration(settings.execution_retention_ms)
+        if settings.kind is QueueKind.EXECUTIONS
+        else None,
     )
 
 

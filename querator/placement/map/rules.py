@@ -238,6 +238,9 @@ def _refuse_dead_queue(
     if target.state is QueueState.CREATING:
         message = f"{field}: queue {dead_queue} is still being created; try again"
         return Refusal(ErrorCode.UNAVAILABLE, message, field=field, value=dead_queue)
+    if target.settings.kind is QueueKind.EXECUTIONS:
+        message = f"{field}: queue {dead_queue} has executions, and takes no items"
+        return _bad_dead_queue(message, dead_queue)
     if target.settings.dead_queue not in ("", DEAD_QUEUE_DEFAULT):
         message = f"{field}: queue {dead_queue} has a dead queue itself; there are no chains"
         return _bad_dead_queue(message, dead_queue)
@@ -306,7 +309,7 @@ def _update(view: View, command: UpdateQueue) -> Change:
         return Change(QueueUpdated(queue))
     if settings.kind is not queue.settings.kind:
         return Change(_kind_is_fixed(queue, settings.kind))
-    refusal = _refuse_settings(view.map, queue, settings)
+    refusal = _partitions_are_fixed(queue, settings) or _refuse_settings(view.map, queue, settings)
     if refusal is not None:
         return Change(refusal)
     updated = msgspec.structs.replace(
@@ -325,6 +328,20 @@ def _refuse_settings(placed: PlacementMap, queue: Queue, settings: QueueSettings
     if refusal is None and settings.replicas != queue.settings.replicas:
         refusal = _refuse_replicas(placed, settings.replicas)
     return refusal or _refuse_lease_limit(settings)
+
+
+def _partitions_are_fixed(queue: Queue, wanted: QueueSettings) -> Refusal | None:
+    """Why the number of partitions cannot change: an execution stays where its id has put it."""
+    there = queue.settings.partitions
+    if queue.settings.kind is not QueueKind.EXECUTIONS or wanted.partitions == there:
+        return None
+    return Refusal(
+        ErrorCode.QUEUE_KIND,
+        f"settings.partitions: queue {queue.name} has executions, and keeps its {there} partitions",
+        field="settings.partitions",
+        limit=str(there),
+        value=str(wanted.partitions),
+    )
 
 
 def _kind_is_fixed(queue: Queue, wanted: QueueKind) -> Refusal:

@@ -43,7 +43,7 @@ from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.lease_limits import limits_of, part_of, rate_part
 from querator.model.nodes import NodeKey, Replicas
 from querator.model.placement_map import PlacedGroup, PlacementMap
-from querator.model.queues import GroupSettings, Queue, QueueKind, RateSettings
+from querator.model.queues import ExecutionSettings, GroupSettings, Queue, QueueKind, RateSettings
 from querator.placement.bootstrap import Propose, learning
 from querator.placement.map.commands import QueueConfigured, ReplicasClosed, ReplicasGone
 from querator.raft.host import Host
@@ -91,6 +91,9 @@ def partition_settings(placed: PlacementMap, queue: Queue, partition: int) -> Pa
         breaker=settings.breaker,
         limits=limits_of(settings, partition, len(queue.groups)),
         events_retention_ms=settings.events_retention_ms,
+        executions=ExecutionSettings(settings.execution_retention_ms)
+        if settings.kind is QueueKind.EXECUTIONS
+        else None,
     )
 
 
@@ -99,7 +102,7 @@ def _flow_settings(queue: Queue, partition: int) -> FlowSettings | None:
     all parts together are the limit, or 1 each.
     """
     settings = queue.settings
-    if settings.kind is QueueKind.PLAIN:
+    if settings.kind in (QueueKind.PLAIN, QueueKind.EXECUTIONS):
         return None
 
     def part(limit: int) -> int:

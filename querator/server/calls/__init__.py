@@ -7,6 +7,7 @@ Calls between nodes belong into `server.link`, and the formats of messages into 
     browse_stream        Browse: the pages of a scan
     call_counts          counts and durations of calls
     cluster_calls        calls of ClusterService
+    execution_calls      calls of ExecutionService
     grpc_calls           errors to statuses, request ids, deadlines, live calls
     lease_stream         LeaseStream: deliveries and the settling of leases
     outbox               answers and deliveries that wait for one stream's writer

@@ -27,6 +27,7 @@ from querator.model.calls import (
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.event_calls import ReadEventsCall
+from querator.model.execution_calls import ArriveCall, ProgressCall, StartCall
 from querator.model.reader_calls import (
     AdvanceReaderCall,
     OpenReaderCall,
@@ -56,6 +57,9 @@ T = TypeVar(
     AbortCall,
     BrowseCall,
     ReadBatchCall,
+    StartCall,
+    ProgressCall,
+    ArriveCall,
 )
 W = TypeVar("W", LeaseCall, AdvanceReaderCall, WaitResultsCall, ReadEventsCall)
 

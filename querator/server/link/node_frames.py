@@ -27,6 +27,8 @@ from querator.model.commands import (
     SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.execution_calls import ExecutionPage, JournalPage
+from querator.model.execution_commands import Arrived, Recorded, Started
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.reader_calls import BatchPage, ReaderState
 from querator.model.readers import ReaderResult
@@ -68,8 +70,10 @@ from querator.service.routing.forwarder import (
     DueKeysQuery,
     EpochQuery,
     EventsQuery,
+    ExecutionsQuery,
     FlowsQuery,
     ItemsQuery,
+    JournalQuery,
     LeasesQuery,
     LetterCountsQuery,
     LettersQuery,
@@ -281,6 +285,9 @@ _RESULTS: tuple[type, ...] = (
     ItemsChanged,
     ItemsRemoved,
     RecurrenceResult,
+    Started,
+    Recorded,
+    Arrived,
 )
 _LEASE = len(_RESULTS)
 
@@ -316,6 +323,8 @@ _REPLIES: dict[type, Any] = {
     DamageQuery: msgspec.msgpack.Decoder(tuple[BlockDamage, ...]).decode,
     ResultsQuery: msgspec.msgpack.Decoder(ResultsPage).decode,
     EventsQuery: msgspec.msgpack.Decoder(EventsPage).decode,
+    ExecutionsQuery: msgspec.msgpack.Decoder(ExecutionPage).decode,
+    JournalQuery: msgspec.msgpack.Decoder(JournalPage).decode,
     RecurrencesQuery: msgspec.msgpack.Decoder(RecurrencePage).decode,
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,
     EpochQuery: msgspec.msgpack.Decoder(int).decode,

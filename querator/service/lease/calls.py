@@ -17,7 +17,7 @@ from querator.model.errors import ErrorCode, QueratorError
 from querator.model.ids import QueueId
 from querator.model.limits import REPLY_BYTES_DEFAULT
 from querator.model.placement_map import PlacementMap
-from querator.model.queues import Queue, QueueState
+from querator.model.queues import Queue, QueueKind, QueueState
 from querator.partition import masks
 from querator.service.admission import ConnectionBudget
 from querator.service.item_ids import by_partition, check_partitions
@@ -33,7 +33,7 @@ from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.outcomes import stopping_error
 from querator.service.routing.router import Router
 from querator.service.settle import SettleService
-from querator.service.validate import check_partition, gone
+from querator.service.validate import check_partition, gone, not_of_items
 
 if TYPE_CHECKING:
     from querator.raft.clock import Clock
@@ -85,6 +85,8 @@ class LeaseService:
         QueratorError: LEASE_ENDED, ITEM_TOO_LARGE, OUTCOME_UNKNOWN (naming the partition), ….
         """
         queue = await self._directory.find(call.namespace, call.queue, call.partition or 0)
+        if queue.settings.kind is QueueKind.EXECUTIONS and not call.activations:
+            raise not_of_items(queue)
         if call.partition is not None:
             check_partition(call.partition, queue)
         with self._calls.held():
@@ -227,6 +229,8 @@ class LeaseService:
     async def subscribe(self, call: SubscribeCall) -> Subscription:
         """Opens a lease stream; its owner closes it. Raises QueratorError."""
         queue = await self._directory.find(call.namespace, call.queue)
+        if queue.settings.kind is QueueKind.EXECUTIONS:
+            raise not_of_items(queue)
         release = self._calls.held().leave
         subscription = Subscription(
             call,

@@ -20,7 +20,7 @@ def flows_of(queue: Queue, call: ProduceCall | StageCall) -> FlowNames | None:
     INVALID_ARGUMENT or LIMIT_EXCEEDED for the path of a group.
     """
     kind = queue.settings.kind
-    if kind is QueueKind.PLAIN:
+    if kind in (QueueKind.PLAIN, QueueKind.EXECUTIONS):
         return None
     if kind is QueueKind.KEYED:
         return call.keys
@@ -42,7 +42,7 @@ def flows_of_moved(queue: Queue, items: bytes, lengths: bytes) -> FlowNames | No
     none: it was produced to a queue that takes any text.
     """
     kind = queue.settings.kind
-    if kind is QueueKind.PLAIN:
+    if kind in (QueueKind.PLAIN, QueueKind.EXECUTIONS):
         return None
     sizes = unpack(f"<{len(lengths) >> 2}I", lengths)
     if kind is QueueKind.KEYED:

@@ -6,4 +6,5 @@ partition's tables are read is in `partition`.
     readers     calls of readers, split by partition and merged
     advancing   one advance of a reader across all partitions
     paging      page tokens
+    executions  executions and their journals, read at their leaders
 """

@@ -30,6 +30,7 @@ from querator.partition.recurrence_queries import RecurrencePage
 from querator.partition.rows import RowState
 from querator.partition.txn_steps import TransactionQuery
 from querator.service.reading.browsing import Scans
+from querator.service.reading.executions import answer_executions
 from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.answers import QueryAnswers
 from querator.service.routing.forwarder import (
@@ -40,8 +41,10 @@ from querator.service.routing.forwarder import (
     DamageQuery,
     DueQuery,
     EpochQuery,
+    ExecutionsQuery,
     FlowsQuery,
     ItemsQuery,
+    JournalQuery,
     LeasesQuery,
     LetterCountsQuery,
     LettersQuery,
@@ -83,6 +86,8 @@ _ANSWERED = (
     *get_args(SharingQuery),
     *get_args(TransactionQuery),
     DamageQuery,
+    ExecutionsQuery,
+    JournalQuery,
     RecurrencesQuery,
     AdvanceQuery,
     StatsQuery,
@@ -232,9 +237,9 @@ class Queries:
         if isinstance(query, DamageQuery):
             await self._host.confirm_read(query.group)
             return await self._damage.unmended(query.group)
-        if isinstance(query, RecurrencesQuery):
+        if isinstance(query, RecurrencesQuery | ExecutionsQuery | JournalQuery):
             await self._host.confirm_read(query.group)
-            return self._recurrences(query)
+            return self._kept(query)
         if isinstance(query, AdvanceQuery):
             return await self._outlook(query)
         assert isinstance(query, PartitionQuery | DueQuery)
@@ -291,8 +296,11 @@ class Queries:
                 limit=query.limit,
             )
 
-    def _recurrences(self, query: RecurrencesQuery) -> RecurrencePage:
+    def _kept(self, query: RecurrencesQuery | ExecutionsQuery | JournalQuery) -> Any:
+        """Recurrences, executions or records of one."""
         with self._environment.snapshot() as txn:
+            if not isinstance(query, RecurrencesQuery):
+                return answer_executions(txn, query)
             if query.name:
                 return recurrence_queries.by_name(txn, query.group, query.name)
             return recurrence_queries.page(

@@ -242,6 +242,30 @@ class RecurrencesQuery(msgspec.Struct, frozen=True, array_like=True, tag="U"):
     limit: int = 1
 
 
+class ExecutionsQuery(msgspec.Struct, frozen=True, array_like=True, tag="X"):
+    """An `ExecutionPage`: the execution with this id; or those with these activations; or else
+    those after a number, of a function (empty: any) and in a state (0: any).
+    """
+
+    group: GroupId
+    id: str = ""
+    seqs: tuple[int, ...] = ()
+    after: int = 0
+    function: str = ""
+    state: int = 0
+    limit: int = 1
+
+
+class JournalQuery(msgspec.Struct, frozen=True, array_like=True, tag="J"):
+    """A `JournalPage` of an execution, from a record on."""
+
+    group: GroupId
+    number: int
+    first: int
+    count_max: int
+    bytes_max: int
+
+
 class ResultsQuery(msgspec.Struct, frozen=True, array_like=True, tag="W"):
     """A `ResultsPage` of these items. While none of them has ended, the answer waits up to
     `wait_ms`.
@@ -283,6 +307,8 @@ Query = (
     | PayloadQuery
     | DamageQuery
     | RecurrencesQuery
+    | ExecutionsQuery
+    | JournalQuery
     | ResultsQuery
     | EventsQuery
     | ReadyQuery

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from querator.model.commands import LeaseGrant, LeaseResult, Refusal
 from querator.model.errors import ErrorCode
+from querator.model.execution_calls import ExecutionView
 from querator.model.execution_commands import (
     Arrive,
     Arrived,
@@ -27,7 +28,6 @@ from querator.model.executions import (
 )
 from querator.model.queues import ExecutionSettings
 from querator.partition.execution_queries import (
-    ExecutionView,
     end_of,
     execution_at,
     execution_of,
@@ -36,6 +36,8 @@ from querator.partition.execution_queries import (
 from tests.unit.partition.partition_log import GROUP, PartitionLog, lease_of, seqs
 
 SECRET = b"0123456789abcdef"
+OTHER_SECRET = b"fedcba9876543210"
+"""That of a start that finds an execution."""
 RETENTION_MS = 3_600_000
 LEASE_MS = 30_000
 
@@ -72,8 +74,9 @@ class ExecutionQueue:
         self.numbers: dict[Worker, int] = {}
 
     def start(self, name: str = "a", *large: bytes, **changes: Any) -> Any:
+        secret = SECRET if self.find(name) is None else OTHER_SECRET
         values: dict[str, Any] = {
-            "function": "shop.checkout", "version": "1", "secret": SECRET, "arguments": b"h" * 16,
+            "function": "shop.checkout", "version": "1", "secret": secret, "arguments": b"h" * 16,
             "payload": b"" if large else b"args", "place": int(bool(large)),
         }  # fmt: skip
         command = StartExecution(name, lengths=_lengths(large), **(values | changes))

@@ -76,6 +76,12 @@ def test_a_repeated_start_attaches():
     assert len(queue.lease(9)) == 1
 
 
+def test_a_start_that_is_sent_again_is_no_other_one():
+    queue = ExecutionQueue()
+    first, again = queue.start(fresh=True), queue.start(fresh=True, secret=SECRET)
+    assert (again.execution, again.attached) == (first.execution, False)
+
+
 def test_a_start_may_begin_later():
     queue = ExecutionQueue()
     queue.start(start_at_ms=queue.log.now_ms + 60_000)

@@ -153,6 +153,8 @@ class FakeService:
         self.gate.set()
         self.calls: list[Any] = []
         self.subscriptions: list[FakeSubscription] = []
+        self.executions = self
+        """The calls of executions are none of this service's."""
 
     async def _take(self, call: Any) -> None:
         self.calls.append(call)

@@ -71,17 +71,26 @@ SETTINGS = QueueSettings(
     group_rate_limit=RateSettings(5, 2_000, 2),
     key_rate_limit=RateSettings(7, 3_000, 3),
     events_retention_ms=60_000,
+    execution_retention_ms=86_400_000,
 )
 
 # [now, [[tag, ...]]] by hand from the msgpack specification. Released bytes never change; a command
 # that gets another field keeps its old bytes here and adds further ones.
 SETTINGS_BYTES = (
+    "dc001e 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02 01 01 64"
+    "91 95 a565752e6465 03 32 c3 93 0a cd03e8 14 04 c2 c3 c3 95 32 14 cdea60 cd7530 03"
+    "93 0a cd03e8 14 32"
+    "93 05 cd07d0 02 93 07 cd0bb8 03 cdea60 ce05265c00"
+)
+UNKEPT_SETTINGS = msgspec.structs.replace(SETTINGS, execution_retention_ms=604_800_000)
+UNKEPT_SETTINGS_BYTES = (
     "dc001d 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02 01 01 64"
     "91 95 a565752e6465 03 32 c3 93 0a cd03e8 14 04 c2 c3 c3 95 32 14 cdea60 cd7530 03"
     "93 0a cd03e8 14 32"
     "93 05 cd07d0 02 93 07 cd0bb8 03 cdea60"
 )
-SILENT_SETTINGS = msgspec.structs.replace(SETTINGS, events_retention_ms=0)
+"""Settings without the retention of executions."""
+SILENT_SETTINGS = msgspec.structs.replace(UNKEPT_SETTINGS, events_retention_ms=0)
 SILENT_SETTINGS_BYTES = (
     "dc001c 04 cdea60 07 03 a164 05 09 a2c3a9 03 cd07d0 cdea60 02 c2 06 02 01 01 64"
     "91 95 a565752e6465 03 32 c3 93 0a cd03e8 14 04 c2 c3 c3 95 32 14 cdea60 cd7530 03"
@@ -200,6 +209,7 @@ GOLDEN: list[tuple[Command, str]] = [
 ]
 OLD: list[tuple[Command, str]] = [
     (CreateQueue("n", "q", SETTINGS), f"94 01 a16e a171 {SETTINGS_BYTES}"),
+    (CreateQueue("n", "q", UNKEPT_SETTINGS), f"94 01 a16e a171 {UNKEPT_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", SILENT_SETTINGS), f"94 01 a16e a171 {SILENT_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", UNRATED_SETTINGS), f"94 01 a16e a171 {UNRATED_SETTINGS_BYTES}"),
     (CreateQueue("n", "q", UNLIMITED_SETTINGS), f"94 01 a16e a171 {UNLIMITED_SETTINGS_BYTES}"),

@@ -1,0 +1,133 @@
+"""Client calls about executions, and their replies. Names are checked; payloads are where their
+commands want them.
+"""
+
+import msgspec
+
+from querator.model.execution_commands import Arrive, RecordProgress, Started, StartExecution
+from querator.model.executions import ExecutionState, JournalRecord
+
+
+class StartCall(msgspec.Struct, frozen=True):
+    """`command` has no secret yet."""
+
+    namespace: str
+    queue: str
+    command: StartExecution
+    attachment: bytes
+    timeout_ms: int
+
+
+class ProgressCall(msgspec.Struct, frozen=True):
+    """`command` has the lease of `lease_id`, which also names the partition."""
+
+    namespace: str
+    queue: str
+    lease_id: str
+    command: RecordProgress
+    attachment: bytes
+    timeout_ms: int
+
+
+class ArriveCall(msgspec.Struct, frozen=True):
+    """`partition` -1: the id decides."""
+
+    namespace: str
+    queue: str
+    partition: int
+    command: Arrive
+    attachment: bytes
+    timeout_ms: int
+
+
+class ListExecutionsCall(msgspec.Struct, frozen=True):
+    """`function` empty and `state` None: any."""
+
+    namespace: str
+    queue: str
+    function: str
+    state: ExecutionState | None
+    page_size: int
+    page_token: str
+    timeout_ms: int
+
+
+class JournalCall(msgspec.Struct, frozen=True):
+    namespace: str
+    queue: str
+    id: str
+    first: int
+    records_max: int
+    timeout_ms: int
+
+
+class StartReply(msgspec.Struct, frozen=True):
+    partition: int
+    started: Started
+
+
+class ExecutionView(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An execution as others see it. `secret` is for its worker alone."""
+
+    number: int
+    id: str
+    function: str
+    version: str
+    run: int
+    state: ExecutionState
+    created_ms: int
+    closed_ms: int
+    deadline_ms: int
+    records: int
+    size: int
+    next_index: int
+    seen: int
+    unread: int
+    timers: int
+    lapses: int
+    cancelled: bool
+    reason: str
+    end_index: int
+    secret: bytes
+    activation: int
+
+
+class ExecutionPage(msgspec.Struct, frozen=True, array_like=True):
+    """Executions by number. `after`: where the next page begins; 0: this one is the last."""
+
+    executions: tuple[ExecutionView, ...]
+    after: int = 0
+
+
+class JournalPage(msgspec.Struct, frozen=True, array_like=True):
+    """Records in the order of their indexes. `next_index`: where the next page begins; 0: this one
+    is the last.
+    """
+
+    records: tuple[JournalRecord, ...]
+    next_index: int = 0
+
+
+class ShownExecution(msgspec.Struct, frozen=True):
+    """`end` is the last record of one that has ended."""
+
+    partition: int
+    view: ExecutionView
+    end: JournalRecord | None = None
+
+
+class ShownExecutions(msgspec.Struct, frozen=True):
+    executions: tuple[ShownExecution, ...]
+    next_page_token: str
+
+
+class LeasedActivation(msgspec.Struct, frozen=True):
+    """An execution under a lease, with the beginning of its journal."""
+
+    lease_id: str
+    item: int
+    partition: int
+    attempt: int
+    remaining_ms: int
+    view: ExecutionView
+    journal: JournalPage

@@ -1,0 +1,80 @@
+"""The calls of ExecutionService."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from querator.server.calls.grpc_calls import (
+    Context,
+    Unary,
+    answer_within_ms,
+    waiting_within_deadline,
+    within_deadline,
+)
+from querator.service.queue_service import QueueService
+from querator.wire import executions
+
+
+def execution_calls(service: QueueService) -> Mapping[str, Unary]:
+    """A handler by the name of its method."""
+
+    async def start(data: bytes, context: Context) -> bytes:
+        call = within_deadline(executions.parse_start(data), context)
+        return executions.encode_started(await service.executions.start(call))
+
+    async def lease(data: bytes, context: Context) -> bytes:
+        call = waiting_within_deadline(executions.parse_lease(data), context)
+        return executions.encode_leased(await service.executions.lease(call))
+
+    async def record(data: bytes, context: Context) -> bytes:
+        call = within_deadline(executions.parse_progress(data), context)
+        return executions.encode_recorded(await service.executions.record(call))
+
+    async def signal(data: bytes, context: Context) -> bytes:
+        call = within_deadline(executions.parse_signal(data), context)
+        return executions.encode_signalled(await service.executions.arrive(call))
+
+    async def resolve(data: bytes, context: Context) -> bytes:
+        call = within_deadline(executions.parse_resolve(data), context)
+        return executions.encode_resolved(await service.executions.arrive(call))
+
+    async def cancel(data: bytes, context: Context) -> bytes:
+        call = within_deadline(executions.parse_cancel(data), context)
+        return executions.encode_cancelled(await service.executions.arrive(call))
+
+    async def terminate(data: bytes, context: Context) -> bytes:
+        call = within_deadline(executions.parse_terminate(data), context)
+        return executions.encode_terminated(await service.executions.arrive(call))
+
+    async def retry(data: bytes, context: Context) -> bytes:
+        call = within_deadline(executions.parse_retry(data), context)
+        return executions.encode_retried(await service.executions.arrive(call))
+
+    async def get(data: bytes, context: Context) -> bytes:
+        asked = executions.parse_get(data)
+        found = await service.executions.get(*asked, timeout_ms=answer_within_ms(context))
+        return executions.encode_execution(found)
+
+    async def list_some(data: bytes, context: Context) -> bytes:
+        call = executions.parse_list(data)
+        call = msgspec.structs.replace(call, timeout_ms=answer_within_ms(context))
+        return executions.encode_list(await service.executions.page(call))
+
+    async def journal(data: bytes, context: Context) -> bytes:
+        call = executions.parse_journal(data)
+        call = msgspec.structs.replace(call, timeout_ms=answer_within_ms(context))
+        return executions.encode_journal(await service.executions.journal(call))
+
+    return {
+        "StartExecution": start,
+        "LeaseActivations": lease,
+        "RecordProgress": record,
+        "SignalExecution": signal,
+        "ResolvePromise": resolve,
+        "CancelExecution": cancel,
+        "TerminateExecution": terminate,
+        "RetryExecution": retry,
+        "GetExecution": get,
+        "ListExecutions": list_some,
+        "ReadJournal": journal,
+    }

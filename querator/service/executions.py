@@ -1,0 +1,252 @@
+"""Calls about executions: routed by the root of their ids, proposed, and read at leaders.
+
+The root of an id, up to its first `/`, decides on its partition: neighbours have one root. The
+number of partitions of such a queue is fixed, so the answer never changes. Leases of activations
+are those of other items, on the same path; a worker then gets the executions and the beginnings of
+their journals, read at the leaders of their partitions.
+"""
+
+import asyncio
+import secrets
+from typing import Any
+
+import msgspec
+import uuid_utils
+
+from querator.model import limits
+from querator.model.calls import LeaseCall, LeasedRun
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.execution_calls import (
+    ArriveCall,
+    ExecutionPage,
+    ExecutionView,
+    JournalCall,
+    JournalPage,
+    LeasedActivation,
+    ListExecutionsCall,
+    ProgressCall,
+    ShownExecution,
+    ShownExecutions,
+    StartCall,
+    StartReply,
+)
+from querator.model.execution_commands import Arrived, Recorded, Started
+from querator.model.executions import ArriveKind
+from querator.model.ids import GroupId, parse_lease_id
+from querator.model.queues import Queue, QueueKind
+from querator.model.routing import partition_of_key
+from querator.service.admission import ConnectionBudget
+from querator.service.lease.calls import LeaseService
+from querator.service.reading import paging
+from querator.service.reading.queries import Queries, all_results
+from querator.service.routing.directory import QueueDirectory
+from querator.service.routing.forwarder import ExecutionsQuery, JournalQuery
+from querator.service.routing.router import Router, deadline_after
+from querator.service.validate import check_partition
+
+
+class ExecutionService:
+    """Used on the event loop. Every method raises QueratorError."""
+
+    def __init__(
+        self,
+        *,
+        router: Router,
+        directory: QueueDirectory,
+        reads: Queries,
+        leasing: LeaseService,
+        calls: ConnectionBudget,
+    ) -> None:
+        """`calls` counts accepted calls that are not answered."""
+        self._router = router
+        self._directory = directory
+        self._reads = reads
+        self._leasing = leasing
+        self._calls = calls
+
+    async def start(self, call: StartCall) -> StartReply:
+        queue = await self._queue(call.namespace, call.queue)
+        partition = _home(queue, call.command.id)
+        secret = secrets.token_bytes(limits.EXECUTION_SECRET_BYTES)
+        command = msgspec.structs.replace(call.command, secret=secret)
+        started: Started = await self._propose(
+            queue, partition, command, call.attachment, call.timeout_ms
+        )
+        return StartReply(partition, started)
+
+    async def record(self, call: ProgressCall) -> Recorded:
+        queue = await self._queue(call.namespace, call.queue)
+        group, partition, _ = parse_lease_id(call.lease_id, field="lease_id")
+        if partition >= len(queue.groups) or queue.groups[partition] != group:
+            raise QueratorError(
+                ErrorCode.LEASE_LOST,
+                f"lease {call.lease_id} is of no partition of queue {queue.name}",
+                field="lease_id",
+                value=call.lease_id,
+            )
+        recorded: Recorded = await self._propose(
+            queue, partition, call.command, call.attachment, call.timeout_ms
+        )
+        return recorded
+
+    async def arrive(self, call: ArriveCall) -> Arrived:
+        queue = await self._queue(call.namespace, call.queue)
+        command, partition = call.command, call.partition
+        if partition < 0:
+            partition = _home(queue, command.id)
+        else:
+            check_partition(partition, queue)
+        if command.kind == ArriveKind.SIGNAL and not command.message_id:
+            # The command may be sent more than once when a leader fails.
+            command = msgspec.structs.replace(command, message_id=uuid_utils.uuid7().hex)
+        arrived: Arrived = await self._propose(
+            queue, partition, command, call.attachment, call.timeout_ms
+        )
+        return arrived
+
+    async def lease(self, call: LeaseCall) -> list[LeasedActivation]:
+        """Waits as a lease of items does. Activations whose execution cannot be read stay leased
+        until their leases lapse.
+        """
+        queue = await self._queue(call.namespace, call.queue)
+        reply = await self._leasing.lease(call)
+        batches = [self._activations(queue, run) for run in reply.batches]
+        return [one for batch in await asyncio.gather(*batches) for one in batch]
+
+    async def _activations(self, queue: Queue, run: LeasedRun) -> list[LeasedActivation]:
+        loaded, group = run.loaded, queue.groups[run.partition]
+        ordinals = loaded.ordinals or range(loaded.count)
+        seqs = tuple(loaded.first_seq + ordinal for ordinal in ordinals)
+        page = await self._page(ExecutionsQuery(group, seqs=seqs), None)
+        journals = await all_results(
+            [self._journal(group, view.number) for view in page.executions]
+        )
+        return [
+            LeasedActivation(
+                lease_id=run.lease_id,
+                item=view.activation,
+                partition=run.partition,
+                attempt=run.attempt,
+                remaining_ms=run.remaining_ms,
+                view=view,
+                journal=journal,
+            )
+            for view, journal in zip(page.executions, journals, strict=True)
+        ]
+
+    async def get(
+        self, namespace: str, name: str, execution_id: str, *, timeout_ms: int
+    ) -> ShownExecution:
+        deadline = deadline_after(timeout_ms)
+        queue = await self._queue(namespace, name)
+        partition = _home(queue, execution_id)
+        view = await self._view(queue.groups[partition], execution_id, deadline)
+        end = None
+        if view.closed_ms:
+            group = queue.groups[partition]
+            page = await self._journal(
+                group, view.number, first=view.end_index, count_max=1, deadline=deadline
+            )
+            end = page.records[0] if page.records else None
+        return ShownExecution(partition, view, end)
+
+    async def journal(self, call: JournalCall) -> JournalPage:
+        deadline = deadline_after(call.timeout_ms)
+        queue = await self._queue(call.namespace, call.queue)
+        group = queue.groups[_home(queue, call.id)]
+        view = await self._view(group, call.id, deadline)
+        return await self._journal(
+            group,
+            view.number,
+            first=call.first,
+            count_max=call.records_max,
+            bytes_max=limits.REPLY_BYTES_DEFAULT,
+            deadline=deadline,
+        )
+
+    async def page(self, call: ListExecutionsCall) -> ShownExecutions:
+        """Partition by partition. One call reads a bounded number of rows, so a page may be empty
+        although others follow.
+        """
+        deadline = deadline_after(call.timeout_ms)
+        queue = await self._queue(call.namespace, call.queue)
+        scope = f"executions/{queue.id}/{call.function}/{call.state or 0}"
+        partition, after = 0, 0
+        if call.page_token:
+            partition, after = paging.decode_item(scope, call.page_token)
+            check_partition(partition, queue)
+        found = await self._page(
+            ExecutionsQuery(
+                queue.groups[partition],
+                after=after,
+                function=call.function,
+                state=call.state or 0,
+                limit=call.page_size,
+            ),
+            deadline,
+        )
+        shown = tuple(ShownExecution(partition, view) for view in found.executions)
+        if not found.after:
+            partition += 1
+        token = ""
+        if partition < len(queue.groups):
+            token = paging.encode_item(scope, partition, found.after)
+        return ShownExecutions(shown, token)
+
+    # --- the partition -------------------------------------------------------------------------
+
+    async def _queue(self, namespace: str, name: str) -> Queue:
+        queue = await self._directory.find(namespace, name)
+        if queue.settings.kind is not QueueKind.EXECUTIONS:
+            raise QueratorError(
+                ErrorCode.QUEUE_KIND,
+                f"queue {queue.name} has items of producers, and no executions",
+                field="queue",
+                value=queue.name,
+            )
+        return queue
+
+    async def _propose(
+        self, queue: Queue, partition: int, command: Any, attachment: bytes, timeout_ms: int
+    ) -> Any:
+        with self._calls.held(1):
+            route = self._router.routes(queue)[partition]
+            deadline = deadline_after(timeout_ms)
+            return await self._router.call(route, command, attachment, deadline=deadline)
+
+    async def _view(
+        self, group: GroupId, execution_id: str, deadline: float | None
+    ) -> ExecutionView:
+        page = await self._page(ExecutionsQuery(group, execution_id), deadline)
+        if not page.executions:
+            raise QueratorError(
+                ErrorCode.EXECUTION_NOT_FOUND,
+                f"there is no execution {execution_id}",
+                field="id",
+                value=execution_id,
+            )
+        return page.executions[0]
+
+    async def _page(self, query: ExecutionsQuery, deadline: float | None) -> ExecutionPage:
+        page: ExecutionPage = await self._router.read(query.group, query, deadline=deadline)
+        return page
+
+    async def _journal(
+        self,
+        group: GroupId,
+        number: int,
+        *,
+        first: int = 0,
+        count_max: int = limits.PAGE_ITEMS_MAX,
+        bytes_max: int = limits.ACTIVATION_JOURNAL_BYTES_MAX,
+        deadline: float | None = None,
+    ) -> JournalPage:
+        query = JournalQuery(group, number, first, count_max, bytes_max)
+        page: JournalPage = await self._router.read(group, query, deadline=deadline)
+        return page
+
+
+def _home(queue: Queue, execution_id: str) -> int:
+    """The partition of an execution: that of the root of its id."""
+    root = execution_id.partition("/")[0]
+    return partition_of_key(root.encode(), len(queue.groups))

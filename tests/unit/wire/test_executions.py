@@ -1,0 +1,224 @@
+"""Requests about executions: where their payloads are, and what is refused by its field."""
+
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from querator.model import limits
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.executions import (
+    ArriveKind,
+    Close,
+    ExecutionState,
+    Fold,
+    GiveBack,
+    GoOn,
+    Note,
+    Park,
+    RecordKind,
+    Timer,
+)
+from querator.model.ids import GroupId, LeaseNumber, PartitionNumber, format_lease_id
+from querator.v1 import execution_service_pb2 as v1
+from querator.wire import executions
+
+LEASE = format_lease_id(GroupId(7), PartitionNumber(2), LeaseNumber(41))
+LARGE = b"x" * 1_025
+STEP = v1.JournalRecord(kind=v1.RECORD_KIND_STEP_DONE, path=b"\x01")
+
+
+def start(**fields: Any) -> bytes:
+    given: dict[str, Any] = {"queue": "shop", "id": "a", "function": "f", "version": "1"} | fields
+    return v1.StartExecutionRequest(**given).SerializeToString()
+
+
+def progress(**fields: Any) -> bytes:
+    given: dict[str, Any] = {
+        "queue": "shop",
+        "lease_id": LEASE,
+        "item": 3,
+        "execution": 5,
+        "number": 1,
+    } | fields
+    return v1.RecordProgressRequest(**given).SerializeToString()
+
+
+def refusal(parse: Any, data: bytes) -> QueratorError:
+    with pytest.raises(QueratorError) as caught:
+        parse(data)
+    return caught.value
+
+
+def test_kinds_and_states_have_the_numbers_of_the_model():
+    kinds = {name.removeprefix("RECORD_KIND_"): number for name, number in v1.RecordKind.items()}
+    assert kinds == {"UNSPECIFIED": 0} | {kind.name: kind.value for kind in RecordKind}
+    states = {
+        name.removeprefix("EXECUTION_STATE_"): number for name, number in v1.ExecutionState.items()
+    }
+    assert states == {"UNSPECIFIED": 0} | {state.name: state.value for state in ExecutionState}
+
+
+def test_a_start_arrives():
+    call = executions.parse_start(
+        start(
+            arguments=LARGE, priority=-3, fresh=True, start_at=Timestamp(seconds=5),
+            deadline=Timestamp(seconds=9), request_timeout=Duration(seconds=2),
+        )
+    )  # fmt: skip
+    command = call.command
+    assert (call.namespace, call.queue, call.timeout_ms) == ("default", "shop", 2_000)
+    assert (command.id, command.function, command.version) == ("a", "f", "1")
+    assert (command.place, command.payload, call.attachment) == (1, b"", LARGE)
+    assert (command.priority, command.fresh) == (-3, True)
+    assert (command.start_at_ms, command.deadline_ms) == (5_000, 9_000)
+    small = executions.parse_start(start(arguments=b"17")).command
+    assert (small.place, small.payload, small.lengths) == (0, b"17", b"")
+    assert small.arguments != command.arguments
+
+
+def test_progress_arrives_with_its_payloads_in_order():
+    folded = v1.JournalRecord(kind=v1.RECORD_KIND_CALL_DONE, path=b"\x02", payload=LARGE + b"2")
+    call = executions.parse_progress(
+        progress(
+            seen=4,
+            records=[
+                v1.JournalRecord(
+                    kind=v1.RECORD_KIND_STEP_DONE, path=b"\x01", name="charge", site="a.py:1",
+                    after=4, at_ms=9, payload=LARGE,
+                ),
+                STEP,
+            ],
+            folds=[v1.Fold(index=8, record=folded, removed=[v1.Fold.Run(first=2, count=3)])],
+            timers=[v1.Timer(path=b"\x05", due_ms=99)],
+            close=v1.Close(outcome=v1.RECORD_KIND_FAILED, payload=LARGE + b"3", drain=True),
+        )
+    )  # fmt: skip
+    command = call.command
+    assert (call.lease_id, command.lease, command.item) == (LEASE, 41, 3)
+    assert command.records[0] == Note(
+        RecordKind.STEP_DONE, b"\x01", "charge", "a.py:1", 4, 9, place=1
+    )
+    result = Note(RecordKind.CALL_DONE, b"\x02", place=2)
+    assert command.folds == (Fold(8, result, ((2, 3),)),)
+    assert command.timers == (Timer(b"\x05", 99),)
+    assert command.then == Close(RecordKind.FAILED, place=3, drain=True)
+    assert call.attachment == LARGE + LARGE + b"2" + LARGE + b"3"
+
+
+@pytest.mark.parametrize(
+    ("fields", "then"),
+    [
+        ({}, GoOn()),
+        ({"park": v1.Park(paths=[b"\x01"], all_of=True)}, Park((b"\x01",), all_of=True)),
+        ({"park": v1.Park(anything=True)}, Park(anything=True)),
+        ({"park": v1.Park(names=["go"])}, Park(names=("go",))),
+        ({"give_back": v1.GiveBack(stuck=True, reason="why")}, GiveBack(True, "why")),
+    ],
+)
+def test_each_end_of_a_request_arrives(fields, then):
+    assert executions.parse_progress(progress(**fields)).command.then == then
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        (progress(lease_id="7.2"), "lease_id"),
+        (progress(queue=""), "queue"),
+        (progress(namespace="a b"), "namespace"),
+        (progress(item=0), "item"),
+        (progress(number=0), "number"),
+        (progress(number=(1 << 64) - 1), "number"),
+        (progress(seen=(1 << 64) - 1), "seen"),
+        (progress(records=[v1.JournalRecord(path=b"\x01")]), "records[0].kind"),
+        (
+            progress(records=[STEP, v1.JournalRecord(kind=v1.RECORD_KIND_SIGNAL, path=b"\x01")]),
+            "records[1].kind",
+        ),
+        (progress(records=[STEP] * 257), "records"),
+        (progress(folds=[v1.Fold(index=3)]), "folds[0].note.kind"),
+        (progress(timers=[v1.Timer(path=b"\x80", due_ms=1)]), "timers[0].path"),
+        (progress(timers=[v1.Timer(path=b"\x01", due_ms=(1 << 64) - 1)]), "timers[0].due_at"),
+        (progress(close=v1.Close()), "then.outcome"),
+        (progress(park=v1.Park()), "then"),
+        (progress(extend=Duration(nanos=1)), "extend"),
+        (progress(request_timeout=Duration(seconds=901)), "request_timeout"),
+        (b"\xff\xff", ""),
+    ],
+)
+def test_malformed_progress_is_refused(data, field):
+    assert refusal(executions.parse_progress, data).field == field
+
+
+def test_folds_beyond_every_journal_are_refused():
+    call = v1.JournalRecord(kind=v1.RECORD_KIND_CALL_DONE, path=b"\x02")
+    run = v1.Fold.Run(first=(1 << 64) - 9, count=5)
+    for fold in (v1.Fold(index=(1 << 64) - 1, record=call),
+                 v1.Fold(index=0, record=call, removed=[run])):  # fmt: skip
+        error = refusal(executions.parse_progress, progress(records=[call], folds=[fold]))
+        assert error.code is ErrorCode.INVALID_ARGUMENT
+        assert error.field.startswith("folds[0].")
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        (start(id=""), "id"),
+        (start(id="x" * 256), "id"),
+        (start(function=""), "function"),
+        (start(version=""), "version"),
+        (start(arguments=b"x" * ((8 << 20) + 1)), "payloads"),
+        (start(start_at=Timestamp(seconds=-1)), "start_at"),
+    ],
+)
+def test_a_malformed_start_is_refused(data, field):
+    assert refusal(executions.parse_start, data).field == field
+
+
+def test_leases_of_activations_arrive():
+    request = v1.LeaseActivationsRequest(
+        queue="shop", client_id="w", max_activations=9, lease_timeout=Duration(seconds=3),
+        request_timeout=Duration(seconds=2),
+    )  # fmt: skip
+    call = executions.parse_lease(request.SerializeToString())
+    assert (call.max_items, call.lease_timeout_ms, call.wait_ms) == (9, 3_000, 2_000)
+    assert call.activations
+    none = v1.LeaseActivationsRequest(queue="shop", client_id="w").SerializeToString()
+    assert refusal(executions.parse_lease, none).field == "max_activations"
+
+
+def test_arrivals_arrive():
+    signal = v1.SignalExecutionRequest(queue="shop", id="a", name="go", payload=LARGE)
+    call = executions.parse_signal(signal.SerializeToString())
+    assert (call.command.kind, call.command.place, call.attachment) == (
+        ArriveKind.SIGNAL, 1, LARGE,
+    )  # fmt: skip
+    resolve = v1.ResolvePromiseRequest(
+        queue="shop", partition=2, execution=5, run=1, path=b"\x01", proof=b"m" * 16, reject=True
+    )
+    call = executions.parse_resolve(resolve.SerializeToString())
+    assert (call.partition, call.command.kind, call.command.mac) == (
+        2, ArriveKind.REJECT, b"m" * 16,
+    )  # fmt: skip
+    resolve.proof = b"short"
+    assert refusal(executions.parse_resolve, resolve.SerializeToString()).field == "token"
+    cancel = v1.CancelExecutionRequest(queue="shop", id="a", reason="é" * 1_000)
+    call = executions.parse_cancel(cancel.SerializeToString())
+    assert call.attachment.decode() == "é" * 1_000
+    cancel.reason += "x"
+    assert refusal(executions.parse_cancel, cancel.SerializeToString()).field == "reason"
+
+
+def test_reads_are_checked():
+    listing = v1.ListExecutionsRequest(queue="shop", state=v1.EXECUTION_STATE_STUCK)
+    call = executions.parse_list(listing.SerializeToString())
+    assert (call.state, call.page_size) == (ExecutionState.STUCK, limits.PAGE_ITEMS_DEFAULT)
+    listing.state = 99  # type: ignore[assignment]
+    assert refusal(executions.parse_list, listing.SerializeToString()).field == "state"
+    listing = v1.ListExecutionsRequest(queue="shop", page_size=1_001)
+    assert refusal(executions.parse_list, listing.SerializeToString()).field == "page_size"
+    journal = v1.ReadJournalRequest(queue="shop", id="a", first_index=1 << 63)
+    assert refusal(executions.parse_journal, journal.SerializeToString()).field == "first_index"
+    get = v1.GetExecutionRequest(queue="shop")
+    assert refusal(executions.parse_get, get.SerializeToString()).field == "id"
