@@ -279,9 +279,10 @@ class ExecutionMachine:
 
     def take(self, *, park: bool = False) -> Sending | None:
         """The next Record, or None. With `park` it says that the execution is parked, if that can
-        be. An execution that waits for nothing at all is given back as stuck.
+        be. An execution that waits for nothing at all is given back as stuck. A parked one has no
+        lease: what is left is sent under the next one.
         """
-        if self.is_closed or self._is_put_away:
+        if self.is_closed or self.is_parked or self._is_put_away:
             return None
         then: Then | None = self._end
         if self._outbox.in_flight is None:
@@ -341,6 +342,8 @@ class ExecutionMachine:
         if kind >= ARRIVAL:
             self._seen = max(self._seen, record.index)
         else:
+            # Arrivals that a call had consumed may be gone with its records.
+            self._seen = max(self._seen, note.after)
             self.code.published.were_sent()
         if self._end is not None:
             self._deliver_behind_the_end(record)
@@ -364,6 +367,8 @@ class ExecutionMachine:
         note = record.note
         operation = self.code.at(note.path)
         event = CodeEvent(index=record.index)
+        if note.kind == RecordKind.TIMER_FIRED:
+            self._outbox.timers.pop(note.path, None)
         if note.kind == RecordKind.TIMER_FIRED and operation is None:
             retried = self._retries.pop(note.path, None)
             if retried is not None:

@@ -370,6 +370,7 @@ def _carry_out(
         move(context, row, ExecutionEvent.PARK)
         row.wake, row.wake_all = b"".join(sorted(left)), then.all_of
     elif isinstance(then, Close):
+        row.after = command.seen
         end = Note(then.outcome, after=row.after, at_ms=context.now_ms,
                    payload=then.payload, place=then.place)  # fmt: skip
         append(context, number, row, as_row(context, end, parts))

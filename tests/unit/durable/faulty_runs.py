@@ -75,7 +75,9 @@ class Tally:
 class FaultyRun:
     """One run; raises Violation."""
 
-    def __init__(self, seed: int, mutant: str = "") -> None:
+    def __init__(
+        self, seed: int, mutant: str = "", *, partition: MemoryPartition | None = None
+    ) -> None:
         assert mutant in ("", *MUTANTS)
         self._mutant = mutant
         self._chance = random.Random(f"faults {seed}")
@@ -83,13 +85,14 @@ class FaultyRun:
         self._durably = Durably(programs)
         self._signals = [name for _, name in programs.signals]
         self._now = START_MS
-        self.partition = MemoryPartition(
+        self.partition = partition or MemoryPartition(
             fenced=mutant != "unfenced",
             keeps_after=mutant != "without after",
             fold_at_end=mutant == "fold at the end",
             # Of a step that a fold has removed, the final journal does not say the place.
             folds=mutant == "fold at the end" or seed % 2 == 0,
-        ).start(self._durably.main)
+        )
+        self.partition.start(self._durably.main)
         self._effects: list[tuple[Effect, Past]] = []
         self._late: list[Holder] = []
         self._results: dict[bytes, int] = {}
@@ -113,6 +116,11 @@ class FaultyRun:
             for holder in [self._holder, *self._late]:
                 assert holder.worker.machine.put_away()
         self._check()
+
+    @property
+    def effects(self) -> int:
+        """How many effects have begun."""
+        return len(self._effects)
 
     # --- moves -----------------------------------------------------------------------------------
 
@@ -293,7 +301,7 @@ def many(seeds: range, mutant: str = "") -> Tally:
                 raise
             tally.violations += 1
         tally.runs += 1
-        tally.effects += len(run._effects)
+        tally.effects += run.effects
         tally.deaths += run.deaths
         tally.refused += run.refused
         tally.folded += run.partition.folded

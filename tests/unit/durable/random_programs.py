@@ -388,7 +388,7 @@ def _signal(name: str, number: int, partition: MemoryPartition, now: int) -> Non
 
 
 def run_durably(
-    seed: int, *, folds: bool = True
+    seed: int, *, folds: bool = True, partition: MemoryPartition | None = None
 ) -> tuple[Run, Durably, list[tuple[str, ...]], list[list[JournalRecord]]]:
     """A run without faults; with what the code waited for after each event, and the journal as it
     was after each Record.
@@ -407,7 +407,8 @@ def run_durably(
     happens = [
         (at_ms, partial(_signal, name, nth)) for nth, (at_ms, name) in enumerate(programs.signals)
     ]
-    partition = MemoryPartition(folds=folds).start(durably.main)
+    partition = partition or MemoryPartition(folds=folds)
+    partition.start(durably.main)
     run = run_straight(
         durably.main,
         partition=partition,
@@ -419,9 +420,9 @@ def run_durably(
     return run, durably, views, journals
 
 
-def compare(seed: int) -> tuple[int, int]:
+def compare(seed: int, *, partition: MemoryPartition | None = None) -> tuple[int, int]:
     """A program and its twin, and a replay; returns how many records there were, and are folded."""
-    run, durably, _, _ = run_durably(seed)
+    run, durably, _, _ = run_durably(seed, partition=partition)
     expected = plain_result(Programs(seed))
     result = run.result(CODEC)
     assert result == expected, (seed, result, expected)

@@ -231,7 +231,7 @@ class Model:
             run.state, run.holder = "PARKED", 0
             run.wake = None if waits is None else set(waits) - (came if run.wake_all else set())
         elif then[0] in ("close", "drain"):
-            run.append(("COMPLETED", (), "", run.after))
+            run.append(("COMPLETED", (), "", seen))
             run.end("COMPLETED", self.now)
         elif then[0] == "stick":
             run.state, run.holder = "STUCK", 0

@@ -23,6 +23,7 @@ from querator.model.executions import (
     Park,
     RecordKind,
     Timer,
+    delivery_order,
 )
 from querator.model.limits import (
     EXECUTION_LAPSES_MAX,
@@ -443,6 +444,16 @@ def test_a_park_that_nothing_would_end_is_refused():
     arrived(queue.resolve(worker.execution, path(1)))
     bad = queue.park(worker, paths=(path(1),), seen=1)
     assert refused(bad) == (ErrorCode.INVALID_ARGUMENT, "then.paths[0]")
+
+
+def test_the_end_comes_behind_the_arrivals_that_the_code_has_been_given():
+    queue = ExecutionQueue()
+    worker = queue.worker()
+    recorded(queue.record(worker, step(1)))
+    first, second = (arrived(queue.signal()).index for _ in range(2))
+    recorded(queue.record(worker, seen=first, then=Close(RecordKind.COMPLETED)))
+    order = [record.index for record in delivery_order(queue.journal())]
+    assert order == [0, 1, first, second + 1, second]
 
 
 def test_a_close_drains_the_mailbox_if_it_says_so():
