@@ -384,7 +384,7 @@ def move_elsewhere(context: ApplyContext, command: MoveElsewhere) -> Done:
 def resume_moves(context: ApplyContext, command: ResumeMoves) -> Done:
     """`changed` is 0 when this is known."""
     known = _target(context, command.target_group)
-    if known.since >= command.since:
+    if command.target_group <= 0 or known.since >= command.since:
         return Done()
     row = msgspec.structs.replace(known, since=command.since)
     OUTBOX_TARGETS.put(context.txn, context.group, command.target_group, value=encode(row))
@@ -392,7 +392,7 @@ def resume_moves(context: ApplyContext, command: ResumeMoves) -> Done:
 
 
 def _target(context: ApplyContext, group: int) -> OutboxTarget:
-    raw = OUTBOX_TARGETS.get(context.txn, context.group, group)
+    raw = OUTBOX_TARGETS.get(context.txn, context.group, group) if group > 0 else None
     return NO_TARGET if raw is None else decode_target(raw)
 
 

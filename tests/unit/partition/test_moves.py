@@ -220,6 +220,8 @@ def test_an_answer_from_before_a_partition_takes_moves_again_sends_nothing_elsew
     assert work.one(MoveElsewhere(DEAD, 3, DEAD + 1)) == Done(0)
     assert work.one(ResumeMoves(DEAD, 1)) == Done(0), "an older one changes nothing"
     assert batch_of(work, DEAD).since == 2
+    assert work.one(ResumeMoves(-1, 3)) == Done(0)
+    assert work.one(MoveElsewhere(-1, 3, DEAD)) == Done(0)
     work.one(MoveDone(DEAD, 5))
     assert batch_of(work) is None
 
