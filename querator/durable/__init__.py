@@ -3,6 +3,7 @@
 A part of the SDK. It imports neither a server nor gRPC.
 
     arguments    the arguments of an execution as bytes
+    attempts     steps that are to begin, and waits before attempts
     code         what the code of an execution calls, and what it waits for
     codec        values and exceptions as bytes
     context      where code runs: `current`, and the filter of logs
@@ -10,11 +11,13 @@ A part of the SDK. It imports neither a server nor gRPC.
     errors       the exceptions
     folds        what a called durable function has seen, and what replaces it
     functions    the decorators `step` and `durable`, and `call`
+    logs         what the package logs itself
     loop         the event loop, driven event by event
     machine      an execution at work, without I/O: events in, effects and Records out
     mailboxes    signals that have arrived
     operations   what the code waits for
     outbox       what is on its way to the partition
+    parking      when an execution may be parked, and what wakes it
     paths        the places of operations in the tree of tasks
     promises     values that come from outside, and their tokens
     publishing   values for readers outside

@@ -9,28 +9,30 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from querator.durable.codec import Codec
-from querator.durable.errors import DurableError, Evicted, TooDeep
+from querator.durable.errors import CodecError, DurableError, Evicted, TooDeep
 from querator.durable.folds import CodeEvent, PendingFold, Scope
 from querator.durable.loop import CodeTask, CodeTimer, Loop
 from querator.durable.mailboxes import Mailbox
-from querator.durable.operations import Operation, Site, WaitKind, site_of_task
+from querator.durable.operations import Operation, Site, WaitKind, place_of, site_of_task
 from querator.durable.outbox import RecordOutbox
 from querator.durable.paths import Path, TaskLine, main_line
 from querator.durable.promises import ExecutionIdentity, Promise, make_token
 from querator.durable.publishing import Published
 from querator.durable.seeds import seed
 from querator.durable.threads import Bridge, bridge_here
-from querator.model.executions import Note, RecordKind
-from querator.model.limits import EXECUTION_CALLS_DEEP_MAX, PUT_AWAY_CALLS_MAX
+from querator.model.executions import Close, Note, RecordKind
+from querator.model.limits import EXECUTION_CALLS_DEEP_MAX, PUT_AWAY_CALLS_MAX, PUT_AWAY_CALLS_TOLD
 
 if TYPE_CHECKING:
     import asyncio
 
     from querator.durable.functions import Durable, Step
 
-_FAILURES = (
-    RecordKind.STEP_FAILED, RecordKind.CALL_FAILED, RecordKind.CALL_FAILED_LATER,
-    RecordKind.REJECTED,
+_FAILURES = frozenset(
+    (
+        RecordKind.STEP_FAILED, RecordKind.CALL_FAILED, RecordKind.CALL_FAILED_LATER,
+        RecordKind.REJECTED,
+    )
 )  # fmt: skip
 
 
@@ -41,6 +43,7 @@ class ExecutionCode:
         self.identity = identity
         self.codec = codec
         self.loop = Loop(self)  # type: ignore[abstract] # No base class of it is.
+        self.main: CodeTask[Any] | None = None
         self.is_replaying = False
         self.stuck = ""
         """Why the execution cannot continue without a person, if it cannot."""
@@ -61,6 +64,8 @@ class ExecutionCode:
         """Calls whose result is in the journal that was loaded."""
         self._turn_event: CodeEvent | None = None
         self._calls_while_away = 0
+        self.catches_all_at = ""
+        """Where the code calls again and again, while it should end."""
 
     @property
     def is_away(self) -> bool:
@@ -73,10 +78,29 @@ class ExecutionCode:
 
     # --- events ----------------------------------------------------------------------------------
 
-    def begin(self, function: "Durable[..., Any]", args: Any, kwargs: Any) -> CodeTask[Any]:
-        main = self.loop.begin_task(_body(function, args, kwargs, self), main_line(), name="main")
+    def begin(self, function: "Durable[..., Any]", args: Any, kwargs: Any) -> None:
+        body = _body(function, args, kwargs, self)
+        self.main = self.loop.begin_task(body, main_line(), name="main")
         self.turn(None)
-        return main
+
+    @property
+    def is_done(self) -> bool:
+        return self.main is not None and self.main.done()
+
+    def closing(self, function: "Durable[..., Any]") -> Close:
+        """How the function has ended."""
+        main = self.main
+        assert main is not None
+        if main.cancelled():
+            return Close(RecordKind.CANCELLED)
+        error = main.exception()
+        if error is None:
+            try:
+                data = self.codec.encode(main.result(), f"the result of {function.name}")
+                return Close(RecordKind.COMPLETED, data)
+            except CodecError as broken:
+                error = broken
+        return Close(RecordKind.FAILED, self.codec.encode_error(error))
 
     def turn(self, event: CodeEvent | None) -> None:
         """Runs the code until it waits. `event` is what it was given. Raises TurnTooLong."""
@@ -94,6 +118,10 @@ class ExecutionCode:
             )  # fmt: skip
         return found
 
+    def had_timer(self, path: Path) -> bool:
+        """Whether a timer of this path was withdrawn, or was of a call whose records are gone."""
+        return path in self.loop.withdrawn or any(path.startswith(call) for call in self.folded)
+
     def give(self, operation: Operation, note: Note, event: CodeEvent) -> None:
         """Ends an operation by what a record says. Raises CodecError for bytes that do not fit, and
         TurnTooLong.
@@ -103,11 +131,11 @@ class ExecutionCode:
         if note.kind in _FAILURES:
             error = self.codec.decode_error(note.payload)
         else:
-            value = self.codec.decode(note.payload, operation.result_type, _named(operation))
+            value = self.codec.decode(
+                note.payload, operation.result_type, "the result of ", operation.name or "a promise"
+            )
         self._close(operation)
-        scope = operation.line.scope
-        if scope is not None:
-            scope.events.append(event)
+        operation.saw(event)
         if not future.done():
             if error is None:
                 future.set_result(value)
@@ -138,7 +166,7 @@ class ExecutionCode:
     ) -> Any:
         """A step."""
         if self.loop.is_away:
-            await self.refuse()
+            await self.refuse(site)
         operation = self._operation(WaitKind.STEP, step.name, site, step.result_type)
         operation.step = step
         operation.args = args
@@ -161,7 +189,7 @@ class ExecutionCode:
     ) -> Any:
         """A durable function. See `folds`."""
         if self.loop.is_away:
-            await self.refuse()
+            await self.refuse(site)
         task = self.loop.current_task()
         assert task is not None, "a coroutine runs in a task"
         line = task.line
@@ -193,7 +221,7 @@ class ExecutionCode:
             fold = PendingFold(
                 path=path,
                 name=function.name,
-                site=str(site or ""),
+                site=place_of(site),
                 kind=kind,
                 payload=payload,
                 events=scope.events,
@@ -206,14 +234,13 @@ class ExecutionCode:
     async def receive(self, name: str, kind: Any, site: Site | None) -> Any:
         """The next signal of this name."""
         if self.loop.is_away:
-            await self.refuse()
+            await self.refuse(site)
         operation = self._operation(WaitKind.SIGNAL, name, site, kind)
         try:
             payload, event = await self.mailboxes.setdefault(name, Mailbox()).take(self.loop)
         finally:
             self._close(operation)
-        if operation.line.scope is not None:
-            operation.line.scope.events.append(event)
+        operation.saw(event)
         return self.codec.decode(payload, kind, f"the signal {name}")
 
     def promise(self, kind: Any, timeout_ms: int | None, site: Site | None) -> Promise[Any]:
@@ -241,9 +268,11 @@ class ExecutionCode:
         """Bytes that follow from the run and the parts, and that cannot be guessed."""
         return seed(self.identity.secret, self.identity.run.to_bytes(8, "big"), *parts)
 
-    async def refuse(self) -> NoReturn:
+    async def refuse(self, site: Site | None = None) -> NoReturn:
         """What a durable call does while the execution leaves the memory."""
         self._calls_while_away += 1
+        if self._calls_while_away == PUT_AWAY_CALLS_TOLD:
+            self.catches_all_at = place_of(site)
         if self._calls_while_away > PUT_AWAY_CALLS_MAX:
             # The code catches everything and calls again: its task is left here.
             await self.loop.create_future()
@@ -311,12 +340,6 @@ async def _body(function: "Durable[..., Any]", args: Any, kwargs: Any, code: Exe
         return await function.function(*args, **kwargs)
     work: Callable[..., Any] = function.function
     return await Bridge(code, work, args, kwargs).run()
-
-
-def _named(operation: Operation) -> str:
-    if operation.waits is WaitKind.PROMISE:
-        return "the value of a promise"
-    return f"the result of {operation.name}"
 
 
 def _seen(future: "asyncio.Future[Any]") -> None:

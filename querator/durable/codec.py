@@ -77,12 +77,14 @@ class Codec:
             )
         return data
 
-    def decode(self, data: bytes, kind: Any, name: str = "result") -> Any:
-        """Raises CodecError for bytes that do not decode to the type."""
+    def decode(self, data: bytes, kind: Any, name: str = "result", of: str = "") -> Any:
+        """Raises CodecError for bytes that do not decode to the type; `name` and `of` are for its
+        text.
+        """
         try:
             return _decoder(kind)(data)
         except (ValueError, TypeError, RecursionError) as error:
-            raise CodecError(f"{name} is not of the type {_words(kind)}: {error}") from error
+            raise CodecError(f"{name}{of} is not of the type {_words(kind)}: {error}") from error
 
     def encode_error(self, error: BaseException) -> bytes:
         """Does not raise: what cannot be encoded of an exception is left out."""

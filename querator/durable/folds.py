@@ -22,7 +22,7 @@ class CodeEvent:
 
     __slots__ = ("index", "is_gone", "is_sent", "is_signal", "number")
 
-    def __init__(self, *, index: int = 0, number: int = 0, is_signal: bool = False) -> None:
+    def __init__(self, index: int, number: int = 0, *, is_signal: bool = False) -> None:
         self.index = index
         """Its place in the journal; 0 until that is known."""
         self.number = number

@@ -23,13 +23,17 @@ import math
 import sys
 from asyncio import events
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple, Unpack
 
 from querator.durable.errors import DurableError, Evicted, TurnTooLong
 from querator.durable.paths import Path, TaskLine, line_of_others, shown
-from querator.model.executions import TIME_MS_END
-from querator.model.limits import PUT_AWAY_CALLBACKS_MAX, PUT_AWAY_ROUNDS_MAX, TURN_CALLBACKS_MAX
+from querator.model.limits import (
+    PUT_AWAY_CALLBACKS_MAX,
+    PUT_AWAY_ROUNDS_MAX,
+    SCHEDULE_AHEAD_MS_MAX,
+    TURN_CALLBACKS_MAX,
+)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -87,13 +91,15 @@ class CodeTask(asyncio.Task[T]):
 
 
 class Future(asyncio.Future[T]):
-    """A future that hashes by its number."""
+    """A future that hashes by its number, which it gets when it is first asked for."""
 
-    def __init__(self, *, loop: "Loop") -> None:
-        self._number = loop.number()
-        super().__init__(loop=loop)
+    _number = 0
 
     def __hash__(self) -> int:
+        if not self._number:
+            loop = self.get_loop()
+            assert isinstance(loop, Loop)
+            self._number = loop.number()
         return self._number
 
     __eq__ = object.__eq__
@@ -124,6 +130,28 @@ class CodeTimer(asyncio.TimerHandle):
         self._run()
 
 
+class _Handle(asyncio.Handle):
+    """A handle without what asyncio keeps for debugging."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: "Loop",
+        context: contextvars.Context | None,
+    ) -> None:
+        # Names of asyncio, which reads them.
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
 class Loop(asyncio.AbstractEventLoop):
     """See the module. `owner` is what durable calls find by the running loop."""
 
@@ -138,13 +166,14 @@ class Loop(asyncio.AbstractEventLoop):
         self.failures: list[dict[str, Any]] = []
         """What asyncio reported: exceptions of callbacks, and those that nothing has retrieved."""
         self.is_away = False
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: deque[Any] = deque()
         self._heap: list[tuple[int, int, CodeTimer]] = []
         self._numbers = 0
         self._tasks: list[CodeTask[Any]] = []
         self._prune_at = _PRUNE_MIN
         self._others = line_of_others()
         self._debug = False
+        self._is_entered = False
 
     # --- what asyncio asks -----------------------------------------------------------------------
 
@@ -157,7 +186,7 @@ class Loop(asyncio.AbstractEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -177,11 +206,12 @@ class Loop(asyncio.AbstractEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Raises ValueError for a time that is no number, or after the year 9999."""
+        """Raises ValueError for a time that is no number, or too far ahead for a partition."""
         # A float of seconds since 1970 is exact to a fraction of a microsecond.
-        due_ms = math.ceil(when * 1000 - 0.01) if math.isfinite(when) else TIME_MS_END
-        if due_ms >= TIME_MS_END:
-            raise ValueError(f"the timer is due at {when} s; it must be before the year 10,000")
+        furthest_ms = self.now_ms + SCHEDULE_AHEAD_MS_MAX
+        due_ms = math.ceil(when * 1000 - 0.01) if math.isfinite(when) else furthest_ms + 1
+        if due_ms > furthest_ms:
+            raise ValueError(f"the timer is due at {when} s; it must be due within 10 years")
         if self.is_away:
             raise Evicted
         line = self.line()
@@ -292,10 +322,11 @@ class Loop(asyncio.AbstractEventLoop):
         task = asyncio.current_task(self)
         return self._others if task is None else task.line  # type: ignore[attr-defined]
 
-    def run(self) -> None:
-        """Runs until nothing is ready. Raises TurnTooLong if that does not come."""
-        ready = self._ready
-        if not ready:
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """This loop is the running one of the thread; `run` may be called more than once."""
+        if self._is_entered:
+            yield
             return
         outer = events._get_running_loop()
         running = None
@@ -305,24 +336,44 @@ class Loop(asyncio.AbstractEventLoop):
         sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finish_generator)
         events._set_running_loop(None)
         events._set_running_loop(self)
-        most = left = PUT_AWAY_CALLBACKS_MAX if self.is_away else TURN_CALLBACKS_MAX
+        self._is_entered = True
         try:
-            while ready:
-                handle = ready.popleft()
-                if not handle._cancelled:
-                    handle._run()
-                    left -= 1
-                    if not left:
-                        raise TurnTooLong(
-                            f"the code ran {most} callbacks without waiting for "
-                            "an event; is there a loop around asyncio.sleep(0)?"
-                        )
+            yield
         finally:
+            self._is_entered = False
             events._set_running_loop(None)
             events._set_running_loop(outer)
             sys.set_asyncgen_hooks(*hooks)
             if running is not None and _swap_current_task is not None:
                 _swap_current_task(outer, running)
+
+    def run(self) -> None:
+        """Runs until nothing is ready. Raises TurnTooLong if that does not come."""
+        if self._is_entered:
+            self._run_ready()
+        elif self._ready:
+            with self.entered():
+                self._run_ready()
+
+    def _run_ready(self) -> None:
+        ready = self._ready
+        most = left = PUT_AWAY_CALLBACKS_MAX if self.is_away else TURN_CALLBACKS_MAX
+        while ready:
+            handle = ready.popleft()
+            if not handle._cancelled:
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - as in asyncio's own loop.
+                    text = f"Exception in callback {handle._callback!r}"
+                    self.call_exception_handler({"message": text, "exception": error})
+                left -= 1
+                if not left:
+                    raise TurnTooLong(
+                        f"the code ran {most} callbacks without waiting for an event; is there a "
+                        "loop around asyncio.sleep(0)?"
+                    )
 
     def next_local(self) -> CodeTimer | None:
         """The earliest timer that the worker fires."""

@@ -9,7 +9,7 @@ in one thread, and never from within the code of the execution:
     finished(…), failed(…)     what an effect gave
     arrive(records)            arrivals from the partition
     tick(now_ms), next_due()   timers that the worker fires
-    take(park=…)               the next Record, or None
+    take(…)                    the next Record, or None
     applied(…), refused(…)     what the partition made of it
     put_away()                 ends the code, and frees the memory. Always the last call
 
@@ -31,9 +31,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import msgspec
-
 from querator.durable.arguments import decode_arguments
+from querator.durable.attempts import Attempts, decode_attempt, encode_attempt, is_long
 from querator.durable.code import ExecutionCode
 from querator.durable.codec import Codec
 from querator.durable.errors import (
@@ -47,14 +46,23 @@ from querator.durable.errors import (
     Undecodable,
 )
 from querator.durable.folds import CodeEvent
-from querator.durable.functions import Durable, Step
-from querator.durable.loop import CodeTask
-from querator.durable.operations import Effect, Operation, Site, WaitKind, site_of_task
+from querator.durable.functions import Durable
+from querator.durable.logs import tell_once
+from querator.durable.operations import (
+    WAITS_OF,
+    Effect,
+    Operation,
+    Site,
+    WaitKind,
+    make_effect,
+    place_of,
+    site_of_task,
+)
 from querator.durable.outbox import Sending
-from querator.durable.paths import Path, shown
+from querator.durable.parking import give_timers, is_idle, park
+from querator.durable.paths import Path
 from querator.durable.promises import ExecutionIdentity
 from querator.durable.replay import fits, mismatch
-from querator.durable.seeds import share
 from querator.model.executions import (
     ARRIVAL,
     OUTCOMES,
@@ -69,18 +77,13 @@ from querator.model.executions import (
 )
 from querator.model.limits import (
     ERROR_CHARS_MAX,
-    EXECUTION_WAKES_MAX,
     JOURNAL_RECORDS_KEPT,
     JOURNAL_RECORDS_MAX,
-    STEP_RETRY_HERE_MS_MAX,
+    RECORD_TIMERS_MAX,
 )
 
-_CALLS = (
-    RecordKind.CALL_DONE, RecordKind.CALL_FAILED, RecordKind.CALL_DONE_LATER,
-    RecordKind.CALL_FAILED_LATER,
-)  # fmt: skip
-_TIMERS_WAKE_MAX = EXECUTION_WAKES_MAX // 2
-"""Timers that a parked execution waits for, the earliest ones: the later ones come later."""
+_STEP_DONE = int(RecordKind.STEP_DONE)
+_CALLS = frozenset(kind for kind, waits in WAITS_OF.items() if waits is WaitKind.CALL)
 _LIVING: dict[int, "ExecutionMachine"] = {}
 """Machines that are not put away. Tasks that wait must not be left to the collector of garbage:
 that may end the interpreter.
@@ -116,11 +119,7 @@ class ExecutionMachine:
         self._records = 0
         self._seen = 0
         self._until_ms = 0
-        self._main: CodeTask[Any] | None = None
-        self._steps: dict[Path, Operation] = {}
-        """Steps whose next attempt has not begun."""
-        self._retries: dict[Path, Operation] = {}
-        """Steps whose last attempt is in the journal, by the path of the timer before the next."""
+        self._attempts = Attempts(self.code)
         self._backlog: deque[tuple[Operation, Exception]] = deque()
         self._is_cancelled = False
         self._end: Close | None = None
@@ -138,7 +137,7 @@ class ExecutionMachine:
 
     @property
     def stuck(self) -> str:
-        """Why the execution cannot continue without a person, if it cannot."""
+        """Why the execution cannot continue without a person."""
         return self.code.stuck
 
     @property
@@ -157,16 +156,20 @@ class ExecutionMachine:
         code = self.code
         code.folded = {each.note.path for each in records if each.note.kind in _CALLS}
         self._records = len(records)
+        # A signal that a folded call has consumed is gone, but was seen by what follows.
+        self._seen = max(each.note.after for each in records)
         code.is_replaying = True
         try:
             start = records[0].note
             args, kwargs = decode_arguments(self.function, self._codec, start.payload)
             self._loop.now_ms = start.at_ms
-            self._main = code.begin(self.function, args, kwargs)
+            code.begin(self.function, args, kwargs)
             self._end_if_done()
-            for record in records[1:]:
-                self._deliver(record)
-                self._end_if_done()
+            with self._loop.entered():
+                for record in records[1:]:
+                    self._deliver(record)
+                    if code.is_done:
+                        self._end_if_done()
         except CodecError as error:
             self.put_away()
             raise Undecodable(f"{self.title}: {error}") from error
@@ -174,11 +177,9 @@ class ExecutionMachine:
             self.put_away()
             raise
         code.is_replaying = False
-        if len(records) > 1:
-            for timer in self._loop.timers.values():
-                # It may be that an earlier worker has given it to the partition.
-                self._outbox.timers[timer.path] = timer.due_ms
-            self._loop.leave_timers()
+        if len(records) > 1 or len(self._loop.timers) > RECORD_TIMERS_MAX:
+            # It may be that an earlier worker has given them to the partition.
+            give_timers(code, self._attempts)
         self._settle()
 
     def leased(self, until_ms: int) -> None:
@@ -189,9 +190,9 @@ class ExecutionMachine:
         self._until_ms = until_ms
 
     def arrive(self, records: Iterable[JournalRecord]) -> None:
-        """Arrivals, by index; those that the code has had are skipped."""
+        """Records of the journal, by index. What is no arrival, or was given before, is skipped."""
         for record in records:
-            if record.index > self._seen and not self.is_over:
+            if record.is_arrival and record.index > self._seen and not self.is_over:
                 self._records += 1
                 self._guarded(self._deliver, record)
 
@@ -201,38 +202,33 @@ class ExecutionMachine:
             timer = self._loop.next_local()
             if timer is None or timer.due_ms > now_ms:
                 break
+            if self._records + self._outbox.waiting >= self._records_max:
+                self.code.stuck = f"the journal has {self._records_max} records, and is full"
+                break
             site = site_of_task(timer.task)
             _, event = self._record(RecordKind.TIMER_DONE, timer.path, now_ms, site=site)
             self._guarded(self.code.fire, timer, event)
 
     def next_due(self) -> int | None:
         """When `tick` or `ready` has something to do, if nothing else happens."""
-        dues = [each.retry_at_ms for each in self._steps.values() if each.retry_at_ms]
-        if (timer := self._loop.next_local()) is not None:
-            dues.append(timer.due_ms)
-        return min(dues, default=None)
+        timer = self._loop.next_local()
+        due = self._attempts.next_due()
+        if timer is None or due is None:
+            return due if timer is None else timer.due_ms
+        return min(due, timer.due_ms)
 
     def ready(self, now_ms: int) -> list[Effect]:
         """The effects that may begin; each is returned once, and is then under way."""
         if now_ms >= self._until_ms or self.is_over:
             return []
         found = []
-        durable = self._outbox.acknowledged
-        for path, operation in list(self._steps.items()):
-            step = _step(operation)
-            if path not in self.code.pending:
-                self._forget(operation)
-            elif operation.retry_at_ms <= now_ms and (
-                operation.begins_after <= durable or not step.effects
-            ):
-                self._forget(operation)
-                if self._encoded(operation) == operation.encoded:
-                    operation.is_begun = True
-                    operation.retry_at_ms = 0
-                    found.append(self._effect(operation, step))
-                else:
-                    text = f"an argument of {operation.name} was changed after the call"
-                    self._backlog.append((operation, ArgumentsChanged(text)))
+        for operation in self._attempts.take_ready(now_ms, self._outbox.acknowledged):
+            if operation.encode_arguments(self._codec) == operation.encoded:
+                operation.is_begun = True
+                found.append(make_effect(operation, self._identity))
+            else:
+                text = f"an argument of {operation.name} was changed after the call"
+                self._backlog.append((operation, ArgumentsChanged(text)))
         if self._backlog:
             self._settle()
         return found
@@ -242,7 +238,7 @@ class ExecutionMachine:
         operation = self._under_way(path, attempt)
         if operation is None:
             return
-        name = f"the result of {operation.name}"
+        name = f"the result of {operation.name} ({place_of(operation.site)})"
         try:
             payload = self._codec.encode(value, name)
             self._codec.decode(payload, operation.result_type, name)
@@ -259,7 +255,7 @@ class ExecutionMachine:
         is_final = isinstance(error, Final)
         if isinstance(error, Final):
             error = error.error
-        if not is_final and _step(operation).retry.allows(attempt, error):
+        if not is_final and operation.needed_step.retry.allows(attempt, error):
             self._retry(operation, error, now_ms)
         elif operation.is_undo:
             self.code.stuck = f"{operation.name}, which undoes, has failed: {error!r}"
@@ -271,23 +267,21 @@ class ExecutionMachine:
     @property
     def is_urgent(self) -> bool:
         """Whether something waits for a Record: an effect, or those that hear of the end."""
-        durable = self._outbox.acknowledged
-        return self.is_over or any(
-            each.begins_after > durable and each.path in self.code.pending
-            for each in self._steps.values()
-        )
+        return self.is_over or self._attempts.wait_for_records(self._outbox.acknowledged)
 
-    def take(self, *, park: bool = False) -> Sending | None:
-        """The next Record, or None. With `park` it says that the execution is parked, if that can
-        be. An execution that waits for nothing at all is given back as stuck. A parked one has no
-        lease: what is left is sent under the next one.
+    def take(self, *, should_park: bool = False) -> Sending | None:
+        """The next Record, or None. With `should_park` it parks the execution, if that can be. An
+        execution that waits for nothing at all is given back as stuck. A parked one has no lease.
         """
         if self.is_closed or self.is_parked or self._is_put_away:
             return None
         then: Then | None = self._end
         if self._outbox.in_flight is None:
-            if then is None and not self.code.stuck and park and self.can_park:
-                then = self._park()
+            if then is None and should_park and self.can_park:
+                then = park(self.code, self._attempts)
+                if then is None:
+                    place = place_of(site_of_task(self.code.main))
+                    self.code.stuck = f"the code waits for nothing that can arrive, at {place}"
             if self.code.stuck:
                 then = GiveBack(stuck=True, reason=self.code.stuck[:ERROR_CHARS_MAX])
         for path in self._loop.to_withdraw:
@@ -297,17 +291,8 @@ class ExecutionMachine:
 
     @property
     def can_park(self) -> bool:
-        """Whether nothing is under way: only arrivals can continue the code. A short wait for the
-        next attempt is under way in this worker, and is in no journal.
-        """
-        return (
-            not self.is_over
-            and not self.is_parked
-            and all(
-                each.waits is not WaitKind.STEP or each.retry_path in self._retries
-                for each in self.code.pending.values()
-            )
-        )
+        """Whether nothing is under way: only arrivals can continue the code."""
+        return not self.is_over and not self.is_parked and is_idle(self.code, self._attempts)
 
     def applied(self, number: int, first_index: int) -> None:
         """The Record of this number is in the journal, its notes from `first_index` on."""
@@ -328,6 +313,8 @@ class ExecutionMachine:
         """
         self._is_put_away = True
         left = self._loop.put_away()
+        if self.code.catches_all_at:
+            tell_once(self.function.name, self.code.catches_all_at)
         if not left:
             _LIVING.pop(id(self), None)
         return not left
@@ -337,19 +324,29 @@ class ExecutionMachine:
     def _deliver(self, record: JournalRecord) -> None:
         """Gives the code a record of the journal."""
         note = record.note
-        self._loop.now_ms = max(self._loop.now_ms, note.at_ms)
+        at_ms = note.at_ms
+        if at_ms > self._loop.now_ms:
+            self._loop.now_ms = at_ms
         kind = note.kind
+        code = self.code
+        if kind == _STEP_DONE and self._end is None:
+            # The shortest way for by far the most records.
+            operation = code.pending.get(note.path)
+            if operation is None or operation.step is None or operation.name != note.name:
+                raise self._mismatch(record)
+            code.published.were_sent()
+            code.give(operation, note, CodeEvent(record.index))
+            return
         if kind >= ARRIVAL:
             self._seen = max(self._seen, record.index)
         else:
-            # Arrivals that a call had consumed may be gone with its records.
-            self._seen = max(self._seen, note.after)
-            self.code.published.were_sent()
+            code.published.were_sent()
         if self._end is not None:
-            self._deliver_behind_the_end(record)
+            # Arrivals come at any time; a worker records nothing more.
+            if kind not in OUTCOMES and (kind < ARRIVAL or kind in _CALLS):
+                raise self._mismatch(record)
         elif kind == RecordKind.SIGNAL:
-            event = CodeEvent(index=record.index, is_signal=True)
-            self.code.signal(note.name, note.payload, event)
+            code.signal(note.name, note.payload, CodeEvent(record.index, is_signal=True))
         elif kind == RecordKind.CANCEL:
             self._cancel(note)
         elif kind in OUTCOMES:
@@ -357,24 +354,14 @@ class ExecutionMachine:
         elif kind != RecordKind.TERMINATED:
             self._deliver_at_path(record)
 
-    def _deliver_behind_the_end(self, record: JournalRecord) -> None:
-        """Arrivals come at any time; a worker records nothing more."""
-        kind = record.note.kind
-        if kind not in OUTCOMES and (kind < ARRIVAL or kind in _CALLS):
-            raise self._mismatch(record)
-
     def _deliver_at_path(self, record: JournalRecord) -> None:
         note = record.note
         operation = self.code.at(note.path)
-        event = CodeEvent(index=record.index)
+        event = CodeEvent(record.index)
         if note.kind == RecordKind.TIMER_FIRED:
             self._outbox.timers.pop(note.path, None)
         if note.kind == RecordKind.TIMER_FIRED and operation is None:
-            retried = self._retries.pop(note.path, None)
-            if retried is not None:
-                retried.retry_at_ms = 0
-                retried.retry_is_registered = False
-            elif not self._had_timer(note.path):
+            if not self._attempts.fired(note.path) and not self.code.had_timer(note.path):
                 raise self._mismatch(record)
             return
         if operation is None or not fits(operation, record):
@@ -383,43 +370,23 @@ class ExecutionMachine:
             self.code.fire(self._loop.timers[note.path], event)
         elif note.kind == RecordKind.STEP_BEGUN:
             operation.was_begun = True
-            self._event_of(operation, event)
+            operation.saw(event)
         elif note.kind == RecordKind.ATTEMPT_FAILED:
-            attempt, due_ms = _attempt_and_due(note.payload)
-            self._wait_for_attempt(operation, attempt, due_ms, is_recorded=True)
-            self._event_of(operation, event)
+            operation.attempt, due_ms = decode_attempt(note.payload)
+            self._attempts.wait(operation, due_ms, is_recorded=True)
+            operation.saw(event)
         else:
             self.code.give(operation, note, event)
 
-    def _had_timer(self, path: Path) -> bool:
-        """Whether a timer of this path was withdrawn, or was of a call whose records are gone."""
-        return path in self._loop.withdrawn or any(
-            path.startswith(call) for call in self.code.folded
-        )
-
     def _cancel(self, note: Note) -> None:
         self._is_cancelled = True
-        assert self._main is not None
-        self._main.cancel(note.payload.decode("utf-8", "replace") or None)
+        assert self.code.main is not None
+        self.code.main.cancel(note.payload.decode("utf-8", "replace") or None)
         self.code.turn(None)
 
     def _mismatch(self, record: JournalRecord) -> NonDeterminism:
-        ended = ""
-        if self._is_done:
-            ended = f"{self.function.name} has ended"
-        others = list(self.code.pending.values())
-        others += [each for path in self._loop.timers if (each := self.code.at(path)) is not None]
-        return mismatch(
-            self.title,
-            record,
-            found=self.code.at(record.note.path),
-            other=others[0] if others else None,
-            ended=ended,
-        )
-
-    @property
-    def _is_done(self) -> bool:
-        return self._main is not None and self._main.done()
+        ended = f"{self.function.name} has ended" if self.code.is_done else ""
+        return mismatch(self.title, record, self.code, ended=ended)
 
     def _guarded(self, give: Callable[..., None], *args: Any) -> None:
         """Gives live code an event. If the code never waits, or bytes do not decode, the execution
@@ -439,9 +406,8 @@ class ExecutionMachine:
                 break
             operation, error = self._backlog.popleft()
             if operation.path in self.code.pending:
-                payload = self._codec.encode_error(error)
-                self._steps.pop(operation.path, None)
-                now_ms = self._loop.now_ms
+                self._attempts.forget(operation)
+                payload, now_ms = self._codec.encode_error(error), self._loop.now_ms
                 event = self._record_of(operation, RecordKind.STEP_FAILED, payload, now_ms)
                 try:
                     self.code.give(operation, *event)
@@ -451,17 +417,16 @@ class ExecutionMachine:
 
     def _end_if_done(self) -> None:
         """The result is that of this turn. What other tasks still do has no effect any more."""
-        if self._is_done and self._end is None and not self._loop.is_away:
-            self._end = self._closing()
+        if self.code.is_done and self._end is None and not self._loop.is_away:
+            self._end = self.code.closing(self.function)
             self._loop.put_away()
 
     def _begin_fresh(self) -> None:
         fresh = [each for each in self.code.fresh if each.path in self.code.pending]
         self.code.fresh.clear()
         for operation in fresh:
-            step = _step(operation)
             try:
-                operation.encoded = self._encoded(operation)
+                operation.encoded = operation.encode_arguments(self._codec)
                 self._check_space(operation)
             except (CodecError, RunTooLong) as error:
                 self._backlog.append((operation, error))
@@ -470,49 +435,28 @@ class ExecutionMachine:
                 text = f"{operation.name} has begun, and its end is not known"
                 self._backlog.append((operation, StepInterrupted(text)))
                 continue
-            if step.at_most_once:
+            if operation.needed_step.at_most_once:
                 _, event = self._record_of(operation, RecordKind.STEP_BEGUN, b"", self._loop.now_ms)
-                self._event_of(operation, event)
+                operation.saw(event)
                 operation.begins_after = self.code.made
-            self._steps[operation.path] = operation
+            self._attempts.add(operation)
 
     def _check_space(self, operation: Operation) -> None:
         """Raises RunTooLong. Some records are kept for the end: undoing, and cancellations."""
         kept = 0 if operation.is_undo or self._is_cancelled else JOURNAL_RECORDS_KEPT
-        records = self._records + self._outbox.waiting
-        if records >= self._records_max - kept:
+        # What the code waits for may be a record each.
+        records = self._records + self._outbox.waiting + len(self.code.pending)
+        if records > self._records_max - kept:
             raise RunTooLong(
-                f"the journal has {records} records, of at most {self._records_max} ({kept} are "
-                f"kept for the end): {operation.name} is not begun"
+                f"the journal would have {records} records, of at most {self._records_max} ({kept} "
+                f"are kept for the end): {operation.name} is not begun"
             )
-
-    def _encoded(self, operation: Operation) -> bytes:
-        """The arguments, to see whether they are the same later. Raises CodecError."""
-        args = (operation.args, operation.kwargs) if operation.kwargs else operation.args
-        return self._codec.encode(args, f"{operation.name}(…)")
-
-    def _effect(self, operation: Operation, step: Step[..., Any]) -> Effect:
-        identity = self._identity
-        key = (identity.namespace, identity.queue, str(identity.partition), str(identity.number),
-               str(identity.run), shown(operation.path))  # fmt: skip
-        return Effect(
-            path=operation.path,
-            attempt=operation.attempt,
-            name=operation.name,
-            function=step.function,
-            args=operation.args,
-            kwargs=operation.kwargs,
-            timeout_ms=step.timeout_ms,
-            is_async=step.is_async,
-            step_key="/".join(key),
-            execution_id=identity.id,
-        )
 
     def _under_way(self, path: Path, attempt: int) -> Operation | None:
         operation = self.code.pending.get(path)
-        if operation is None or not operation.is_begun or operation.attempt != attempt:
+        if self.is_over or operation is None or operation.attempt != attempt:
             return None
-        return None if self.is_over else operation
+        return operation if operation.is_begun else None
 
     def _give(self, operation: Operation, kind: RecordKind, payload: bytes, now_ms: int) -> None:
         note, event = self._record_of(operation, kind, payload, now_ms)
@@ -538,116 +482,18 @@ class ExecutionMachine:
         """A record of this worker, that the code is about to be given."""
         self._loop.now_ms = max(self._loop.now_ms, now_ms)
         note = Note(
-            kind=kind, path=path, name=name, site=str(site or ""), after=self._seen,
+            kind=kind, path=path, name=name, site=place_of(site), after=self._seen,
             at_ms=self._loop.now_ms, payload=payload,
         )  # fmt: skip
         self.code.made += 1
         return note, self._outbox.add(note, self.code.made)
 
-    def _event_of(self, operation: Operation, event: CodeEvent) -> None:
-        """A record that the code does not see, of an operation that goes with its call."""
-        if operation.line.scope is not None:
-            operation.line.scope.events.append(event)
-
-    # --- attempts --------------------------------------------------------------------------------
-
     def _retry(self, operation: Operation, error: BaseException, now_ms: int) -> None:
-        attempt = operation.attempt
-        jitter = share(self.code.seed(operation.path, attempt.to_bytes(4, "big")))
-        delay_ms = _step(operation).retry.delay_ms(attempt, jitter)
+        delay_ms = self._attempts.delay_ms(operation)
         due_ms = max(self._loop.now_ms, now_ms) + delay_ms
-        is_long = delay_ms > STEP_RETRY_HERE_MS_MAX
-        if is_long:
-            payload = b"[%d,%d,%s]" % (attempt, due_ms, self._codec.encode_error(error))
+        if is_long(delay_ms):
+            payload = encode_attempt(self._codec, error, operation.attempt, due_ms)
             _, event = self._record_of(operation, RecordKind.ATTEMPT_FAILED, payload, now_ms)
-            self._event_of(operation, event)
-        self._wait_for_attempt(operation, attempt, due_ms, is_recorded=is_long)
+            operation.saw(event)
+        self._attempts.wait(operation, due_ms, is_recorded=is_long(delay_ms))
         self._settle()
-
-    def _wait_for_attempt(
-        self, operation: Operation, attempt: int, due_ms: int, *, is_recorded: bool
-    ) -> None:
-        operation.attempt = attempt + 1
-        operation.retry_at_ms = due_ms
-        operation.is_begun = False
-        if is_recorded:
-            self._retries[operation.retry_path] = operation
-            # The partition may fire it when the worker has waited already.
-            self._loop.withdrawn.add(operation.retry_path)
-        if not self.code.is_replaying:
-            self._steps[operation.path] = operation
-
-    def _forget(self, operation: Operation) -> None:
-        """The next attempt begins, or is not needed any more."""
-        self._steps.pop(operation.path, None)
-        self._retries.pop(operation.retry_path, None)
-        if operation.retry_is_registered:
-            operation.retry_is_registered = False
-            self._loop.to_withdraw.append(operation.retry_path)
-
-    # --- parking ---------------------------------------------------------------------------------
-
-    def _waits(self) -> tuple[list[tuple[int, Path]], list[Path | str]]:
-        """What can continue the code: timers by due time; promises, and names of signals."""
-        timers = [(timer.due_ms, path) for path, timer in self._loop.timers.items()]
-        timers += [
-            (each.retry_at_ms, path)
-            for path, each in self._retries.items()
-            if each.path in self.code.pending
-        ]
-        others: list[Path | str] = [
-            path
-            for path, count in self.code.awaited.items()
-            if count and not self.code.promises[path].future.done()
-        ]
-        signals = (each for each in self.code.pending.values() if each.waits is WaitKind.SIGNAL)
-        others += dict.fromkeys(each.name for each in signals)
-        return sorted(timers), others
-
-    def _park(self) -> Park | None:
-        timers, others = self._waits()
-        if not timers and not others:
-            place = site_of_task(self._main)
-            self.code.stuck = f"the code waits for nothing that can arrive, at {place}"
-            return None
-        for path, timer in self._loop.timers.items():
-            if timer.is_local:
-                self._outbox.timers[path] = timer.due_ms
-        self._loop.leave_timers()
-        for path, operation in self._retries.items():
-            if not operation.retry_is_registered:
-                operation.retry_is_registered = True
-                self._outbox.timers[path] = operation.retry_at_ms
-        if len(others) > EXECUTION_WAKES_MAX - _TIMERS_WAKE_MAX:
-            return Park(anything=True)
-        paths = [path for _, path in timers[:_TIMERS_WAKE_MAX]]
-        paths += [each for each in others if isinstance(each, bytes)]
-        return Park(tuple(paths), tuple(each for each in others if isinstance(each, str)))
-
-    def _closing(self) -> Close:
-        main = self._main
-        assert main is not None
-        if main.cancelled():
-            return Close(RecordKind.CANCELLED)
-        error = main.exception()
-        if error is None:
-            try:
-                name = f"the result of {self.function.name}"
-                return Close(RecordKind.COMPLETED, self._codec.encode(main.result(), name))
-            except CodecError as broken:
-                error = broken
-        return Close(RecordKind.FAILED, self._codec.encode_error(error))
-
-
-def _step(operation: Operation) -> Step[..., Any]:
-    assert operation.step is not None
-    return operation.step
-
-
-def _attempt_and_due(payload: bytes) -> tuple[int, int]:
-    """Raises CodecError for bytes that are not of a failed attempt."""
-    try:
-        attempt, due_ms, _ = msgspec.json.decode(payload, type=tuple[int, int, msgspec.Raw])
-    except msgspec.MsgspecError as error:
-        raise CodecError(f"a failed attempt cannot be read from the journal: {error}") from error
-    return attempt, due_ms

@@ -2,19 +2,22 @@
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path as FilePath
-from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import CodeType, FrameType, MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from querator.durable.paths import Path, TaskLine
+from querator.durable.codec import Codec
+from querator.durable.folds import CodeEvent
+from querator.durable.paths import Path, TaskLine, shown
 from querator.model.executions import RecordKind, encode_path
 from querator.model.limits import EXECUTION_NAME_BYTES_MAX
 
 if TYPE_CHECKING:
     from querator.durable.functions import Step
+    from querator.durable.promises import ExecutionIdentity
 
 _HERE: Final = str(FilePath(__file__).parent)
 _ASYNCIO: Final = str(FilePath(asyncio.__file__).parent)
@@ -47,23 +50,17 @@ WAITS_OF: Final = {
 """The operation that a record of a path belongs to."""
 
 
-class Site(NamedTuple):
-    """A place in the code, kept as cheaply as possible: most are never shown."""
-
-    code: CodeType
-    instruction: int
-
-    def __str__(self) -> str:
-        return _place(self.code, self.instruction)
+Site: TypeAlias = tuple[CodeType, int]
+"""A place in the code, by code and instruction. Most are never shown; `place_of` makes a text."""
 
 
 def site_of(frame: FrameType) -> Site:
-    return Site(frame.f_code, frame.f_lasti)
+    return frame.f_code, frame.f_lasti
 
 
 def site_of_function(function: Callable[..., Any]) -> Site | None:
     code = getattr(function, "__code__", None)
-    return None if code is None else Site(code, -1)
+    return None if code is None else (code, -1)
 
 
 def site_of_task(task: "asyncio.Task[Any] | None") -> Site | None:
@@ -78,9 +75,14 @@ def site_of_task(task: "asyncio.Task[Any] | None") -> Site | None:
     return found
 
 
+def place_of(site: Site | None) -> str:
+    """`shop/checkout.py:41`, or nothing."""
+    return "" if site is None else _place(*site)
+
+
 @functools.lru_cache(maxsize=4_096)
 def _place(code: CodeType, instruction: int) -> str:
-    """`shop/checkout.py:41`: file and line, as short as a record takes it."""
+    """File and line, as short as a record takes them."""
     line: int | None = code.co_firstlineno
     for nth, (first, *_) in enumerate(code.co_positions()):
         if nth * 2 == instruction:
@@ -95,11 +97,21 @@ def _place(code: CodeType, instruction: int) -> str:
 class Operation:
     """Something that the code waits for, by its path."""
 
-    __slots__ = (
-        "args", "attempt", "begins_after", "encoded", "future", "is_begun", "is_undo", "kwargs",
-        "line", "name", "path", "result_type", "retry_at_ms", "retry_is_registered", "site",
-        "step", "waits", "was_begun",
-    )  # fmt: skip
+    step: "Step[..., Any] | None" = None
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = MappingProxyType({})
+    encoded = b""
+    begins_after = 0
+    """The records of this worker that must be in the journal before it begins."""
+    is_begun = False
+    was_begun = False
+    """Whether the journal that was loaded says that it has begun; for those at most once."""
+    is_undo = False
+    attempt = 1
+    retry_at_ms = 0
+    """When the next attempt may begin, or 0."""
+    retry_is_registered = False
+    """Whether the partition has a timer for the next attempt."""
 
     def __init__(
         self,
@@ -119,21 +131,23 @@ class Operation:
         self.site = site
         self.future = future
         self.result_type = result_type
-        self.step: Step[..., Any] | None = None
-        self.args: tuple[Any, ...] = ()
-        self.kwargs: dict[str, Any] = {}
-        self.encoded = b""
-        self.begins_after = 0
-        """The records of this worker that must be in the journal before it begins."""
-        self.is_begun = False
-        self.was_begun = False
-        """Whether the journal that was loaded says that it has begun; for those at most once."""
-        self.is_undo = False
-        self.attempt = 1
-        self.retry_at_ms = 0
-        """When the next attempt may begin, or 0."""
-        self.retry_is_registered = False
-        """Whether the partition has a timer for the next attempt."""
+
+    @property
+    def needed_step(self) -> "Step[..., Any]":
+        """The step, of an operation that is one."""
+        assert self.step is not None
+        return self.step
+
+    def encode_arguments(self, codec: Codec) -> bytes:
+        """The arguments, to see whether they are the same later. Raises CodecError."""
+        arguments = (self.args, dict(self.kwargs)) if self.kwargs else self.args
+        return codec.encode(arguments, f"{self.name}(…)")
+
+    def saw(self, event: CodeEvent) -> None:
+        """The event is one of the call to which the operation belongs."""
+        scope = self.line.scope
+        if scope is not None:
+            scope.events.append(event)
 
     @property
     def retry_path(self) -> Path:
@@ -150,9 +164,29 @@ class Effect:
     name: str
     function: Callable[..., Any]
     args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    kwargs: Mapping[str, Any]
     timeout_ms: int | None
     is_async: bool
     step_key: str
     """The same for all attempts, and of this step alone: an idempotency key for others."""
     execution_id: str
+
+
+def make_effect(operation: Operation, identity: "ExecutionIdentity") -> Effect:
+    """The next attempt of a step."""
+    step = operation.needed_step
+    numbers = (identity.partition, identity.number, identity.run)
+    return Effect(
+        path=operation.path,
+        attempt=operation.attempt,
+        name=operation.name,
+        function=step.function,
+        args=operation.args,
+        kwargs=operation.kwargs,
+        timeout_ms=step.timeout_ms,
+        is_async=step.is_async,
+        step_key="/".join(
+            [identity.namespace, identity.queue, *map(str, numbers), shown(operation.path)]
+        ),
+        execution_id=identity.id,
+    )

@@ -75,7 +75,7 @@ class RecordOutbox:
         self._sent = 0
 
     def add(self, note: Note, number: int) -> CodeEvent:
-        event = CodeEvent(number=number)
+        event = CodeEvent(0, number)
         self._notes.append((note, event))
         return event
 

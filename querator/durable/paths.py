@@ -42,7 +42,12 @@ class TaskLine:
     def next(self) -> Path:
         """Raises TooDeep for a path that is longer than a record can say."""
         self.count = count = self.count + 1
-        path = self.path + (_SHORT[count] if count < 128 else encode_path((count,)))
+        if count < 0x80:
+            path = self.path + _SHORT[count]
+        elif count < 0x4000:
+            path = b"%b%c%c" % (self.path, count & 0x7F | 0x80, count >> 7)
+        else:
+            path = self.path + encode_path((count,))
         if len(path) > EXECUTION_PATH_BYTES_MAX:
             raise TooDeep(
                 f"the path of an operation has {len(path)} bytes, and at most "

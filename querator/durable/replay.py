@@ -3,25 +3,24 @@
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from querator.durable.code import ExecutionCode
 from querator.durable.errors import NonDeterminism
-from querator.durable.operations import WAITS_OF, Operation, WaitKind
+from querator.durable.operations import WAITS_OF, Operation, WaitKind, place_of
 from querator.durable.paths import shown
 from querator.model.executions import JournalRecord, RecordKind
 
+_WAITS: Final = {int(kind): waits for kind, waits in WAITS_OF.items()}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def mismatch(
-    title: str,
-    record: JournalRecord,
-    *,
-    found: Operation | None,
-    other: Operation | None,
-    ended: str,
+    title: str, record: JournalRecord, code: ExecutionCode, *, ended: str
 ) -> NonDeterminism:
-    """`found` is the operation at the path of the record, `other` one that waits elsewhere. `ended`
-    says how the function has ended, if it has.
-    """
+    """`ended` says how the function has ended, if it has."""
+    waiting = [*code.pending.values()]
+    waiting += [each for path in code.loop.timers if (each := code.at(path)) is not None]
+    found = code.at(record.note.path)
+    other = waiting[0] if waiting else None
     note = record.note
     kind = RecordKind(note.kind)
     waits = WAITS_OF.get(kind)
@@ -48,14 +47,13 @@ def _does(found: Operation | None, other: Operation | None, ended: str) -> str:
 
 def in_words(operation: Operation) -> str:
     """`step charge   shop/checkout.py:41`."""
-    return f"{operation.waits.value} {operation.name or '-'}   {operation.site or '-'}"
+    return f"{operation.waits.value} {operation.name or '-'}   {place_of(operation.site) or '-'}"
 
 
-def fits(operation: Operation | None, record: JournalRecord) -> bool:
+def fits(operation: Operation, record: JournalRecord) -> bool:
     """Whether the operation at the path of a record is the one that the record is of."""
-    if operation is None:
-        return False
-    waits = WAITS_OF[RecordKind(record.note.kind)]
-    if operation.waits is not waits:
-        return False
-    return waits in (WaitKind.TIMER, WaitKind.PROMISE) or operation.name == record.note.name
+    note = record.note
+    waits = _WAITS[note.kind]
+    return operation.waits is waits and (
+        operation.name == note.name or waits in (WaitKind.TIMER, WaitKind.PROMISE)
+    )

@@ -26,7 +26,7 @@ T = TypeVar("T")
 def sleep(duration: timedelta | float) -> None:
     """See `querator.durable.sleep`."""
     bridge = bridge_or_raise("sync.sleep")
-    time = waits.seconds(duration, bridge.code.loop.now_ms)
+    time = waits.seconds(duration)
     bridge.ask(lambda: asyncio.sleep(time))
 
 

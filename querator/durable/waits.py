@@ -15,7 +15,8 @@ from querator.durable import context
 from querator.durable.operations import Site, site_of
 from querator.durable.promises import Promise
 from querator.model.errors import QueratorError
-from querator.model.executions import TIME_MS_END, check_text
+from querator.model.executions import check_text
+from querator.model.limits import SCHEDULE_AHEAD_MS_MAX
 
 T = TypeVar("T")
 
@@ -31,10 +32,10 @@ def now() -> datetime:
 def sleep(duration: timedelta | float) -> Coroutine[Any, Any, None]:
     """`await sleep(timedelta(days=365))`: as `asyncio.sleep`, for any time; a number is seconds.
 
-    Raises ValueError for a negative time, and for one that ends after the year 9999.
+    Raises ValueError for a negative time, and for one of more than 10 years.
     """
-    code = context.code_or_raise("sleep")
-    return asyncio.sleep(seconds(duration, code.loop.now_ms))
+    context.code_or_raise("sleep")
+    return asyncio.sleep(seconds(duration))
 
 
 def sleep_until(when: datetime) -> Coroutine[Any, Any, None]:
@@ -43,18 +44,13 @@ def sleep_until(when: datetime) -> Coroutine[Any, Any, None]:
     return asyncio.sleep(seconds_until(when, code.loop.now_ms))
 
 
-def seconds(duration: timedelta | float, now_ms: int) -> float:
-    try:
-        given = duration / timedelta(seconds=1) if isinstance(duration, timedelta) else duration
-        ends_ms = now_ms + given * 1000
-    except (TypeError, OverflowError):
-        raise TypeError(
-            f"the duration is {duration!r}; it must be a timedelta, or seconds"
-        ) from None
-    if not given >= 0 or not ends_ms < TIME_MS_END:
+def seconds(duration: timedelta | float) -> float:
+    if not isinstance(duration, timedelta | int | float):
+        raise TypeError(f"the duration is {duration!r}; it must be a timedelta, or seconds")
+    given = duration / timedelta(seconds=1) if isinstance(duration, timedelta) else duration
+    if not 0 <= given <= SCHEDULE_AHEAD_MS_MAX / 1000:
         raise ValueError(
-            f"the duration is {duration}; it must not be negative, and must end before the year "
-            "10,000"
+            f"the duration is {duration}; it must not be negative, and at most 10 years"
         )
     return given
 
@@ -62,7 +58,7 @@ def seconds(duration: timedelta | float, now_ms: int) -> float:
 def seconds_until(when: datetime, now_ms: int) -> float:
     if when.tzinfo is None:
         raise ValueError(f"{when!r} has no time zone; for example datetime(2030, 1, 1, tzinfo=UTC)")
-    return max(0.0, (when - _EPOCH) / _MS - now_ms) / 1000
+    return seconds(max(0.0, (when - _EPOCH) / _MS - now_ms) / 1000)
 
 
 def random() -> chance.Random:
@@ -109,7 +105,7 @@ async def receive_with(
 ) -> Any:
     if within is None:
         return await code.receive(name, kind, site)
-    async with asyncio.timeout(seconds(within, code.loop.now_ms)):
+    async with asyncio.timeout(seconds(within)):
         return await code.receive(name, kind, site)
 
 
@@ -153,7 +149,7 @@ def promise(kind: Any = Any, *, timeout: timedelta | float | None = None) -> Pro
     code = context.any_code_or_raise("promise")
     timeout_ms = None
     if timeout is not None:
-        timeout_ms = round(seconds(timeout, code.loop.now_ms) * 1000)
+        timeout_ms = round(seconds(timeout) * 1000)
     return code.promise(kind, timeout_ms, site_of(sys._getframe(1)))
 
 

@@ -69,6 +69,8 @@ class MemoryPartition:
     folded: int = 0
     _next: int = 0
     _number: int = 0
+    _seen: int = 0
+    _after: int = 0
     _wake: Park = field(default_factory=Park)
 
     @property
@@ -103,6 +105,8 @@ class MemoryPartition:
         if isinstance(sending.then, Park) and self._has_unseen(sending.then, sending.seen):
             raise Unseen
         self._number = sending.number
+        if self.fenced:
+            self._check_order(sending)
         first = self._next
         for nth, note in enumerate(sending.notes):
             check_note(note, field=f"notes[{nth}]")
@@ -166,6 +170,14 @@ class MemoryPartition:
         self._next += 1
         self.journal.append(record)
         return record
+
+    def _check_order(self, sending: Sending) -> None:
+        """Neither `seen` nor `after` ever falls."""
+        assert self._seen <= sending.seen < self._next
+        self._seen = sending.seen
+        for note in sending.notes:
+            assert self._after <= note.after <= sending.seen
+            self._after = note.after
 
     def _check_once(self, note: Note) -> None:
         """Nothing is recorded twice. The holder of the lease has seen all that is recorded."""
@@ -265,7 +277,7 @@ class Worker:
 
     def send(self, *, park: bool = False) -> Sending | None:
         """Sends the next Record, and takes the answer."""
-        sending = self.machine.take(park=park)
+        sending = self.machine.take(should_park=park)
         if sending is None:
             return None
         try:

@@ -1,6 +1,7 @@
 """The decorators, calls and retries."""
 
 import asyncio
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from querator.durable import (
     StepInterrupted,
     TooDeep,
     Undecodable,
+    ValueTooLarge,
     call,
     current,
     durable,
@@ -117,7 +119,29 @@ def test_a_result_of_another_type_is_an_exception_of_the_step():
         return ""
 
     text = run_straight(main).result()
-    assert text.startswith("the result of wrong is not of the type int")
+    assert re.match(
+        r"the result of wrong \(durable/test_functions\.py:\d+\) is not of the ty", text
+    )
+
+
+def test_a_result_over_the_limit_names_the_line_of_the_step():
+    @step
+    async def large() -> str:
+        return "x" * 100
+
+    @durable
+    async def main() -> str:
+        try:
+            return await large()
+        except ValueTooLarge as error:
+            return str(error)
+
+    text = run_straight(main, codec=Codec(value_bytes_max=99)).result()
+    assert re.fullmatch(
+        r"the result of large \(durable/test_functions\.py:\d+\) has 102 bytes as JSON, and at "
+        r"most 99",
+        text,
+    )
 
 
 def test_arguments_without_json_are_an_exception_of_the_step():
@@ -331,7 +355,8 @@ def test_a_full_journal_is_an_exception_at_the_step():
     done, text = run.result()
     assert done == 19
     assert text == (
-        "the journal has 20 records, of at most 120 (100 are kept for the end): double is not begun"
+        "the journal would have 21 records, of at most 120 (100 are kept for the end): double is "
+        "not begun"
     )
     assert replay(main, run.partition.journal).payload == run.partition.close.payload
 

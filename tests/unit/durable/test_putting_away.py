@@ -11,7 +11,17 @@ import time
 
 import pytest
 
-from querator.durable import durable, promise, receive, saga, sleep, step, sync
+from querator.durable import (
+    Evicted,
+    durable,
+    promise,
+    publish,
+    receive,
+    saga,
+    sleep,
+    step,
+    sync,
+)
 from querator.durable.machine import living
 from tests.unit.durable.memory_partition import (
     START_MS,
@@ -101,6 +111,30 @@ def test_nothing_of_the_code_has_an_effect_meanwhile():
     assert living() == 0
 
 
+def test_a_durable_call_in_a_finalizer_has_no_effect_meanwhile():
+    raised = []
+
+    class Held:
+        def __del__(self) -> None:
+            try:
+                publish("state", "deleted")
+            except Evicted as error:
+                raised.append(error)
+
+    @durable
+    async def main() -> None:
+        held = [Held()]
+        try:
+            await sleep(1)
+        finally:
+            held.clear()
+
+    worker = Worker(MemoryPartition().start(main), main)
+    assert worker.machine.put_away()
+    assert len(raised) == 1
+    assert worker.machine.take() is None
+
+
 def test_what_is_not_put_away_is_counted():
     @durable
     async def main() -> None:
@@ -113,7 +147,7 @@ def test_what_is_not_put_away_is_counted():
     assert living() == 0
 
 
-def test_code_that_catches_everything_and_calls_again_ends_or_is_kept():
+def test_code_that_catches_everything_and_calls_again_ends_or_is_kept(caplog):
     attempts = []
 
     @durable
@@ -132,8 +166,11 @@ def test_code_that_catches_everything_and_calls_again_ends_or_is_kept():
             except BaseException:  # noqa: BLE001 - that is the point.
                 continue
 
-    assert Worker(MemoryPartition().start(gives_up), gives_up).machine.put_away()
-    assert len(attempts) == 100
+    for _ in range(2):
+        assert Worker(MemoryPartition().start(gives_up), gives_up).machine.put_away()
+    assert len(attempts) == 200
+    [told] = [each.getMessage() for each in caplog.records]
+    assert "gives_up catches BaseException around the durable call at durable/test_putting" in told
     assert not Worker(MemoryPartition().start(never_ends), never_ends).machine.put_away()
     assert keep_what_does_not_end() == 1
 
