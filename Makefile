@@ -245,6 +245,10 @@ export SEED_START
 sim: setup ## run SEEDS seeds of the simulator, or replay one SEED with a transcript
 	$(PY) -m tests.simulation $(if $(WHOLE),--whole) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --start $(SEED_START))
 
+.PHONY: sim-executions
+sim-executions: setup ## run SEEDS seeds of durable functions on a partition, under faults
+	$(PY) -m tests.simulation.executions --seeds $(SEEDS) --start $(SEED_START)
+
 # The mends that are taken back, one at a time, and a few mutants: MUTANT=name for one alone.
 .PHONY: mutants
 mutants: MUTANT ?=
