@@ -81,6 +81,10 @@ async def undo_all(code: "ExecutionCode", undo: Undo) -> None:
 
 
 def _endless(step: Step[..., Any]) -> Step[..., Any]:
+    if step.at_most_once:
+        raise ValueError(
+            f"{step.name} runs at most once, but what undoes is retried until it has succeeded"
+        )
     retry = WITHOUT_END
     if step.retry.attempts != 1:
         given = step.retry

@@ -141,6 +141,14 @@ def test_wrong_uses():
         async with saga() as undo:
             undo.add(main)
 
+    @durable
+    async def undoes_at_most_once() -> None:
+        async with saga() as undo:
+            undo.add(step(book.function, once="at_most"), "seat")
+
+    error = run_straight(undoes_at_most_once).result()
+    assert isinstance(error, ValueError)
+    assert "book runs at most once, but what undoes is retried until" in str(error)
     error = run_straight(main).result()
     assert isinstance(error, TypeError)
     assert "main is a durable function; a step is needed" in str(error)
