@@ -183,7 +183,8 @@ def _given(settings: dict[str, Any], there: QueueInfo | None = None) -> dict[str
     "--kind",
     type=click.Choice(KINDS),
     help="plain (default): by priority and age. fair: groups of items share the leases. keyed: "
-    "items of one key one after the other. It cannot be changed later.",
+    "items of one key one after the other. executions: durable functions, and no items. It cannot "
+    "be changed later.",
 )
 @_settings_options
 @flow_options

@@ -266,7 +266,8 @@ class Client:
         default: it gains none. `dedup_until`: how long the `dedup_key` of an item counts, in the
         `dedup_window` ("window", the default), or until the item is done ("done").
 
-        `kind`: "plain" (default), "fair" or "keyed"; it cannot be changed. In a fair queue the
+        `kind`: "plain" (default), "fair", "keyed" or "executions"; it cannot be changed. A queue of
+        executions has no items of producers. In a fair queue the
         groups of items (`Item.group`) share the leases: by `fairness` "in_flight" (default) the
         group with the fewest leased items for its weight comes first, by "turns" each gets items in
         proportion to its weight. `groups`: weights and limits of single groups, at most 1,000.

@@ -24,8 +24,8 @@ MissedRuns = Literal["skip", "one", "all"]
 Overlap = Literal["allow", "skip"]
 """Whether a run is skipped while the item of the last one is not finished."""
 
-QueueKind = Literal["plain", "fair", "keyed"]
-"""How a queue orders its items."""
+QueueKind = Literal["plain", "fair", "keyed", "executions"]
+"""How a queue orders its items; or that it has executions instead."""
 
 Fairness = Literal["turns", "in_flight"]
 """How the groups of a fair queue share its leases."""

@@ -45,7 +45,13 @@ from querator.model.limits import (
     REPLY_BYTES_DEFAULT,
 )
 from querator.model.placement_map import PlacementMap
-from querator.model.queues import DEAD_QUEUE_DEFAULT, Queue, QueueSettings, QueueState
+from querator.model.queues import (
+    DEAD_QUEUE_DEFAULT,
+    Queue,
+    QueueKind,
+    QueueSettings,
+    QueueState,
+)
 from querator.partition.queries import ItemPage, reply_bytes
 from querator.partition.rows import RowState
 from querator.service.breakers import Breakers
@@ -71,6 +77,7 @@ from querator.service.validate import (
     deleting,
     existing,
     namespace_not_found,
+    not_of_items,
     page_items,
 )
 
@@ -313,6 +320,8 @@ class AdminService:
         """
         deadline = deadline_after(timeout_ms)
         queue = await self._live(namespace, name)
+        if queue.settings.kind is QueueKind.EXECUTIONS:
+            raise not_of_items(queue)
         limit = page_items(page_size)
         if state and state not in RowState.__members__.values():
             raise invalid("state", "is not a state of items", value=state)

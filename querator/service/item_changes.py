@@ -19,13 +19,13 @@ from querator.model.commands import (
 from querator.model.errors import QueratorError, invalid
 from querator.model.ids import GroupId, PartitionNumber, Seq, check_name, format_item_id
 from querator.model.limits import PRIORITY_MAX, PRIORITY_MIN
-from querator.model.queues import Queue
+from querator.model.queues import Queue, QueueKind
 from querator.partition import masks
 from querator.service.item_ids import by_partition, check_partitions
 from querator.service.reading.queries import all_results
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.router import Router, deadline_after
-from querator.service.validate import check_between
+from querator.service.validate import check_between, not_of_items
 
 T = TypeVar("T")
 Change = Reschedule | Prioritize | Cancel
@@ -113,8 +113,14 @@ class ItemChanges:
         """The queue with all its partitions, as the leader of the placement group knows it."""
         check_name(namespace, field="namespace")
         check_name(name, field="queue")
-        queue = await self._directory.find(namespace, name)
+        queue = await self._of_items(namespace, name)
         return await self._directory.whole(queue, deadline=deadline)
+
+    async def _of_items(self, namespace: str, name: str) -> Queue:
+        queue = await self._directory.find(namespace, name)
+        if queue.settings.kind is QueueKind.EXECUTIONS:
+            raise not_of_items(queue)
+        return queue
 
     async def queue(
         self, namespace: str, name: str, *, stale: bool, deadline: float | None
@@ -124,7 +130,7 @@ class ItemChanges:
             return await self.whole_queue(namespace, name, deadline)
         check_name(namespace, field="namespace")
         check_name(name, field="queue")
-        return await self._directory.find(namespace, name)
+        return await self._of_items(namespace, name)
 
     async def asked(self, queue: Queue, group: GroupId, none: T, asked: Awaitable[T]) -> T:
         """The answer of a partition; `none` if it was empty and has left the queue."""

@@ -15,13 +15,14 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status  # type: ignore[import-untyped]
 
+from querator import Client
 from querator.model.executions import encode_path, promise_mac
 from querator.v1 import admin_service_pb2, admin_service_pb2_grpc, items_pb2, queue_service_pb2
 from querator.v1 import execution_service_pb2 as v1
 from querator.v1.execution_service_pb2_grpc import ExecutionServiceStub
 from querator.v1.queue_service_pb2_grpc import QueueServiceStub
 from tests.integration.process_cluster import process_cluster
-from tests.integration.processes import server
+from tests.integration.processes import run, server
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -216,6 +217,13 @@ async def test_a_node_keeps_executions(tmp_path: Path):
         assert sorted(found) == [f"listed-{number}" for number in range(5)]
         await refusals(shop)
         await shop.close()
+        # The SDK and the command line know the kind.
+        create = ("queue", "create", "made", "--kind", "executions")
+        code, _, error = await run(*create, environment={"QUERATOR_ADDRESS": node.address})
+        assert code == 0, error
+        async with Client(node.address) as client:
+            kinds = {queue.name: queue.kind async for queue in client.list_queues()}
+            assert kinds["shop"] == kinds["made"] == "executions"
 
 
 async def refusals(shop: Shop) -> None:
@@ -225,7 +233,9 @@ async def refusals(shop: Shop) -> None:
     assert (await refused(lambda: queues.Produce(item)))[0] == "QUEUE_KIND"
     lease = queue_service_pb2.LeaseRequest(queue="shop", client_id="c", max_items=1)
     assert (await refused(lambda: queues.Lease(lease)))[0] == "QUEUE_KIND"
+    peek = admin_service_pb2.PeekItemsRequest(queue="shop")
     admin = admin_service_pb2_grpc.AdminServiceStub(shop.channels[0])
+    assert (await refused(lambda: admin.PeekItems(peek)))[0] == "QUEUE_KIND"
     await admin.CreateQueue(admin_service_pb2.CreateQueueRequest(queue="items"))
     start = v1.StartExecutionRequest(queue="items", id="a", function="f", version="1")
     stub = ExecutionServiceStub(shop.channels[0])
