@@ -3,6 +3,7 @@ follower that is killed, while leaders are killed.
 """
 
 import asyncio
+import contextlib
 import sys
 from collections import Counter
 from datetime import timedelta
@@ -206,11 +207,16 @@ async def test_by_the_command_line(tmp_path: Path):
         assert "is not a position" in error
 
 
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+
+
 async def test_nothing_is_missing_or_twice_although_followers_and_leaders_are_killed(
     tmp_path: Path,
 ):
     saved, out = tmp_path / "positions", tmp_path / "lines"
-    async with process_cluster(tmp_path) as cluster:
+    async with process_cluster(tmp_path) as cluster, contextlib.AsyncExitStack() as at_the_end:
         await cluster.start()
         addresses = [member.address for member in cluster.by_name.values()]
         async with Client(addresses, request_timeout=timedelta(minutes=1)) as client:
@@ -219,10 +225,12 @@ async def test_nothing_is_missing_or_twice_although_followers_and_leaders_are_ki
             )
 
             async def follow(*words: str) -> asyncio.subprocess.Process:
-                return await asyncio.create_subprocess_exec(
+                started = await asyncio.create_subprocess_exec(
                     sys.executable, "-c", FOLLOWER, ",".join(addresses), str(saved), str(out),
                     *words,
                 )  # fmt: skip
+                at_the_end.callback(_kill, started)
+                return started
 
             async def work(rounds: int) -> set[str]:
                 done: set[str] = set()
