@@ -60,7 +60,7 @@ def settings_of(seed: int) -> dict[str, Any]:
 
 
 def kind(seed: int) -> QueueKind:
-    return random.Random(f"limiting kind {seed}").choice(list(QueueKind))
+    return random.Random(f"limiting kind {seed}").choice(list(_OF_KIND))
 
 
 _OF_KIND: Final[dict[QueueKind, dict[str, Any]]] = {
