@@ -212,8 +212,8 @@ def _too_much(
     folds: list[Folding],
     parts: Sequence[Part],
 ) -> Refusal | None:
-    """The refusal of records for which the journal has no room. The last ones are kept for the end:
-    of those that are cancelled or close.
+    """The refusal of records for which the journal has no room. A worker keeps the last ones for
+    what undoes. Executions that are cancelled, or close, may have as many beyond the limit.
     """
     fresh = len(command.records)
     size = sum(size for _, size in parts)
@@ -226,7 +226,7 @@ def _too_much(
     if fresh <= 0 and size <= 0:
         return None
     ending = bool(row.cancelled) or isinstance(command.then, Close)
-    records_max = JOURNAL_RECORDS_MAX - (0 if ending else JOURNAL_RECORDS_KEPT)
+    records_max = JOURNAL_RECORDS_MAX + (JOURNAL_RECORDS_KEPT if ending else 0)
     bytes_max = JOURNAL_BYTES_MAX + (RECORD_BYTES_MAX if ending else 0)
     if row.records + fresh > records_max:
         return _full("records", row.records + fresh, records_max, "records")

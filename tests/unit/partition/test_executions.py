@@ -571,13 +571,19 @@ def test_what_is_sent_to_nothing_is_refused(kind):
 def test_a_journal_is_bounded_and_keeps_room_for_its_end():
     queue = ExecutionQueue(log=PartitionLog(checked=False))
     worker = queue.worker()
-    limit = JOURNAL_RECORDS_MAX - JOURNAL_RECORDS_KEPT
-    while (left := limit - queue.view().records) > 0:
-        recorded(queue.record(worker, *[step(1)] * min(left, 256)))
-    assert refused(queue.record(worker, step(1))) == (ErrorCode.JOURNAL_FULL, "records")
+
+    def fill(limit: int) -> None:
+        while (left := limit - queue.view().records) > 0:
+            recorded(queue.record(worker, *[step(1)] * min(left, 256)))
+
+    fill(JOURNAL_RECORDS_MAX - JOURNAL_RECORDS_KEPT)
     assert refused(queue.signal()) == (ErrorCode.JOURNAL_FULL, "id")
     full = queue.resolve(worker.execution, path(2))
     assert refused(full) == (ErrorCode.JOURNAL_FULL, "id")
+    # What undoes may still be recorded.
+    limit = JOURNAL_RECORDS_MAX
+    fill(limit)
+    assert refused(queue.record(worker, step(1))) == (ErrorCode.JOURNAL_FULL, "records")
     arrived(queue.arrive(ArriveKind.CANCEL))
     recorded(queue.record(worker, step(1), seen=limit))
     queue.log.checked = True
