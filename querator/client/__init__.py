@@ -18,6 +18,7 @@ not belong here (`querator.wire`). See docs/sdk.md.
     keys          keys of keyed queues: counts, and skipped items
     live_leases   live leases for operators: lists, and leases that are ended by hand
     events        events of a queue, followed over all partitions
+    executions    calls about executions of durable functions, in bytes
     locks         locks, semaphores and elections over leases
     recurrences   items that a queue produces by itself
     schedules     scheduled items: list, count, move, run and cancel them

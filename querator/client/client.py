@@ -30,6 +30,7 @@ from querator.client.consuming.single import (
 from querator.client.consuming.verbs import complete_verb, retry_verb
 from querator.client.errors import OutcomeUnknown, ProducerExpired, RequestError
 from querator.client.events import EventKind, EventPosition, Events, EventsStart
+from querator.client.executions import ExecutionCalls
 from querator.client.fair_groups import FairGroup
 from querator.client.groups import GroupStats
 from querator.client.items import AnyItem, encode_items, id_texts, keyed_by_content
@@ -205,6 +206,11 @@ class Client:
         """
         return None if self._open is None else self._open.waits.reason(seconds)
 
+    @property
+    def executions(self) -> ExecutionCalls:
+        """The calls about executions, in bytes. Programs use `querator.durable.Executions`."""
+        return ExecutionCalls(self._nodes(), self.namespace)
+
     def _admin(self) -> Admin:
         return Admin(self._nodes(), self.namespace)
 
@@ -267,7 +273,7 @@ class Client:
         `dedup_window` ("window", the default), or until the item is done ("done").
 
         `kind`: "plain" (default), "fair", "keyed" or "executions"; it cannot be changed. A queue of
-        executions has no items of producers. In a fair queue the
+        executions (`querator.durable`) has no items of producers. In a fair queue the
         groups of items (`Item.group`) share the leases: by `fairness` "in_flight" (default) the
         group with the fewest leased items for its weight comes first, by "turns" each gets items in
         proportion to its weight. `groups`: weights and limits of single groups, at most 1,000.

@@ -145,7 +145,7 @@ def _expected(hint: Any) -> _Expected | None:
         else (hint,)
     )
     kinds = [typing.get_origin(one) or one for one in alternatives]
-    if not all(isinstance(kind, type) for kind in kinds):
+    if object in kinds or Any in kinds or not all(isinstance(kind, type) for kind in kinds):
         return None
     words = [_words(kind) for kind in kinds if kind is not types.NoneType]
     if types.NoneType in kinds:

@@ -1,34 +1,40 @@
 """Durable execution: plain Python functions that continue after crashes, from their journal.
 
-A part of the SDK. It imports neither a server nor gRPC.
+A part of the SDK; it never imports a server.
 
-    arguments    the arguments of an execution as bytes
-    attempts     steps that are to begin, and waits before attempts
-    code         what the code of an execution calls, and what it waits for
-    codec        values and exceptions as bytes
-    context      where code runs: `current`, and the filter of logs
-    effects      runs steps, for drivers of a machine
-    errors       the exceptions
-    folds        what a called durable function has seen, and what replaces it
-    functions    the decorators `step` and `durable`, and `call`
-    logs         what the package logs itself
-    loop         the event loop, driven event by event
-    machine      an execution at work, without I/O: events in, effects and Records out
-    mailboxes    signals that have arrived
-    operations   what the code waits for
-    outbox       what is on its way to the partition
-    parking      when an execution may be parked, and what wakes it
-    paths        the places of operations in the tree of tasks
-    promises     values that come from outside, and their tokens
-    publishing   values for readers outside
-    replay       the message where code and journal differ
-    saga         what undoes the steps of a block that fails
-    seeds        bytes that follow from the secret of an execution
-    sync         the awaited calls, for sync functions
-    threads      sync durable functions
-    waits        time, chance, signals, promises, published values
+    activation_run  drives one machine: effects, Records, arrivals, under a lease
+    arguments       the arguments of an execution as bytes
+    attempts        steps that are to begin, and waits before attempts
+    code            what the code of an execution calls, and what it waits for
+    codec           values and exceptions as bytes
+    context         where code runs: `current`, and the filter of logs
+    effects         runs steps, for drivers of a machine
+    errors          the exceptions
+    folds           what a called durable function has seen, and what replaces it
+    functions       the decorators `step` and `durable`, and `call`
+    handles         executions for programs: start, wait, signal
+    kept_leases     the leases of a worker, extended
+    logs            what the package logs itself
+    loop            the event loop, driven event by event
+    machine         an execution at work, without I/O: events in, effects and Records out
+    mailboxes       signals that have arrived
+    operations      what the code waits for
+    outbox          what is on its way to the partition
+    parking         when an execution may be parked, and what wakes it
+    paths           the places of operations in the tree of tasks
+    promises        values that come from outside, and their tokens
+    publishing      values for readers outside
+    replay          the message where code and journal differ
+    saga            what undoes the steps of a block that fails
+    seeds           bytes that follow from the secret of an execution
+    sync            the awaited calls, for sync functions
+    threads         sync durable functions
+    waits           time, chance, signals, promises, published values
+    worker          leases activations, and runs them
 """
 
+from querator.client.executions import ExecutionInfo
+from querator.durable.codec import Codec
 from querator.durable.context import Current, LiveOnly, current
 from querator.durable.errors import (
     ArgumentsChanged,
@@ -36,9 +42,12 @@ from querator.durable.errors import (
     CodecError,
     DurableError,
     Evicted,
+    ExecutionCancelled,
+    ExecutionTerminated,
     Final,
     NonDeterminism,
     NotInExecution,
+    PromiseRejected,
     RemoteError,
     RunTooLong,
     StepInterrupted,
@@ -48,6 +57,7 @@ from querator.durable.errors import (
     ValueTooLarge,
 )
 from querator.durable.functions import Durable, Retry, Step, call, durable, step
+from querator.durable.handles import ExecutionHandle, Executions, JournalEntry
 from querator.durable.promises import Promise
 from querator.durable.saga import saga
 from querator.durable.waits import (
@@ -61,20 +71,29 @@ from querator.durable.waits import (
     sleep_until,
     uuid,
 )
+from querator.durable.worker import Worker
 
 __all__ = [
     "ArgumentsChanged",
     "Cancelled",
+    "Codec",
     "CodecError",
     "Current",
     "Durable",
     "DurableError",
     "Evicted",
+    "ExecutionCancelled",
+    "ExecutionHandle",
+    "ExecutionInfo",
+    "ExecutionTerminated",
+    "Executions",
     "Final",
+    "JournalEntry",
     "LiveOnly",
     "NonDeterminism",
     "NotInExecution",
     "Promise",
+    "PromiseRejected",
     "RemoteError",
     "Retry",
     "RunTooLong",
@@ -84,6 +103,7 @@ __all__ = [
     "TurnTooLong",
     "Undecodable",
     "ValueTooLarge",
+    "Worker",
     "call",
     "current",
     "durable",

@@ -39,8 +39,11 @@ _FAILURES = frozenset(
 class ExecutionCode:
     """See the module."""
 
-    def __init__(self, identity: ExecutionIdentity, codec: Codec) -> None:
+    def __init__(
+        self, identity: ExecutionIdentity, codec: Codec, *, publishes: bool = True
+    ) -> None:
         self.identity = identity
+        self.publishes = publishes
         self.codec = codec
         self.loop = Loop(self)  # type: ignore[abstract] # No base class of it is.
         self.main: CodeTask[Any] | None = None
@@ -257,6 +260,10 @@ class ExecutionCode:
     def publish(self, key: str, value: object) -> None:
         if self.loop.is_away:
             raise Evicted
+        if not self.publishes:
+            # Nothing more is begun or recorded, so that the journal fits when it can be kept.
+            self.stuck = self.stuck or f"publish({key!r}): the server keeps no published values"
+            return
         self.published.add(key, self.codec.encode(value, f"the value of {key}"))
 
     def line(self) -> TaskLine:

@@ -12,6 +12,8 @@ DurableError
   Undecodable         a journal has bytes that this code cannot decode
   TurnTooLong         the code does not wait for anything
   PromiseRejected     the reason with which a promise was rejected, if it was a text
+  ExecutionCancelled  an execution has ended because it was cancelled
+  ExecutionTerminated an execution was ended from outside
   RemoteError         an exception whose type this program has not registered
 Final                 raised in a step: its cause is recorded, without another attempt
 Evicted               not an Exception: an execution leaves the memory
@@ -70,6 +72,14 @@ class TurnTooLong(DurableError):
 
 class PromiseRejected(DurableError):
     """A promise was rejected with a text."""
+
+
+class ExecutionCancelled(DurableError):
+    """An execution has no result, because it has ended by a cancellation."""
+
+
+class ExecutionTerminated(DurableError):
+    """An execution has no result, because it was ended from outside."""
 
 
 class RemoteError(DurableError):

@@ -5,6 +5,9 @@ import logging
 
 LOG = logging.getLogger("querator.durable")  # noqa: TID251 - the program's own logging
 
+WORKER = logging.getLogger("querator.durable.worker")  # noqa: TID251 - the program's own logging
+"""`Worker`: executions that are stuck, leases that are lost, nodes that do not answer."""
+
 
 @functools.lru_cache(maxsize=1_024)
 def tell_once(function: str, place: str) -> None:

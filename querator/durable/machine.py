@@ -105,9 +105,11 @@ class ExecutionMachine:
         codec: Codec,
         *,
         records_max: int = JOURNAL_RECORDS_MAX,
+        publishes: bool = True,
     ) -> None:
+        """`publishes`: whether the partition keeps published values; else `publish` sticks."""
         self.function = function
-        self.code = ExecutionCode(identity, codec)
+        self.code = ExecutionCode(identity, codec, publishes=publishes)
         self.is_parked = False
         self.is_closed = False
         """Whether the partition has the end, or has the activation back."""
@@ -269,9 +271,11 @@ class ExecutionMachine:
         """Whether something waits for a Record: an effect, or those that hear of the end."""
         return self.is_over or self._attempts.wait_for_records(self._outbox.acknowledged)
 
-    def take(self, *, should_park: bool = False) -> Sending | None:
+    def take(self, *, should_park: bool = False, give_back: bool = False) -> Sending | None:
         """The next Record, or None. With `should_park` it parks the execution, if that can be. An
         execution that waits for nothing at all is given back as stuck. A parked one has no lease.
+        With `give_back` it is given back to other workers when all has been sent; what is under way
+        here begins again there.
         """
         if self.is_closed or self.is_parked or self._is_put_away:
             return None
@@ -282,6 +286,8 @@ class ExecutionMachine:
                 if then is None:
                     place = place_of(site_of_task(self.code.main))
                     self.code.stuck = f"the code waits for nothing that can arrive, at {place}"
+            if then is None and give_back:
+                then = GiveBack()
             if self.code.stuck:
                 then = GiveBack(stuck=True, reason=self.code.stuck[:ERROR_CHARS_MAX])
         for path in self._loop.to_withdraw:

@@ -90,6 +90,15 @@ OUTPUTS = {
         "trial.ben: 49 ready, 1 leased",
         "without a limit, trial has 10 of 40",
     ],
+    "durable.py": [
+        "reserve order-17",
+        "charge 7 at attempt 2",
+        "ask about order-17",
+        "receipt of order-17, parcel of order-17",
+        "reserve order-18",
+        "release order-18",
+        "declined: 24 is too much",
+    ],
     "airflow_tasks.py": [
         "filled: 2",
         "again: 2",

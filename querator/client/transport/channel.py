@@ -22,6 +22,7 @@ from querator.model import limits
 from querator.v1 import (
     admin_service_pb2_grpc,
     cluster_service_pb2_grpc,
+    execution_service_pb2_grpc,
     queue_service_pb2_grpc,
     reader_service_pb2_grpc,
     transaction_service_pb2_grpc,
@@ -92,6 +93,7 @@ class Connection:
         self.readers = reader_service_pb2_grpc.ReaderServiceStub(self._channel)
         self.admin = admin_service_pb2_grpc.AdminServiceStub(self._channel)
         self.transactions = transaction_service_pb2_grpc.TransactionServiceStub(self._channel)
+        self.executions = execution_service_pb2_grpc.ExecutionServiceStub(self._channel)
         self.cluster = cluster_service_pb2_grpc.ClusterServiceStub(self._channel)
         # Bytes in, bytes out: the frames are joined from encoded bytes.
         self.produce_bytes = self._channel.unary_unary(

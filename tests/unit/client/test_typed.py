@@ -10,6 +10,7 @@ import pytest
 from querator.client import Client, Item, ItemId, LeaseRef, SyncClient
 from querator.client.errors import InvalidArgument
 from querator.client.items import encode_items
+from querator.client.typed import typed
 from tests.unit.client.fake_node import FakeNode
 
 SECONDS = "it must be a timedelta, for example timedelta(seconds=30)"
@@ -184,3 +185,12 @@ async def test_produce_many_refuses_what_is_no_list_of_items():
                 with pytest.raises(TypeError, match=r"items is .* iterable of items"):
                     await producer.produce_many(wrong)  # type: ignore[arg-type]
     assert node.stored == []
+
+
+def test_any_value_fits_object_and_any():
+    @typed
+    def give(value: object, other: Any = None) -> tuple[object, Any]:
+        return value, other
+
+    assert give(True, other=False) == (True, False)
+    assert give(None) == (None, None)

@@ -7,10 +7,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3] / "querator"
 
 
-USED_TWICE = {"Cancelled", "Retry"}
+USED_TWICE = {"Cancelled", "Retry", "Worker"}
 """`Retry` is a command of the state machine, the exception by which a handler asks for it, and how
 a step of a durable function is retried. `Cancelled` is the result of a cancel, and what is raised
-in a sync durable function.
+in a sync durable function. `Worker` runs the handler of a queue, or durable functions.
 """
 
 

@@ -1,0 +1,402 @@
+"""Calls of ExecutionService, repeated as all calls of a client are.
+
+`querator.durable` is built on them: values and exceptions are bytes here, and functions are names.
+A call that changes something may be repeated: a start by its id, a signal by its message id, a
+Record by its number under its lease.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+import uuid_utils
+
+from querator.client.errors import LeaseEnded, LeaseLost, Unseen
+from querator.client.items import duration, instant, timestamp
+from querator.client.transport.channel import Connection
+from querator.client.transport.nodes import ATTEMPT_SECONDS, Nodes
+from querator.model.executions import (
+    Close,
+    Fold,
+    GiveBack,
+    JournalRecord,
+    Note,
+    Park,
+    Then,
+    Timer,
+)
+from querator.v1 import execution_service_pb2 as v1
+from querator.v1 import queue_service_pb2
+
+ExecutionStateName = Literal[
+    "runnable", "parked", "stuck", "completed", "failed", "cancelled", "terminated"
+]
+EXECUTION_STATES: Final[tuple[ExecutionStateName, ...]] = get_args(ExecutionStateName)
+"""In the order of their numbers, from 1."""
+
+
+class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An execution as others see it. `reason`: why it is stuck. `timers`: those that have not
+    fired. `unread_signals`: those that its code has not been given.
+    """
+
+    id: str
+    function: str
+    version: str
+    run: int
+    state: ExecutionStateName
+    partition: int
+    created_at: datetime
+    closed_at: datetime | None
+    deadline: datetime | None
+    records: int
+    journal_bytes: int
+    unread_signals: int
+    timers: int
+    cancelled: bool
+    reason: str
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+        return self.closed_at is not None
+
+
+class ActivationGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """An activation that is leased, with the beginning of its journal. `next_index`: where the
+    journal continues; 0: it is whole.
+    """
+
+    lease_id: str
+    item: int
+    partition: int
+    execution: int
+    id: str
+    run: int
+    function: str
+    secret: bytes
+    remaining: timedelta
+    records: tuple[JournalRecord, ...]
+    next_index: int
+
+
+class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says of an execution whose activation it leases."""
+
+    lease_id: str
+    item: int
+    execution: int
+    number: int
+    seen: int
+    records: tuple[Note, ...] = ()
+    folds: tuple[Fold, ...] = ()
+    timers: tuple[Timer, ...] = ()
+    then: Then
+
+
+class ExecutionCalls:
+    """The calls of one client about executions. Every method may raise `RequestError`."""
+
+    def __init__(self, nodes: Nodes, namespace: str) -> None:
+        self.namespace = namespace
+        self._nodes = nodes
+
+    def check_open(self) -> None:
+        """Raises `Unavailable` if the client is closed."""
+        self._nodes.check_open()
+
+    async def start(
+        self,
+        queue: str,
+        execution_id: str,
+        function: str,
+        *,
+        version: str,
+        arguments: bytes,
+        fresh: bool = False,
+        priority: int = 0,
+        start_at: datetime | None = None,
+        deadline: datetime | None = None,
+    ) -> bool:
+        """Returns whether this call has made the execution. Raises `ExecutionExists`."""
+        request = v1.StartExecutionRequest(
+            namespace=self.namespace, queue=queue, id=execution_id, function=function,
+            version=version, arguments=arguments, fresh=fresh, priority=priority,
+            start_at=None if start_at is None else timestamp(start_at, "start_at"),
+            deadline=None if deadline is None else timestamp(deadline, "deadline"),
+        )  # fmt: skip
+        response = await self._nodes.call(
+            lambda node, left: node.executions.StartExecution(request, timeout=left),
+            patience=ATTEMPT_SECONDS,
+        )
+        return not response.attached
+
+    async def lease(
+        self,
+        queue: str,
+        *,
+        client_id: str,
+        most: int,
+        wait: timedelta,
+        lease_timeout: timedelta | None,
+        request_id: str,
+    ) -> list[ActivationGrant]:
+        """Waits for the first activation. Raises `LeaseEnded` when the lease of an earlier request
+        with this id has ended.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait.total_seconds()
+        request = v1.LeaseActivationsRequest(
+            namespace=self.namespace, queue=queue, client_id=client_id, request_id=request_id,
+            max_activations=most,
+            lease_timeout=(
+                None if lease_timeout is None else duration(lease_timeout, "lease_timeout")
+            ),
+        )  # fmt: skip
+
+        async def ask(node: Connection, left: float) -> v1.LeaseActivationsResponse:
+            waits_ms = int(max(0.0, until - loop.time()) * 1000)
+            # The shortest wait says "at once": none would mean the deadline of the call.
+            request.request_timeout.FromMilliseconds(max(1, waits_ms))
+            response: v1.LeaseActivationsResponse = await node.executions.LeaseActivations(
+                request, timeout=left
+            )
+            return response
+
+        response = await self._nodes.call(
+            ask,
+            seconds=wait.total_seconds() + self._nodes.request_timeout,
+            patience=wait.total_seconds() + ATTEMPT_SECONDS,
+            telling=(LeaseEnded,),
+        )
+        return [_grant(each) for each in response.activations]
+
+    async def record(self, queue: str, report: ProgressReport) -> int:
+        """Returns the index of the first record. Raises `Unseen`, when nothing was applied, and
+        `LeaseLost`.
+        """
+        request = _progress(self.namespace, queue, report)
+        response = await self._nodes.call(
+            lambda node, left: node.executions.RecordProgress(request, timeout=left),
+            patience=ATTEMPT_SECONDS,
+            # A repeat of a Record that was applied gets its answer, also behind later arrivals.
+            telling=(Unseen, LeaseLost),
+        )
+        return int(response.first_index)
+
+    async def extend(
+        self, queue: str, lease_ids: list[str], *, seconds: float
+    ) -> dict[str, timedelta | None]:
+        """How long each lease lasts from the answer on; None: it is lost. Tries for `seconds`."""
+        request = queue_service_pb2.ExtendRequest(
+            namespace=self.namespace, queue=queue, lease_ids=lease_ids
+        )
+        response = await self._nodes.call(
+            lambda node, left: node.queues.Extend(request, timeout=left),
+            seconds=seconds,
+            patience=ATTEMPT_SECONDS,
+        )
+        return {
+            outcome.lease_id: (None if outcome.error else outcome.lease_remaining.ToTimedelta())
+            for outcome in response.outcomes
+        }
+
+    async def signal(self, queue: str, execution_id: str, name: str, payload: bytes) -> int:
+        """Returns the index of the signal in the journal."""
+        request = v1.SignalExecutionRequest(
+            namespace=self.namespace, queue=queue, id=execution_id, name=name, payload=payload,
+            message_id=uuid_utils.uuid7().hex,
+        )  # fmt: skip
+        response = await self._nodes.call(
+            lambda node, left: node.executions.SignalExecution(request, timeout=left),
+            patience=ATTEMPT_SECONDS,
+        )
+        return int(response.index)
+
+    async def resolve(
+        self,
+        namespace: str,
+        queue: str,
+        *,
+        partition: int,
+        execution: int,
+        run: int,
+        path: bytes,
+        proof: bytes,
+        payload: bytes,
+        reject: bool,
+    ) -> bool:
+        """Returns whether this is the resolution that counts. It is not known of a call that was
+        repeated, whose first attempt may have won: then it says False.
+        """
+        request = v1.ResolvePromiseRequest(
+            namespace=namespace, queue=queue, partition=partition, execution=execution, run=run,
+            path=path, proof=proof, payload=payload, reject=reject,
+        )  # fmt: skip
+        response = await self._nodes.call(
+            lambda node, left: node.executions.ResolvePromise(request, timeout=left),
+            patience=ATTEMPT_SECONDS,
+        )
+        return not response.repeated_answer
+
+    async def cancel(self, queue: str, execution_id: str, reason: str) -> bool:
+        """Returns whether it was not cancelled before."""
+        request = v1.CancelExecutionRequest(
+            namespace=self.namespace, queue=queue, id=execution_id, reason=reason
+        )
+        response = await self._nodes.call(
+            lambda node, left: node.executions.CancelExecution(request, timeout=left),
+            patience=ATTEMPT_SECONDS,
+        )
+        return not response.repeated_answer
+
+    async def terminate(self, queue: str, execution_id: str, reason: str) -> bool:
+        """Returns whether it was not terminated before."""
+        request = v1.TerminateExecutionRequest(
+            namespace=self.namespace, queue=queue, id=execution_id, reason=reason
+        )
+        response = await self._nodes.call(
+            lambda node, left: node.executions.TerminateExecution(request, timeout=left),
+            patience=ATTEMPT_SECONDS,
+        )
+        return not response.repeated_answer
+
+    async def retry(self, queue: str, execution_id: str) -> bool:
+        """Returns whether it was stuck."""
+        request = v1.RetryExecutionRequest(namespace=self.namespace, queue=queue, id=execution_id)
+        response = await self._nodes.call(
+            lambda node, left: node.executions.RetryExecution(request, timeout=left),
+            patience=ATTEMPT_SECONDS,
+        )
+        return bool(response.changed)
+
+    async def get(
+        self, queue: str, execution_id: str
+    ) -> tuple[ExecutionInfo, JournalRecord | None]:
+        """The execution, with its last record if it has ended. Raises `ExecutionNotFound`."""
+        request = v1.GetExecutionRequest(namespace=self.namespace, queue=queue, id=execution_id)
+        response = await self._nodes.call(
+            lambda node, left: node.executions.GetExecution(request, timeout=left),
+            patience=ATTEMPT_SECONDS,
+            changes=False,
+        )
+        end = _record(response.end) if response.HasField("end") else None
+        return _info(response.execution), end
+
+    async def list(
+        self, queue: str, *, function: str, state: ExecutionStateName | None
+    ) -> AsyncIterator[ExecutionInfo]:
+        """Yields executions, in the order of their starts within each partition."""
+        number = 0 if state is None else EXECUTION_STATES.index(state) + 1
+        request = v1.ListExecutionsRequest(
+            namespace=self.namespace, queue=queue, function=function,
+            state=v1.ExecutionState.ValueType(number),
+        )  # fmt: skip
+        while True:
+            response = await self._nodes.call(
+                lambda node, left: node.executions.ListExecutions(request, timeout=left),
+                patience=ATTEMPT_SECONDS,
+                changes=False,
+            )
+            for execution in response.executions:
+                yield _info(execution)
+            if not response.next_page_token:
+                return
+            request.page_token = response.next_page_token
+
+    async def journal(
+        self, queue: str, execution_id: str, first_index: int = 0
+    ) -> AsyncIterator[JournalRecord]:
+        """Yields the records from `first_index` on, by pages."""
+        request = v1.ReadJournalRequest(
+            namespace=self.namespace, queue=queue, id=execution_id, first_index=first_index
+        )
+        while True:
+            response = await self._nodes.call(
+                lambda node, left: node.executions.ReadJournal(request, timeout=left),
+                patience=ATTEMPT_SECONDS,
+                changes=False,
+            )
+            for record in response.records:
+                yield _record(record)
+            if not response.next_index:
+                return
+            request.first_index = response.next_index
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def _progress(namespace: str, queue: str, report: ProgressReport) -> v1.RecordProgressRequest:
+    request = v1.RecordProgressRequest(
+        namespace=namespace, queue=queue, lease_id=report.lease_id, item=report.item,
+        execution=report.execution, number=report.number, seen=report.seen,
+        records=map(_note, report.records),
+        folds=[
+            v1.Fold(
+                index=fold.index,
+                record=_note(fold.note),
+                removed=[v1.Fold.Run(first=first, count=count) for first, count in fold.removed],
+            )
+            for fold in report.folds
+        ],
+        timers=[v1.Timer(path=timer.path, due_ms=timer.due_ms) for timer in report.timers],
+    )  # fmt: skip
+    match report.then:
+        case Park() as park:
+            request.park.CopyFrom(
+                v1.Park(
+                    paths=park.paths,
+                    names=park.names,
+                    all_of=park.all_of,
+                    anything=park.anything,
+                )
+            )
+        case Close() as close:
+            outcome = v1.RecordKind.ValueType(close.outcome)
+            request.close.CopyFrom(
+                v1.Close(outcome=outcome, payload=close.payload, drain=close.drain)
+            )
+        case GiveBack() as back:
+            request.give_back.CopyFrom(v1.GiveBack(stuck=back.stuck, reason=back.reason))
+    return request
+
+
+def _note(note: Note) -> v1.JournalRecord:
+    return v1.JournalRecord(
+        kind=v1.RecordKind.ValueType(note.kind), path=note.path, name=note.name, site=note.site,
+        after=note.after, at_ms=note.at_ms, payload=note.payload,
+    )  # fmt: skip
+
+
+def _record(message: v1.JournalRecord) -> JournalRecord:
+    note = Note(
+        kind=message.kind, path=message.path, name=message.name, site=message.site,
+        after=message.after, at_ms=message.at_ms, payload=message.payload,
+    )  # fmt: skip
+    return JournalRecord(message.index, note)
+
+
+def _grant(message: v1.Activation) -> ActivationGrant:
+    return ActivationGrant(
+        lease_id=message.lease_id, item=message.item, partition=message.partition,
+        execution=message.execution, id=message.id, run=message.run, function=message.function,
+        secret=message.secret, remaining=message.remaining.ToTimedelta(),
+        records=tuple(map(_record, message.records)), next_index=message.next_index,
+    )  # fmt: skip
+
+
+def _info(message: v1.Execution) -> ExecutionInfo:
+    def at(field: Any) -> datetime | None:
+        return instant(getattr(message, field)) if message.HasField(field) else None
+
+    return ExecutionInfo(
+        id=message.id, function=message.function, version=message.version, run=message.run,
+        state=EXECUTION_STATES[message.state - 1], partition=message.partition,
+        created_at=instant(message.created_at), closed_at=at("closed_at"),
+        deadline=at("deadline"), records=message.records, journal_bytes=message.journal_bytes,
+        unread_signals=message.unread_signals, timers=message.timers,
+        cancelled=message.cancelled, reason=message.reason,
+    )  # fmt: skip

@@ -1,0 +1,305 @@
+"""Executions for programs: start them, wait for their results, send them signals."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+import uuid_utils
+
+from querator.client import Client
+from querator.client.executions import (
+    EXECUTION_STATES,
+    ExecutionInfo,
+    ExecutionStateName,
+)
+from querator.client.typed import typed
+from querator.durable.arguments import encode_arguments
+from querator.durable.codec import Codec
+from querator.durable.errors import (
+    CodecError,
+    ExecutionCancelled,
+    ExecutionTerminated,
+    PromiseRejected,
+)
+from querator.durable.functions import Durable
+from querator.durable.promises import PromiseToken
+from querator.durable.worker import make_codec
+from querator.model.executions import JournalRecord, RecordKind, decode_path
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_VERSION: Final = "1"
+"""Versions of functions are not compared; the protocol wants one."""
+_LOOK_FIRST_SECONDS: Final = 0.02
+_LOOK_MOST_SECONDS: Final = 1.0
+
+
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A record of a journal, for people. `kind` is for example "STEP_DONE", `path` "1.3", `site`
+    "shop/checkout.py:41". `payload` are the bytes of the codec.
+    """
+
+    index: int
+    kind: str
+    path: str
+    name: str
+    site: str
+    at: datetime
+    payload: bytes
+
+
+class ExecutionHandle(Generic[T]):
+    """One execution, by its id. Made by `Executions`; making it asks nothing of a server."""
+
+    def __init__(
+        self, executions: "Executions", execution_id: str, function: "Durable[..., Any] | None"
+    ) -> None:
+        self.id = execution_id
+        self._executions = executions
+        self._function = function
+
+    async def result(self, *, timeout: timedelta | None = None) -> T:  # noqa: ASYNC109
+        """What the function has returned. Raises what it has raised: its own type, if that is built
+        in or registered with the codec, else `RemoteError`. Raises `ExecutionCancelled` and
+        `ExecutionTerminated`; and TimeoutError, which says the state, if it has not ended in time.
+        """
+        loop = asyncio.get_running_loop()
+        until = None if timeout is None else loop.time() + timeout.total_seconds()
+        pause = _LOOK_FIRST_SECONDS
+        while True:
+            info, end = await self._executions.get_with_end(self.id)
+            if end is not None:
+                value: T = self._executions.outcome(self.id, end, self._function)
+                return value
+            if until is not None and loop.time() + pause > until:
+                why = f": {info.reason}" if info.reason else ""
+                raise TimeoutError(
+                    f"execution {self.id} has not ended in {timeout}; it is {info.state}{why}"
+                )
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _LOOK_MOST_SECONDS)
+
+    async def signal(self, name: str, value: Any = None) -> None:
+        """Sends a signal; it arrives once, also if the call is repeated."""
+        await self._executions.signal(self.id, name, value)
+
+    async def cancel(self, reason: str = "") -> bool:
+        """Asks it to end: its code is given a cancellation. Returns whether it is the first."""
+        return await self._executions.cancel(self.id, reason)
+
+    async def terminate(self, reason: str = "") -> bool:
+        """Ends it at once: nothing of its code runs any more, no compensation either."""
+        return await self._executions.terminate(self.id, reason)
+
+    async def retry(self) -> bool:
+        """Lets a stuck execution run again. Returns whether it was stuck."""
+        return await self._executions.retry(self.id)
+
+    async def get(self) -> ExecutionInfo:
+        """Its state and counts."""
+        return await self._executions.get(self.id)
+
+    def journal(self) -> AsyncIterator[JournalEntry]:
+        """Yields the records of its journal."""
+        return self._executions.journal(self.id)
+
+
+class Executions:
+    """The executions of one queue, for programs that start them and wait for them.
+
+        handle = await Executions(client, "shop").start(checkout, "book", id="order-17")
+        print(await handle.result(timeout=timedelta(minutes=1)))
+
+    The queue has the kind "executions" (`client.create_queue("shop", kind="executions")`). `codec`
+    or `errors`: as for `Worker`. Calls are repeated as those of the client are, and raise
+    `RequestError`.
+    """
+
+    @typed
+    def __init__(
+        self,
+        client: Client,
+        queue: str,
+        *,
+        codec: Codec | None = None,
+        errors: Iterable[type[Exception]] = (),
+    ) -> None:
+        self._client = client
+        self.queue = queue
+        self._codec = make_codec(codec, errors)
+
+    @overload
+    async def start(
+        self,
+        function: Durable[P, Coroutine[Any, Any, T]],
+        /,
+        *args: Any,
+        id: str | None = ...,
+        delay: timedelta | None = ...,
+        deadline: datetime | None = ...,
+        priority: int = ...,
+        fresh: bool = ...,
+        **kwargs: Any,
+    ) -> ExecutionHandle[T]: ...
+
+    @overload
+    async def start(
+        self,
+        function: Durable[P, T],
+        /,
+        *args: Any,
+        id: str | None = ...,
+        delay: timedelta | None = ...,
+        deadline: datetime | None = ...,
+        priority: int = ...,
+        fresh: bool = ...,
+        **kwargs: Any,
+    ) -> ExecutionHandle[T]: ...
+
+    async def start(
+        self,
+        function: Durable[..., Any],
+        /,
+        *args: Any,
+        id: str | None = None,
+        delay: timedelta | None = None,
+        deadline: datetime | None = None,
+        priority: int = 0,
+        fresh: bool = False,
+        **kwargs: Any,
+    ) -> ExecutionHandle[Any]:
+        """Starts an execution, once per `id` (None: a new one, made by this call). If there is one
+        with the same function and arguments, its handle is returned; `ExecutionExists` is raised
+        for others, and with `fresh` for any.
+
+        It begins after `delay`, and is cancelled at `deadline`. Lower numbers of `priority` come
+        first. A parameter of the function that has one of these names must be given by place.
+        Raises TypeError for arguments that the function does not take, and CodecError for values
+        without JSON.
+        """
+        if not isinstance(function, Durable):
+            raise TypeError(f"function is {function!r}; it must be a function with @durable")
+        if delay is not None and delay < timedelta(0):
+            raise ValueError(f"delay is {delay}; it must not be negative")
+        execution_id = str(uuid_utils.uuid7()) if id is None else id
+        await self._client.executions.start(
+            self.queue,
+            execution_id,
+            function.name,
+            version=_VERSION,
+            arguments=encode_arguments(function, self._codec, args, kwargs),
+            fresh=fresh,
+            priority=priority,
+            start_at=None if delay is None else datetime.now(UTC) + delay,
+            deadline=deadline,
+        )
+        return ExecutionHandle(self, execution_id, function)
+
+    @typed
+    def handle(self, id: str, function: Durable[..., Any] | None = None) -> ExecutionHandle[Any]:
+        """The handle of an execution that was started before. The `function` says the type of the
+        result; without it, the result is plain JSON.
+        """
+        return ExecutionHandle(self, id, function)
+
+    @typed
+    async def signal(self, id: str, name: str, value: Any = None) -> None:
+        """Sends a signal to an execution. Raises `ExecutionClosed` if it has ended."""
+        payload = self._codec.encode(value, "value")
+        await self._client.executions.signal(self.queue, id, name, payload)
+
+    @typed
+    async def resolve(self, token: str, value: Any = None) -> bool:
+        """Gives a promise its value; the first resolution wins. Returns whether this is it; after a
+        lost answer, it may be it although False is returned. Raises `TokenInvalid`, and CodecError
+        for a text that is no token.
+        """
+        return await self._resolve(token, self._codec.encode(value, "value"), reject=False)
+
+    @typed
+    async def reject(self, token: str, error: Exception | str) -> bool:
+        """Gives a promise an exception; a text is raised as `PromiseRejected`. The rest is as for
+        `resolve`.
+        """
+        if isinstance(error, str):
+            error = PromiseRejected(error)
+        return await self._resolve(token, self._codec.encode_error(error), reject=True)
+
+    async def _resolve(self, token: str, payload: bytes, *, reject: bool) -> bool:
+        named = PromiseToken.decode(token)
+        return await self._client.executions.resolve(
+            named.namespace, named.queue, partition=named.partition, execution=named.number,
+            run=named.run, path=named.path, proof=named.mac, payload=payload, reject=reject,
+        )  # fmt: skip
+
+    @typed
+    async def cancel(self, id: str, reason: str = "") -> bool:
+        """As `ExecutionHandle.cancel`."""
+        return await self._client.executions.cancel(self.queue, id, reason)
+
+    @typed
+    async def terminate(self, id: str, reason: str = "") -> bool:
+        """As `ExecutionHandle.terminate`."""
+        return await self._client.executions.terminate(self.queue, id, reason)
+
+    @typed
+    async def retry(self, id: str) -> bool:
+        """As `ExecutionHandle.retry`."""
+        return await self._client.executions.retry(self.queue, id)
+
+    @typed
+    async def get(self, id: str) -> ExecutionInfo:
+        """The state of an execution. Raises `ExecutionNotFound`."""
+        return (await self.get_with_end(id))[0]
+
+    async def get_with_end(self, id: str) -> tuple[ExecutionInfo, JournalRecord | None]:
+        """The state, with the last record of the journal if the execution has ended."""
+        return await self._client.executions.get(self.queue, id)
+
+    def list(
+        self, *, function: str = "", state: ExecutionStateName | None = None
+    ) -> AsyncIterator[ExecutionInfo]:
+        """Yields executions, in the order of their starts within each partition: those of a
+        function, or in a state, if it is given.
+        """
+        if state is not None and state not in EXECUTION_STATES:
+            raise ValueError(f"state is {state!r}; it must be one of {', '.join(EXECUTION_STATES)}")
+        return self._client.executions.list(self.queue, function=function, state=state)
+
+    async def journal(self, id: str) -> AsyncIterator[JournalEntry]:
+        """Yields the records of a journal."""
+        async for record in self._client.executions.journal(self.queue, id):
+            yield _entry(record)
+
+    def outcome(self, id: str, end: JournalRecord, function: Durable[..., Any] | None) -> Any:
+        """What the last record of a journal says: the value is returned, and else it raises."""
+        note = end.note
+        if note.kind == RecordKind.COMPLETED:
+            kind = Any if function is None else function.result_type
+            return self._codec.decode(note.payload, kind, f"the result of execution {id}")
+        if note.kind == RecordKind.FAILED:
+            raise self._codec.decode_error(note.payload)
+        reason = note.payload.decode("utf-8", "replace")
+        why = f": {reason}" if reason else ""
+        if note.kind == RecordKind.CANCELLED:
+            raise ExecutionCancelled(f"execution {id} was cancelled{why}")
+        if note.kind == RecordKind.TERMINATED:
+            raise ExecutionTerminated(f"execution {id} was terminated{why}")
+        raise CodecError(f"execution {id} ends with a record of the unknown kind {note.kind}")
+
+
+def _entry(record: JournalRecord) -> JournalEntry:
+    note = record.note
+    known = note.kind in RecordKind.__members__.values()
+    return JournalEntry(
+        index=record.index,
+        kind=RecordKind(note.kind).name if known else str(note.kind),
+        path=".".join(map(str, decode_path(note.path))),
+        name=note.name,
+        site=note.site,
+        at=datetime.fromtimestamp(note.at_ms / 1000, UTC),
+        payload=note.payload,
+    )

@@ -1,0 +1,393 @@
+"""Durable functions on a real node: workers that are killed, stopped and frozen; a node that
+restarts.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from querator import Client
+from querator.durable import (
+    Durable,
+    ExecutionCancelled,
+    ExecutionHandle,
+    Executions,
+    ExecutionTerminated,
+    PromiseRejected,
+    RemoteError,
+    Worker,
+    durable,
+    promise,
+    step,
+)
+from querator.errors import (
+    ExecutionClosed,
+    ExecutionExists,
+    ExecutionNotFound,
+    QueueNotFound,
+    TokenInvalid,
+    WrongQueueKind,
+)
+from tests.integration import durable_shop
+from tests.integration.durable_shop import (
+    FUNCTIONS,
+    Declined,
+    Order,
+    chain,
+    checkout,
+    publisher,
+    work,
+)
+from tests.integration.processes import ServerProcess, server
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
+
+LEASE = timedelta(seconds=2)
+WAIT = timedelta(seconds=60)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
+    async with server(tmp_path_factory.mktemp("node") / "data") as process:
+        yield process
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(node: ServerProcess) -> AsyncIterator[Client]:
+    async with Client(node.address, request_timeout=timedelta(seconds=20)) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def shop(client: Client, request: pytest.FixtureRequest) -> Executions:
+    """The executions of a queue of the test."""
+    name = request.node.name.replace("_", "-")
+    await client.create_queue(name, kind="executions", partitions=2, lease_timeout=LEASE)
+    return Executions(client, name, errors=[Declined])
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "ledger"
+    path.touch()
+    monkeypatch.setattr(durable_shop, "LEDGER", [path])
+    return path
+
+
+def effects(ledger: Path) -> list[tuple[str, str, int]]:
+    """Step, key and process of each effect."""
+    return [
+        msgspec.json.decode(line, type=tuple[str, str, int])
+        for line in ledger.read_bytes().splitlines()
+    ]
+
+
+@asynccontextmanager
+async def working(
+    client: Client,
+    shop: Executions,
+    functions: list[Durable[..., Any]] = FUNCTIONS,
+    **options: Any,
+) -> AsyncIterator[Worker]:
+    worker = Worker(client, shop.queue, functions, errors=[Declined], **options)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker.run())
+        try:
+            yield worker
+        finally:
+            worker.stop()
+
+
+class WorkerProcess:
+    """A worker as a process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        await self._process.wait()
+
+    async def says(self, text: str) -> None:
+        """Waits for a line of its log."""
+        assert self._process.stderr is not None
+        async with asyncio.timeout(WAIT.total_seconds()):
+            async for line in self._process.stderr:
+                if text in line.decode():
+                    return
+        raise AssertionError(f"the worker has ended, and has not said {text!r}")
+
+
+@asynccontextmanager
+async def worker_process(
+    node: ServerProcess, shop: Executions, ledger: Path
+) -> AsyncIterator[WorkerProcess]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.integration.durable_shop", node.address, shop.queue,
+        str(ledger), stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield WorkerProcess(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def until(holds: Any) -> None:
+    """Waits until a condition holds."""
+    async with asyncio.timeout(WAIT.total_seconds()):
+        while not holds():  # noqa: ASYNC110 - it is another process, or the worker.
+            await asyncio.sleep(0.02)
+
+
+async def until_state(handle: ExecutionHandle[Any], state: str) -> str:
+    """Waits for a state; the reason of it."""
+    async with asyncio.timeout(WAIT.total_seconds()):
+        while (found := await handle.get()).state != state:  # noqa: ASYNC110 - of the server.
+            await asyncio.sleep(0.05)
+    return found.reason
+
+
+async def recorded(handle: ExecutionHandle[Any]) -> list[str]:
+    """The paths of the steps whose results are in the journal."""
+    return [entry.path async for entry in handle.journal() if entry.kind == "STEP_DONE"]
+
+
+async def test_a_program_runs_to_its_end(
+    client: Client, shop: Executions, ledger: Path, tmp_path: Path
+):
+    tokens = tmp_path / "token"
+    order = Order("order-17", ["a", "bb"])
+    started = await shop.start(checkout, order, str(tokens), id="order-17")
+    async with working(client, shop):
+        await until(lambda: tokens.exists() and tokens.read_text())
+        await until_state(started, "parked")
+        again = await shop.start(checkout, order, str(tokens), id="order-17")
+        with pytest.raises(ExecutionExists):
+            await shop.start(checkout, Order("other", []), str(tokens), id="order-17")
+        with pytest.raises(ExecutionExists):
+            await shop.start(checkout, order, str(tokens), id="order-17", fresh=True)
+        with pytest.raises(TimeoutError, match="it is parked"):
+            await again.result(timeout=timedelta(0))
+        assert await shop.resolve(tokens.read_text(), "yes") is True
+        assert await shop.resolve(tokens.read_text(), "no") is False
+        await again.signal("word", "hello")
+        result = await started.result(timeout=WAIT)
+    assert result == ["order-17: 3", 2, "yes", "hello", "label of order-17 again"]
+    assert [name for name, _, _ in effects(ledger)] == [
+        "reserve", "reserve", "charge", "show_token", "label", "label",
+    ]  # fmt: skip
+    kinds = [entry.kind async for entry in started.journal()]
+    assert kinds[0] == "STARTED"
+    assert kinds[-1] == "COMPLETED"
+    assert {"RESOLVED", "SIGNAL", "TIMER_FIRED"} < set(kinds)
+    assert await shop.handle("order-17").result() == result
+    with pytest.raises(ExecutionClosed):
+        await started.signal("word", "late")
+
+
+async def test_a_failure_is_undone_and_raised(
+    client: Client, shop: Executions, ledger: Path, tmp_path: Path
+):
+    order = Order("declined-1", ["a"])
+    async with working(client, shop):
+        handle = await shop.start(checkout, order, str(tmp_path / "token"))
+        with pytest.raises(Declined, match="declined-1"):
+            await handle.result(timeout=WAIT)
+    assert [name for name, _, _ in effects(ledger)][-2:] == ["charge", "release"]
+    strangers = Executions(client, shop.queue)
+    with pytest.raises(RemoteError, match="Declined"):
+        await strangers.handle(handle.id).result()
+    [found] = [one async for one in shop.list(function="checkout", state="failed")]
+    assert (found.id, found.closed) == (handle.id, True)
+
+
+async def test_killed_workers_repeat_no_recorded_step(
+    node: ServerProcess, client: Client, shop: Executions, ledger: Path
+):
+    handle = await shop.start(chain, 12, 0.05, id="chain")
+    known: list[tuple[int, list[str]]] = []
+    for kill in range(1, 4):
+        async with worker_process(node, shop, ledger) as worker:
+            await until(lambda kill=kill: len(effects(ledger)) >= 3 * kill)
+            await worker.kill()
+        known.append((len(effects(ledger)), await recorded(handle)))
+    async with working(client, shop):
+        assert await handle.result(timeout=WAIT) == sum(range(12))
+    done = effects(ledger)
+    assert len({key for _, key, _ in done}) == 12
+    for count, paths in known:
+        assert paths
+        later = {key.rpartition("/")[2] for _, key, _ in done[count:]}
+        assert not later & set(paths)
+
+
+async def test_a_frozen_worker_records_nothing_behind_its_lease(
+    node: ServerProcess, client: Client, shop: Executions, ledger: Path
+):
+    handle = await shop.start(chain, 3, 0.5, id="chain")
+    async with worker_process(node, shop, ledger) as frozen:
+        await until(lambda: effects(ledger))
+        frozen.send(signal.SIGSTOP)
+        async with working(client, shop):
+            assert await handle.result(timeout=WAIT) == 3
+        journal = [entry.kind async for entry in handle.journal()]
+        frozen.send(signal.SIGCONT)
+        await frozen.says("the lease is lost")
+        mine = [pid for _, _, pid in effects(ledger) if pid == frozen.pid]
+        assert len(mine) == 1
+    assert journal == [entry.kind async for entry in handle.journal()]
+    assert journal == ["STARTED", *["STEP_DONE"] * 3, "COMPLETED"]
+
+
+async def test_a_node_restarts(
+    node: ServerProcess, client: Client, shop: Executions, ledger: Path, tmp_path: Path
+):
+    tokens = tmp_path / "token"
+    waiting = await shop.start(checkout, Order("waits", ["a"]), str(tokens))
+    async with working(client, shop):
+        await until(lambda: tokens.exists() and tokens.read_text())
+        await until_state(waiting, "parked")
+        handle = await shop.start(chain, 6, 0.1, id="chain")
+        await until(lambda: any(name == "work 2" for name, _, _ in effects(ledger)))
+        await node.kill()
+        await node.start()
+        await shop.resolve(tokens.read_text(), "yes")
+        await waiting.signal("word", "hello")
+        assert await handle.result(timeout=WAIT) == 15
+        assert (await waiting.result(timeout=WAIT))[2:4] == ["yes", "hello"]
+    keys = [key for _, key, _ in effects(ledger)]
+    assert keys.count(keys[0]) == 2  # Its first attempt fails.
+    assert len(await recorded(handle)) == 6
+
+
+async def test_a_stopped_worker_gives_back(client: Client, shop: Executions, ledger: Path):
+    handle = await shop.start(chain, 4, 0.3, id="chain")
+    async with working(client, shop):
+        await until(lambda: effects(ledger))
+    info = await handle.get()
+    assert info.state == "runnable"
+    assert await recorded(handle) == ["1"]
+    async with working(client, shop, concurrency=1):
+        assert await handle.result(timeout=WAIT) == 6
+    assert len(effects(ledger)) == 4
+    # Without grace, the step under way begins again elsewhere.
+    other = await shop.start(chain, 2, 0.3, id="other")
+    async with working(client, shop, grace=timedelta(0)):
+        await until(lambda: len(effects(ledger)) == 5)
+    async with working(client, shop):
+        assert await other.result(timeout=WAIT) == 1
+    assert len(effects(ledger)) == 7
+
+
+@durable(name="chain")
+async def changed(length: int, seconds: float) -> int:
+    return len(await renamed(length, seconds))
+
+
+@step
+async def renamed(length: int, seconds: float) -> str:
+    return "never run"
+
+
+async def test_what_cannot_continue_is_stuck_with_the_reason(
+    client: Client, shop: Executions, ledger: Path
+):
+    handle = await shop.start(chain, 2, 0.2, id="chain")
+    async with working(client, shop):
+        await until(lambda: effects(ledger))
+    async with working(client, shop, [changed]):
+        reason = await until_state(handle, "stuck")
+    assert "the code does not do what the journal says" in reason
+    assert "step work" in reason
+    assert "step renamed" in reason
+    assert await handle.retry() is True
+    async with working(client, shop, [publisher]):
+        reason = await until_state(handle, "stuck")
+        assert reason == "the worker has no function chain; it has publisher"
+        published = await shop.start(publisher)
+        reason = await until_state(published, "stuck")
+    assert reason == "publish('state'): the server keeps no published values"
+    assert await recorded(published) == ["1"]
+    await handle.retry()
+    async with working(client, shop):
+        assert await handle.result(timeout=WAIT) == 1
+    with pytest.raises(TimeoutError, match="it is stuck: publish"):
+        await published.result(timeout=timedelta(0))
+
+
+async def test_cancellations_reach_a_step_under_way(client: Client, shop: Executions, ledger: Path):
+    async with working(client, shop):
+        handle = await shop.start(chain, 2, 3600.0)
+        ended = await shop.start(chain, 3, 3600.0)
+        await until(lambda: len(effects(ledger)) == 2)
+        assert await handle.cancel("enough") is True
+        with pytest.raises(ExecutionCancelled, match=handle.id):
+            await handle.result(timeout=WAIT)
+        await ended.terminate("at once")
+        with pytest.raises(ExecutionTerminated, match="at once"):
+            await ended.result(timeout=WAIT)
+
+
+@durable
+async def approved(tokens: str) -> str:
+    asked = promise(str)
+    await durable_shop.show_token(asked.token, tokens)
+    return await asked
+
+
+async def test_promises_are_rejected_and_guarded(
+    client: Client, shop: Executions, ledger: Path, tmp_path: Path
+):
+    tokens = tmp_path / "token"
+    async with working(client, shop, [approved]):
+        handle = await shop.start(approved, str(tokens))
+        await until(lambda: tokens.exists() and tokens.read_text())
+        token = tokens.read_text()
+        forged = durable_shop.forged(token)
+        with pytest.raises(TokenInvalid):
+            await shop.resolve(forged, "yes")
+        await shop.reject(token, "too dear")
+        with pytest.raises(PromiseRejected, match="too dear"):
+            await handle.result(timeout=WAIT)
+
+
+async def test_calls_for_what_is_not_there(client: Client, shop: Executions):
+    with pytest.raises(ExecutionNotFound):
+        await shop.handle("nothing").result()
+    with pytest.raises(QueueNotFound):
+        await Worker(client, "nowhere", [chain]).run()
+    await client.create_queue("plain-items")
+    with pytest.raises(WrongQueueKind):
+        await Worker(client, "plain-items", [chain]).run()
+    with pytest.raises(WrongQueueKind):
+        await Executions(client, "plain-items").start(chain, 1, 0.0)
+    later = await shop.start(chain, 1, 0.0, delay=timedelta(days=1))
+    assert (await later.get()).state == "runnable"
+    assert await later.terminate() is True
+
+
+async def test_one_at_a_time_is_one_at_a_time(client: Client, shop: Executions, ledger: Path):
+    handles = [await shop.start(chain, 2, 0.01, id=f"chain-{nth}") for nth in range(5)]
+    async with working(client, shop, concurrency=1):
+        assert [await handle.result(timeout=WAIT) for handle in handles] == [1] * 5
+    assert work.name == "work"
+    owners = [key.split("/")[2:4] for _, key, _ in effects(ledger)]
+    assert owners[::2] == owners[1::2]

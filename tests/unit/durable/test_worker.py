@@ -1,0 +1,380 @@
+"""A worker without a network: runs of activations against a partition in memory, kept leases, and
+what `Worker` and `Executions` refuse.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from querator import Client
+from querator.client.errors import make_error
+from querator.client.executions import ActivationGrant, ExecutionCalls, ProgressReport
+from querator.durable import (
+    Codec,
+    Durable,
+    Executions,
+    Worker,
+    call,
+    durable,
+    publish,
+    receive,
+    step,
+)
+from querator.durable import Final as FinalError
+from querator.durable.activation_run import ActivationRun, RunParts
+from querator.durable.effects import NOT_BEGUN, StepOutcome, carry_out
+from querator.durable.kept_leases import LeaseKeeper
+from querator.durable.machine import living
+from querator.durable.operations import Effect
+from querator.durable.outbox import Sending
+from querator.errors import ErrorCode, RequestError
+from querator.model.executions import GiveBack, JournalRecord, Note, Park, RecordKind
+from tests.unit.durable.memory_partition import (
+    IDENTITY,
+    LeaseLost,
+    MemoryPartition,
+    Unseen,
+    result_of,
+)
+
+LONG = timedelta(hours=1)
+
+
+@dataclass
+class FakeCalls:
+    """`ExecutionCalls` on a partition in memory. `before` is called with each Record."""
+
+    partition: MemoryPartition
+    before: Callable[[ProgressReport], None] = lambda report: None
+    extensions: list[timedelta | RequestError | None] = field(default_factory=list)
+    namespace: str = "default"
+    reports: list[ProgressReport] = field(default_factory=list)
+
+    async def record(self, queue: str, report: ProgressReport) -> int:
+        self.reports.append(report)
+        self.before(report)
+        sending = Sending(
+            report.number, report.seen, report.records, report.folds, report.timers,
+            then=report.then,
+        )  # fmt: skip
+        try:
+            return self.partition.record(int(report.lease_id), sending)
+        except LeaseLost:
+            raise refusal(ErrorCode.LEASE_LOST) from None
+        except Unseen:
+            raise refusal(ErrorCode.UNSEEN) from None
+
+    async def journal(self, queue: str, id: str, first: int) -> AsyncIterator[JournalRecord]:
+        for record in list(self.partition.journal):
+            if record.index >= first:
+                yield record
+
+    async def extend(
+        self, queue: str, lease_ids: list[str], *, seconds: float
+    ) -> dict[str, timedelta | None]:
+        extension = self.extensions.pop(0)
+        if isinstance(extension, RequestError):
+            raise extension
+        return dict.fromkeys(lease_ids, extension)
+
+
+def refusal(code: ErrorCode) -> RequestError:
+    return make_error(code, "as the test says")
+
+
+async def run(
+    calls: FakeCalls,
+    *functions: Durable[..., Any],
+    age: float = 0.0,
+    remaining: timedelta = LONG,
+    stop: bool = False,
+) -> None:
+    """Runs the activation of the partition until it is left."""
+    lease = calls.partition.grant()
+    keeper = LeaseKeeper(cast(ExecutionCalls, calls), "shop")
+    grant = ActivationGrant(
+        lease_id=str(lease), item=1, partition=3, execution=17, id="order-17", run=1,
+        function="main", secret=IDENTITY.secret, remaining=remaining,
+        records=tuple(calls.partition.journal), next_index=0,
+    )  # fmt: skip
+    with ThreadPoolExecutor(2) as executor:
+        parts = RunParts(
+            cast(ExecutionCalls, calls), "shop", {each.name: each for each in functions}, Codec(),
+            leases=keeper, executor=executor, strays=set(),
+        )  # fmt: skip
+        one = ActivationRun(parts, grant, time.monotonic() - age)
+        if stop:
+            one.stop(0.0)
+        async with asyncio.timeout(30):
+            await one.run()
+    assert living() == 0
+
+
+@step
+async def double(number: int) -> int:
+    return 2 * number
+
+
+@step
+def half(number: int) -> int:
+    return number // 2
+
+
+@durable(name="main")
+async def steps() -> list[int]:
+    return [await double(1), await call(half, 8)]
+
+
+@durable(name="main")
+async def waits() -> str:
+    await double(1)
+    return await receive("word", str)
+
+
+async def test_a_run_ends_with_its_execution():
+    calls = FakeCalls(MemoryPartition().start(steps))
+    await run(calls, steps)
+    assert result_of(calls.partition.close) == [2, 4]
+    # The second step waits for the first record, and the last one goes with the end.
+    assert [len(report.records) for report in calls.reports] == [1, 1]
+
+
+async def test_an_arrival_that_a_park_overlooks_is_heard():
+    def signal(report: ProgressReport) -> None:
+        if len(calls.reports) == 1:
+            calls.partition.signal("word", b'"hello"')
+
+    calls = FakeCalls(MemoryPartition().start(waits), before=signal)
+    await run(calls, waits)
+    assert isinstance(calls.reports[0].then, Park)
+    assert calls.reports[1].number == 1
+    assert result_of(calls.partition.close) == "hello"
+
+
+async def test_an_execution_parks_and_continues_under_another_lease():
+    calls = FakeCalls(MemoryPartition().start(waits))
+    await run(calls, waits)
+    assert calls.partition.state == "parked"
+    calls.partition.signal("word", b'"hello"')
+    await run(calls, waits)
+    assert result_of(calls.partition.close) == "hello"
+    assert [len(report.records) for report in calls.reports] == [1, 0]
+
+
+async def test_a_record_without_an_answer_is_sent_again():
+    def lost(report: ProgressReport) -> None:
+        if len(calls.reports) in (1, 2):
+            raise refusal(ErrorCode.OUTCOME_UNKNOWN)
+
+    calls = FakeCalls(MemoryPartition().start(steps), before=lost)
+    await run(calls, steps)
+    assert calls.reports[0] == calls.reports[1] == calls.reports[2]
+    assert result_of(calls.partition.close) == [2, 4]
+
+
+async def test_a_lost_lease_ends_the_run():
+    def lapse(report: ProgressReport) -> None:
+        calls.partition.grant()
+
+    calls = FakeCalls(MemoryPartition().start(steps), before=lapse)
+    await run(calls, steps)
+    assert len(calls.reports) == 1
+    assert len(calls.partition.journal) == 1
+
+
+async def test_a_record_that_is_refused_for_good_makes_it_stuck():
+    def full(report: ProgressReport) -> None:
+        if len(calls.reports) == 2:
+            raise refusal(ErrorCode.JOURNAL_FULL)
+
+    calls = FakeCalls(MemoryPartition().start(steps), before=full)
+    await run(calls, steps)
+    assert calls.partition.state == "stuck"
+    assert calls.partition.reason.startswith("a Record was refused: JOURNAL_FULL: as the test says")
+
+
+async def test_a_function_that_is_not_there():
+    calls = FakeCalls(MemoryPartition().start(steps))
+    await run(calls, durable(name="other")(double.function))
+    assert calls.partition.state == "stuck"
+    assert calls.partition.reason == "the worker has no function main; it has other"
+
+
+async def test_code_that_does_not_fit_its_journal():
+    calls = FakeCalls(MemoryPartition().start(waits))
+    await run(calls, waits)
+    calls.partition.signal("word", b'"hello"')
+
+    @durable(name="main")
+    async def changed() -> int:
+        return await call(half, 8)
+
+    await run(calls, changed)
+    assert calls.partition.state == "stuck"
+    assert "step double" in calls.partition.reason
+    assert "step half" in calls.partition.reason
+
+
+async def test_nothing_begins_when_the_lease_is_over():
+    begun: list[int] = []
+
+    async def begin() -> int:
+        begun.append(1)
+        return 1
+
+    @durable(name="main")
+    async def main() -> int:
+        return await call(begin)
+
+    # It was asked for longer ago than it lasts, and is lost when it is extended.
+    calls = FakeCalls(MemoryPartition().start(main), extensions=[None])
+    await with_keeper(calls, main, age=10.0, remaining=timedelta(seconds=5))
+    assert begun == []
+    assert calls.reports == []
+    # It lasts longer when it is extended.
+    calls.extensions = [refusal(ErrorCode.UNAVAILABLE), LONG]
+    await with_keeper(calls, main, age=10.0, remaining=timedelta(seconds=5))
+    assert begun == [1]
+    assert result_of(calls.partition.close) == 1
+
+
+async def test_a_step_that_could_not_begin_begins_under_the_extended_lease(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    answers = iter([False, True, False])
+    monkeypatch.setattr(ActivationRun, "_may_begin", lambda self: next(answers, True))
+    calls = FakeCalls(MemoryPartition().start(steps))
+    await run(calls, steps)
+    assert result_of(calls.partition.close) == [2, 4]
+
+
+async def test_a_step_that_cancels_itself_has_failed():
+    async def cancels() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    @durable(name="main")
+    async def main() -> None:
+        await call(cancels)
+
+    calls = FakeCalls(MemoryPartition().start(main))
+    await run(calls, main)
+    assert "CancelledError" in str(result_of(calls.partition.close))
+
+
+async def with_keeper(calls: FakeCalls, *functions: Durable[..., Any], **options: Any) -> None:
+    """As `run`, with leases that are extended."""
+    made: list[LeaseKeeper] = []
+    initialise = LeaseKeeper.__init__
+
+    def remember(self: LeaseKeeper, *args: Any) -> None:
+        initialise(self, *args)
+        made.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LeaseKeeper, "__init__", remember)
+        patch.setattr(
+            "querator.durable.kept_leases.parse_lease_id", lambda lease_id, field: (1, 0, 1)
+        )
+        running = asyncio.get_running_loop().create_task(run(calls, *functions, **options))
+        await asyncio.sleep(0)
+        keeping = asyncio.get_running_loop().create_task(made[0].keep())
+        try:
+            await running
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def test_a_run_that_is_stopped_before_it_begins_gives_back():
+    calls = FakeCalls(MemoryPartition().start(steps))
+    await run(calls, steps, stop=True)
+    assert [report.then for report in calls.reports] == [GiveBack()]
+    assert calls.partition.state == "runnable"
+
+
+async def test_a_terminated_execution_is_left():
+    def terminate(report: ProgressReport) -> None:
+        if len(calls.reports) == 1:
+            calls.partition.signal("word", b'"hello"')
+            calls.partition.arrive(Note(kind=RecordKind.TERMINATED))
+
+    calls = FakeCalls(MemoryPartition().start(waits), before=terminate)
+    await run(calls, waits)
+    assert len(calls.reports) == 1
+
+
+async def test_what_is_published_without_a_place_is_stuck_and_keeps_its_records():
+    @durable(name="main")
+    async def main() -> None:
+        await double(1)
+        publish("state", "here")
+        await double(2)
+
+    calls = FakeCalls(MemoryPartition().start(main))
+    await run(calls, main)
+    assert calls.partition.reason == "publish('state'): the server keeps no published values"
+    assert [record.note.kind for record in calls.partition.journal] == [
+        RecordKind.STARTED, RecordKind.STEP_DONE,
+    ]  # fmt: skip
+    await run(calls, main)
+    assert len(calls.partition.journal) == 2
+
+
+async def test_a_step_asks_at_its_turn_whether_it_may_begin():
+    for function, is_async in ((double.function, True), (half.function, False)):
+        effect = Effect(
+            path=b"\x01", attempt=1, name="one", function=function, args=(4,), kwargs={},
+            timeout_ms=None, is_async=is_async, step_key="key", execution_id="order-17",
+        )  # fmt: skip
+        assert await carry_out(effect, may_begin=lambda: False) is NOT_BEGUN
+        assert await carry_out(effect) in (StepOutcome(8), StepOutcome(2))
+
+
+def test_what_a_worker_refuses():
+    client = Client("127.0.0.1:1")
+    with pytest.raises(ValueError, match="concurrency is 0; it must be from 1 to 10000"):
+        Worker(client, "shop", [steps], concurrency=0)
+    with pytest.raises(ValueError, match=r"grace is -1 day, .*; it must not be negative"):
+        Worker(client, "shop", [steps], grace=timedelta(seconds=-1))
+    with pytest.raises(ValueError, match="functions is empty"):
+        Worker(client, "shop", [])
+    with pytest.raises(ValueError, match="functions has two with the name main"):
+        Worker(client, "shop", [steps, waits])
+    with pytest.raises(TypeError, match="it must have functions with @durable"):
+        Worker(client, "shop", [double])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="codec and errors are given"):
+        Worker(client, "shop", [steps], codec=Codec(), errors=[FinalError])
+    with pytest.raises(TypeError, match="queue is 7; it must be a text"):
+        Worker(client, 7, [steps])  # type: ignore[arg-type]
+
+
+async def test_what_executions_refuse():
+    shop = Executions(Client("127.0.0.1:1"), "shop")
+    with pytest.raises(TypeError, match=r"function is .*; it must be a function with @durable"):
+        await shop.start(double)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        await shop.start(steps, 1)
+    with pytest.raises(ValueError, match=r"delay is -1 day, .*; it must not be negative"):
+        await shop.start(steps, delay=timedelta(seconds=-1))
+    with pytest.raises(ValueError, match="state is 'lost'; it must be one of runnable, parked"):
+        shop.list(state="lost")  # type: ignore[arg-type]
+    with pytest.raises(Exception, match="the token of a promise is damaged"):
+        await shop.resolve("token", 1)
+
+
+async def test_a_worker_runs_once():
+    client = Client("127.0.0.1:1", connect_timeout=timedelta(milliseconds=100))
+    worker = Worker(client, "shop", [steps])
+    with pytest.raises(RequestError):
+        await worker.run()
+    with pytest.raises(RuntimeError, match="runs once"):
+        await worker.run()
