@@ -154,7 +154,8 @@ class ActivationRun:
 
     async def _drive(self, machine: ExecutionMachine) -> None:
         while not (machine.is_parked or machine.is_closed):
-            if self._is_lost or self._lease.is_lost:
+            # The answer of a Record that is in flight says whether it has ended the lease itself.
+            if self._is_lost or (self._lease.is_lost and self._sending is None):
                 LOG.warning("%s: the lease is lost; another worker has it", self._title)
                 return
             now_ms = self._now_ms()

@@ -47,6 +47,7 @@ from tests.integration.durable_shop import (
     publisher,
     work,
 )
+from tests.integration.process_cluster import process_cluster
 from tests.integration.processes import ServerProcess, server
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
@@ -391,3 +392,23 @@ async def test_one_at_a_time_is_one_at_a_time(client: Client, shop: Executions, 
     assert work.name == "work"
     owners = [key.split("/")[2:4] for _, key, _ in effects(ledger)]
     assert owners[::2] == owners[1::2]
+
+
+async def test_a_leader_dies(tmp_path: Path, ledger: Path):
+    async with process_cluster(tmp_path) as cluster:
+        await cluster.start()
+        await cluster.until_well()
+        async with Client([cluster[name].address for name in "abc"]) as client:
+            await client.create_queue(
+                "shop", kind="executions", partitions=3, lease_timeout=timedelta(seconds=10)
+            )
+            await cluster.until_well()
+            shop = Executions(client, "shop")
+            async with working(client, shop):
+                # Each node leads one of the partitions, and each has some of the executions.
+                handles = [await shop.start(chain, 4, 0.2, id=f"{nth}") for nth in range(12)]
+                assert {(await handle.get()).partition for handle in handles} == {0, 1, 2}
+                await until(lambda: effects(ledger))
+                await cluster["c"].kill()
+                assert [await handle.result(timeout=WAIT) for handle in handles] == [6] * 12
+                assert [len(await recorded(handle)) for handle in handles] == [4] * 12

@@ -34,7 +34,7 @@ from querator.durable.machine import living
 from querator.durable.operations import Effect
 from querator.durable.outbox import Sending
 from querator.errors import ErrorCode, RequestError
-from querator.model.executions import GiveBack, JournalRecord, Note, Park, RecordKind
+from querator.model.executions import Close, GiveBack, JournalRecord, Note, Park, RecordKind
 from tests.unit.durable.memory_partition import (
     IDENTITY,
     LeaseLost,
@@ -55,10 +55,14 @@ class FakeCalls:
     extensions: list[timedelta | RequestError | None] = field(default_factory=list)
     namespace: str = "default"
     reports: list[ProgressReport] = field(default_factory=list)
+    run: ActivationRun | None = None
+    """The last one that began."""
 
     async def record(self, queue: str, report: ProgressReport) -> int:
         self.reports.append(report)
         self.before(report)
+        # The run sees meanwhile what that has done.
+        await asyncio.sleep(0.001)
         sending = Sending(
             report.number, report.seen, report.records, report.folds, report.timers,
             then=report.then,
@@ -109,6 +113,7 @@ async def run(
             leases=keeper, executor=executor, strays=set(),
         )  # fmt: skip
         one = ActivationRun(parts, grant, time.monotonic() - age)
+        calls.run = one
         if stop:
             one.stop(0.0)
         async with asyncio.timeout(30):
@@ -186,6 +191,21 @@ async def test_a_lost_lease_ends_the_run():
     await run(calls, steps)
     assert len(calls.reports) == 1
     assert len(calls.partition.journal) == 1
+
+
+async def test_a_record_that_ends_the_lease_is_answered_behind_an_extension(
+    caplog: pytest.LogCaptureFixture,
+):
+    def extend(report: ProgressReport) -> None:
+        if isinstance(report.then, Close):
+            assert calls.run is not None
+            calls.run._lease.is_lost = True
+            calls.run._lease.wake()
+
+    calls = FakeCalls(MemoryPartition().start(steps), before=extend)
+    await run(calls, steps)
+    assert result_of(calls.partition.close) == [2, 4]
+    assert caplog.records == []
 
 
 async def test_a_record_that_is_refused_for_good_makes_it_stuck():
