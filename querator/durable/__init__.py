@@ -1,6 +1,6 @@
 """Durable execution: plain Python functions that continue after crashes, from their journal.
 
-A part of the SDK; it never imports a server.
+A part of the SDK; it never imports a server. What talks to one is loaded at its first use.
 
     activation_run  drives one machine: effects, Records, arrivals, under a lease
     arguments       the arguments of an execution as bytes
@@ -33,7 +33,9 @@ A part of the SDK; it never imports a server.
     worker          leases activations, and runs them
 """
 
-from querator.client.executions import ExecutionInfo
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from querator.durable.codec import Codec
 from querator.durable.context import Current, LiveOnly, current
 from querator.durable.errors import (
@@ -57,7 +59,6 @@ from querator.durable.errors import (
     ValueTooLarge,
 )
 from querator.durable.functions import Durable, Retry, Step, call, durable, step
-from querator.durable.handles import ExecutionHandle, Executions, JournalEntry
 from querator.durable.promises import Promise
 from querator.durable.saga import saga
 from querator.durable.waits import (
@@ -71,7 +72,11 @@ from querator.durable.waits import (
     sleep_until,
     uuid,
 )
-from querator.durable.worker import Worker
+
+if TYPE_CHECKING:
+    from querator.client.executions import ExecutionInfo
+    from querator.durable.handles import ExecutionHandle, Executions, JournalEntry
+    from querator.durable.worker import Worker
 
 __all__ = [
     "ArgumentsChanged",
@@ -119,3 +124,19 @@ __all__ = [
     "step",
     "uuid",
 ]
+
+_LATER = {
+    "ExecutionHandle": "durable.handles",
+    "ExecutionInfo": "client.executions",
+    "Executions": "durable.handles",
+    "JournalEntry": "durable.handles",
+    "Worker": "durable.worker",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"querator.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value

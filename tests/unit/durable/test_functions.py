@@ -2,11 +2,14 @@
 
 import asyncio
 import re
+import subprocess
+import sys
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from querator import durable as durable_package
 from querator.durable import (
     ArgumentsChanged,
     CodecError,
@@ -540,3 +543,20 @@ def test_an_annotation_that_cannot_be_resolved():
 
     with pytest.raises(TypeError, match="an annotation of unknown cannot be resolved"):
         _ = unknown.result_type
+
+
+# --- the package ---------------------------------------------------------------------------------
+
+
+def test_functions_need_no_network():
+    program = (
+        "import sys; from querator import durable; "
+        "print({'grpc', 'google.protobuf'} & set(sys.modules)); "
+        "print(all(getattr(durable, name) for name in durable.__all__), 'grpc' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\nTrue True\n"
+    with pytest.raises(AttributeError, match="has no attribute 'Wroker'"):
+        _ = durable_package.Wroker
