@@ -123,14 +123,14 @@ class Worker:
 
     async def _take_activations(self, parts: RunParts, keeping: "asyncio.Task[None]") -> None:
         loop = asyncio.get_running_loop()
+        lease_timeout = self._lease_timeout
+        if lease_timeout is None:
+            lease_timeout = (await self._client.get_queue(self._queue)).lease_timeout
         # Owned, as each call: cancelled at the end.
         stopped = loop.create_task(self._stopping.wait())
         asking: asyncio.Task[list[ActivationGrant]] | None = None
         backoff = Backoff()
         has_leased = False
-        lease_timeout = self._lease_timeout
-        if lease_timeout is None:
-            lease_timeout = (await self._client.get_queue(self._queue)).lease_timeout
         try:
             while await self._has_room(stopped, keeping):
                 request_id = str(uuid_utils.uuid7())
@@ -140,7 +140,7 @@ class Worker:
                 await asyncio.wait({asking, stopped, keeping}, return_when=asyncio.FIRST_COMPLETED)
                 if not asking.done():
                     asking.cancel()
-                    await asyncio.wait({asking})
+                    await asyncio.gather(asking, return_exceptions=True)
                     for grant in await self._leased_meanwhile(parts.calls, request_id):
                         self._begin(parts, grant, since)
                     continue
