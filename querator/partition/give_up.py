@@ -2,7 +2,7 @@
 
 Replicas cannot know this: an operator says so after the leader has asked all replicas. Ready, held
 and scheduled items are dropped and counted. Items on their way to another partition keep their move
-numbers, because the target takes no moves after a gap. Their moves become void, and the items are
+numbers, because a target may take no moves after a gap. Their moves become void, and the items are
 removed when the target has confirmed the numbers. If a leader that could still read the items has
 already sent them, they have arrived, once. Leased items and items in a reader's batch stay: they
 may have been delivered when they were whole. They can be given up when they have come back.
