@@ -444,7 +444,8 @@ async def test_settings_that_differ_form_nothing(tmp_path: Path):
         cluster["c"].options += ["--initial-nodes", "2"]
         for name in "abc":
             await cluster[name].launch()
-        await cluster["a"].waiting("its settings would found a cluster of a, b: make them the same")
+        for name in "ab":
+            await cluster[name].waiting("would found a cluster of a, b: make them the same")
         await cluster["c"].waiting("founded by a, b")
         for name in "abc":
             assert await cluster[name].stop() == 0
