@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -18,14 +19,19 @@ pytestmark = pytest.mark.timeout(120)
 
 QUEUE = "q"
 UNEVEN_MAX = 1.5
-"""Limit for the ratio of the most items of a consumer to the fewest."""
+"""Limit for the ratio of the most items of a consumer to the fewest, at one node."""
+NODES_UNEVEN_MAX = 2.0
+"""The same for the means of the nodes. A node that stands still for a second on a busy machine is
+rightly passed over: what trickles in goes to consumers that can take it.
+"""
 
 
 class Arrivals:
     """The items that came to each consumer, and their order."""
 
-    def __init__(self, items: int) -> None:
+    def __init__(self, items: int, consumers: Sequence[str]) -> None:
         self._items = items
+        self._consumers = consumers
         self._last: dict[tuple[int, int], int] = {}
         self._disordered: list[str] = []
         self._payloads: Counter[bytes] = Counter()
@@ -48,16 +54,18 @@ class Arrivals:
         if self._completed >= self._items:
             self.all.set()
 
-    def check(self, consumers: int) -> None:
+    def check(self) -> None:
         assert not self._disordered
         assert set(self._payloads) == {b"%d" % number for number in range(self._items)}
         assert set(self._payloads.values()) == {1}
-        assert len(self.counts) == consumers, self.counts
-        assert self.uneven < UNEVEN_MAX, sorted(self.counts.values())
-
-    @property
-    def uneven(self) -> float:
-        return max(self.counts.values()) / min(self.counts.values())
+        by_node: dict[str, list[int]] = {}
+        for number, name in enumerate(self._consumers):
+            by_node.setdefault(name, []).append(self.counts[number])
+        assert all(min(counts) for counts in by_node.values()), by_node
+        for counts in by_node.values():
+            assert max(counts) / min(counts) < UNEVEN_MAX, by_node
+        means = [fmean(counts) for counts in by_node.values()]
+        assert max(means) / min(means) < NODES_UNEVEN_MAX, by_node
 
 
 async def consume(consumer: Consumer, number: int, arrivals: Arrivals, work_s: float) -> None:
@@ -94,7 +102,7 @@ async def shared(
     """Items that come to the consumers, one at each of the named nodes. Returns when all
     have come.
     """
-    arrivals = Arrivals(items)
+    arrivals = Arrivals(items, consumers)
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as consuming:
         at = {
             name: await stack.enter_async_context(Client(cluster[name].address))
@@ -123,7 +131,7 @@ async def test_one_consumer_gets_all_of_a_hundred_partitions(tmp_path: Path):
         arrivals = await shared(
             cluster, partitions=100, consumers="c", producer="b", items=5_000, prefetch_items=200
         )
-        arrivals.check(1)
+        arrivals.check()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +151,7 @@ async def test_a_hundred_consumers_share_one_partition(tmp_path: Path, pace: dic
             cluster, partitions=1, consumers=("abc" * 34)[:100], producer="b", items=3_000,
             prefetch_items=2, **pace,
         )  # fmt: skip
-        arrivals.check(100)
+        arrivals.check()
 
 
 async def test_consumers_share_on_a_node_that_nobody_produces_to(tmp_path: Path):
@@ -153,4 +161,4 @@ async def test_consumers_share_on_a_node_that_nobody_produces_to(tmp_path: Path)
             cluster, partitions=10, consumers="a" * 20, producer="e", items=3_000,
             work_s=0.02, prefetch_items=2,
         )  # fmt: skip
-        arrivals.check(20)
+        arrivals.check()
