@@ -269,6 +269,11 @@ kill9: export KILLS ?= 50
 kill9: setup ## one node is killed KILLS (50) times under load, and loses nothing
 	$(BIN)/pytest tests/integration/test_kill9.py $(PYTEST)
 
+.PHONY: durable-kill9
+durable-kill9: export KILLS ?= 50
+durable-kill9: setup ## a worker and the node are killed KILLS (50) times each under 200 executions
+	$(BIN)/pytest tests/integration/test_durable_kills.py -n 0 $(PYTEST)
+
 .PHONY: clients
 clients: setup ## tests/clients: the clients in each language
 	$(BIN)/pytest tests/clients -n 2 $(PYTEST)
