@@ -15,6 +15,8 @@ other commands load neither the storage nor the Raft engine.
     consume             `consume`: a shell command for each item
     dead_groups         `dead groups`: dead letters counted by what they died of
     dead                `peek`, `prioritize` and `dead`: items without leases
+    durable_worker      a worker process of durable functions
+    executions          `execution`: durable functions at work
     explain             `queue explain`: why consumers get no items
     export              `queue export`: items as JSON lines
     group_settings      options of `queue` for groups, and how they are shown
@@ -22,6 +24,7 @@ other commands load neither the storage nor the Raft engine.
     keys                `key`: the keys of keyed queues
     limits              options and texts of limits of leases
     live_leases         `leases`: live leases by client and age
+    journals            records of executions as text
     leases              `lease`, `complete`, `retry`, `extend`
     letters             which dead letters a command is for: its options, and the letters
     locks               `lock`: a command while a lock is held, holders
@@ -40,7 +43,7 @@ other commands load neither the storage nor the Raft engine.
     transactions        `txn`: staged batches
     verify              `verify`: a full check of a data directory
     versions            `--version`: the versions of Querator and of the libraries under it
-    worker              `worker`: a Python function for each item
+    worker              `worker`: a Python function for each item, or durable functions
     demo                `demo`, and code that it shares with the demo on Spark
     shared              options, output and errors that commands share
     spark               `spark`: pipelines between queues and files
@@ -98,7 +101,9 @@ _COMMANDS: Final = {
     "leases": LazyCommand("live_leases:leases", "Show live leases, and end those of a consumer."),
     "checkpoint": LazyCommand("checkpoints:checkpoint", "Save how far the work on an item is."),
     "consume": LazyCommand("consume:consume", "Run a command for each item, or print the items."),
-    "worker": LazyCommand("worker:worker", "Call a Python function with each item."),
+    "worker": LazyCommand(
+        "worker:worker", "Call a function with each item, or run durable functions."
+    ),
     "peek": LazyCommand("dead:peek", "Show items without leasing them."),
     "prioritize": LazyCommand("dead:prioritize", "Give waiting items another priority."),
     "cancel": LazyCommand("dead:cancel", "Remove waiting items."),
@@ -107,6 +112,9 @@ _COMMANDS: Final = {
     "key": LazyCommand("keys:key", "Show the keys of a keyed queue, and skip items."),
     "schedule": LazyCommand("schedules:schedule", "Show, move, run and cancel scheduled items."),
     "recurring": LazyCommand("recurring:recurring", "Let queues produce items by themselves."),
+    "execution": LazyCommand(
+        "executions:execution", "Start, show, signal and end executions of durable functions."
+    ),
     "lock": LazyCommand("locks:lock", "Run a command while a lock is held, and show holders."),
     "txn": LazyCommand("transactions:txn", "Show staged batches of a queue, and drop them."),
     "reader": LazyCommand("readers:reader", "Show readers, and take items back from them."),

@@ -1,7 +1,8 @@
-"""`querator worker`: a Python function for each item of a queue.
+"""`querator worker`: a Python function for each item of a queue, or durable functions.
 
-The engine is `querator.worker`. This module turns options into its arguments, and its errors into
-lines and exit codes: for one process, or for each of several.
+The engine is `querator.worker`; that of durable functions is in `querator.cli.durable_worker`. This
+module turns options into its arguments, and its errors into lines and exit codes: for one process,
+or for each of several.
 
 Longer than 500 lines, because of the options: they are listed once, with their help.
 """
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
+from querator.cli.durable_worker import DurableWork, durable_functions
 from querator.cli.shared.connection import CommandTarget, decorated, server_options
 from querator.cli.shared.failures import ExitCode, Failure, explained
 from querator.cli.shared.parameters import (
@@ -32,15 +34,19 @@ from querator.cli.shared.parameters import (
     LEASE_TIMEOUT,
     WholeNumber,
     format_duration,
+    is_given,
+    option_name,
 )
 from querator.client import Client
 from querator.client.consuming.consumer import CLOSE_SECONDS, CONCURRENCY_DEFAULT
 from querator.client.consuming.policy import OnUndecodable
 from querator.client.errors import NotFound
 from querator.client.names import ClientName
+from querator.durable import Durable
+from querator.durable.worker import CONCURRENCY_DEFAULT as EXECUTIONS_DEFAULT
 from querator.extras import require
 from querator.worker import log
-from querator.worker.loading import LoadError, load_exception, load_handler
+from querator.worker.loading import LoadError, check_handler, load, load_exception
 from querator.worker.supervisor import Supervisor
 from querator.worker.worker import Worker
 
@@ -57,6 +63,11 @@ _END_S: Final = 2 * CLOSE_SECONDS + _BLOCKED_S
 """How long a process may take to end when its handlers have no more time: its consumer and its
 client give items back, and wait for the answers.
 """
+_FOR_ITEMS: Final = (
+    "prefetch", "handler_timeout", "retry_on", "reject_on", "on_undecodable", "retry_delay",
+    "retry_delay_max", "idle_exit", "until_empty", "metrics_port",
+)  # fmt: skip
+"""Parameters that durable functions do not have."""
 _PAUSE_S: Final = 0.1
 """Between two checks of the event loop."""
 
@@ -72,7 +83,8 @@ class WorkerOptions:
     target: CommandTarget
     name: str
     create: bool
-    concurrency: int
+    concurrency: int | None
+    errors: tuple[str, ...]
     prefetch: int | None
     handler_timeout: timedelta | None
     retry_on: tuple[str, ...]
@@ -87,6 +99,8 @@ class WorkerOptions:
     metrics: bool
     log_format: log.LogFormat
     log_level: str
+    for_items: tuple[str, ...]
+    """Options on the command line that durable functions do not have."""
 
 
 def _handling_options(command: _Command) -> _Command:
@@ -94,10 +108,10 @@ def _handling_options(command: _Command) -> _Command:
         click.option(
             "--concurrency",
             type=WholeNumber(1, 10_000),
-            default=CONCURRENCY_DEFAULT,
-            show_default=True,
             metavar="N",
-            help="Items that each process handles at the same time.",
+            help="Items that each process handles at the same time, or executions that it runs; "
+            "those that wait do not count. Default: "
+            f"{CONCURRENCY_DEFAULT} items, or {EXECUTIONS_DEFAULT} executions.",
         ),
         click.option(
             "--prefetch",
@@ -127,6 +141,14 @@ def _handling_options(command: _Command) -> _Command:
             help="Exception after which an item becomes a dead letter; may be repeated.",
         ),
         click.option(
+            "--error",
+            "errors",
+            multiple=True,
+            metavar="EXCEPTION",
+            help="Exception of durable functions that is raised as itself when it comes from a "
+            "journal; may be repeated. Built-in ones always are.",
+        ),
+        click.option(
             "--on-undecodable",
             type=click.Choice(["retry", "reject"]),
             default="retry",
@@ -151,7 +173,8 @@ def _handling_options(command: _Command) -> _Command:
         click.option(
             "--lease-timeout",
             type=LEASE_TIMEOUT,
-            help="Default: the item's or the queue's. Leases are extended while a handler runs.",
+            help="Default: the item's or the queue's. Leases are extended while a handler or an "
+            "execution runs.",
         ),
     )
     return cast(_Command, decorated(command, options))
@@ -164,7 +187,7 @@ def _life_options(command: _Command) -> _Command:
             type=DURATION,
             default="30s",
             show_default=True,
-            help="How long handlers may take after a signal to stop.",
+            help="How long handlers and steps may take after a signal to stop.",
         ),
         click.option(
             "--idle-exit",
@@ -210,8 +233,8 @@ def _one_queue(context: click.Context, option: click.Parameter, given: tuple[str
     return given[0]
 
 
-@click.command(short_help="Call a Python function with each item.")
-@click.argument("handler", metavar="MODULE:HANDLER")
+@click.command(short_help="Call a Python function with each item, or run durable functions.")
+@click.argument("handler", metavar="MODULE[:NAME]")
 @click.option(
     "--queue",
     required=True,
@@ -219,7 +242,7 @@ def _one_queue(context: click.Context, option: click.Parameter, given: tuple[str
     multiple=True,
     callback=_one_queue,
     metavar="QUEUE",
-    help="Queue whose items are handled.",
+    help="Queue whose items are handled, or whose executions are run.",
 )
 @click.option(
     "--processes",
@@ -249,11 +272,16 @@ def worker(
     metrics_host: str,
     **given: Any,
 ) -> None:
-    """Call a Python function with each item of a queue.
+    """Call a Python function with each item of a queue, or run durable functions for executions.
 
-    MODULE is imported from the working directory, or is installed. HANDLER is a function of one
+    MODULE is imported from the working directory, or is installed. NAME is a function of one
     argument, the leased item (payload, text(), json(), kind, attributes, attempt, …). An async
     function runs on the event loop, another one on a thread.
+
+    If NAME is a durable function or a list of them, or if MODULE alone has some, the worker runs
+    these for the executions of the queue. Then --create makes a queue of kind executions, and the
+    options about retries, prefetching, empty queues and metrics are refused: the steps say how they
+    are retried.
 
     When the function returns, the item is completed. When it raises, the item is retried later,
     with growing delays, or becomes a dead letter: see --retry-on and --reject-on. The function may
@@ -270,8 +298,15 @@ def worker(
       querator worker shop.tasks:handle --queue orders --processes 4
       querator worker tasks:handle --queue mail --reject-on ValueError
       querator worker tasks:handle --queue mail --create --reload
+      querator worker shop --queue shop --error shop:Declined
     """
-    options = WorkerOptions(metrics=metrics_port is not None, **given)
+    context = click.get_current_context()
+    for_items = [one for one in context.command.params if one.name in _FOR_ITEMS]
+    options = WorkerOptions(
+        metrics=metrics_port is not None,
+        for_items=tuple(option_name(one) for one in for_items if is_given(context, one.name or "")),
+        **given,
+    )
     _check(options)
     if reload:
         require("reload", "--reload")
@@ -296,9 +331,10 @@ def _check(options: WorkerOptions) -> None:
             f"--retry-delay-max is {format_duration(options.retry_delay_max)}, less than "
             f"--retry-delay {format_duration(options.retry_delay)}."
         )
-    if options.prefetch is not None and options.prefetch < options.concurrency:
+    concurrency = options.concurrency or CONCURRENCY_DEFAULT
+    if options.prefetch is not None and options.prefetch < concurrency:
         raise click.UsageError(
-            f"--prefetch is {options.prefetch}, less than --concurrency {options.concurrency}."
+            f"--prefetch is {options.prefetch}, less than --concurrency {concurrency}."
         )
     if options.until_empty and options.idle_exit is not None:
         raise click.UsageError("Give only one of --until-empty and --idle-exit.")
@@ -388,7 +424,11 @@ def run_worker(options: WorkerOptions, *, on_begin: Callable[[], None] | None = 
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        handler = load_handler(options.handler)
+        found = load(options.handler)
+        functions = durable_functions(found, options.handler)
+        if not functions:
+            check_handler(found, options.handler)
+        errors = [load_exception(name) for name in options.errors]
         retry_on = [load_exception(name) for name in options.retry_on]
         reject_on = [load_exception(name) for name in options.reject_on]
     except LoadError as error:
@@ -396,15 +436,25 @@ def run_worker(options: WorkerOptions, *, on_begin: Callable[[], None] | None = 
             click.echo(error.details, err=True, nl=False)
         raise Failure(str(error), ExitCode.USAGE) from error
 
+    if functions:
+        if options.for_items:
+            raise click.UsageError(
+                f"{options.handler} has durable functions, for which there is no "
+                f"{' and no '.join(options.for_items)}."
+            )
+        with explained():
+            return asyncio.run(_run_durable(options, functions, errors, on_begin))
+    if errors:
+        raise click.UsageError(f"--error is for durable functions, and {options.handler} is none.")
     metrics = _metrics() if options.metrics else None
 
     def make(client: Client) -> Worker:
         return Worker(
             client,
             options.queue,
-            handler,
+            found,
             name=options.name,
-            concurrency=options.concurrency,
+            concurrency=options.concurrency or CONCURRENCY_DEFAULT,
             prefetch_items=options.prefetch,
             handler_timeout=options.handler_timeout,
             retry_on=retry_on,
@@ -443,12 +493,37 @@ async def _work(
             try:
                 await worker.run(until_empty=options.until_empty, on_begin=on_begin)
             except NotFound as error:
-                raise Failure(
-                    f"There is no queue {options.queue}. Create it with: querator queue create "
-                    f"{options.queue}, or let the worker do it with --create.",
-                    ExitCode.REFUSED,
-                ) from error
+                raise _no_queue(options, "") from error
     return 128 + numbers[-1] if worker.cut_short else ExitCode.DONE
+
+
+async def _run_durable(
+    options: WorkerOptions,
+    functions: tuple[Durable[..., Any], ...],
+    errors: list[type[Exception]],
+    on_begin: Callable[[], None] | None,
+) -> int:
+    async with options.target.client(_client_id(options.name)) as client:
+        try:
+            work = DurableWork(
+                client, options.queue, functions, concurrency=options.concurrency, errors=errors,
+                lease_timeout=options.lease_timeout, grace=options.grace, create=options.create,
+            )  # fmt: skip
+            with _signals_stop(work, options.grace) as numbers:
+                await work.run(on_begin)
+        except ValueError as error:
+            raise Failure(f"{error}.", ExitCode.USAGE) from error
+        except NotFound as error:
+            raise _no_queue(options, " --kind executions") from error
+    return 128 + numbers[-1] if work.cut_short else ExitCode.DONE
+
+
+def _no_queue(options: WorkerOptions, kind: str) -> Failure:
+    return Failure(
+        f"There is no queue {options.queue}. Create it with: querator queue create "
+        f"{options.queue}{kind}, or let the worker do it with --create.",
+        ExitCode.REFUSED,
+    )
 
 
 def _client_id(name: str) -> str | None:
@@ -459,7 +534,7 @@ def _client_id(name: str) -> str | None:
 
 
 @contextlib.contextmanager
-def _signals_stop(worker: Worker, grace: timedelta) -> Iterator[list[int]]:
+def _signals_stop(worker: Worker | DurableWork, grace: timedelta) -> Iterator[list[int]]:
     """Within the block, the first signal stops the worker, and the second one ends its handlers.
     Yields the list of signals that have come. Where handlers block the event loop, or the process
     does not end for another reason, it ends without them.

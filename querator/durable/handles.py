@@ -39,7 +39,8 @@ _LOOK_MOST_SECONDS: Final = 1.0
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A record of a journal, for people. `kind` is for example "STEP_DONE", `path` "1.3", `site`
-    "shop/checkout.py:41". `payload` are the bytes of the codec.
+    "shop/checkout.py:41". `payload` are the bytes of the codec. `after` is the last arrival that
+    the code had been given before a record of a worker.
     """
 
     index: int
@@ -49,6 +50,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     site: str
     at: datetime
     payload: bytes
+    after: int = 0
 
 
 class ExecutionHandle(Generic[T]):
@@ -272,7 +274,7 @@ class Executions:
     async def journal(self, id: str) -> AsyncIterator[JournalEntry]:
         """Yields the records of a journal."""
         async for record in self._client.executions.journal(self.queue, id):
-            yield _entry(record)
+            yield journal_entry(record)
 
     def outcome(self, id: str, end: JournalRecord, function: Durable[..., Any] | None) -> Any:
         """What the last record of a journal says: the value is returned, and else it raises."""
@@ -291,7 +293,8 @@ class Executions:
         raise CodecError(f"execution {id} ends with a record of the unknown kind {note.kind}")
 
 
-def _entry(record: JournalRecord) -> JournalEntry:
+def journal_entry(record: JournalRecord) -> JournalEntry:
+    """The record, for people."""
     note = record.note
     known = note.kind in RecordKind.__members__.values()
     return JournalEntry(
@@ -302,4 +305,5 @@ def _entry(record: JournalRecord) -> JournalEntry:
         site=note.site,
         at=datetime.fromtimestamp(note.at_ms / 1000, UTC),
         payload=note.payload,
+        after=note.after,
     )

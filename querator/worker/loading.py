@@ -12,8 +12,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from querator.worker.calling import Handler
-
 _NAMES_MAX = 8
 """Most names of a module that a message lists."""
 
@@ -28,19 +26,22 @@ class LoadError(Exception):
         self.details = details
 
 
-def load_handler(spec: str) -> Handler:
-    """Imports `module:handler` and checks that it can be called with an item. Raises LoadError."""
+def load(spec: str) -> Any:
+    """Imports what `module:name` names, or a whole module. Raises LoadError."""
     module_name, colon, name = spec.partition(":")
-    if not (module_name and colon and name):
+    if not module_name or (colon and not name):
         raise LoadError(f"{spec!r} is not MODULE:HANDLER, for example tasks:handle.")
-    handler = _attribute(_module(module_name), name)
-    check_handler(handler, spec)
-    checked: Handler = handler
-    return checked
+    module = _module(module_name)
+    return _attribute(module, name) if name else module
 
 
 def check_handler(handler: Any, name: str) -> None:
     """Raises LoadError unless `handler` is a function of one item. `name` is for the message."""
+    if isinstance(handler, ModuleType) and ":" not in name:
+        raise LoadError(
+            f"{name!r} is not MODULE:HANDLER, for example tasks:handle. It is a module without "
+            "durable functions."
+        )
     if isinstance(handler, type):
         raise LoadError(f"{name} is a class. Give a function of one argument, the item.")
     if not callable(handler):

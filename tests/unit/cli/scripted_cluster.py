@@ -17,7 +17,9 @@ from grpc_status import rpc_status  # type: ignore[import-untyped]
 
 from querator.cli import querator
 from querator.model.errors import QueratorError
+from querator.model.executions import RecordKind, encode_path
 from querator.v1 import admin_service_pb2 as pb
+from querator.v1 import execution_service_pb2
 from querator.wire.errors import error_status
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,6 +97,62 @@ def scripted_counts(
         return response
 
     return answer
+
+
+_NOON_MS = 1_893_412_800_000
+"""2029-12-31T12:00:00Z"""
+
+
+def scripted_execution(
+    end: RecordKind | None = RecordKind.COMPLETED, payload: bytes = b'"sent"', **changes: Any
+) -> execution_service_pb2.GetExecutionResponse:
+    """An execution that has ended with such a record; None: it is parked."""
+    states: dict[RecordKind | None, int] = {
+        None: execution_service_pb2.EXECUTION_STATE_PARKED,
+        RecordKind.COMPLETED: execution_service_pb2.EXECUTION_STATE_COMPLETED,
+        RecordKind.FAILED: execution_service_pb2.EXECUTION_STATE_FAILED,
+        RecordKind.CANCELLED: execution_service_pb2.EXECUTION_STATE_CANCELLED,
+        RecordKind.TERMINATED: execution_service_pb2.EXECUTION_STATE_TERMINATED,
+    }
+    values: dict[str, Any] = {
+        "id": "order-17", "function": "checkout", "version": "1", "run": 1, "state": states[end],
+        "partition": 3, "records": 9, "journal_bytes": 1_500,
+    }  # fmt: skip
+    response = execution_service_pb2.GetExecutionResponse(
+        execution=execution_service_pb2.Execution(**(values | changes))
+    )
+    response.execution.created_at.FromMilliseconds(_NOON_MS)
+    if end is not None:
+        response.execution.closed_at.FromMilliseconds(_NOON_MS + 60_000)
+        response.end.CopyFrom(_record(8, end, payload=payload))
+    return response
+
+
+def scripted_journal() -> execution_service_pb2.ReadJournalResponse:
+    """A journal with values of many kinds."""
+    declined = b'{"type":"shop.errors.Declined","text":"the card is not valid"}'
+    again = b'[1,%d,{"type":"builtins.ConnectionError","text":"no answer"}]' % (_NOON_MS + 5_000)
+    site = {"site": "shop/checkout.py:41"}
+    return execution_service_pb2.ReadJournalResponse(
+        records=[
+            _record(0, RecordKind.STARTED, payload=b'[["order-17",["book"]],{"gift":true}]'),
+            _record(1, RecordKind.STEP_DONE, 1, name="reserve", payload=b'{"left":3}', **site),
+            _record(2, RecordKind.ATTEMPT_FAILED, 2, name="charge", payload=again, **site),
+            _record(3, RecordKind.TIMER_FIRED, 2, 1),
+            _record(4, RecordKind.STEP_FAILED, 2, name="charge", payload=declined, after=3, **site),
+            _record(5, RecordKind.SIGNAL, name="photo", payload=b"\xff\x00" * 512),
+            _record(6, RecordKind.STEP_DONE, 3, 1, name="tell", payload=b"null", after=5, **site),
+            _record(7, RecordKind.CANCEL, name="cancel", payload=b"sold out"),
+            _record(8, RecordKind.CANCELLED, payload=b"sold out", after=7),
+        ]
+    )
+
+
+def _record(index: int, kind: RecordKind, *path: int, **values: Any) -> Any:
+    return execution_service_pb2.JournalRecord(
+        index=index, kind=execution_service_pb2.RecordKind.ValueType(kind),
+        path=encode_path(path), at_ms=_NOON_MS + index * 1_000, **values,
+    )  # fmt: skip
 
 
 @contextmanager

@@ -20,6 +20,7 @@ ASKING = {
     "schedule run": ("mail", "--all"),
     "recurring delete": ("mail", "digest"),
     "key skip": ("mail", "ann"),
+    "execution terminate": ("shop", "order-17"),
     "leases release": ("mail", "1.0.2a"),
     "reader release": ("mail", "lake"),
     "cluster repair-time": ("mail",),

@@ -26,6 +26,7 @@ from querator.spark.pipelines.settings import QueuePlace
 from querator.v1 import (
     admin_service_pb2,
     cluster_service_pb2,
+    execution_service_pb2,
     items_pb2,
     queue_service_pb2,
     reader_service_pb2,
@@ -36,6 +37,8 @@ from tests.unit.cli.scripted_cluster import (
     on_terminal,
     scripted_cluster,
     scripted_counts,
+    scripted_execution,
+    scripted_journal,
     written,
 )
 
@@ -90,6 +93,9 @@ TABLES = {
     "cluster-status-partitions": ("cluster", "status", "--partitions"),
     "cluster-plan": ("cluster", "plan"),
     "cluster-repair-time": ("cluster", "repair-time", "mail", "--dry-run"),
+    "execution-list": ("execution", "list", "shop"),
+    "execution-show": ("execution", "show", "shop", "order-17"),
+    "execution-journal": ("execution", "journal", "shop", "order-17"),
     "queue-give-up": ("queue", "give-up", "mail", "--dry-run"),
 }
 WIDTHS = (80, 40)
@@ -165,6 +171,9 @@ def cluster() -> Iterator[ScriptedCluster]:
             "GetClusterPlan": PLAN,
             "RepairTime": TIMES,
             "GiveUpDamagedItems": DAMAGE,
+            "ListExecutions": _executions(),
+            "GetExecution": scripted_execution(),
+            "ReadJournal": scripted_journal(),
         }
         yield cluster
 
@@ -398,6 +407,18 @@ def _peeked(data: bytes) -> admin_service_pb2.PeekItemsResponse:
     shown = admin_service_pb2.PeekedItem(leased_at=ago(hours=3, minutes=5))
     shown.MergeFrom(LEASED)
     return admin_service_pb2.PeekItemsResponse(items=[shown])
+
+
+def _executions() -> execution_service_pb2.ListExecutionsResponse:
+    kind = execution_service_pb2.Execution
+    listed = (
+        kind(id="order-17", function="checkout", state=execution_service_pb2.EXECUTION_STATE_PARKED,
+             records=12, created_at=ago(hours=3, minutes=5)),
+        kind(id="order-18", function="checkout", state=execution_service_pb2.EXECUTION_STATE_STUCK,
+             records=1_204, created_at=ago(minutes=7),
+             reason="the worker has no function checkout; it has pack, ship"),
+    )  # fmt: skip
+    return execution_service_pb2.ListExecutionsResponse(executions=listed)
 
 
 BATCH = items_pb2.LeasedBatch(

@@ -10,7 +10,7 @@ import pytest
 
 from querator.client.errors import LeaseLost
 from querator.worker.calling import is_async
-from querator.worker.loading import LoadError, load_exception, load_handler
+from querator.worker.loading import LoadError, check_handler, load, load_exception
 
 TASKS = """
 import functools
@@ -74,7 +74,8 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ],
 )
 def test_functions_of_one_argument_are_handlers(name: str, asynchronous: bool):
-    handler = load_handler(f"loaded_tasks:{name}")
+    handler = load(f"loaded_tasks:{name}")
+    check_handler(handler, name)
     assert is_async(handler) is asynchronous
 
 
@@ -87,7 +88,12 @@ def test_partials_of_async_functions_are_async():
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("loaded_tasks", "'loaded_tasks' is not MODULE:HANDLER, for example tasks:handle."),
+        ("loaded_tasks", "is not MODULE:HANDLER, for example tasks:handle. It is a module without"),
+        ("loaded_tasks:", "'loaded_tasks:' is not MODULE:HANDLER, for example tasks:handle."),
+        (
+            "loaded_tasks:functools",
+            "loaded_tasks:functools is of type module, which cannot be called.",
+        ),
         (":handle", "':handle' is not MODULE:HANDLER, for example tasks:handle."),
         ("loaded_none:handle", "There is no module 'loaded_none' in the working directory, and"),
         ("loaded_none.tasks:handle", "There is no module 'loaded_none' in the working"),
@@ -105,7 +111,7 @@ def test_partials_of_async_functions_are_async():
 )
 def test_what_is_no_handler_is_named_with_the_reason(spec: str, words: str):
     with pytest.raises(LoadError, match=re.escape(words)) as caught:
-        load_handler(spec)
+        check_handler(load(spec), spec)
     assert caught.value.details == ""
 
 
@@ -121,7 +127,7 @@ def test_what_is_no_handler_is_named_with_the_reason(spec: str, words: str):
 def test_a_module_that_fails_is_shown_with_its_traceback(modules: Path, text: str, words: str):
     (modules / "loaded_broken.py").write_text(text)
     with pytest.raises(LoadError, match=words) as caught:
-        load_handler("loaded_broken:handle")
+        load("loaded_broken:handle")
     assert "loaded_broken.py" in caught.value.details
 
 

@@ -1,0 +1,696 @@
+"""`querator execution`: durable functions at work.
+
+Longer than 500 lines: each of the eleven commands has its options and its help.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import click
+import msgspec
+import uuid_utils
+
+from querator.cli.journals import json_value, shown_value, value_text
+from querator.cli.shared.confirmation import check_can_ask, confirm, yes_option
+from querator.cli.shared.connection import CommandTarget, output_option, server_options
+from querator.cli.shared.failures import ExitCode
+from querator.cli.shared.listing import note_more
+from querator.cli.shared.output import (
+    count,
+    note,
+    width,
+    write_details,
+    write_json,
+    write_json_lines,
+    write_lines,
+)
+from querator.cli.shared.parameters import DELAY, DURATION, MOMENT, PRIORITY, WholeNumber
+from querator.cli.shared.tables import Column, TableStream
+from querator.cli.shared.texts import age_text, instant_text, size_text
+from querator.cli.shared.views import payload_texts
+from querator.client import Client
+from querator.client import clock as wall
+from querator.client.errors import RequestError
+from querator.client.executions import EXECUTION_STATES, ExecutionInfo, ExecutionStateName
+from querator.durable import Executions, JournalEntry
+from querator.durable.errors import CodecError
+from querator.durable.handles import journal_entry
+from querator.model.executions import RecordKind
+
+_PIECE_ROWS: Final = 500
+"""Rows that are written at once."""
+_VERSION: Final = "1"
+"""As `Executions.start`: versions of functions are not compared."""
+_BEGINS_JSON: Final = ("{", "[", '"')
+
+
+class ExecutionView(msgspec.Struct, frozen=True, kw_only=True):
+    """An execution, as `--output json` prints it."""
+
+    id: str
+    function: str
+    version: str
+    run: int
+    state: str
+    partition: int
+    created_at: datetime
+    closed_at: datetime | None
+    deadline: datetime | None
+    records: int
+    journal_bytes: int
+    unread_signals: int
+    timers: int
+    cancelled: bool
+    reason: str
+
+
+class EndedView(ExecutionView, frozen=True, kw_only=True):
+    """An execution with its end. `result` is null if there is none, or if its bytes are no JSON.
+    `error` is the exception, or the reason of a cancellation.
+    """
+
+    result: Any
+    error: str | None
+
+
+class RecordView(msgspec.Struct, frozen=True, kw_only=True):
+    """A record of a journal. `value` is null if the payload is no JSON: then it is in `payload` as
+    text, or in `payload_base64`.
+    """
+
+    index: int
+    kind: str
+    name: str
+    path: str
+    site: str
+    at: datetime
+    after: int
+    payload_bytes: int
+    value: Any
+    payload: str | None
+    payload_base64: str | None
+
+
+class _Value(click.ParamType[Any]):
+    """A JSON value; what is no JSON is a text."""
+
+    name = "value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = str(value)
+        try:
+            return msgspec.json.decode(text)
+        except (msgspec.MsgspecError, UnicodeEncodeError) as error:
+            if text.lstrip().startswith(_BEGINS_JSON):
+                self.fail(f"{text!r} begins like JSON, and is none: {error}.", param, ctx)
+            return text
+
+
+_VALUE: Final = _Value()
+
+
+@click.group()
+def execution() -> None:
+    """Start, show, signal and end executions of durable functions.
+
+    An execution is a durable function at work, in a queue of the kind executions. `querator worker`
+    runs such functions.
+    """
+
+
+@execution.command(short_help="Start an execution.")
+@click.argument("queue")
+@click.argument("function")
+@click.argument("arguments", nargs=-1, type=_VALUE, metavar="[ARGUMENT]...")
+@click.option("--id", "execution_id", metavar="ID", help="Its id; default: a new one.")
+@click.option("--delay", type=DELAY, help="Begin after this time; default: at once.")
+@click.option(
+    "--deadline",
+    type=MOMENT,
+    metavar="WHEN",
+    help="Cancel it then, if it has not ended: an instant, or a time from now, as +1h.",
+)
+@click.option(
+    "--priority",
+    type=PRIORITY,
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Priority; the lowest is leased first.",
+)
+@click.option("--fresh", is_flag=True, help="Fail if an execution has this id.")
+@server_options
+@output_option
+def start(
+    queue: str,
+    function: str,
+    arguments: tuple[Any, ...],
+    execution_id: str | None,
+    delay: timedelta | None,
+    deadline: datetime | None,
+    priority: int,
+    fresh: bool,
+    target: CommandTarget,
+    as_json: bool,
+) -> None:
+    """Start an execution of FUNCTION in QUEUE, and print its id.
+
+    FUNCTION is the name of a durable function: that of the Python function, unless its author gave
+    it another one. An ARGUMENT is JSON; what is no JSON is a text. Write -- before an argument that
+    begins with a minus sign. The worker checks the arguments.
+
+    If there is an execution with this id, function and arguments, nothing is started.
+
+    \b
+    Examples:
+      querator execution start shop checkout order-17 '["book"]' --id order-17
+      querator execution start shop report --delay 1h --deadline +1d
+    """
+    named = str(uuid_utils.uuid7()) if execution_id is None else execution_id
+
+    async def main(client: Client) -> bool:
+        return await client.executions.start(
+            queue,
+            named,
+            function,
+            version=_VERSION,
+            arguments=msgspec.json.encode((arguments, {})),
+            fresh=fresh,
+            priority=priority,
+            start_at=None if delay is None else wall.now() + delay,
+            deadline=deadline,
+        )
+
+    started = target.run(main)
+    if as_json:
+        write_json({"id": named, "started": started})
+        return
+    click.echo(named)
+    if not started:
+        note(f"{named} exists already.")
+
+
+@execution.command("list", short_help="Show the executions of a queue.")
+@click.argument("queue")
+@click.option("--function", default="", metavar="NAME", help="Only executions of this function.")
+@click.option(
+    "--state",
+    type=click.Choice(EXECUTION_STATES),
+    help="Only executions in this state.",
+)
+@click.option(
+    "--limit",
+    type=WholeNumber(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Most executions to show.",
+)
+@server_options
+@output_option
+def list_executions(
+    queue: str,
+    function: str,
+    state: ExecutionStateName | None,
+    limit: int,
+    target: CommandTarget,
+    as_json: bool,
+) -> None:
+    """Show the executions of QUEUE, in the order of their starts within each partition.
+
+    A stuck execution is shown with the reason. With --output json each execution is a line.
+
+    \b
+    Examples:
+      querator execution list shop
+      querator execution list shop --state stuck --limit 1000
+    """
+    columns = (
+        "id", "function", "state", Column("records", keep=True), "age", Column("reason", cut=True),
+    )  # fmt: skip
+
+    def row(one: ExecutionInfo) -> tuple[object, ...]:
+        return (
+            one.id, one.function, one.state, one.records, age_text(one.created_at), one.reason,
+        )  # fmt: skip
+
+    shown = _write_all(
+        target,
+        lambda client: Executions(client, queue).list(function=function, state=state),
+        _Shape(columns, row, _view),
+        limit=limit,
+        as_json=as_json,
+    )
+    if not shown and not as_json:
+        note("No such executions." if function or state else "No executions.")
+    note_more(shown, limit, as_json=as_json)
+
+
+@execution.command(short_help="Show one execution.")
+@click.argument("queue")
+@click.argument("execution_id", metavar="ID")
+@server_options
+@output_option
+def show(queue: str, execution_id: str, target: CommandTarget, as_json: bool) -> None:
+    """Show the execution ID of QUEUE: its state, its counts, and how it has ended.
+
+    \b
+    Example:
+      querator execution show shop order-17
+    """
+    info, end = target.run(lambda client: _get(client, queue, execution_id))
+    if as_json:
+        write_json(_ended_view(info, end))
+        return
+    write_details(
+        (
+            ("id", info.id),
+            ("function", info.function),
+            ("state", f"{info.state}, to be cancelled" if _is_leaving(info) else info.state),
+            ("reason", info.reason),
+            ("run", info.run),
+            ("partition", info.partition),
+            ("started at", instant_text(info.created_at)),
+            ("deadline", "" if info.deadline is None else instant_text(info.deadline)),
+            ("ended at", "" if info.closed_at is None else instant_text(info.closed_at)),
+            ("records", info.records),
+            ("journal", size_text(info.journal_bytes)),
+            ("timers", info.timers),
+            ("unread signals", info.unread_signals),
+            ("end", "" if end is None else value_text(end)),
+        )
+    )
+
+
+@execution.command(short_help="Show the records of an execution.")
+@click.argument("queue")
+@click.argument("execution_id", metavar="ID")
+@click.option(
+    "--limit",
+    type=WholeNumber(min=1),
+    default=1_000,
+    show_default=True,
+    metavar="N",
+    help="Most records to show.",
+)
+@server_options
+@output_option
+def journal(
+    queue: str, execution_id: str, limit: int, target: CommandTarget, as_json: bool
+) -> None:
+    """Show the journal of the execution ID of QUEUE: what its code has seen.
+
+    Kinds of records are for example step_done, timer_fired and signal. The path is the place of an
+    operation in the tree of tasks and calls, the site its line in the code. Before a record of a
+    worker the code had been given the arrivals up to the index in the column after. Values are cut;
+    with --output json each record is a line with its whole value.
+
+    \b
+    Examples:
+      querator execution journal shop order-17
+      querator execution journal shop order-17 --output json
+    """
+    columns = (
+        Column("index", keep=True), "kind", Column("name", cut=True), "path",
+        Column("site", cut=True), "at", "after", "bytes", Column("value", cut=True),
+    )  # fmt: skip
+
+    def row(one: JournalEntry) -> tuple[object, ...]:
+        return (
+            one.index, one.kind.lower(), one.name, one.path, one.site, instant_text(one.at),
+            one.after, len(one.payload), value_text(one),
+        )  # fmt: skip
+
+    shown = _write_all(
+        target,
+        lambda client: Executions(client, queue).journal(execution_id),
+        _Shape(columns, row, _record_view),
+        limit=limit,
+        as_json=as_json,
+    )
+    note_more(shown, limit, as_json=as_json)
+
+
+@execution.command(short_help="Send a signal to an execution.")
+@click.argument("queue")
+@click.argument("execution_id", metavar="ID")
+@click.argument("name")
+@click.argument("value", required=False, type=_VALUE, metavar="[VALUE]")
+@server_options
+@output_option
+def signal(
+    queue: str, execution_id: str, name: str, value: Any, target: CommandTarget, as_json: bool
+) -> None:
+    """Send the signal NAME to the execution ID of QUEUE, with VALUE.
+
+    VALUE is JSON; what is no JSON is a text; default: null. Each run of this command sends another
+    signal. The code gets signals of a name in the order of their arrival.
+
+    \b
+    Examples:
+      querator execution signal shop order-17 address '{"city": "Berlin"}'
+      querator execution signal shop order-17 stop
+    """
+
+    async def main(client: Client) -> None:
+        await Executions(client, queue).signal(execution_id, name, value)
+
+    target.run(main)
+    if as_json:
+        write_json({"id": execution_id, "name": name})
+    else:
+        note(f"Sent {name} to {execution_id}.")
+
+
+@execution.command(short_help="Give a promise its value.")
+@click.argument("token")
+@click.argument("value", required=False, type=_VALUE, metavar="[VALUE]")
+@server_options
+@output_option
+def resolve(token: str, value: Any, target: CommandTarget, as_json: bool) -> None:
+    """Give the promise with this TOKEN its VALUE.
+
+    The token names the queue and its namespace. VALUE is JSON; what is no JSON is a text; default:
+    null. The first resolution wins; after another one the exit code is 1.
+
+    \b
+    Example:
+      querator execution resolve ls0k… true
+    """
+    _resolve(target, lambda calls: calls.resolve(token, value), "resolved", as_json=as_json)
+
+
+@execution.command(short_help="Reject a promise.")
+@click.argument("token")
+@click.argument("reason")
+@server_options
+@output_option
+def reject(token: str, reason: str, target: CommandTarget, as_json: bool) -> None:
+    """Reject the promise with this TOKEN: the code that waits for it gets PromiseRejected.
+
+    The first resolution wins; after another one the exit code is 1.
+
+    \b
+    Example:
+      querator execution reject ls0k… "too dear"
+    """
+    _resolve(target, lambda calls: calls.reject(token, reason), "rejected", as_json=as_json)
+
+
+_reason_option = click.option("--reason", default="", metavar="TEXT", help="Why; it is kept.")
+
+
+@execution.command(short_help="Ask an execution to end.")
+@click.argument("queue")
+@click.argument("execution_id", metavar="ID")
+@_reason_option
+@server_options
+@output_option
+def cancel(
+    queue: str, execution_id: str, reason: str, target: CommandTarget, as_json: bool
+) -> None:
+    """Ask the execution ID of QUEUE to end: its code gets a cancellation, and may clean up.
+
+    \b
+    Example:
+      querator execution cancel shop order-17 --reason "sold out"
+    """
+
+    async def main(client: Client) -> bool:
+        return await Executions(client, queue).cancel(execution_id, reason)
+
+    first = target.run(main)
+    if as_json:
+        write_json({"id": execution_id, "cancelled": first})
+    else:
+        note(f"{execution_id} is to end." if first else f"{execution_id} was cancelled before.")
+
+
+@execution.command(short_help="End an execution at once.")
+@click.argument("queue")
+@click.argument("execution_id", metavar="ID")
+@_reason_option
+@yes_option
+@server_options
+@output_option
+def terminate(
+    queue: str,
+    execution_id: str,
+    reason: str,
+    yes: bool,
+    target: CommandTarget,
+    as_json: bool,
+) -> None:
+    """End the execution ID of QUEUE at once, for ever: its code does not run any more.
+
+    Nothing is undone and nothing is cleaned up; `querator execution cancel` lets the code do that.
+    The command asks for confirmation.
+
+    \b
+    Example:
+      querator execution terminate shop order-17 --yes
+    """
+    check_can_ask(yes=yes)
+    info, _ = target.run(lambda client: _get(client, queue, execution_id))
+    if info.closed:
+        note(f"Nothing was changed: {execution_id} has ended ({info.state}).")
+        raise click.exceptions.Exit(ExitCode.WRONG)
+    confirm(
+        f"{execution_id} ({info.function}) is {info.state}, with {count(info.records, 'record')}. "
+        "End it at once, without its cleanup?",
+        yes=yes,
+    )
+
+    async def main(client: Client) -> bool:
+        return await Executions(client, queue).terminate(execution_id, reason)
+
+    first = target.run(main)
+    if as_json:
+        write_json({"id": execution_id, "terminated": first})
+    else:
+        note(f"Terminated {execution_id}.")
+
+
+@execution.command(short_help="Let stuck executions run again.")
+@click.argument("queue")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--stuck", is_flag=True, help="Instead of ids: each stuck execution of the queue.")
+@click.option("--function", default="", metavar="NAME", help="With --stuck: of this function.")
+@server_options
+@output_option
+def retry(
+    queue: str,
+    ids: tuple[str, ...],
+    stuck: bool,
+    function: str,
+    target: CommandTarget,
+    as_json: bool,
+) -> None:
+    """Let stuck executions of QUEUE run again, after their code or their values were repaired.
+
+    Prints the ids of those that were stuck. The exit code is 1 when an ID was not stuck. With
+    --output json each execution is a line.
+
+    \b
+    Examples:
+      querator execution retry shop order-17
+      querator execution retry shop --stuck --function checkout
+    """
+    if bool(ids) == stuck:
+        raise click.UsageError("Give ids, or --stuck.")
+    if function and not stuck:
+        raise click.UsageError("--function needs --stuck.")
+
+    async def main(client: Client) -> bool:
+        calls = Executions(client, queue)
+        named = list(ids)
+        if stuck:
+            # All of them first: one that becomes stuck again would come again.
+            named = [one.id async for one in calls.list(function=function, state="stuck")]
+        all_were = True
+        for name in named:
+            was = await calls.retry(name)
+            all_were = all_were and was
+            if as_json:
+                write_json({"id": name, "retried": was})
+            elif was:
+                click.echo(name)
+            else:
+                note(f"{name} is not stuck.")
+        if not named:
+            note("No execution is stuck.")
+        return all_were or stuck
+
+    if not target.run(main):
+        raise click.exceptions.Exit(ExitCode.WRONG)
+
+
+@execution.command(short_help="Wait until an execution has ended, and print its result.")
+@click.argument("queue")
+@click.argument("execution_id", metavar="ID")
+@click.option("--timeout", type=DURATION, help="How long to wait at most; default: no limit.")
+@server_options
+@output_option
+def wait(
+    queue: str,
+    execution_id: str,
+    timeout: timedelta | None,
+    target: CommandTarget,
+    as_json: bool,
+) -> None:
+    """Wait until the execution ID of QUEUE has ended, and print its result.
+
+    A text is printed as it is, everything else as JSON. The exit code is 1 when the function has
+    raised an exception, was cancelled or terminated, or has not ended in time.
+
+    \b
+    Examples:
+      querator execution wait shop order-17
+      querator execution wait shop order-17 --timeout 30s
+    """
+
+    async def main(client: Client) -> tuple[ExecutionInfo, JournalEntry | None]:
+        raised: Exception | None = None
+        try:
+            await Executions(client, queue).handle(execution_id).result(timeout=timeout)
+        except RequestError:
+            raise
+        except Exception as error:  # noqa: BLE001 - what the function has raised may be anything.
+            raised = error
+        info, end = await _get(client, queue, execution_id)
+        if end is None and raised is not None and not isinstance(raised, TimeoutError):
+            raise raised
+        return info, end
+
+    info, end = target.run(main)
+    if as_json:
+        write_json(_ended_view(info, end))
+    elif end is None:
+        why = f": {info.reason}" if info.reason else ""
+        note(f"{execution_id} has not ended; it is {info.state}{why}.")
+    elif info.state == "completed":
+        click.echo(shown_value(end.payload))
+    else:
+        text = value_text(end)
+        was = info.state if info.state == "failed" else f"was {info.state}"
+        note(f"{execution_id} {was}: {text.rstrip('.')}." if text else f"{execution_id} {was}.")
+    if info.state != "completed":
+        raise click.exceptions.Exit(ExitCode.WRONG)
+
+
+# --- one execution ---------------------------------------------------------------------------
+
+
+async def _get(
+    client: Client, queue: str, execution_id: str
+) -> tuple[ExecutionInfo, JournalEntry | None]:
+    info, end = await Executions(client, queue).get_with_end(execution_id)
+    return info, None if end is None else journal_entry(end)
+
+
+def _is_leaving(info: ExecutionInfo) -> bool:
+    return info.cancelled and not info.closed
+
+
+def _resolve(
+    target: CommandTarget, call: Callable[[Executions], Any], done: str, *, as_json: bool
+) -> None:
+    async def main(client: Client) -> bool:
+        # The queue is in the token.
+        first: bool = await call(Executions(client, ""))
+        return first
+
+    try:
+        first = target.run(main)
+    except CodecError as error:
+        raise click.BadParameter(f"{error}.", param_hint="TOKEN") from error
+    if as_json:
+        write_json({done: first})
+    elif first:
+        note(f"The promise is {done}.")
+    else:
+        note("Nothing was changed: the promise was resolved or rejected before.")
+    if not first:
+        raise click.exceptions.Exit(ExitCode.WRONG)
+
+
+def _view(info: ExecutionInfo) -> ExecutionView:
+    return ExecutionView(**_fields(info))
+
+
+def _ended_view(info: ExecutionInfo, end: JournalEntry | None) -> EndedView:
+    result = error = None
+    if end is not None:
+        if end.kind == RecordKind.COMPLETED.name:
+            result = json_value(end.payload)
+        else:
+            error = value_text(end)
+    return EndedView(**_fields(info), result=result, error=error)
+
+
+def _fields(info: ExecutionInfo) -> dict[str, Any]:
+    return {name: getattr(info, name) for name in ExecutionView.__struct_fields__}
+
+
+def _record_view(one: JournalEntry) -> RecordView:
+    value = json_value(one.payload)
+    text, encoded = (None, None) if value is not None else payload_texts(one.payload)
+    return RecordView(
+        index=one.index,
+        kind=one.kind.lower(),
+        name=one.name,
+        path=one.path,
+        site=one.site,
+        at=one.at,
+        after=one.after,
+        payload_bytes=len(one.payload),
+        value=value,
+        payload=text,
+        payload_base64=encoded,
+    )
+
+
+# --- lists -----------------------------------------------------------------------------------
+
+
+class _Shape(msgspec.Struct, frozen=True):
+    """How the values of a list are shown: columns and rows of a table, or views as JSON."""
+
+    columns: Sequence[str | Column]
+    row: Callable[[Any], tuple[object, ...]]
+    view: Callable[[Any], object]
+
+
+def _write_all(
+    target: CommandTarget,
+    ask: Callable[[Client], AsyncIterator[Any]],
+    shape: _Shape,
+    *,
+    limit: int,
+    as_json: bool,
+) -> int:
+    """Writes at most `limit` values while they come, and returns their number."""
+    table = TableStream(shape.columns, width())
+
+    def write(piece: list[Any]) -> None:
+        if piece and as_json:
+            write_json_lines(map(shape.view, piece))
+        elif piece:
+            write_lines(table.lines(map(shape.row, piece)))
+
+    async def main(client: Client) -> int:
+        shown = 0
+        piece: list[Any] = []
+        async for value in ask(client):
+            piece.append(value)
+            shown += 1
+            if len(piece) == _PIECE_ROWS:
+                write(piece)
+                piece = []
+            if shown == limit:
+                break
+        write(piece)
+        return shown
+
+    return target.run(main)
