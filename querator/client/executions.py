@@ -6,7 +6,7 @@ Record by its number under its lease.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, get_args
 
@@ -94,6 +94,10 @@ class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
     folds: tuple[Fold, ...] = ()
     timers: tuple[Timer, ...] = ()
     then: Then
+
+
+EndedInfo = tuple[ExecutionInfo, JournalRecord]
+"""An execution that has ended, with its last record."""
 
 
 class ExecutionCalls:
@@ -284,6 +288,35 @@ class ExecutionCalls:
         )
         end = _record(response.end) if response.HasField("end") else None
         return _info(response.execution), end
+
+    async def wait(
+        self, queue: str, ids: Sequence[str], *, seconds: float
+    ) -> dict[str, EndedInfo | None]:
+        """Those of the executions that have ended, as soon as one has; None: there is none with
+        this id. Empty: none has ended in this time.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        request = v1.WaitExecutionsRequest(namespace=self.namespace, queue=queue, ids=ids)
+
+        async def ask(node: Connection, left: float) -> v1.WaitExecutionsResponse:
+            waits_ms = int(max(0.0, until - loop.time()) * 1000)
+            request.wait_timeout.FromMilliseconds(waits_ms)
+            response: v1.WaitExecutionsResponse = await node.executions.WaitExecutions(
+                request, timeout=left
+            )
+            return response
+
+        response = await self._nodes.call(
+            ask,
+            seconds=seconds + self._nodes.request_timeout,
+            patience=seconds + ATTEMPT_SECONDS,
+            changes=False,
+        )
+        return {
+            one.id: (_info(one.execution), _record(one.end)) if one.HasField("end") else None
+            for one in response.executions
+        }
 
     async def list(
         self, queue: str, *, function: str, state: ExecutionStateName | None

@@ -9,6 +9,7 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
     codec           values and exceptions as bytes
     context         where code runs: `current`, and the filter of logs
     effects         runs steps, for drivers of a machine
+    endings         waits for the ends of executions, by shared calls
     errors          the exceptions
     folds           what a called durable function has seen, and what replaces it
     functions       the decorators `step` and `durable`, and `call`

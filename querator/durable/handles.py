@@ -11,12 +11,14 @@ import uuid_utils
 from querator.client import Client
 from querator.client.executions import (
     EXECUTION_STATES,
+    EndedInfo,
     ExecutionInfo,
     ExecutionStateName,
 )
 from querator.client.typed import typed
 from querator.durable.arguments import encode_arguments
 from querator.durable.codec import Codec
+from querator.durable.endings import Endings
 from querator.durable.errors import (
     CodecError,
     ExecutionCancelled,
@@ -33,8 +35,6 @@ T = TypeVar("T")
 
 _VERSION: Final = "1"
 """Versions of functions are not compared; the protocol wants one."""
-_LOOK_FIRST_SECONDS: Final = 0.02
-_LOOK_MOST_SECONDS: Final = 1.0
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,21 +68,18 @@ class ExecutionHandle(Generic[T]):
         in or registered with the codec, else `RemoteError`. Raises `ExecutionCancelled` and
         `ExecutionTerminated`; and TimeoutError, which says the state, if it has not ended in time.
         """
-        loop = asyncio.get_running_loop()
-        until = None if timeout is None else loop.time() + timeout.total_seconds()
-        pause = _LOOK_FIRST_SECONDS
-        while True:
+        ended = await self._executions.ended(self.id, timeout)
+        if ended is None:
             info, end = await self._executions.get_with_end(self.id)
-            if end is not None:
-                value: T = self._executions.outcome(self.id, end, self._function)
-                return value
-            if until is not None and loop.time() + pause > until:
+            if end is None:
                 why = f": {info.reason}" if info.reason else ""
                 raise TimeoutError(
                     f"execution {self.id} has not ended in {timeout}; it is {info.state}{why}"
                 )
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _LOOK_MOST_SECONDS)
+        else:
+            end = ended[1]
+        value: T = self._executions.outcome(self.id, end, self._function)
+        return value
 
     async def signal(self, name: str, value: Any = None) -> None:
         """Sends a signal; it arrives once, also if the call is repeated."""
@@ -132,6 +129,7 @@ class Executions:
         self._client = client
         self.queue = queue
         self._codec = make_codec(codec, errors)
+        self._endings = Endings(client, queue)
 
     @overload
     async def start(
@@ -260,6 +258,16 @@ class Executions:
     async def get_with_end(self, id: str) -> tuple[ExecutionInfo, JournalRecord | None]:
         """The state, with the last record of the journal if the execution has ended."""
         return await self._client.executions.get(self.queue, id)
+
+    async def ended(self, id: str, timeout: timedelta | None) -> EndedInfo | None:  # noqa: ASYNC109
+        """An execution that has ended, with the last record of its journal. None: it has not ended
+        in time.
+        """
+        try:
+            async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
+                return await self._endings.wait(id)
+        except TimeoutError:
+            return None
 
     def list(
         self, *, function: str = "", state: ExecutionStateName | None = None

@@ -823,6 +823,10 @@ class PartitionEffects(msgspec.Struct, frozen=True, gc=False):
     """The last of these: those that ended in the entry."""
     events: int = 0
     """Grows with each event, and when events stop being kept; 0: none was ever recorded."""
+    notices: int = 0
+    """Ends of executions since the partition was made."""
+    ended_ids: tuple[str, ...] = ()
+    """The last of these: those of the entry."""
 
     @property
     def staying(self) -> int:

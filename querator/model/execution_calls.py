@@ -61,6 +61,15 @@ class JournalCall(msgspec.Struct, frozen=True):
     timeout_ms: int
 
 
+class WaitExecutionsCall(msgspec.Struct, frozen=True):
+    """`ids` are at least one, each once. `wait_ms` 0: does not wait."""
+
+    namespace: str
+    queue: str
+    ids: tuple[str, ...]
+    wait_ms: int
+
+
 class StartReply(msgspec.Struct, frozen=True):
     partition: int
     started: Started
@@ -99,6 +108,20 @@ class ExecutionPage(msgspec.Struct, frozen=True, array_like=True):
     after: int = 0
 
 
+class EndedExecution(msgspec.Struct, frozen=True, array_like=True):
+    """An execution that has ended, with its last record. Both None: there is none with this id."""
+
+    id: str
+    view: ExecutionView | None = None
+    end: JournalRecord | None = None
+
+
+class EndedPage(msgspec.Struct, frozen=True, array_like=True):
+    """Those of some executions that have ended. Empty: all are waited for."""
+
+    executions: tuple[EndedExecution, ...]
+
+
 class JournalPage(msgspec.Struct, frozen=True, array_like=True):
     """Records in the order of their indexes. `next_index`: where the next page begins; 0: this one
     is the last.
@@ -114,6 +137,12 @@ class ShownExecution(msgspec.Struct, frozen=True):
     partition: int
     view: ExecutionView
     end: JournalRecord | None = None
+
+
+class EndedReply(msgspec.Struct, frozen=True):
+    """The executions that have ended, each with its partition; empty: none has in time."""
+
+    executions: tuple[tuple[int, EndedExecution], ...]
 
 
 class ShownExecutions(msgspec.Struct, frozen=True):

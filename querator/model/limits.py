@@ -93,6 +93,9 @@ INCOMPLETE_BYTES_MAX = 96 * MIB
 RESULT_WAITS_MAX = 16_384  # Calls that wait for results of items.
 # Questions that wait at the leaders of partitions; a call has one for each partition of its items.
 RESULT_QUESTIONS_MAX = 65_536
+EXECUTION_WAITS_MAX = 16_384  # Calls that wait for executions.
+EXECUTIONS_AWAITED_MAX = 262_144  # Of all questions that wait at the leaders on a node.
+EXECUTIONS_AWAITED_QUEUE_MAX = 131_072  # Of these, of one queue: others have room, too.
 EVENT_CALLS_MAX = 16_384  # Calls of followers that wait for events; each is of one partition.
 EVENT_QUESTIONS_MAX = 65_536  # Questions that wait at the leaders of partitions.
 EVENTS_READ_DEFAULT = 1_000
@@ -231,6 +234,7 @@ PUT_AWAY_CALLS_TOLD = 10  # At this many of them, a warning names the place.
 STEP_ATTEMPTS_CAP = 1_000_000
 STEP_RETRY_HERE_MS_MAX = 1 * SECOND_MS  # A longer delay is recorded, and the execution may park.
 ACTIVATION_JOURNAL_BYTES_MAX = 64 * KIB  # Of a journal, beside its activation; others in pages.
+EXECUTION_WAIT_IDS_MAX = 1_000  # Executions that one call waits for.
 EXECUTION_ROWS_READ_MAX = 1_000  # Of a list of executions, in one partition.
 EXECUTION_RETENTION_MS_MIN = 1 * MINUTE_MS
 EXECUTION_RETENTION_MS_MAX = 10 * YEAR_MS
@@ -271,6 +275,7 @@ LOCK_LOOK_MS_MAX = 15 * SECOND_MS
 # A question to a leader about results ends after this time, and is asked again. So one whose call
 # has ended meanwhile does not stay for long.
 RESULT_LOOK_MS_MAX = 5 * SECOND_MS
+EXECUTION_LOOK_MS_MAX = 5 * SECOND_MS  # As above, for executions.
 EVENT_LOOK_MS_MAX = 5 * SECOND_MS  # As above, for events.
 READER_PARTITION_WAIT_MS = 2 * SECOND_MS  # How long a partition without a leader delays it.
 STRAGGLER_WAIT_MS = 200  # How long a lease reply with items waits for further partitions.
@@ -443,6 +448,8 @@ assert CHECKPOINT_BYTES_MAX <= CHECKPOINTS_BYTES_MAX < ENTRY_BYTES_MAX
 assert RESULT_BYTES_MAX <= RESULTS_BYTES_MAX < REPLY_BYTES_DEFAULT < ENTRY_BYTES_MAX
 assert REQUEST_ITEMS_MAX <= RESULTS_OF_COMPLETE_MAX, "each item of one lease may have a result"
 assert RESULT_LOOK_MS_MAX < REQUEST_TIMEOUT_MS_MAX
+assert EXECUTION_LOOK_MS_MAX < REQUEST_TIMEOUT_MS_MAX
+assert EXECUTIONS_AWAITED_QUEUE_MAX < EXECUTIONS_AWAITED_MAX
 assert EVENT_LOOK_MS_MAX < min(REQUEST_TIMEOUT_MS_MAX, EVENTS_CLOSING_MS)
 assert EVENTS_READ_DEFAULT <= EVENTS_READ_MAX <= EVENTS_SCANNED_MAX
 assert EVENTS_RETENTION_MS_MIN <= EVENTS_CLOSING_MS < EVENTS_RETENTION_MS_MAX

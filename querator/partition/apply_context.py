@@ -16,8 +16,8 @@ class ApplyContext:
     """
 
     __slots__ = (
-        "activations", "answered", "blocks", "feed", "flows", "group", "index", "log_first",
-        "now_ms", "row", "state", "txn",
+        "activations", "answered", "blocks", "ended_ids", "feed", "flows", "group", "index",
+        "log_first", "now_ms", "row", "state", "txn",
     )  # fmt: skip
 
     def __init__(
@@ -41,6 +41,8 @@ class ApplyContext:
         self.blocks: dict[int, Block] = {}
         self.answered: list[int] = []
         """Items with a result that have ended in this entry."""
+        self.ended_ids: list[str] = []
+        """Executions that have ended in this entry."""
         self.activations: list[tuple[int, int, int]] | None = None
         """Activations that are not placed yet: sequence, priority, when they begin. None: the queue
         has items of producers.

@@ -1,6 +1,12 @@
 """Reads of executions for other threads, in a view of the generation in use."""
 
-from querator.model.execution_calls import ExecutionPage, ExecutionView, JournalPage
+from querator.model.execution_calls import (
+    EndedExecution,
+    EndedPage,
+    ExecutionPage,
+    ExecutionView,
+    JournalPage,
+)
 from querator.model.executions import ExecutionState, JournalRecord, RecordKind
 from querator.partition.execution_rows import (
     ExecutionRow,
@@ -36,6 +42,29 @@ def execution_at(txn: ReadTransaction, group: int, seq: int) -> ExecutionView | 
     """The execution with this activation. None: it has another one, or is gone."""
     raw = ACTIVATIONS.get(txn, group, seq)
     return None if raw is None else execution_view(txn, group, int.from_bytes(raw, "big"))
+
+
+def ended_executions(
+    txn: ReadTransaction, group: int, ids: tuple[str, ...], *, bytes_max: int
+) -> EndedPage:
+    """Those of the executions that have ended, or do not exist, up to `bytes_max` of results, but
+    at least one. Raises AttachmentDamaged.
+    """
+    found: list[EndedExecution] = []
+    size = 0
+    for execution_id in ids:
+        view = execution_of(txn, group, execution_id)
+        if view is None:
+            found.append(EndedExecution(execution_id))
+            continue
+        end = end_of(txn, group, view)
+        if end is None:
+            continue
+        size += len(end.note.payload)
+        if found and size > bytes_max:
+            break
+        found.append(EndedExecution(execution_id, view, end))
+    return EndedPage(tuple(found))
 
 
 def list_executions(

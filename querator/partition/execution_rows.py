@@ -23,7 +23,7 @@ class ExecutionCounts(msgspec.Struct, array_like=True):
     `head_ms` a lower bound of the next time at which something is due; 0: nothing is. `executions`
     counts those that have a row; of these, `parked`, `stuck` and `closed` are in such states.
     `records` and `bytes` count the records of those with a row. `fired` counts timers, and
-    `removed` executions that were kept long enough.
+    `removed` executions that were kept long enough. `notices` counts those that have ended.
     """
 
     next: int = 1
@@ -37,6 +37,7 @@ class ExecutionCounts(msgspec.Struct, array_like=True):
     started: int = 0
     fired: int = 0
     removed: int = 0
+    notices: int = 0
 
 
 class ExecutionRow(msgspec.Struct, array_like=True):

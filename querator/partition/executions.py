@@ -315,6 +315,8 @@ def close(context: ApplyContext, number: int, row: ExecutionRow, event: Executio
     RETAINED.put(context.txn, context.group, until_ms, number, value=b"")
     counts = counts_of(context)
     counts.head_ms = earlier(counts.head_ms, until_ms)
+    counts.notices += 1
+    context.ended_ids.append(row.id)
 
 
 def stick(context: ApplyContext, row: ExecutionRow, reason: str) -> None:

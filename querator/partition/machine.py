@@ -186,7 +186,7 @@ class PartitionMachine:
         self._has_flows = context.flows is not None
         self._has_feed = context.feed is not None
         self._asked = state.asked
-        return self._applied(state, results, txns, tuple(context.answered))
+        return self._applied(state, results, txns, context)
 
     def tells_early(self, result: Any) -> bool:
         """False for results after which the caller reads the tables: a lease is followed by a read
@@ -235,10 +235,10 @@ class PartitionMachine:
         state: PartitionState,
         results: tuple[Result, ...],
         txns: int = 0,
-        answered: tuple[int, ...] = (),
+        context: ApplyContext | None = None,
     ) -> Applied:
-        """`txns` is the number of transactions that were open before. `answered` are the items with
-        a result that have ended.
+        """`txns` is the number of transactions that were open before. `context` is that of the
+        entry; None: there is none.
         """
         self._lapse_ms = state.deadline_head_ms
         self._activate_ms = state.schedule_head_ms
@@ -261,8 +261,12 @@ class PartitionMachine:
         # Moves and transactions are read from the tables as soon as they are reported.
         early = not (state.moving or state.txns or txns)
         effects = state.effects
-        if answered:
-            effects = msgspec.structs.replace(effects, answered_seqs=answered)
+        if context is not None and (context.answered or context.ended_ids):
+            effects = msgspec.structs.replace(
+                effects,
+                answered_seqs=tuple(context.answered),
+                ended_ids=tuple(context.ended_ids),
+            )
         return Applied(results, effects, due_ms or None, early=early, prompt_ms=prompt_ms or None)
 
 

@@ -253,6 +253,7 @@ class PartitionState(msgspec.Struct, array_like=True):
             breaker=breaker,
             answered=self.answered,
             events=0 if self.feed is None else self.feed.next + self.feed.first,
+            notices=0 if self.executions is None else self.executions.notices,
         )
 
     @property

@@ -4,6 +4,7 @@ background reads, which have threads of their own. No state here has to survive 
 
     queue_service     calls of clients: produce, lease, settle, subscribe, browse
     executions        calls about executions: routed by their ids, read at leaders
+    execution_waits   questions about executions that wait at the leader
     admin_service     queues, their counts and items, dead letters
     cluster_service   the cluster for operators: status, hand-off, replace, drain
     assembly          builds the service of a node from its parts

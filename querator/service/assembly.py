@@ -11,6 +11,7 @@ from querator.model.commands import PartitionEffects
 from querator.model.ids import GroupId, QueueId
 from querator.model.limits import (
     EVENT_CALLS_MAX,
+    EXECUTION_WAITS_MAX,
     LEASES_WAITING_MAX,
     PRODUCE_BYTES_HELD_MAX,
     PRODUCE_BYTES_WAITING_MAX,
@@ -23,6 +24,7 @@ from querator.service.admission import ConnectionBudget, PartitionBudget
 from querator.service.departed import Departed
 from querator.service.events import ServiceEvents
 from querator.service.exchange.node_exchange import NodeExchange
+from querator.service.execution_waits import ExecutionWaits
 from querator.service.executions import ExecutionService
 from querator.service.feed.calls import FeedService
 from querator.service.feed.waits import FeedWaits
@@ -108,6 +110,7 @@ def assemble(
     )
     waits = ResultWaits(host, router, environment=environment, damage=damage, answers=answers)
     followers = FeedWaits(host, router, environment=environment, answers=answers)
+    awaiting = ExecutionWaits(host, router, environment=environment, damage=damage, answers=answers)
     mover = Mover(router, directory, environment, damage)
     departed = Departed(router, directory, environment)
     produces = ConnectionBudget(
@@ -171,6 +174,7 @@ def assemble(
         recurring=RecurrenceDriver(router, environment),
         results=waits,
         followers=followers,
+        executions=awaiting,
         exchange=exchange,
     )
     return QueueService(
@@ -198,7 +202,12 @@ def assemble(
         ),
         transactions=TransactionService(router, directory, producing, durable=durable),
         executions=ExecutionService(
-            router=router, directory=directory, reads=reads, leasing=leasing, calls=settles
+            router=router,
+            directory=directory,
+            reads=reads,
+            leasing=leasing,
+            calls=settles,
+            waits=ConnectionBudget("calls that wait for executions", calls_max=EXECUTION_WAITS_MAX),
         ),
         admissions=(produces, settles, leases),
     )

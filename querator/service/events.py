@@ -14,6 +14,7 @@ from querator.model.queues import BreakerState
 from querator.service.breakers import BreakerLog
 from querator.service.departed import Departed
 from querator.service.exchange.node_exchange import NodeExchange
+from querator.service.execution_waits import ExecutionWaits
 from querator.service.feed.waits import FeedWaits
 from querator.service.lease.calls import LeaseService
 from querator.service.lease.supply import Supplies
@@ -50,6 +51,7 @@ class ServiceEvents:
         recurring: RecurrenceDriver,
         results: ResultWaits,
         followers: FeedWaits,
+        executions: ExecutionWaits,
         exchange: NodeExchange | None,
     ) -> None:
         self._router = router
@@ -65,6 +67,7 @@ class ServiceEvents:
         self._recurring = recurring
         self._results = results
         self._followers = followers
+        self._executions = executions
         self._exchange = exchange
         self._breakers = BreakerLog(router)
 
@@ -84,6 +87,8 @@ class ServiceEvents:
             self._results.on_effects(group, effects)
         if effects.events:
             self._followers.on_effects(group, effects)
+        if effects.notices:
+            self._executions.on_effects(group, effects)
         if effects.outbox:
             self._mover.wake(route)
         if group in self._mover.full:
@@ -104,6 +109,7 @@ class ServiceEvents:
         self._on_route(route)
         self._results.on_leadership(group)
         self._followers.on_leadership(group)
+        self._executions.on_leadership(group)
         self._mover.wake(route)
         self._departed.on_leader_change(route)
         self._committer.wake(route)
@@ -142,6 +148,7 @@ class ServiceEvents:
         self._damage.on_map()
         self._results.on_map()
         self._followers.on_map()
+        self._executions.on_map()
 
     async def stop(self) -> None:
         """Refuses further calls, ends the waits of leases and streams (all with UNAVAILABLE), and
@@ -153,6 +160,7 @@ class ServiceEvents:
         self._leases.stop()
         self._results.stop()
         self._followers.stop()
+        self._executions.stop()
         if self._exchange is not None:
             self._exchange.stop()
         await self._departed.stop()

@@ -8,6 +8,7 @@ their journals, read at the leaders of their partitions.
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +19,9 @@ from querator.model.calls import LeaseCall, LeasedRun
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.execution_calls import (
     ArriveCall,
+    EndedExecution,
+    EndedPage,
+    EndedReply,
     ExecutionPage,
     ExecutionView,
     JournalCall,
@@ -29,6 +33,7 @@ from querator.model.execution_calls import (
     ShownExecutions,
     StartCall,
     StartReply,
+    WaitExecutionsCall,
 )
 from querator.model.execution_commands import Arrived, Recorded, Started
 from querator.model.executions import ArriveKind
@@ -40,7 +45,8 @@ from querator.service.lease.calls import LeaseService
 from querator.service.reading import paging
 from querator.service.reading.queries import Queries, all_results
 from querator.service.routing.directory import QueueDirectory
-from querator.service.routing.forwarder import ExecutionsQuery, JournalQuery
+from querator.service.routing.first_found import first_found
+from querator.service.routing.forwarder import EndedQuery, ExecutionsQuery, JournalQuery
 from querator.service.routing.router import Router, deadline_after
 from querator.service.validate import check_partition
 
@@ -56,13 +62,17 @@ class ExecutionService:
         reads: Queries,
         leasing: LeaseService,
         calls: ConnectionBudget,
+        waits: ConnectionBudget,
     ) -> None:
-        """`calls` counts accepted calls that are not answered."""
+        """`calls` counts accepted calls that are not answered, `waits` those that may wait for
+        executions.
+        """
         self._router = router
         self._directory = directory
         self._reads = reads
         self._leasing = leasing
         self._calls = calls
+        self._waits = waits
 
     async def start(self, call: StartCall) -> StartReply:
         queue = await self._queue(call.namespace, call.queue)
@@ -149,6 +159,35 @@ class ExecutionService:
             )
             end = page.records[0] if page.records else None
         return ShownExecution(partition, view, end)
+
+    async def wait(self, call: WaitExecutionsCall) -> EndedReply:
+        """The executions that have ended, as soon as one has; none, if none has in time. Those that
+        do not exist count as ended.
+        """
+        loop = asyncio.get_running_loop()
+        queue = await self._queue(call.namespace, call.queue)
+        ids: dict[int, list[str]] = {}
+        for one in call.ids:
+            ids.setdefault(_home(queue, one), []).append(one)
+        until = loop.time() + call.wait_ms / 1000
+        with self._waits.held():
+            while True:
+                left_ms = max(0, int((until - loop.time()) * 1000))
+                wait_ms = min(left_ms, limits.EXECUTION_LOOK_MS_MAX)
+                asks = {
+                    partition: self._ended(queue.groups[partition], tuple(some), wait_ms)
+                    for partition, some in ids.items()
+                }
+                found = await first_found(asks, "waiting for executions")
+                if found or not left_ms:
+                    return EndedReply(tuple(_fitting(found)))
+                queue = self._directory.newest(queue)
+
+    async def _ended(
+        self, group: GroupId, ids: tuple[str, ...], wait_ms: int
+    ) -> Sequence[EndedExecution]:
+        page: EndedPage = await self._router.read(group, EndedQuery(group, ids, wait_ms))
+        return page.executions
 
     async def journal(self, call: JournalCall) -> JournalPage:
         deadline = deadline_after(call.timeout_ms)
@@ -244,6 +283,16 @@ class ExecutionService:
         query = JournalQuery(group, number, first, count_max, bytes_max)
         page: JournalPage = await self._router.read(group, query, deadline=deadline)
         return page
+
+
+def _fitting(found: list[tuple[int, EndedExecution]]) -> list[tuple[int, EndedExecution]]:
+    """Those that fit into a reply, but at least one."""
+    size = 0
+    for place, (_, one) in enumerate(found):
+        size += 0 if one.end is None else len(one.end.note.payload)
+        if place and size > limits.REPLY_BYTES_DEFAULT:
+            return found[:place]
+    return found
 
 
 def _home(queue: Queue, execution_id: str) -> int:

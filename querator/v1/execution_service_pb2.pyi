@@ -1280,6 +1280,104 @@ class GetExecutionResponse(_message.Message):
 Global___GetExecutionResponse: _TypeAlias = GetExecutionResponse  # noqa: Y015
 
 @_typing.final
+class WaitExecutionsRequest(_message.Message):
+    """WaitExecutionsRequest names executions of a queue whose ends are wanted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
+    WAIT_TIMEOUT_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the queue; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue."""
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The executions, 1 to 1,000."""
+
+    @_builtins.property
+    def wait_timeout(self) -> _duration_pb2.Duration:
+        """How long to wait until one of them has ended, 0 to 15 minutes."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        ids: _abc.Iterable[_builtins.str] | None = ...,
+        wait_timeout: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait_timeout", b"wait_timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "namespace", b"namespace", "queue", b"queue", "wait_timeout", b"wait_timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitExecutionsRequest: _TypeAlias = WaitExecutionsRequest  # noqa: Y015
+
+@_typing.final
+class EndedExecution(_message.Message):
+    """EndedExecution is an execution that has ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    EXECUTION_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its id."""
+    @_builtins.property
+    def execution(self) -> Global___Execution:
+        """The execution; unset: there is none with this id."""
+
+    @_builtins.property
+    def end(self) -> Global___JournalRecord:
+        """Its last record: the result."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        execution: Global___Execution | None = ...,
+        end: Global___JournalRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "execution", b"execution"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "execution", b"execution", "id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndedExecution: _TypeAlias = EndedExecution  # noqa: Y015
+
+@_typing.final
+class WaitExecutionsResponse(_message.Message):
+    """WaitExecutionsResponse has the executions that have ended: those that fit into about 3 MiB, but at least one; ask
+    again for the others. Empty: none has ended in time.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def executions(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndedExecution]:
+        """In no order."""
+
+    def __init__(
+        self,
+        *,
+        executions: _abc.Iterable[Global___EndedExecution] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["executions", b"executions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitExecutionsResponse: _TypeAlias = WaitExecutionsResponse  # noqa: Y015
+
+@_typing.final
 class ListExecutionsRequest(_message.Message):
     """ListExecutionsRequest asks for a page of executions."""
 

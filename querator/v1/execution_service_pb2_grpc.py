@@ -81,6 +81,11 @@ class ExecutionServiceStub:
                 request_serializer=querator_dot_v1_dot_execution__service__pb2.GetExecutionRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_execution__service__pb2.GetExecutionResponse.FromString,
                 _registered_method=True)
+        self.WaitExecutions = channel.unary_unary(
+                '/querator.v1.ExecutionService/WaitExecutions',
+                request_serializer=querator_dot_v1_dot_execution__service__pb2.WaitExecutionsRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_execution__service__pb2.WaitExecutionsResponse.FromString,
+                _registered_method=True)
         self.ListExecutions = channel.unary_unary(
                 '/querator.v1.ExecutionService/ListExecutions',
                 request_serializer=querator_dot_v1_dot_execution__service__pb2.ListExecutionsRequest.SerializeToString,
@@ -161,6 +166,13 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WaitExecutions(self, request, context):
+        """Returns executions that have ended, as soon as one has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListExecutions(self, request, context):
         """Returns a page of executions, in the order of their starts within each partition.
         """
@@ -222,6 +234,11 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.GetExecution,
                     request_deserializer=querator_dot_v1_dot_execution__service__pb2.GetExecutionRequest.FromString,
                     response_serializer=querator_dot_v1_dot_execution__service__pb2.GetExecutionResponse.SerializeToString,
+            ),
+            'WaitExecutions': grpc.unary_unary_rpc_method_handler(
+                    servicer.WaitExecutions,
+                    request_deserializer=querator_dot_v1_dot_execution__service__pb2.WaitExecutionsRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_execution__service__pb2.WaitExecutionsResponse.SerializeToString,
             ),
             'ListExecutions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListExecutions,
@@ -479,6 +496,33 @@ class ExecutionService:
             '/querator.v1.ExecutionService/GetExecution',
             querator_dot_v1_dot_execution__service__pb2.GetExecutionRequest.SerializeToString,
             querator_dot_v1_dot_execution__service__pb2.GetExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WaitExecutions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.ExecutionService/WaitExecutions',
+            querator_dot_v1_dot_execution__service__pb2.WaitExecutionsRequest.SerializeToString,
+            querator_dot_v1_dot_execution__service__pb2.WaitExecutionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,8 @@ class ExecutionServiceStub:
     """Lets a stuck execution run again."""
     GetExecution: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.GetExecutionRequest, _execution_service_pb2.GetExecutionResponse]
     """Returns an execution with its result, if it has ended."""
+    WaitExecutions: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.WaitExecutionsRequest, _execution_service_pb2.WaitExecutionsResponse]
+    """Returns executions that have ended, as soon as one has."""
     ListExecutions: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.ListExecutionsRequest, _execution_service_pb2.ListExecutionsResponse]
     """Returns a page of executions, in the order of their starts within each partition."""
     ReadJournal: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.ReadJournalRequest, _execution_service_pb2.ReadJournalResponse]
@@ -83,6 +85,8 @@ class ExecutionServiceAsyncStub(ExecutionServiceStub):
     """Lets a stuck execution run again."""
     GetExecution: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.GetExecutionRequest, _execution_service_pb2.GetExecutionResponse]  # type: ignore[assignment]
     """Returns an execution with its result, if it has ended."""
+    WaitExecutions: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.WaitExecutionsRequest, _execution_service_pb2.WaitExecutionsResponse]  # type: ignore[assignment]
+    """Returns executions that have ended, as soon as one has."""
     ListExecutions: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.ListExecutionsRequest, _execution_service_pb2.ListExecutionsResponse]  # type: ignore[assignment]
     """Returns a page of executions, in the order of their starts within each partition."""
     ReadJournal: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.ReadJournalRequest, _execution_service_pb2.ReadJournalResponse]  # type: ignore[assignment]
@@ -164,6 +168,14 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_execution_service_pb2.GetExecutionResponse, _abc.Awaitable[_execution_service_pb2.GetExecutionResponse]]:
         """Returns an execution with its result, if it has ended."""
+
+    @_abc_1.abstractmethod
+    def WaitExecutions(
+        self,
+        request: _execution_service_pb2.WaitExecutionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_execution_service_pb2.WaitExecutionsResponse, _abc.Awaitable[_execution_service_pb2.WaitExecutionsResponse]]:
+        """Returns executions that have ended, as soon as one has."""
 
     @_abc_1.abstractmethod
     def ListExecutions(

@@ -13,9 +13,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from querator.model import limits
 from querator.model.calls import LeaseCall
-from querator.model.errors import invalid
+from querator.model.errors import invalid, over_limit
 from querator.model.execution_calls import (
     ArriveCall,
+    EndedReply,
     JournalCall,
     JournalPage,
     LeasedActivation,
@@ -25,6 +26,7 @@ from querator.model.execution_calls import (
     ShownExecutions,
     StartCall,
     StartReply,
+    WaitExecutionsCall,
 )
 from querator.model.execution_commands import (
     Arrive,
@@ -297,6 +299,23 @@ def parse_list(data: bytes) -> ListExecutionsCall:
     )
 
 
+def parse_wait(data: bytes) -> WaitExecutionsCall:
+    message = field_checks.parse_message(v1.WaitExecutionsRequest, data)
+    if not message.ids:
+        raise invalid("ids", "must not be empty")
+    if len(message.ids) > limits.EXECUTION_WAIT_IDS_MAX:
+        raise over_limit(
+            "ids", value=len(message.ids), limit=limits.EXECUTION_WAIT_IDS_MAX, unit="executions"
+        )
+    for nth, one in enumerate(message.ids):
+        check_text(one, field=f"ids[{nth}]", bytes_max=limits.EXECUTION_ID_BYTES_MAX)
+    return WaitExecutionsCall(
+        *_queue(message),
+        tuple(dict.fromkeys(message.ids)),
+        _timeout_ms(message.wait_timeout, "wait_timeout"),
+    )
+
+
 def parse_journal(data: bytes) -> JournalCall:
     message = field_checks.parse_message(v1.ReadJournalRequest, data)
     check_text(message.id, field="id", bytes_max=limits.EXECUTION_ID_BYTES_MAX)
@@ -398,6 +417,21 @@ def encode_execution(shown: ShownExecution) -> bytes:
     ).SerializeToString()
 
 
+def encode_ended(reply: EndedReply) -> bytes:
+    return v1.WaitExecutionsResponse(
+        executions=[
+            v1.EndedExecution(id=one.id)
+            if one.view is None or one.end is None
+            else v1.EndedExecution(
+                id=one.id,
+                execution=_execution(ShownExecution(partition, one.view)),
+                end=_record(one.end),
+            )
+            for partition, one in reply.executions
+        ]
+    ).SerializeToString()
+
+
 def encode_list(shown: ShownExecutions) -> bytes:
     return v1.ListExecutionsResponse(
         executions=[_execution(one) for one in shown.executions],
@@ -461,6 +495,7 @@ _Named = (
     | v1.GetExecutionRequest
     | v1.ListExecutionsRequest
     | v1.ReadJournalRequest
+    | v1.WaitExecutionsRequest
 )
 
 
@@ -468,12 +503,12 @@ def _queue(message: _Named) -> tuple[str, str]:
     return field_checks.check_namespace(message.namespace), check_name(message.queue, field="queue")
 
 
-def _timeout_ms(timeout: Duration) -> int:
+def _timeout_ms(timeout: Duration, field: str = "request_timeout") -> int:
     if not timeout.seconds and not timeout.nanos:
         return 0
     return field_checks.duration_ms(
         timeout,
-        field="request_timeout",
+        field=field,
         least_ms=0,
         most_ms=limits.REQUEST_TIMEOUT_MS_MAX,
     )

@@ -385,6 +385,21 @@ async def test_calls_for_what_is_not_there(client: Client, shop: Executions):
     assert await later.terminate() is True
 
 
+async def test_results_are_waited_for_together(client: Client, shop: Executions, ledger: Path):
+    handles = [await shop.start(chain, 1, 0.01, id=f"chain-{nth}") for nth in range(40)]
+    # One that never ends is in the same calls.
+    other = await shop.start(chain, 1, 3600.0)
+    never = asyncio.get_running_loop().create_task(other.result())
+    results = asyncio.gather(*(handle.result(timeout=WAIT) for handle in handles))
+    async with working(client, shop):
+        assert await results == [0] * 40
+        with pytest.raises(TimeoutError, match=f"execution {other.id} has not ended"):
+            await other.result(timeout=timedelta(milliseconds=1))
+        await other.terminate("enough")
+        with pytest.raises(ExecutionTerminated, match="enough"):
+            await never
+
+
 async def test_one_at_a_time_is_one_at_a_time(client: Client, shop: Executions, ledger: Path):
     handles = [await shop.start(chain, 2, 0.01, id=f"chain-{nth}") for nth in range(5)]
     async with working(client, shop, concurrency=1):

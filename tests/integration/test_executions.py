@@ -2,6 +2,7 @@
 RecordProgress, in any language.
 """
 
+import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable
@@ -190,6 +191,31 @@ async def a_late_worker(shop: Shop) -> None:
     assert (await shop.refused("RecordProgress", **named(other, 2)))[0] == "LEASE_LOST"
 
 
+async def waits(shop: Shop) -> None:
+    """Calls that wait for many executions, at each node; then those that wait for one."""
+    ids = [f"awaited-{number}" for number in range(7)]
+    for one in ids:
+        await shop.start(one)
+    known = await shop.call("WaitExecutions", ids=[*ids, "nothing"])
+    assert [(one.id, one.HasField("execution")) for one in known.executions] == [("nothing", False)]
+    assert not (await shop.call("WaitExecutions", ids=ids)).executions
+    waiting = [
+        asyncio.get_running_loop().create_task(
+            shop.call("WaitExecutions", ids=ids, wait_timeout=Duration(seconds=25))
+        )
+        for _ in shop.channels
+    ]
+    await shop.call("TerminateExecution", id=ids[3], reason="enough")
+    for each in await asyncio.gather(*waiting):
+        [ended] = each.executions
+        assert (ended.id, ended.execution.id, ended.end.payload) == (ids[3], ids[3], b"enough")
+        assert ended.execution.state == v1.EXECUTION_STATE_TERMINATED
+        assert ended.end.kind == v1.RECORD_KIND_TERMINATED
+    assert await shop.refused("WaitExecutions", ids=[]) == ("INVALID_ARGUMENT", "ids")
+    for one in ids:
+        await shop.call("TerminateExecution", id=one)
+
+
 async def test_a_node_keeps_executions(tmp_path: Path):
     async with server(tmp_path / "data") as node:
         shop = Shop(node.address)
@@ -201,6 +227,7 @@ async def test_a_node_keeps_executions(tmp_path: Path):
 
         await a_life(shop, restart)
         await a_late_worker(shop)
+        await waits(shop)
         # Lists are by partition, in pages.
         for number in range(5):
             await shop.start(f"listed-{number}", function="listed")
@@ -277,10 +304,17 @@ async def test_three_nodes_keep_executions_while_one_is_killed(tmp_path: Path):
         shop = Shop(*(cluster[name].address for name in "ab"))
         await shop.create()
         await cluster.until_well()
+        await waits(shop)
+        waiting: list[asyncio.Task[Any]] = []
 
         async def kill() -> None:
+            asked = shop.call("WaitExecutions", ids=["order-17"], wait_timeout=Duration(seconds=25))
+            waiting.append(asyncio.get_running_loop().create_task(asked))
             await cluster["c"].kill()
 
         await a_life(shop, kill)
+        [ended] = (await waiting[0]).executions
+        assert ended.execution.state == v1.EXECUTION_STATE_COMPLETED
+        assert len(ended.end.payload) == 100_000
         await a_late_worker(shop)
         await shop.close()

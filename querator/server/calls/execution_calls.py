@@ -50,10 +50,28 @@ def execution_calls(service: QueueService) -> Mapping[str, Unary]:
         call = within_deadline(executions.parse_retry(data), context)
         return executions.encode_retried(await service.executions.arrive(call))
 
+    return {
+        "StartExecution": start,
+        "LeaseActivations": lease,
+        "RecordProgress": record,
+        "SignalExecution": signal,
+        "ResolvePromise": resolve,
+        "CancelExecution": cancel,
+        "TerminateExecution": terminate,
+        "RetryExecution": retry,
+        **_reads(service),
+    }
+
+
+def _reads(service: QueueService) -> Mapping[str, Unary]:
     async def get(data: bytes, context: Context) -> bytes:
         asked = executions.parse_get(data)
         found = await service.executions.get(*asked, timeout_ms=answer_within_ms(context))
         return executions.encode_execution(found)
+
+    async def wait(data: bytes, context: Context) -> bytes:
+        call = waiting_within_deadline(executions.parse_wait(data), context)
+        return executions.encode_ended(await service.executions.wait(call))
 
     async def list_some(data: bytes, context: Context) -> bytes:
         call = executions.parse_list(data)
@@ -66,15 +84,8 @@ def execution_calls(service: QueueService) -> Mapping[str, Unary]:
         return executions.encode_journal(await service.executions.journal(call))
 
     return {
-        "StartExecution": start,
-        "LeaseActivations": lease,
-        "RecordProgress": record,
-        "SignalExecution": signal,
-        "ResolvePromise": resolve,
-        "CancelExecution": cancel,
-        "TerminateExecution": terminate,
-        "RetryExecution": retry,
         "GetExecution": get,
+        "WaitExecutions": wait,
         "ListExecutions": list_some,
         "ReadJournal": journal,
     }

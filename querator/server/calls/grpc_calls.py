@@ -27,7 +27,12 @@ from querator.model.calls import (
 )
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.event_calls import ReadEventsCall
-from querator.model.execution_calls import ArriveCall, ProgressCall, StartCall
+from querator.model.execution_calls import (
+    ArriveCall,
+    ProgressCall,
+    StartCall,
+    WaitExecutionsCall,
+)
 from querator.model.reader_calls import (
     AdvanceReaderCall,
     OpenReaderCall,
@@ -61,7 +66,7 @@ T = TypeVar(
     ProgressCall,
     ArriveCall,
 )
-W = TypeVar("W", LeaseCall, AdvanceReaderCall, WaitResultsCall, ReadEventsCall)
+W = TypeVar("W", LeaseCall, AdvanceReaderCall, WaitResultsCall, WaitExecutionsCall, ReadEventsCall)
 
 _DETAILS_KEY = "grpc-status-details-bin"
 # An empty answer must be sent before the caller's deadline; else the outcome of its lease request

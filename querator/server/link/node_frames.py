@@ -27,7 +27,7 @@ from querator.model.commands import (
     SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.execution_calls import ExecutionPage, JournalPage
+from querator.model.execution_calls import EndedPage, ExecutionPage, JournalPage
 from querator.model.execution_commands import Arrived, Recorded, Started
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.reader_calls import BatchPage, ReaderState
@@ -68,6 +68,7 @@ from querator.service.routing.forwarder import (
     DueCountsQuery,
     DueItemsQuery,
     DueKeysQuery,
+    EndedQuery,
     EpochQuery,
     EventsQuery,
     ExecutionsQuery,
@@ -89,7 +90,7 @@ from querator.service.routing.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 18
+LINK_VERSION = 19
 """Version of the frames in this module. Two nodes talk only if they have the same version."""
 
 
@@ -324,6 +325,7 @@ _REPLIES: dict[type, Any] = {
     ResultsQuery: msgspec.msgpack.Decoder(ResultsPage).decode,
     EventsQuery: msgspec.msgpack.Decoder(EventsPage).decode,
     ExecutionsQuery: msgspec.msgpack.Decoder(ExecutionPage).decode,
+    EndedQuery: msgspec.msgpack.Decoder(EndedPage).decode,
     JournalQuery: msgspec.msgpack.Decoder(JournalPage).decode,
     RecurrencesQuery: msgspec.msgpack.Decoder(RecurrencePage).decode,
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,

@@ -1,9 +1,8 @@
 """Calls of producers that wait for results: split by partition, and their answers merged.
 
 Each partition is asked at its leader, where the question waits (`service.results.waits`). The first
-one that has items that have ended answers the call; the others are asked again by the next call. A
-partition that does not answer does not affect the others. Its error ends the call only when no
-other one has an answer.
+one that has items that have ended answers the call (`service.routing.first_found`); the others are
+asked again by the next call.
 
 An item never leaves its partition before its end, so its id says where its result is.
 """
@@ -19,8 +18,8 @@ from querator.model.result_calls import EndedItem, ItemEnd, ResultsReply, WaitRe
 from querator.partition.result_queries import ResultsPage
 from querator.service.admission import ConnectionBudget
 from querator.service.routing.directory import QueueDirectory
+from querator.service.routing.first_found import first_found
 from querator.service.routing.forwarder import ResultsQuery
-from querator.service.routing.outcomes import as_answer
 from querator.service.routing.router import Router
 
 _Found = list[tuple[int, EndedItem]]
@@ -59,48 +58,29 @@ class ResultService:
     async def _first(self, queue: Queue, seqs: dict[int, list[int]], wait_ms: int) -> _Found:
         """The items of the first partition that has an answer, and of those that answer with it."""
         found: _Found = []
-        asking: dict[asyncio.Task[ResultsPage], int] = {}
         for partition, wanted in seqs.items():
             if partition >= len(queue.groups):
                 found += _of_no_partition(queue, partition, wanted)
-                continue
-            group = queue.groups[partition]
-            # Owned: ended before this returns.
-            asked = self._ask(queue, group, tuple(wanted), wait_ms)
-            asking[self._loop.create_task(asked)] = partition
-        errors: list[QueratorError] = []
-        left = set(asking)
-        try:
-            while left and not found:
-                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    error = task.exception()
-                    if error is None:
-                        found += [(asking[task], item) for item in task.result().items]
-                    elif isinstance(error, Exception):
-                        errors.append(as_answer(error, "waiting for results"))
-                    else:
-                        raise error
-        finally:
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
-        if errors and not found:
-            raise errors[0]
-        return found
+        if found:
+            return found
+        asks = {
+            partition: self._ask(queue, queue.groups[partition], tuple(wanted), wait_ms)
+            for partition, wanted in seqs.items()
+        }
+        return await first_found(asks, "waiting for results")
 
     async def _ask(
         self, queue: Queue, group: GroupId, seqs: tuple[int, ...], wait_ms: int
-    ) -> ResultsPage:
+    ) -> Sequence[EndedItem]:
         try:
             page = await self._router.read(group, ResultsQuery(group, seqs, wait_ms))
         except QueratorError as error:
             if not self._directory.has_left(queue, group, error):
                 raise
             # It was closing, and has left when no result was kept any more.
-            return ResultsPage(tuple(_none(seq, "its partition has closed") for seq in seqs))
+            return [_none(seq, "its partition has closed") for seq in seqs]
         assert isinstance(page, ResultsPage)
-        return page
+        return page.items
 
 
 def _of_no_partition(queue: Queue, partition: int, seqs: Sequence[int]) -> _Found:

@@ -8,5 +8,6 @@ it. Leader election is in `raft`; the choice of a partition for items is in `ser
     answers       handlers of queries about groups that this node leads
     outcomes      results and errors of commands, and which may be repeated
     call_errors   errors of calls without an answer, with their reasons
+    first_found   questions of which the first one that finds something counts
     refusals      counts of calls refused for lack of space
 """

@@ -266,6 +266,16 @@ class JournalQuery(msgspec.Struct, frozen=True, array_like=True, tag="J"):
     bytes_max: int
 
 
+class EndedQuery(msgspec.Struct, frozen=True, array_like=True, tag="E"):
+    """An `EndedPage` of these executions. While none of them has ended, the answer waits up to
+    `wait_ms`.
+    """
+
+    group: GroupId
+    ids: tuple[str, ...]
+    wait_ms: int = 0
+
+
 class ResultsQuery(msgspec.Struct, frozen=True, array_like=True, tag="W"):
     """A `ResultsPage` of these items. While none of them has ended, the answer waits up to
     `wait_ms`.
@@ -309,6 +319,7 @@ Query = (
     | RecurrencesQuery
     | ExecutionsQuery
     | JournalQuery
+    | EndedQuery
     | ResultsQuery
     | EventsQuery
     | ReadyQuery

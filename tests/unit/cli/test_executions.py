@@ -375,7 +375,9 @@ def test_retry_of_all_that_are_stuck(cluster: ScriptedCluster) -> None:
 def test_wait_prints_how_it_has_ended(
     cluster: ScriptedCluster, end: RecordKind, payload: bytes, code: int, stdout: str, stderr: str
 ) -> None:
-    cluster.answers["GetExecution"] = scripted_execution(end, payload)
+    cluster.answers["GetExecution"] = there = scripted_execution(end, payload)
+    ended = pb.EndedExecution(id=there.execution.id, execution=there.execution, end=there.end)
+    cluster.answers["WaitExecutions"] = pb.WaitExecutionsResponse(executions=[ended])
     shown = invoke(cluster, "wait", *SHOP)
     assert (shown.exit_code, shown.stdout, shown.stderr) == (code, stdout, stderr)
     view = msgspec.json.decode(invoke(cluster, "wait", *SHOP, "--output", "json").stdout)

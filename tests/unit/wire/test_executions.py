@@ -210,6 +210,29 @@ def test_arrivals_arrive():
     assert refusal(executions.parse_cancel, cancel.SerializeToString()).field == "reason"
 
 
+def test_a_wait_is_checked():
+    request = v1.WaitExecutionsRequest(
+        queue="shop", ids=["b", "a", "b"], wait_timeout=Duration(seconds=2)
+    )
+    call = executions.parse_wait(request.SerializeToString())
+    assert (call.queue, call.ids, call.wait_ms) == ("shop", ("b", "a"), 2_000)
+    for fields, field in (
+        ({"ids": []}, "ids"),
+        ({"ids": ["a", ""]}, "ids[1]"),
+        ({"ids": ["x" * 256]}, "ids[0]"),
+        ({"ids": [str(nth) for nth in range(1_001)]}, "ids"),
+        ({"ids": ["a"], "wait_timeout": Duration(seconds=901)}, "wait_timeout"),
+        ({"ids": ["a"], "wait_timeout": Duration(seconds=-1)}, "wait_timeout"),
+        ({"ids": ["a"], "queue": "a b"}, "queue"),
+    ):
+        bad = v1.WaitExecutionsRequest(**({"queue": "shop"} | fields)).SerializeToString()
+        error = refusal(executions.parse_wait, bad)
+        assert error.field == field
+    assert "1001" in refusal(executions.parse_wait, v1.WaitExecutionsRequest(
+        queue="shop", ids=[str(nth) for nth in range(1_001)]
+    ).SerializeToString()).message.replace(",", "")  # fmt: skip
+
+
 def test_reads_are_checked():
     listing = v1.ListExecutionsRequest(queue="shop", state=v1.EXECUTION_STATE_STUCK)
     call = executions.parse_list(listing.SerializeToString())

@@ -1,0 +1,229 @@
+"""Questions about executions that wait at the leader of a partition. Nothing polls.
+
+A question that finds none of its executions ended is parked. The effects of an entry name the
+executions that ended in it, and the number of all ends. If that number shows that the node has
+missed an entry, all questions of the partition look again. They look also when this node leads no
+more, and when the queue is being deleted: then the reading itself fails, and the error says why.
+
+A question is parked before it reads, so that no end falls between the two.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from querator.model.commands import PartitionEffects
+from querator.model.errors import ErrorCode, QueratorError
+from querator.model.execution_calls import EndedPage
+from querator.model.ids import GroupId, QueueId
+from querator.model.limits import (
+    EXECUTION_LOOK_MS_MAX,
+    EXECUTIONS_AWAITED_MAX,
+    EXECUTIONS_AWAITED_QUEUE_MAX,
+    OVERLOADED_RETRY_MS,
+    REPLY_BYTES_DEFAULT,
+)
+from querator.model.queues import Queue, QueueState
+from querator.partition.execution_queries import ended_executions
+from querator.service.repair.damage import DamagedBlocks
+from querator.service.routing.answers import QueryAnswers
+from querator.service.routing.forwarder import EndedQuery
+from querator.service.routing.outcomes import stopping_error
+from querator.service.routing.router import Router
+from querator.service.validate import gone
+from querator.storage import generations
+from querator.storage.attachments import AttachmentDamaged
+from querator.storage.environment import Environment
+
+if TYPE_CHECKING:
+    from querator.raft.host import Host
+
+
+class _Question:
+    """A question that waits. `named` are those of its executions that have ended meanwhile."""
+
+    __slots__ = ("named", "woken")
+
+    def __init__(self) -> None:
+        self.woken = asyncio.Event()
+        self.named: dict[str, None] = {}
+
+
+class _Partition:
+    """The parked questions of a partition. `notices` is as in its effects."""
+
+    __slots__ = ("notices", "parked")
+
+    def __init__(self, notices: int) -> None:
+        self.notices = notices
+        self.parked: dict[str, dict[_Question, None]] = {}
+        """By the id of an execution that they ask about."""
+
+
+class ExecutionWaits:
+    """Answers questions about executions of the partitions that this node leads. Used on the event
+    loop.
+    """
+
+    def __init__(
+        self,
+        host: "Host",
+        router: Router,
+        *,
+        environment: Environment,
+        damage: DamagedBlocks,
+        answers: QueryAnswers,
+    ) -> None:
+        self._host = host
+        self._router = router
+        self._environment = environment
+        self._damage = damage
+        self._partitions: dict[GroupId, _Partition] = {}
+        self._awaited: dict[QueueId, int] = {}
+        """Executions that the questions about a queue name."""
+        self._loop = asyncio.get_running_loop()
+        answers.register(self.answer, EndedQuery)
+
+    @property
+    def awaited(self) -> int:
+        """Number of executions that are named by questions."""
+        return sum(self._awaited.values())
+
+    async def answer(self, query: EndedQuery) -> EndedPage:
+        """The executions that have ended, as soon as one has; none, if none has in time. Raises
+        QueratorError.
+        """
+        until = self._loop.time() + min(query.wait_ms, EXECUTION_LOOK_MS_MAX) / 1000
+        queue = self._queue(query.group)
+        asked = _Question()
+        with self._counted(queue, len(query.ids)), self._parked(query.group, query.ids, asked):
+            while True:
+                page = self._ends(query.group, asked)
+                if not page.executions:
+                    asked.woken.clear()
+                    page = await self._look(query)
+                if page.executions or self._loop.time() >= until:
+                    return page
+                try:
+                    async with asyncio.timeout_at(until):
+                        await asked.woken.wait()
+                except TimeoutError:
+                    return page
+
+    def _ends(self, group: GroupId, asked: _Question) -> EndedPage:
+        """The executions that have ended since the first look. An end is final, so the leadership
+        of this node needs no other confirmation.
+        """
+        ids, asked.named = tuple(asked.named), {}
+        found = self._read(group, ids).executions if ids else ()
+        return EndedPage(tuple(one for one in found if one.view is not None))
+
+    async def _look(self, query: EndedQuery) -> EndedPage:
+        if self._router.stopping:
+            raise stopping_error()
+        self._queue(query.group)
+        await self._host.confirm_read(query.group)
+        return self._read(query.group, query.ids)
+
+    def _read(self, group: GroupId, ids: tuple[str, ...]) -> EndedPage:
+        try:
+            with self._environment.snapshot() as txn:
+                view = generations.view(txn, group)
+                return ended_executions(view, group, ids, bytes_max=REPLY_BYTES_DEFAULT)
+        except AttachmentDamaged as error:
+            raise self._damage.unreadable(error) from error
+
+    def _queue(self, group: GroupId) -> Queue:
+        """The queue of a partition. Raises QueratorError if it is gone, or being deleted."""
+        owner = self._router.map.by_group(group)
+        if owner is None or owner[0].state is QueueState.DELETING:
+            raise gone(None if owner is None else owner[0])
+        return owner[0]
+
+    @contextmanager
+    def _counted(self, queue: Queue, count: int) -> Iterator[None]:
+        """Counts executions that a question names. Raises OVERLOADED beyond the limits."""
+        mine = self._awaited.get(queue.id, 0) + count
+        if mine > EXECUTIONS_AWAITED_QUEUE_MAX:
+            raise _too_many(f"of queue {queue.name}", "queue", mine, EXECUTIONS_AWAITED_QUEUE_MAX)
+        if self.awaited + count > EXECUTIONS_AWAITED_MAX:
+            raise _too_many("on this node", "node", self.awaited + count, EXECUTIONS_AWAITED_MAX)
+        self._awaited[queue.id] = mine
+        try:
+            yield
+        finally:
+            self._awaited[queue.id] -= count
+            if not self._awaited[queue.id]:
+                del self._awaited[queue.id]
+
+    @contextmanager
+    def _parked(self, group: GroupId, ids: Iterable[str], asked: _Question) -> Iterator[None]:
+        there = self._partitions.get(group)
+        if there is None:
+            notices = self._router.route(group).effects.notices
+            there = self._partitions[group] = _Partition(notices)
+        for one in ids:
+            there.parked.setdefault(one, {})[asked] = None
+        try:
+            yield
+        finally:
+            for one in ids:
+                parked = there.parked[one]
+                del parked[asked]
+                if not parked:
+                    del there.parked[one]
+            if not there.parked:
+                del self._partitions[group]
+
+    # --- events --------------------------------------------------------------------------------
+
+    def on_effects(self, group: GroupId, effects: PartitionEffects) -> None:
+        """An apply has changed a partition, or its effects were counted again."""
+        there = self._partitions.get(group)
+        if there is None or effects.notices <= there.notices:
+            return
+        ids = effects.ended_ids
+        missed = effects.notices - len(ids) != there.notices
+        there.notices = effects.notices
+        for one in tuple(there.parked) if missed else ids:
+            for asked in there.parked.get(one, ()):
+                asked.named[one] = None
+                asked.woken.set()
+
+    def on_leadership(self, group: GroupId) -> None:
+        """This node has begun or ceased to lead the group: its questions look again."""
+        there = self._partitions.get(group)
+        if there is not None:
+            there.notices = 0
+            _wake(there)
+
+    def on_map(self) -> None:
+        """Questions about queues that are gone or being deleted look again."""
+        for group, there in self._partitions.items():
+            owner = self._router.map.by_group(group)
+            if owner is None or owner[0].state is QueueState.DELETING:
+                _wake(there)
+
+    def stop(self) -> None:
+        """Ends all waits with UNAVAILABLE. The router stops before."""
+        for there in self._partitions.values():
+            _wake(there)
+
+
+def _wake(there: _Partition) -> None:
+    for parked in there.parked.values():
+        for asked in parked:
+            asked.woken.set()
+
+
+def _too_many(whose: str, field: str, value: int, limit: int) -> QueratorError:
+    return QueratorError(
+        ErrorCode.OVERLOADED,
+        f"executions {whose} that calls wait for would be {value}; the limit is {limit}; wait and "
+        "repeat",
+        field=field,
+        limit=f"{limit} executions",
+        value=f"{value} executions",
+        retry_delay_ms=OVERLOADED_RETRY_MS,
+    )
