@@ -1,10 +1,10 @@
-"""An order that continues after a crash: start the program again, and it continues."""
+"""An order with a saga, a retry, an approval and a called durable function."""
 
 import asyncio
 from datetime import timedelta
 
-from querator import Client
-from querator.durable import Executions, Retry, Worker, current, durable, promise, saga, sleep, step
+from querator.durable import Retry, current, durable, promise, saga, sleep, step
+from querator.local import Local
 
 
 class Declined(Exception):
@@ -66,21 +66,14 @@ tokens: asyncio.Queue[str] = asyncio.Queue()
 
 
 async def main() -> None:
-    async with Client("127.0.0.1:4470") as client:
-        await client.create_queue("shop", kind="executions")
-        shop = Executions(client, "shop", errors=[Declined])
-        worker = Worker(client, "shop", [checkout, pack], errors=[Declined])
-        running = asyncio.create_task(worker.run())
-        order = await shop.start(checkout, "order-17", ["book", "pen"], id="order-17")
-        await shop.resolve(await tokens.get(), True)
+    async with Local("./shop", [checkout, pack], errors=[Declined]) as local:
+        order = await local.start(checkout, "order-17", ["book", "pen"], id="order-17")
+        await local.executions.resolve(await tokens.get(), True)
         print(await order.result(timeout=timedelta(minutes=1)))
-        dear = await shop.start(checkout, "order-18", ["a very long encyclopedia"], id="order-18")
         try:
-            await dear.result(timeout=timedelta(minutes=1))
+            await local.run(checkout, "order-18", ["a very long encyclopedia"], id="order-18")
         except Declined as error:
             print("declined:", error)
-        worker.stop()
-        await running
 
 
 asyncio.run(main())

@@ -45,7 +45,7 @@ _VERSION: Final = "1"
 _BEGINS_JSON: Final = ("{", "[", '"')
 
 
-class ExecutionView(msgspec.Struct, frozen=True, kw_only=True):
+class ListedExecutionView(msgspec.Struct, frozen=True, kw_only=True):
     """An execution, as `--output json` prints it."""
 
     id: str
@@ -65,7 +65,7 @@ class ExecutionView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class EndedView(ExecutionView, frozen=True, kw_only=True):
+class EndedView(ListedExecutionView, frozen=True, kw_only=True):
     """An execution with its end. `result` is null if there is none, or if its bytes are no JSON.
     `error` is the exception, or the reason of a cancellation.
     """
@@ -615,8 +615,8 @@ def _resolve(
         raise click.exceptions.Exit(ExitCode.WRONG)
 
 
-def _view(info: ExecutionInfo) -> ExecutionView:
-    return ExecutionView(**_fields(info))
+def _view(info: ExecutionInfo) -> ListedExecutionView:
+    return ListedExecutionView(**_fields(info))
 
 
 def _ended_view(info: ExecutionInfo, end: JournalEntry | None) -> EndedView:
@@ -630,7 +630,7 @@ def _ended_view(info: ExecutionInfo, end: JournalEntry | None) -> EndedView:
 
 
 def _fields(info: ExecutionInfo) -> dict[str, Any]:
-    return {name: getattr(info, name) for name in ExecutionView.__struct_fields__}
+    return {name: getattr(info, name) for name in ListedExecutionView.__struct_fields__}
 
 
 def _record_view(one: JournalEntry) -> RecordView:

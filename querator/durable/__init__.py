@@ -29,6 +29,7 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
     saga            what undoes the steps of a block that fails
     seeds           bytes that follow from the secret of an execution
     sync            the awaited calls, for sync functions
+    sync_handles    executions for programs without an event loop
     threads         sync durable functions
     waits           time, chance, signals, promises, published values
     worker          leases activations, and runs them
@@ -77,6 +78,7 @@ from querator.durable.waits import (
 if TYPE_CHECKING:
     from querator.client.executions import ExecutionInfo
     from querator.durable.handles import ExecutionHandle, Executions, JournalEntry
+    from querator.durable.sync_handles import SyncExecutionHandle, SyncExecutions
     from querator.durable.worker import Worker
 
 __all__ = [
@@ -105,6 +107,8 @@ __all__ = [
     "RunTooLong",
     "Step",
     "StepInterrupted",
+    "SyncExecutionHandle",
+    "SyncExecutions",
     "TooDeep",
     "TurnTooLong",
     "Undecodable",
@@ -131,6 +135,8 @@ _LATER = {
     "ExecutionInfo": "client.executions",
     "Executions": "durable.handles",
     "JournalEntry": "durable.handles",
+    "SyncExecutionHandle": "durable.sync_handles",
+    "SyncExecutions": "durable.sync_handles",
     "Worker": "durable.worker",
 }
 

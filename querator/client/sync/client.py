@@ -10,12 +10,21 @@ Longer than 500 lines: each method is a line that waits for the one of the async
 import asyncio
 import inspect
 import signal
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import NoReturn, Self, TypeVar, Unpack
+from typing import Any, NoReturn, Self, TypeVar, Unpack
 
 from querator.client.admin import LetterOptions
 from querator.client.client import (
@@ -318,6 +327,20 @@ class SyncClient:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(NOT_PICKLED)
+
+    def run(self, call: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """Calls `call` with the async client, on the client's thread, and returns its outcome: for
+        what this client has no method for.
+        """
+
+        async def called() -> T:
+            return await call(self._client)
+
+        return self._runner.run(called())
+
+    def iterate(self, call: Callable[[Client], AsyncIterator[T]]) -> Iterator[T]:
+        """As `run`, for what is yielded."""
+        return listed(self._runner, lambda: call(self._client))
 
     @property
     def address(self) -> str:
