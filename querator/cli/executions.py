@@ -63,6 +63,8 @@ class ListedExecutionView(msgspec.Struct, frozen=True, kw_only=True):
     timers: int
     cancelled: bool
     reason: str
+    parent: str
+    children: int
 
 
 class EndedView(ListedExecutionView, frozen=True, kw_only=True):
@@ -278,6 +280,8 @@ def show(queue: str, execution_id: str, target: CommandTarget, as_json: bool) ->
             ("journal", size_text(info.journal_bytes)),
             ("timers", info.timers),
             ("unread signals", info.unread_signals),
+            ("parent", info.parent),
+            ("open children", info.children),
             ("end", "" if end is None else value_text(end)),
         )
     )

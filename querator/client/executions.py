@@ -18,6 +18,7 @@ from querator.client.items import duration, instant, timestamp
 from querator.client.transport.channel import Connection
 from querator.client.transport.nodes import ATTEMPT_SECONDS, Nodes
 from querator.model.executions import (
+    ChildStart,
     Close,
     Fold,
     GiveBack,
@@ -39,7 +40,8 @@ EXECUTION_STATES: Final[tuple[ExecutionStateName, ...]] = get_args(ExecutionStat
 
 class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """An execution as others see it. `reason`: why it is stuck. `timers`: those that have not
-    fired. `unread_signals`: those that its code has not been given.
+    fired. `unread_signals`: those that its code has not been given. `parent`: the id of the one
+    that has started it; empty: none has. `children`: those that it waits for.
     """
 
     id: str
@@ -57,6 +59,8 @@ class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
     timers: int
     cancelled: bool
     reason: str
+    parent: str = ""
+    children: int = 0
 
     @property
     def closed(self) -> bool:
@@ -93,6 +97,8 @@ class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[Note, ...] = ()
     folds: tuple[Fold, ...] = ()
     timers: tuple[Timer, ...] = ()
+    children: tuple[ChildStart, ...] = ()
+    cancels: tuple[bytes, ...] = ()
     then: Then
 
 
@@ -181,7 +187,7 @@ class ExecutionCalls:
         """Returns the index of the first record. Raises `Unseen`, when nothing was applied, and
         `LeaseLost`.
         """
-        request = _progress(self.namespace, queue, report)
+        request = progress_request(self.namespace, queue, report)
         response = await self._nodes.call(
             lambda node, left: node.executions.RecordProgress(request, timeout=left),
             patience=ATTEMPT_SECONDS,
@@ -362,7 +368,10 @@ class ExecutionCalls:
 # --- messages ------------------------------------------------------------------------------------
 
 
-def _progress(namespace: str, queue: str, report: ProgressReport) -> v1.RecordProgressRequest:
+def progress_request(
+    namespace: str, queue: str, report: ProgressReport
+) -> v1.RecordProgressRequest:
+    """The message of a Record."""
     request = v1.RecordProgressRequest(
         namespace=namespace, queue=queue, lease_id=report.lease_id, item=report.item,
         execution=report.execution, number=report.number, seen=report.seen,
@@ -376,6 +385,15 @@ def _progress(namespace: str, queue: str, report: ProgressReport) -> v1.RecordPr
             for fold in report.folds
         ],
         timers=[v1.Timer(path=timer.path, due_ms=timer.due_ms) for timer in report.timers],
+        children=[
+            v1.ChildStart(
+                path=child.path, id=child.id, function=child.function, version=child.version,
+                arguments=child.payload, detached=child.detached, shielded=child.shielded,
+                site=child.site,
+            )
+            for child in report.children
+        ],
+        cancels=report.cancels,
     )  # fmt: skip
     match report.then:
         case Park() as park:
@@ -431,5 +449,6 @@ def _info(message: v1.Execution) -> ExecutionInfo:
         created_at=instant(message.created_at), closed_at=at("closed_at"),
         deadline=at("deadline"), records=message.records, journal_bytes=message.journal_bytes,
         unread_signals=message.unread_signals, timers=message.timers,
-        cancelled=message.cancelled, reason=message.reason,
+        cancelled=message.cancelled, reason=message.reason, parent=message.parent_id,
+        children=message.children,
     )  # fmt: skip

@@ -99,6 +99,8 @@ class ExecutionView(msgspec.Struct, frozen=True, array_like=True, gc=False):
     end_index: int
     secret: bytes
     activation: int
+    parent_id: str = ""
+    children: int = 0
 
 
 class ExecutionPage(msgspec.Struct, frozen=True, array_like=True):

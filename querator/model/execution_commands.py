@@ -17,6 +17,7 @@ import msgspec
 from querator.model.errors import invalid, over_limit
 from querator.model.executions import (
     ArriveKind,
+    ChildStart,
     Close,
     ExecutionState,
     Fold,
@@ -25,6 +26,7 @@ from querator.model.executions import (
     RecordKind,
     Then,
     Timer,
+    check_child,
     check_fold,
     check_note,
     check_path,
@@ -45,6 +47,7 @@ from querator.model.limits import (
     PRIORITY_MIN,
     PROMISE_MAC_BYTES,
     RECORD_BYTES_MAX,
+    RECORD_CHILDREN_MAX,
     RECORD_FOLDS_MAX,
     RECORD_NOTES_MAX,
     RECORD_TIMERS_MAX,
@@ -81,6 +84,9 @@ class RecordProgress(msgspec.Struct, frozen=True, array_like=True, tag=61):
     `number` counts the Records of a lease for an execution from 1. A repeat gets the first answer.
     `seen` is the index of the last arrival that the code has been given (0: none). `extend_ms` is
     as in Extend; 0: the lease keeps its deadline.
+
+    `children` are started, and those that the operations `cancels` have started are cancelled,
+    unless they have ended. A Record that starts children keeps the activation.
     """
 
     execution: int
@@ -94,6 +100,8 @@ class RecordProgress(msgspec.Struct, frozen=True, array_like=True, tag=61):
     then: Then = GoOn()
     extend_ms: int = 0
     lengths: bytes = b""
+    children: tuple[ChildStart, ...] = ()
+    cancels: tuple[bytes, ...] = ()
 
 
 class Arrive(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=62):
@@ -177,12 +185,14 @@ def sizes_of(lengths: bytes) -> tuple[int, ...]:
     return unpack(f"<{len(lengths) >> 2}I", lengths)
 
 
-def payloads_of(command: RecordProgress) -> Iterator[tuple[str, Note | Close]]:
+def payloads_of(command: RecordProgress) -> Iterator[tuple[str, Note | Close | ChildStart]]:
     """All parts of a Record that have a payload, with their fields."""
     for nth, note in enumerate(command.records):
         yield f"records[{nth}]", note
     for nth, fold in enumerate(command.folds):
         yield f"folds[{nth}].note", fold.note
+    for nth, child in enumerate(command.children):
+        yield f"children[{nth}].arguments", child
     if isinstance(command.then, Close):
         yield "then", command.then
 
@@ -206,6 +216,8 @@ def check_record(command: RecordProgress) -> None:
         ("records", command.records, RECORD_NOTES_MAX),
         ("folds", command.folds, RECORD_FOLDS_MAX),
         ("timers", command.timers, RECORD_TIMERS_MAX),
+        ("children", command.children, RECORD_CHILDREN_MAX),
+        ("cancels", command.cancels, RECORD_CHILDREN_MAX),
     ):
         if len(named) > most:
             raise over_limit(field, value=len(named), limit=most)
@@ -229,8 +241,24 @@ def check_record(command: RecordProgress) -> None:
     for nth, timer in enumerate(command.timers):
         check_path(timer.path, field=f"timers[{nth}].path")
         check_time(timer.due_ms, field=f"timers[{nth}].due_at")
+    _check_children(command)
     check_then(command.then)
     _check_places(list(payloads_of(command)), command.lengths)
+
+
+def _check_children(command: RecordProgress) -> None:
+    """Raises INVALID_ARGUMENT or LIMIT_EXCEEDED for malformed starts and cancellations."""
+    paths: set[bytes] = set()
+    for nth, child in enumerate(command.children):
+        check_child(child, field=f"children[{nth}]")
+        if child.path in paths:
+            raise invalid(f"children[{nth}].path", "starts another child, too",
+                          value=child.path.hex())  # fmt: skip
+        paths.add(child.path)
+    if command.children and not isinstance(command.then, GoOn):
+        raise invalid("then", "must be unset in a request that starts children")
+    for nth, path in enumerate(command.cancels):
+        check_path(path, field=f"cancels[{nth}]")
 
 
 def _check_sent(command: RecordProgress, fold: Fold, *, field: str) -> None:

@@ -29,6 +29,10 @@ the worker sends its result in the place of its last event. The result keeps the
 and the time of the record that it overwrites. If that was an arrival, the result is delivered where
 the arrival was (kinds CALL_DONE_LATER and CALL_FAILED_LATER, which the partition chooses).
 
+**Children.** A child is an execution that another one has started, its parent. The operation that
+starts it has a path, and its result arrives for the path that has one element more
+(`child_result_path`). The partition says in an arrival that the child is there, or why it is not.
+
 Times are ms since the epoch, sizes bytes. The structs are parts of the log's format: fields are
 only added, at the end.
 """
@@ -42,8 +46,11 @@ import msgspec
 from querator.model.errors import invalid, over_limit
 from querator.model.limits import (
     ERROR_CHARS_MAX,
+    EXECUTION_ID_BYTES_MAX,
     EXECUTION_NAME_BYTES_MAX,
     EXECUTION_PATH_BYTES_MAX,
+    EXECUTION_SECRET_BYTES,
+    EXECUTION_VERSION_BYTES_MAX,
     EXECUTION_WAKES_MAX,
     PROMISE_MAC_BYTES,
 )
@@ -95,13 +102,29 @@ class RecordKind(IntEnum):
     TIMER_FIRED = 67
     """The partition has fired a timer."""
     CANCEL = 68
-    """The execution is to end. The name is `cancel` or `deadline`, the payload the reason."""
+    """The execution is to end. The name is `cancel`, `deadline`, or `parent` if the parent has
+    cancelled it, or has ended; the payload is the reason.
+    """
     TERMINATED = 69
     """The last record of a run: it was ended from outside, and its code runs no more."""
     CALL_DONE_LATER = 71
     """As CALL_DONE, in the place of an arrival."""
     CALL_FAILED_LATER = 72
     """As CALL_FAILED, in the place of an arrival."""
+    CHILD_STARTED = 73
+    """A child is there. The name of this and the next ones is that of its function."""
+    CHILD_REFUSED = 74
+    """A child was not started; the payload is a `ChildRefusal`."""
+    CHILD_DONE = 75
+    """The result of a child."""
+    CHILD_FAILED = 76
+    """The exception of a child."""
+    CHILD_CANCELLED = 77
+    """A child has ended because it was cancelled."""
+    CHILD_TERMINATED = 78
+    """A child was ended from outside; the payload is the reason."""
+    CHILD_LOST = 79
+    """A child has ended, and its result has no room in the journal."""
 
 
 WORKER_KINDS = frozenset(
@@ -114,6 +137,13 @@ WORKER_KINDS = frozenset(
 """Kinds of the records that a worker appends."""
 FOLD_KINDS = frozenset((RecordKind.CALL_DONE, RecordKind.CALL_FAILED))
 """Kinds of the records of folds, as a worker names them."""
+CHILD_RESULTS = frozenset(
+    (
+        RecordKind.CHILD_DONE, RecordKind.CHILD_FAILED, RecordKind.CHILD_CANCELLED,
+        RecordKind.CHILD_TERMINATED, RecordKind.CHILD_LOST,
+    )
+)  # fmt: skip
+"""Kinds of the arrivals that say how a child has ended."""
 assert RecordKind.CALL_DONE_LATER == RecordKind.CALL_DONE + ARRIVAL
 assert RecordKind.CALL_FAILED_LATER == RecordKind.CALL_FAILED + ARRIVAL
 
@@ -199,6 +229,31 @@ class Timer(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     path: bytes
     due_ms: int
+
+
+class ChildStart(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Starts a child for the operation `path`. `arguments` is a hash of the arguments, which are
+    `payload`, or the attachment `place`. A child is cancelled with its parent, with `shielded` only
+    when the parent ends, and if it is `detached` not at all. `site` is as in Note.
+    """
+
+    path: bytes
+    id: str
+    function: str
+    version: str
+    arguments: bytes
+    payload: bytes = b""
+    place: int = 0
+    detached: bool = False
+    shielded: bool = False
+    site: str = ""
+
+
+class ChildRefusal(msgspec.Struct, frozen=True):
+    """Why a child was not started: the name of an `ErrorCode`, and a text. JSON in a journal."""
+
+    code: str
+    message: str
 
 
 class GoOn(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
@@ -293,6 +348,11 @@ def decode_path(path: bytes, *, field: str = "path") -> tuple[int, ...]:
     return tuple(elements)
 
 
+def child_result_path(path: bytes) -> bytes:
+    """The path for which the result of a child arrives, of the operation that starts it."""
+    return path + b"\x01"
+
+
 def is_below(path: bytes, other: bytes) -> bool:
     """Whether an operation belongs to the call with the path `other`."""
     return len(path) > len(other) and path.startswith(other)
@@ -342,6 +402,17 @@ def check_time(at_ms: int, *, field: str) -> None:
     if not 0 <= at_ms < TIME_MS_END:
         raise invalid(field, f"is {at_ms}; it must be from 0 up to before {TIME_MS_END}",
                       value=at_ms)  # fmt: skip
+
+
+def check_child(child: ChildStart, *, field: str) -> None:
+    """Raises INVALID_ARGUMENT or LIMIT_EXCEEDED for a malformed start of a child."""
+    check_path(child.path, field=f"{field}.path")
+    check_path(child_result_path(child.path), field=f"{field}.path")
+    check_text(child.id, field=f"{field}.id", bytes_max=EXECUTION_ID_BYTES_MAX)
+    check_text(child.function, field=f"{field}.function")
+    check_text(child.version, field=f"{field}.version", bytes_max=EXECUTION_VERSION_BYTES_MAX)
+    if child.site:
+        check_text(child.site, field=f"{field}.site")
 
 
 def check_fold(fold: Fold, *, field: str) -> None:
@@ -394,3 +465,10 @@ def promise_mac(secret: bytes, execution: int, run: int, path: bytes) -> bytes:
     """What proves that a promise was made by the execution with this number and secret."""
     named = execution.to_bytes(8, "big") + run.to_bytes(8, "big") + path
     return blake2b(named, key=secret, digest_size=PROMISE_MAC_BYTES).digest()
+
+
+def child_secret(secret: bytes, execution: int, run: int, path: bytes) -> bytes:
+    """The secret of a child: it follows from that of its parent."""
+    named = execution.to_bytes(8, "big") + run.to_bytes(8, "big") + path
+    size = EXECUTION_SECRET_BYTES
+    return blake2b(named, key=secret, digest_size=size, person=b"child").digest()

@@ -209,6 +209,7 @@ JOURNAL_INLINE_BYTES_MAX = 1 * KIB  # Larger payloads are attachments, stored on
 RECORD_NOTES_MAX = 256  # Of one Record: it is in one log entry with others.
 RECORD_FOLDS_MAX = 256
 RECORD_TIMERS_MAX = 256
+RECORD_CHILDREN_MAX = 256  # Children that one Record starts, and that it cancels.
 RECORD_BYTES_MAX = REQUEST_BYTES_MAX
 # Records of a worker that are sent and not answered, of one execution: the partition remembers as
 # many answers.
@@ -217,6 +218,9 @@ SIGNALS_UNREAD_MAX = 1_000  # Of one execution: a parked one may get no more whi
 SIGNALS_REMEMBERED_MAX = 10_000  # Of one execution: message ids whose repeats are recognised.
 EXECUTION_TIMERS_MAX = 2_000  # Of one execution, not fired.
 EXECUTION_PROMISES_MAX = 10_000  # Of one run, resolved: which value won is remembered to its end.
+EXECUTION_CHILDREN_MAX = 1_000  # Open children of one execution: their results come at any time.
+EXECUTION_CHILDREN_DEEP_MAX = 32  # Children of children.
+EXECUTION_CHILD_WAITS_MAX = 16  # Operations of a parent that wait for the same child.
 EXECUTION_WAKES_MAX = 1_000  # What a parked execution waits for; each is looked up.
 EXECUTION_LAPSES_MAX = 10  # Leases in a row that lapse without a record; then it is STUCK.
 EXECUTION_FIRES_MAX = 500  # Timers that one command fires; each may make an activation.

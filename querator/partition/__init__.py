@@ -20,6 +20,7 @@ elsewhere.
     ended_leases          the end of leases, and their remembered outcomes
     entry                 the format of log entries: commands and attachments
     execution_arrivals    Arrive: signals, promises, cancellations
+    execution_children    children: their starts, results and cancellations
     execution_folds       folds: the result of a call replaces its records
     execution_invariants  a full check of executions
     execution_machine     the commands of a queue of executions

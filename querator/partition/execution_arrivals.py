@@ -29,6 +29,7 @@ from querator.model.limits import (
     SIGNALS_UNREAD_MAX,
 )
 from querator.partition.apply_context import ApplyContext
+from querator.partition.execution_children import end, forsake
 from querator.partition.execution_rows import (
     ExecutionRow,
     RecordRow,
@@ -43,7 +44,6 @@ from querator.partition.executions import (
     activate,
     append,
     arrive,
-    close,
     drop_parts,
     find_execution,
     load_execution,
@@ -224,7 +224,7 @@ def _resolve(
     raw = WAITS.get(txn, group, number, mark)
     if raw is not None:
         wait = decode_wait(raw)
-        if wait.kind == RecordKind.TIMER_FIRED:
+        if wait.kind not in (RecordKind.RESOLVED, RecordKind.REJECTED):
             return _token_invalid()
         return Arrived(number, row.run, wait.index, wait.kind, repeated=True)
     if row.closed:
@@ -262,7 +262,9 @@ def _cancel(
         return Arrived(number, row.run, row.cancelled, RecordKind.CANCEL, repeated=True)
     record = _record_of(context, RecordKind.CANCEL, command, parts, "cancel")
     row.cancelled = row.next_index
-    return Arrived(number, row.run, arrive(context, number, row, record), RecordKind.CANCEL)
+    index = arrive(context, number, row, record)
+    forsake(context, number, row)
+    return Arrived(number, row.run, index, RecordKind.CANCEL)
 
 
 def _terminate(
@@ -277,7 +279,7 @@ def _terminate(
     if row.closed:
         return _closed(row)
     index = append(context, number, row, _record_of(context, RecordKind.TERMINATED, command, parts))
-    close(context, number, row, ExecutionEvent.TERMINATE)
+    end(context, number, row, ExecutionEvent.TERMINATE)
     return Arrived(number, row.run, index, RecordKind.TERMINATED)
 
 

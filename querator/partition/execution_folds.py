@@ -11,12 +11,21 @@ import msgspec
 from querator.model.commands import Refusal
 from querator.model.errors import ErrorCode
 from querator.model.execution_commands import RecordProgress
-from querator.model.executions import ARRIVAL, Fold, Note, RecordKind, is_below
+from querator.model.executions import (
+    ARRIVAL,
+    CHILD_RESULTS,
+    Fold,
+    Note,
+    RecordKind,
+    child_result_path,
+    is_below,
+)
 from querator.partition.apply_context import ApplyContext
 from querator.partition.execution_rows import (
     ExecutionRow,
     RecordRow,
     decode_record,
+    decode_wait,
     path_mark,
 )
 from querator.partition.executions import Part, count, drop_record, stored
@@ -71,6 +80,10 @@ def judge_folds(
                         f"record {index} is unread, or of another fold, too",
                         index,
                     )
+                if one.kind == RecordKind.CHILD_STARTED and _waits_for_child(context, command, one):
+                    return malformed(
+                        f"{field}.removed", f"the child of record {index} has not ended", index
+                    )
                 used.add(index)
                 removed.append((index, one))
             if first + length > row.next_index:
@@ -81,6 +94,13 @@ def judge_folds(
 
 def _may_fold(index: int, one: RecordRow, seen: int, used: set[int]) -> bool:
     return index not in used and (one.kind < ARRIVAL or index <= seen)
+
+
+def _waits_for_child(context: ApplyContext, command: RecordProgress, one: RecordRow) -> bool:
+    """Whether the code has not been given the result of the child that a record has started."""
+    mark = path_mark(child_result_path(one.path))
+    raw = WAITS.get(context.txn, context.group, command.execution, mark)
+    return raw is not None and not 0 < decode_wait(raw).index <= command.seen
 
 
 def _records(
@@ -123,7 +143,7 @@ def carry_out_fold(
     for index, one in removed:
         drop_record(context, number, index, one)
         count(context, row, -1, -one.weight)
-        if one.kind == RecordKind.TIMER_FIRED:
+        if one.kind == RecordKind.TIMER_FIRED or one.kind in CHILD_RESULTS:
             WAITS.delete(context.txn, context.group, number, path_mark(one.path))
     if target is not None:
         note = msgspec.structs.replace(

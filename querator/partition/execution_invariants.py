@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator
 
-from querator.model.executions import ARRIVAL, ExecutionState, RecordKind
+from querator.model.executions import ARRIVAL, CHILD_RESULTS, ExecutionState, RecordKind
 from querator.partition.execution_rows import (
     CANCELS,
     DEADLINE,
+    ORPHANS,
+    ChildEnds,
+    ChildRow,
     ExecutionCounts,
     ExecutionRow,
     RecordRow,
     WaitRow,
+    decode_child,
     decode_execution,
     decode_record,
     decode_wait,
@@ -24,6 +28,7 @@ from querator.storage.environment import ReadTransaction, StorageCorrupt
 from querator.storage.tables import (
     ACTIVATIONS,
     ARRIVALS,
+    CHILDREN,
     EXECUTION_NAMES,
     EXECUTION_TIMES,
     EXECUTIONS,
@@ -37,6 +42,7 @@ from querator.storage.tables import (
 Journal = dict[int, RecordRow]
 _FOLDED = (RecordKind.CALL_DONE_LATER, RecordKind.CALL_FAILED_LATER)
 """What stands in the place of a folded arrival."""
+_PROMISES = frozenset((RecordKind.RESOLVED, RecordKind.REJECTED))
 
 
 def check_executions(
@@ -73,8 +79,10 @@ def check_executions(
             *_signals(txn, group, number, row),
         ):
             yield f"{name}: {wrong}"
+    children = _children_of(txn, group)
+    yield from _children(txn, group, rows, journals, children)
     yield from _payloads(txn, group, journals, checksums=checksums)
-    yield from _times(txn, group, rows, counts)
+    yield from _times(txn, group, rows, counts, children)
 
 
 def _activations(
@@ -202,17 +210,62 @@ def _waits(
             and (one.kind, one.path) != (wait.kind, wait.path)
         ):
             yield f"record {wait.index} is not what arrived for {wait.path.hex()}"
-        if wait.index and folded and wait.kind == RecordKind.TIMER_FIRED:
-            yield f"the timer of {wait.path.hex()} has fired, and its record is folded"
-    timers = sum(not wait.index for wait in waits.values())
-    promises = sum(wait.kind != RecordKind.TIMER_FIRED for wait in waits.values())
-    if (row.timers, row.promises) != (timers, promises):
-        yield f"it has {timers} timers and {promises} promises, not {row.timers}, {row.promises}"
+        if wait.index and folded and wait.kind not in _PROMISES:
+            yield f"{wait.path.hex()} has arrived, and its record is folded"
+    open_kinds = [wait.kind for wait in waits.values() if not wait.index]
+    timers = open_kinds.count(RecordKind.TIMER_FIRED)
+    children = open_kinds.count(RecordKind.CHILD_DONE)
+    promises = sum(wait.kind in _PROMISES for wait in waits.values())
+    counted = (row.timers, row.promises, row.children)
+    if counted != (timers, promises, children):
+        yield f"it has {timers} timers, {promises} promises, {children} children, not {counted}"
     for index, one in journal.items():
-        if one.kind in (RecordKind.TIMER_FIRED, RecordKind.RESOLVED, RecordKind.REJECTED):
+        if one.kind == RecordKind.TIMER_FIRED or one.kind in _PROMISES | CHILD_RESULTS:
             of_path = waits.get(path_mark(one.path))
             if of_path is None or of_path.index != index:
                 yield f"arrival {index} has come twice, or for nothing"
+
+
+def _children_of(txn: ReadTransaction, group: int) -> dict[tuple[int, int], ChildRow]:
+    """The rows of children, by the numbers of parent and child."""
+    return {
+        (int.from_bytes(key[-16:-8], "big"), int.from_bytes(key[-8:], "big")): decode_child(raw)
+        for key, raw in CHILDREN.rows(txn, group)
+    }
+
+
+def _children(
+    txn: ReadTransaction,
+    group: int,
+    rows: dict[int, ExecutionRow],
+    journals: dict[int, Journal],
+    children: dict[tuple[int, int], ChildRow],
+) -> Iterator[str]:
+    """Each child that has not ended, and whose parent is there, is one that the parent waits for,
+    and the reverse.
+    """
+    for (number, child), known in children.items():
+        row = rows.get(child)
+        if row is None or row.closed or row.parent != number:
+            yield f"execution {number} waits for child {child}, which has ended or is of another"
+        parent = rows.get(number)
+        if parent is None:
+            continue
+        waits = _waits_of(txn, group, number)
+        mine = {wait.path for wait in waits.values() if wait.child == child and not wait.index}
+        if mine != set(known.paths) or not known.paths:
+            yield f"execution {number} waits for child {child} by other paths"
+        started = {
+            one.path for one in journals[number].values() if one.kind == RecordKind.CHILD_STARTED
+        }
+        if any(path[:-1] not in started for path in known.paths):
+            yield f"execution {number} has not started child {child}"
+    for number, row in rows.items():
+        if row.parent and not row.closed and row.parent in rows:
+            if (row.parent, number) not in children:
+                yield f"execution {number} has a parent that does not wait for it"
+        if row.parent in rows and row.deep != rows[row.parent].deep + 1:
+            yield f"execution {number} is {row.deep} deep"
 
 
 def _waits_of(txn: ReadTransaction, group: int, number: int) -> dict[bytes, WaitRow]:
@@ -260,20 +313,28 @@ def _payloads(
 
 
 def _times(
-    txn: ReadTransaction, group: int, rows: dict[int, ExecutionRow], counts: ExecutionCounts
+    txn: ReadTransaction,
+    group: int,
+    rows: dict[int, ExecutionRow],
+    counts: ExecutionCounts,
+    children: dict[tuple[int, int], ChildRow],
 ) -> Iterator[str]:
-    """Each timer and deadline of an execution that has not ended fires, and the head is not behind
-    the first one.
+    """Each timer and deadline of an execution that has not ended fires, children are cancelled, and
+    the head is not behind the first one.
     """
     found: set[tuple[int, int, bytes]] = set()
+    forsaken: set[int] = set()
     heads: list[int] = []
     for key, _ in EXECUTION_TIMES.rows(txn, group):
         due_ms, number, mark = EXECUTION_TIMES.parts(key)
         assert isinstance(due_ms, int)
         assert isinstance(number, int)
         assert isinstance(mark, bytes)
-        found.add((due_ms, number, mark))
         heads.append(due_ms)
+        if mark == ORPHANS:
+            forsaken.add(number)
+        else:
+            found.add((due_ms, number, mark))
     for key, _ in RETAINED.rows(txn, group):
         heads.append(int.from_bytes(key[9:17], "big"))
     expected: set[tuple[int, int, bytes]] = set()
@@ -282,7 +343,7 @@ def _times(
         times = {
             (wait.due_ms, number, mark)
             for mark, wait in _waits_of(txn, group, number).items()
-            if not wait.index
+            if wait.due_ms and not wait.index
         }
         deadline = {(row.deadline_ms, number, DEADLINE)} if row.deadline_ms else set()
         if row.closed:
@@ -298,5 +359,12 @@ def _times(
     stray = {time for time in found - expected - closed if time[1] not in retained}
     if stray:
         yield f"times have no timer: {sorted(stray)}"
+    for (number, child), known in children.items():
+        parent = rows.get(number)
+        if parent is None or number in forsaken:
+            continue
+        least = ChildEnds.WITH_END if parent.closed else ChildEnds.WITH_CANCEL
+        if (parent.closed or parent.cancelled) and known.ends >= least:
+            yield f"child {child} is not cancelled with its parent {number}"
     if heads and not 0 < counts.head_ms <= min(heads):
         yield f"the head {counts.head_ms} of executions is behind {min(heads)}"

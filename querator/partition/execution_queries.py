@@ -160,4 +160,6 @@ def _view(number: int, row: ExecutionRow) -> ExecutionView:
         end_index=row.end_index,
         secret=row.secret,
         activation=row.activation,
+        parent_id=row.parent_id,
+        children=row.children,
     )

@@ -4,6 +4,7 @@ Layouts are msgpack arrays, to which fields are only added, at the end. A row of
 not grow with its journal.
 """
 
+from enum import IntEnum
 from hashlib import blake2b
 from typing import Final
 
@@ -14,6 +15,8 @@ from querator.model.executions import ExecutionState, JournalRecord, Note, Recor
 HASH_BYTES: Final = 16
 DEADLINE: Final = bytes(HASH_BYTES)
 """In the place of the hash of a path: the time is the deadline of the execution."""
+ORPHANS: Final = bytes(HASH_BYTES - 1) + b"\x01"
+"""In the place of the hash of a path: children of the execution are to be cancelled."""
 CANCELS: Final = b""
 """The mark of an arrival that wakes an execution whatever it waits for."""
 
@@ -56,6 +59,10 @@ class ExecutionRow(msgspec.Struct, array_like=True):
     `wake` holds the hashes of what a parked one waits for, one after the other; empty: any arrival.
     `wake_all`: all of them must come. `end_index` is the index of the last record of one that has
     ended, and `reason` says why one is stuck.
+
+    `parent` is the execution that has started it, in its run `parent_run` and with the id
+    `parent_id`; 0: none. `deep` counts its ancestors. `children` counts the operations that wait
+    for children.
     """
 
     id: str
@@ -90,6 +97,11 @@ class ExecutionRow(msgspec.Struct, array_like=True):
     closed_ms: int = 0
     end_index: int = 0
     reason: str = ""
+    parent: int = 0
+    parent_run: int = 0
+    parent_id: str = ""
+    deep: int = 0
+    children: int = 0
 
     @property
     def closed(self) -> bool:
@@ -134,16 +146,39 @@ class RecordRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class WaitRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What arrives once for a path. `kind` is that of the arrival: TIMER_FIRED for a timer, which
-    is due at `due_ms`; RESOLVED or REJECTED for a promise. `index` is that of the arrival; 0: it
-    has not come.
+    is due at `due_ms`; RESOLVED or REJECTED for a promise; for a child how it has ended, and
+    CHILD_DONE before that. `index` is that of the arrival; 0: it has not come. `child` is the
+    number of the child.
     """
 
     path: bytes
     kind: int = RecordKind.TIMER_FIRED
     due_ms: int = 0
     index: int = 0
+    child: int = 0
 
 
+class ChildEnds(IntEnum):
+    """When a child is cancelled for its parent."""
+
+    NEVER = 0
+    """It is detached, or was cancelled already."""
+    WITH_END = 1
+    """When the parent has ended."""
+    WITH_CANCEL = 2
+    """When the parent is cancelled, or has ended."""
+
+
+class ChildRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A child that has not ended. Its result arrives for each of the `paths`. `ends` is of
+    ChildEnds.
+    """
+
+    paths: tuple[bytes, ...]
+    ends: int = ChildEnds.WITH_CANCEL
+
+
+decode_child = msgspec.msgpack.Decoder(ChildRow).decode
 decode_execution = msgspec.msgpack.Decoder(ExecutionRow).decode
 decode_record = msgspec.msgpack.Decoder(RecordRow).decode
 decode_wait = msgspec.msgpack.Decoder(WaitRow).decode

@@ -1,9 +1,10 @@
 """FireTimers: timers and deadlines of executions that are due, and executions that were kept long
-enough.
+enough; children of what was cancelled, or has ended.
 
 The leader proposes it when the head of the counts is due. The head is a lower bound, as those of
 the state row are (`expire`). One command fires up to EXECUTION_FIRES_MAX timers, each of which may
-make an activation, and deletes up to APPLY_SEGMENTS_MAX rows; the rest is due again at once.
+make an activation, cancels as many children, and deletes up to APPLY_SEGMENTS_MAX rows; the rest is
+due again at once.
 
 An execution that is removed loses its row and its name first, so that its id is free and no reader
 finds a part of it. The row in RETAINED stays until its other rows are gone.
@@ -13,8 +14,10 @@ from querator.model.commands import Done
 from querator.model.executions import RecordKind
 from querator.model.limits import APPLY_SEGMENTS_MAX, EXECUTION_FIRES_MAX
 from querator.partition.apply_context import ApplyContext, earlier
+from querator.partition.execution_children import cancel, cancel_children, forget_children
 from querator.partition.execution_rows import (
     DEADLINE,
+    ORPHANS,
     ExecutionRow,
     RecordRow,
     decode_record,
@@ -57,7 +60,9 @@ def fire_timers(context: ApplyContext) -> Done:
 
 
 def _fire(context: ApplyContext) -> int:
-    """Fires what is due, in the order of (due, execution, path). Returns the number of rows."""
+    """Fires what is due, in the order of (due, execution, path), and cancels children. Returns the
+    number of rows.
+    """
     due: list[tuple[bytes, int, bytes]] = []
     for key, _ in EXECUTION_TIMES.rows(context.txn, context.group):
         due_ms, number, mark = EXECUTION_TIMES.parts(key)
@@ -68,27 +73,27 @@ def _fire(context: ApplyContext) -> int:
             break
         due.append((key, number, mark))
     rows: dict[int, ExecutionRow] = {}
+    cancelled = 0
     for key, number, mark in due:
-        context.txn.delete(key)
         row = rows.get(number) or load_execution(context, number)
-        if row is None or row.closed:
+        if mark == ORPHANS and row is not None:
+            cancelled += cancel_children(
+                context, number, row, rows, EXECUTION_FIRES_MAX - cancelled
+            )
+            if cancelled == EXECUTION_FIRES_MAX:
+                # It may have more: the next command sees.
+                break
+        context.txn.delete(key)
+        if row is None or row.closed or mark == ORPHANS:
             continue
         rows[number] = row
         if mark == DEADLINE:
-            _end(context, number, row)
+            cancel(context, number, row, "deadline", b"")
         else:
             _fire_one(context, number, row, mark)
     for number, row in sorted(rows.items()):
         put_execution(context, number, row)
-    return len(due)
-
-
-def _end(context: ApplyContext, number: int, row: ExecutionRow) -> None:
-    """The deadline of an execution cancels it, unless it is cancelled already."""
-    if not row.cancelled:
-        row.cancelled = row.next_index
-        cancel = RecordRow(RecordKind.CANCEL, name="deadline", at_ms=context.now_ms)
-        arrive(context, number, row, cancel)
+    return len(due) + cancelled
 
 
 def _fire_one(context: ApplyContext, number: int, row: ExecutionRow, mark: bytes) -> None:
@@ -123,6 +128,7 @@ def _forget(context: ApplyContext, rows_max: int) -> int:
             _forget_row(context, number, row)
             work += 1
         work += _forget_records(context, number, rows_max - work)
+        work += forget_children(context, number, rows_max - work)
         for table in (WAITS, ARRIVALS, SIGNALS_SEEN, SIGNAL_ORDER):
             work += _forget_rows(context, table, number, rows_max - work)
         if work < rows_max:

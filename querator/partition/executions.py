@@ -149,10 +149,6 @@ def start(
     if refusal is not None:
         drop_parts(context, parts)
         return refusal
-    number = counts.next
-    counts.next += 1
-    counts.executions += 1
-    counts.started += 1
     row = ExecutionRow(
         id=command.id,
         function=command.function,
@@ -163,22 +159,39 @@ def start(
         priority=command.priority,
         deadline_ms=command.deadline_ms,
     )
-    EXECUTION_NAMES.put(
-        context.txn, context.group, name_hash(command.id), value=number.to_bytes(8, "big")
-    )
-    append(
-        context, number, row,
-        RecordRow(
-            RecordKind.STARTED, b"", command.function, "", 0, context.now_ms,
-            *stored(context, command.place, parts, command.payload),
-        ),
-    )  # fmt: skip
-    if command.deadline_ms:
-        put_time(context, number, command.deadline_ms, DEADLINE)
-    check(None, ExecutionEvent.START)
-    activate(context, number, row, due_ms=command.start_at_ms)
-    put_execution(context, number, row)
+    content = stored(context, command.place, parts, command.payload)
+    number = create(context, row, content, due_ms=command.start_at_ms)
     return Started(number, row.run, ExecutionState.RUNNABLE)
+
+
+def create(
+    context: ApplyContext,
+    row: ExecutionRow,
+    arguments: tuple[bytes, int, int, int],
+    *,
+    due_ms: int,
+) -> int:
+    """Makes an execution whose id is free, and returns its number. `arguments` are as `stored`
+    returns them.
+    """
+    counts = counts_of(context)
+    number = counts.next
+    counts.next += 1
+    counts.executions += 1
+    counts.started += 1
+    EXECUTION_NAMES.put(
+        context.txn, context.group, name_hash(row.id), value=number.to_bytes(8, "big")
+    )
+    started = RecordRow(
+        RecordKind.STARTED, b"", row.function, "", 0, context.now_ms, *arguments
+    )  # fmt: skip
+    append(context, number, row, started)
+    if row.deadline_ms:
+        put_time(context, number, row.deadline_ms, DEADLINE)
+    check(None, ExecutionEvent.START)
+    activate(context, number, row, due_ms=due_ms)
+    put_execution(context, number, row)
+    return number
 
 
 def _exists(command: StartExecution, row: ExecutionRow, *, same: bool) -> Refusal:

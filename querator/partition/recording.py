@@ -32,6 +32,7 @@ from querator.model.executions import (
     Park,
     RecordKind,
     Timer,
+    child_result_path,
 )
 from querator.model.limits import (
     EXECUTION_TIMERS_MAX,
@@ -43,6 +44,7 @@ from querator.model.limits import (
     SCHEDULE_AHEAD_MS_MAX,
 )
 from querator.partition.apply_context import ApplyContext
+from querator.partition.execution_children import cancel_child, end, start_children
 from querator.partition.execution_folds import (
     Folding,
     as_row,
@@ -63,7 +65,6 @@ from querator.partition.executions import (
     ExecutionEvent,
     Part,
     append,
-    close,
     drop_activation,
     drop_parts,
     load_execution,
@@ -107,6 +108,7 @@ def record(
         or judge_folds(context, command, row, folds)
         or _too_much(context, command, row, folds, parts)
         or _bad_timers(context, command, row)
+        or _bad_children(context, command)
         or _unseen(context, command, row)
     )
     if refusal is not None:
@@ -215,8 +217,10 @@ def _too_much(
     """The refusal of records for which the journal has no room. A worker keeps the last ones for
     what undoes. Executions that are cancelled, or close, may have as many beyond the limit.
     """
-    fresh = len(command.records)
+    fresh = len(command.records) + len(command.children)
     size = sum(size for _, size in parts)
+    # The arguments of a child are in its own journal.
+    size -= sum(parts[child.place - 1][1] for child in command.children if child.place)
     size += sum(note_bytes(note) for note in command.records)
     for folding in folds:
         fresh -= len(folding.removed)
@@ -266,6 +270,8 @@ def _bad_timers(
         wait = _wait(context, command.execution, timer.path)
         if wait is None:
             fresh += timer.due_ms > 0
+        elif wait.child:
+            return malformed(f"{field}.path", "is the one of a child", timer.path.hex())
         elif timer.due_ms and 0 < wait.index <= command.seen:
             return malformed(f"{field}.path", "has arrived before", timer.path.hex())
         elif not timer.due_ms and not wait.index:
@@ -279,6 +285,14 @@ def _bad_timers(
             limit=str(EXECUTION_TIMERS_MAX),
             value=str(row.timers + fresh),
         )
+    return None
+
+
+def _bad_children(context: ApplyContext, command: RecordProgress) -> Refusal | None:
+    """The refusal of a child that starts again for the same path."""
+    for nth, child in enumerate(command.children):
+        if _wait(context, command.execution, child_result_path(child.path)) is not None:
+            return malformed(f"children[{nth}].path", "has started a child", child.path.hex())
     return None
 
 
@@ -356,12 +370,15 @@ def _carry_out(
     _see(context, command, row)
     for timer in command.timers:
         _set_timer(context, number, row, timer)
+    for path in command.cancels:
+        cancel_child(context, number, row, path)
+    start_children(context, number, row, command, parts)
     if command.lease == row.last_lease:
         row.answers = [*row.answers, first_index][-RECORDS_UNANSWERED_MAX:]
     else:
         row.answers = [first_index]
     row.last_lease, row.last_number = command.lease, command.number
-    if command.records or not isinstance(then, GoOn | GiveBack):
+    if command.records or command.children or not isinstance(then, GoOn | GiveBack):
         row.lapses = 0
     deadline_ms = 0
     if isinstance(then, Park):
@@ -371,10 +388,10 @@ def _carry_out(
         row.wake, row.wake_all = b"".join(sorted(left)), then.all_of
     elif isinstance(then, Close):
         row.after = command.seen
-        end = Note(then.outcome, after=row.after, at_ms=context.now_ms,
-                   payload=then.payload, place=then.place)  # fmt: skip
-        append(context, number, row, as_row(context, end, parts))
-        close(context, number, row, _ENDS[RecordKind(then.outcome)])
+        last = Note(then.outcome, after=row.after, at_ms=context.now_ms,
+                    payload=then.payload, place=then.place)  # fmt: skip
+        append(context, number, row, as_row(context, last, parts))
+        end(context, number, row, _ENDS[RecordKind(then.outcome)])
     elif isinstance(then, GiveBack):
         if then.stuck:
             stick(context, row, then.reason)

@@ -94,6 +94,8 @@ class ExecutionService:
                 field="lease_id",
                 value=call.lease_id,
             )
+        for nth, child in enumerate(call.command.children):
+            _check_neighbour(queue, partition, child.id, field=f"children[{nth}].id")
         recorded: Recorded = await self._propose(
             queue, partition, call.command, call.attachment, call.timeout_ms
         )
@@ -293,6 +295,18 @@ def _fitting(found: list[tuple[int, EndedExecution]]) -> list[tuple[int, EndedEx
         if place and size > limits.REPLY_BYTES_DEFAULT:
             return found[:place]
     return found
+
+
+def _check_neighbour(queue: Queue, partition: int, child_id: str, *, field: str) -> None:
+    """Raises INVALID_ARGUMENT for a child that would be in another partition than its parent."""
+    if _home(queue, child_id) != partition:
+        raise QueratorError(
+            ErrorCode.INVALID_ARGUMENT,
+            f"{field} is {child_id}, which belongs to another partition than its parent; the "
+            "part up to the first `/` must be the one of the parent's id",
+            field=field,
+            value=child_id,
+        )
 
 
 def _home(queue: Queue, execution_id: str) -> int:

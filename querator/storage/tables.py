@@ -137,11 +137,13 @@ ARRIVALS = Table("arrivals", b"<", "QQ")
 WAITS = Table("waits", b"&", "Q16s")
 """execution, hash of path → a timer of the partition, or a resolved promise; its arrival."""
 EXECUTION_TIMES = Table("execution_times", b"~", "QQ16s")
-"""due_ms, execution, hash of the path of a timer (zeros: the deadline) → nothing."""
+"""due_ms, execution, hash of the path of a timer (zeros: the deadline; 1: orphans) → nothing."""
 SIGNALS_SEEN = Table("signals_seen", b"$", "Q16s")
 """execution, hash of message id → index of the signal."""
 SIGNAL_ORDER = Table("signal_order", b"^", "QQ")
 """execution, index of a signal with a message id → hash of message id."""
+CHILDREN = Table("children", b",", "QQ")
+"""execution, number of a child that has not ended → what waits for it, when it is cancelled."""
 RETAINED = Table("retained", b"_", "QQ")
 """kept_until_ms, number of an execution that has ended → nothing."""
 
@@ -164,7 +166,7 @@ PARTITION_TABLES = tuple(
             RECURRENCES, RECURRENCE_NAMES, RECURRENCE_RUNS, RECURRENCE_TIMES,
             RESULTS, RESULT_TIMES,
             EXECUTIONS, EXECUTION_NAMES, ACTIVATIONS, RECORDS, ARRIVALS, WAITS,
-            EXECUTION_TIMES, SIGNALS_SEEN, SIGNAL_ORDER, RETAINED, EVENTS,
+            EXECUTION_TIMES, SIGNALS_SEEN, SIGNAL_ORDER, CHILDREN, RETAINED, EVENTS,
         ),
         key=lambda table: table.letter,
     )

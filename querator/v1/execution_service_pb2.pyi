@@ -69,6 +69,20 @@ class _RecordKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RecordKind
     """As CALL_DONE, in the place of an arrival."""
     RECORD_KIND_CALL_FAILED_LATER: _RecordKind.ValueType  # 72
     """As CALL_FAILED, in the place of an arrival."""
+    RECORD_KIND_CHILD_STARTED: _RecordKind.ValueType  # 73
+    """A child is there. The name of this and the next ones is that of its function."""
+    RECORD_KIND_CHILD_REFUSED: _RecordKind.ValueType  # 74
+    """A child was not started; the payload says why, as JSON with `code` and `message`."""
+    RECORD_KIND_CHILD_DONE: _RecordKind.ValueType  # 75
+    """The result of a child. The path of this and the next ones is that of the start, and then the byte 1."""
+    RECORD_KIND_CHILD_FAILED: _RecordKind.ValueType  # 76
+    """The exception of a child."""
+    RECORD_KIND_CHILD_CANCELLED: _RecordKind.ValueType  # 77
+    """A child has ended because it was cancelled."""
+    RECORD_KIND_CHILD_TERMINATED: _RecordKind.ValueType  # 78
+    """A child was ended from outside; the payload is the reason."""
+    RECORD_KIND_CHILD_LOST: _RecordKind.ValueType  # 79
+    """A child has ended, and its result has no room in the journal."""
 
 class RecordKind(_RecordKind, metaclass=_RecordKindEnumTypeWrapper):
     """RecordKind is what a record of a journal says. Those from SIGNAL on are arrivals, which the server appends."""
@@ -115,6 +129,20 @@ RECORD_KIND_CALL_DONE_LATER: RecordKind.ValueType  # 71
 """As CALL_DONE, in the place of an arrival."""
 RECORD_KIND_CALL_FAILED_LATER: RecordKind.ValueType  # 72
 """As CALL_FAILED, in the place of an arrival."""
+RECORD_KIND_CHILD_STARTED: RecordKind.ValueType  # 73
+"""A child is there. The name of this and the next ones is that of its function."""
+RECORD_KIND_CHILD_REFUSED: RecordKind.ValueType  # 74
+"""A child was not started; the payload says why, as JSON with `code` and `message`."""
+RECORD_KIND_CHILD_DONE: RecordKind.ValueType  # 75
+"""The result of a child. The path of this and the next ones is that of the start, and then the byte 1."""
+RECORD_KIND_CHILD_FAILED: RecordKind.ValueType  # 76
+"""The exception of a child."""
+RECORD_KIND_CHILD_CANCELLED: RecordKind.ValueType  # 77
+"""A child has ended because it was cancelled."""
+RECORD_KIND_CHILD_TERMINATED: RecordKind.ValueType  # 78
+"""A child was ended from outside; the payload is the reason."""
+RECORD_KIND_CHILD_LOST: RecordKind.ValueType  # 79
+"""A child has ended, and its result has no room in the journal."""
 Global___RecordKind: _TypeAlias = RecordKind  # noqa: Y015
 
 class _ExecutionState:
@@ -556,6 +584,56 @@ class Timer(_message.Message):
 Global___Timer: _TypeAlias = Timer  # noqa: Y015
 
 @_typing.final
+class ChildStart(_message.Message):
+    """ChildStart starts a child in the entry of the records."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    FUNCTION_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    DETACHED_FIELD_NUMBER: _builtins.int
+    SHIELDED_FIELD_NUMBER: _builtins.int
+    SITE_FIELD_NUMBER: _builtins.int
+    path: _builtins.bytes
+    """The operation that starts it; no other one of the run has this path."""
+    id: _builtins.str
+    """Id of the child, 1 to 255 bytes. It must belong to the partition of the parent."""
+    function: _builtins.str
+    """Name of its function, 1 to 255 bytes."""
+    version: _builtins.str
+    """Version of the function, 1 to 64 bytes."""
+    arguments: _builtins.bytes
+    """The arguments, at most 8 MiB."""
+    detached: _builtins.bool
+    """Whether the child is never cancelled for its parent."""
+    shielded: _builtins.bool
+    """Whether the child is cancelled when its parent has ended, and not when its parent is cancelled."""
+    site: _builtins.str
+    """Place in the code, for people, at most 255 bytes."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.bytes = ...,
+        id: _builtins.str = ...,
+        function: _builtins.str = ...,
+        version: _builtins.str = ...,
+        arguments: _builtins.bytes = ...,
+        detached: _builtins.bool = ...,
+        shielded: _builtins.bool = ...,
+        site: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "detached", b"detached", "function", b"function", "id", b"id", "path", b"path", "shielded", b"shielded", "site", b"site", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChildStart: _TypeAlias = ChildStart  # noqa: Y015
+
+@_typing.final
 class Park(_message.Message):
     """Park lets an execution wait without activation."""
 
@@ -571,7 +649,7 @@ class Park(_message.Message):
     """Whether any arrival wakes it; then there are neither paths nor names."""
     @_builtins.property
     def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Paths of timers and promises that wake it."""
+        """Paths of timers, promises and results of children that wake it."""
 
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -670,6 +748,8 @@ class RecordProgressRequest(_message.Message):
     GIVE_BACK_FIELD_NUMBER: _builtins.int
     EXTEND_FIELD_NUMBER: _builtins.int
     REQUEST_TIMEOUT_FIELD_NUMBER: _builtins.int
+    CHILDREN_FIELD_NUMBER: _builtins.int
+    CANCELS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -716,6 +796,14 @@ class RecordProgressRequest(_message.Message):
     def request_timeout(self) -> _duration_pb2.Duration:
         """How long the answer may take, 0 to 15 minutes; 0 or unset means the call's own deadline."""
 
+    @_builtins.property
+    def children(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChildStart]:
+        """Children to start, at most 256; `then` must be unset. The journal says whether they were started."""
+
+    @_builtins.property
+    def cancels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Paths of the starts of children that are to be cancelled, at most 256."""
+
     def __init__(
         self,
         *,
@@ -734,10 +822,12 @@ class RecordProgressRequest(_message.Message):
         give_back: Global___GiveBack | None = ...,
         extend: _duration_pb2.Duration | None = ...,
         request_timeout: _duration_pb2.Duration | None = ...,
+        children: _abc.Iterable[Global___ChildStart] | None = ...,
+        cancels: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "extend", b"extend", "give_back", b"give_back", "park", b"park", "request_timeout", b"request_timeout", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "execution", b"execution", "extend", b"extend", "folds", b"folds", "give_back", b"give_back", "item", b"item", "lease_id", b"lease_id", "namespace", b"namespace", "number", b"number", "park", b"park", "queue", b"queue", "records", b"records", "request_timeout", b"request_timeout", "seen", b"seen", "then", b"then", "timers", b"timers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancels", b"cancels", "children", b"children", "close", b"close", "execution", b"execution", "extend", b"extend", "folds", b"folds", "give_back", b"give_back", "item", b"item", "lease_id", b"lease_id", "namespace", b"namespace", "number", b"number", "park", b"park", "queue", b"queue", "records", b"records", "request_timeout", b"request_timeout", "seen", b"seen", "then", b"then", "timers", b"timers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_then: _TypeAlias = _typing.Literal["park", "close", "give_back"]  # noqa: Y015
     _WhichOneofArgType_then: _TypeAlias = _typing.Literal["then", b"then"]  # noqa: Y015
@@ -1153,6 +1243,8 @@ class Execution(_message.Message):
     TIMERS_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    PARENT_ID_FIELD_NUMBER: _builtins.int
+    CHILDREN_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its id."""
     function: _builtins.str
@@ -1179,6 +1271,10 @@ class Execution(_message.Message):
     """Whether it is to end."""
     reason: _builtins.str
     """Why it is stuck."""
+    parent_id: _builtins.str
+    """Id of the execution that has started it; empty: none has."""
+    children: _builtins.int
+    """Children that have not ended, and for whose results it waits."""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was started."""
@@ -1210,10 +1306,12 @@ class Execution(_message.Message):
         timers: _builtins.int = ...,
         cancelled: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        parent_id: _builtins.str = ...,
+        children: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["closed_at", b"closed_at", "created_at", b"created_at", "deadline", b"deadline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "closed_at", b"closed_at", "created_at", b"created_at", "deadline", b"deadline", "execution", b"execution", "function", b"function", "id", b"id", "journal_bytes", b"journal_bytes", "partition", b"partition", "reason", b"reason", "records", b"records", "run", b"run", "state", b"state", "timers", b"timers", "unread_signals", b"unread_signals", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "children", b"children", "closed_at", b"closed_at", "created_at", b"created_at", "deadline", b"deadline", "execution", b"execution", "function", b"function", "id", b"id", "journal_bytes", b"journal_bytes", "parent_id", b"parent_id", "partition", b"partition", "reason", b"reason", "records", b"records", "run", b"run", "state", b"state", "timers", b"timers", "unread_signals", b"unread_signals", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -40,6 +40,7 @@ from querator.model.execution_commands import (
 )
 from querator.model.executions import (
     ArriveKind,
+    ChildStart,
     Close,
     ExecutionState,
     Fold,
@@ -91,7 +92,7 @@ def parse_start(data: bytes) -> StartCall:
         function=message.function,
         version=message.version,
         secret=NO_SECRET,
-        arguments=blake2b(message.arguments, digest_size=16).digest(),
+        arguments=_arguments_hash(message.arguments),
         payload=payload,
         place=place,
         lengths=payloads.lengths,
@@ -145,6 +146,7 @@ def parse_progress(data: bytes) -> ProgressCall:
         )
         for fold in message.folds
     )
+    children = tuple(_child(child, payloads) for child in message.children)
     then = _then(message, payloads)
     extend_ms = 0
     if message.HasField("extend"):
@@ -161,6 +163,8 @@ def parse_progress(data: bytes) -> ProgressCall:
         then=then,
         extend_ms=extend_ms,
         lengths=payloads.lengths,
+        children=children,
+        cancels=tuple(message.cancels),
     )
     check_record(command)
     return ProgressCall(
@@ -184,6 +188,26 @@ def _note(record: v1.JournalRecord, payloads: _Payloads) -> Note:
         payload=payload,
         place=place,
     )
+
+
+def _child(child: v1.ChildStart, payloads: _Payloads) -> ChildStart:
+    payload, place = payloads.place(child.arguments)
+    return ChildStart(
+        path=child.path,
+        id=child.id,
+        function=child.function,
+        version=child.version,
+        arguments=_arguments_hash(child.arguments),
+        payload=payload,
+        place=place,
+        detached=child.detached,
+        shielded=child.shielded,
+        site=child.site,
+    )
+
+
+def _arguments_hash(arguments: bytes) -> bytes:
+    return blake2b(arguments, digest_size=16).digest()
 
 
 def _then(message: v1.RecordProgressRequest, payloads: _Payloads) -> Then:
@@ -464,6 +488,8 @@ def _execution(shown: ShownExecution) -> v1.Execution:
         timers=view.timers,
         cancelled=view.cancelled,
         reason=view.reason,
+        parent_id=view.parent_id,
+        children=view.children,
     )
 
 

@@ -4,6 +4,7 @@ from struct import pack
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from querator.model.errors import QueratorError
 from querator.model.execution_commands import (
@@ -16,8 +17,10 @@ from querator.model.execution_commands import (
 )
 from querator.model.executions import (
     ArriveKind,
+    ChildStart,
     Close,
     Fold,
+    GiveBack,
     Note,
     Park,
     RecordKind,
@@ -26,6 +29,7 @@ from querator.model.executions import (
 
 STEP = Note(RecordKind.STEP_DONE, b"\x01")
 CALL = Note(RecordKind.CALL_DONE, b"\x02")
+CHILD = ChildStart(b"\x04", "a/1", "f", "1", b"h" * 16)
 LARGE = b"x" * 1_025
 
 
@@ -101,6 +105,16 @@ def test_a_malformed_start_is_refused(command, field):
         (record(records=(Note(RecordKind.STEP_DONE),)), "records[0].path"),
         (record(folds=(Fold(3, STEP),)), "folds[0].note.kind"),
         (record(folds=(Fold(0, CALL),)), "folds[0].index"),
+        (record(children=(CHILD,) * 2), "children[1].path"),
+        (record(children=(CHILD,) * 257), "children"),
+        (record(children=(replace(CHILD, path=b"\x01" * 255),)), "children[0].path"),
+        (record(children=(replace(CHILD, id=""),)), "children[0].id"),
+        (record(children=(replace(CHILD, function="\n"),)), "children[0].function"),
+        (record(children=(replace(CHILD, version="v" * 65),)), "children[0].version"),
+        (record(children=(replace(CHILD, site="s" * 256),)), "children[0].site"),
+        (record(children=(replace(CHILD, payload=LARGE),)), "children[0].arguments"),
+        (record(children=(CHILD,), then=GiveBack()), "then"),
+        (record(cancels=(b"",)), "cancels[0]"),
         (record(timers=(Timer(b"", 1),)), "timers[0].path"),
         (record(timers=(Timer(b"\x01", -1),)), "timers[0].due_at"),
         (record(timers=(Timer(b"\x01", 253_402_300_800_000),)), "timers[0].due_at"),

@@ -19,6 +19,7 @@ from querator.model.execution_commands import (
 )
 from querator.model.executions import (
     ArriveKind,
+    ChildStart,
     JournalRecord,
     Note,
     Park,
@@ -57,6 +58,14 @@ def call(*elements: int, **changes: Any) -> Note:
     return step(*elements, **({"kind": RecordKind.CALL_DONE} | changes))
 
 
+def spawn(*elements: int, **changes: Any) -> ChildStart:
+    values: dict[str, Any] = {
+        "path": path(*elements), "id": "a/1", "function": "shop.ship", "version": "1",
+        "arguments": b"c" * 16, "payload": b"child args",
+    }  # fmt: skip
+    return ChildStart(**(values | changes))
+
+
 class Worker(NamedTuple):
     """A lease of an activation."""
 
@@ -68,9 +77,11 @@ class Worker(NamedTuple):
 class ExecutionQueue:
     """Names executions by their ids, and counts the Records of each lease."""
 
-    def __init__(self, *, log: PartitionLog | None = None, **changes: Any) -> None:
+    def __init__(
+        self, *, log: PartitionLog | None = None, retention_ms: int = RETENTION_MS, **changes: Any
+    ) -> None:
         self.log = log or PartitionLog()
-        self.log.configure(executions=ExecutionSettings(RETENTION_MS), **changes)
+        self.log.configure(executions=ExecutionSettings(retention_ms), **changes)
         self.numbers: dict[Worker, int] = {}
 
     def start(self, name: str = "a", *large: bytes, **changes: Any) -> Any:
@@ -120,6 +131,18 @@ class ExecutionQueue:
         command = Arrive(kind, lengths=_lengths(large), **(values | changes))
         check_arrive(command)
         return self.log.one(command, b"".join(large))
+
+    def spawn(self, worker: Worker, *children: ChildStart, **changes: Any) -> Recorded:
+        """A Record that starts children."""
+        return recorded(self.record(worker, children=children, **changes))
+
+    def leased(self, name: str) -> Worker:
+        """Leases activations until that of this execution comes."""
+        for _ in range(100):
+            for worker in self.lease():
+                if self.at(worker.item).id == name:
+                    return worker
+        raise AssertionError(f"{name} has no activation that is ready")
 
     def signal(self, signal: str = "go", name: str = "a", **changes: Any) -> Any:
         values = {"payload": b"now"} | changes

@@ -58,7 +58,7 @@ from querator.model.commands import (
 )
 from querator.model.entries import Proposal
 from querator.model.execution_commands import Arrive, FireTimers, RecordProgress, StartExecution
-from querator.model.executions import Close, Fold, GiveBack, Note, Park, Timer
+from querator.model.executions import ChildStart, Close, Fold, GiveBack, Note, Park, Timer
 from querator.model.item_options import FollowUpFields, OnDuplicate
 from querator.model.lease_limits import LeaseLimits
 from querator.model.limits import BLOCK_BYTES_MAX
@@ -307,6 +307,32 @@ COMMANDS = {
     "record that closes": Proposal(
         RecordProgress(7, 300, 41, 3, then=Close(10, b"result", drain=True))
     ),
+    "record that starts children": Proposal(
+        RecordProgress(
+            7,
+            300,
+            41,
+            5,
+            lengths=pack_struct("<I", 3),
+            children=(
+                ChildStart(
+                    b"\x07", "order-17/1", "shop.ship", "1", b"h" * 16, b"args", site="shop.py:7"
+                ),
+                ChildStart(
+                    b"\x08",
+                    "order-17/2",
+                    "shop.ship",
+                    "1",
+                    b"i" * 16,
+                    place=1,
+                    detached=True,
+                    shielded=True,
+                ),
+            ),
+            cancels=(b"\x05",),
+        ),
+        b"abc",
+    ),
     "record that gives back": Proposal(RecordProgress(7, 300, 41, 4, then=GiveBack(True, "stuck"))),
     "arrive": Proposal(
         Arrive(
@@ -443,6 +469,23 @@ WITHOUT_RATES = FlowSettings(
 )
 # The same commands as earlier releases wrote them, without the fields that were added since.
 OLD = {
+    "record, before children": (
+        COMMANDS["record"],
+        (
+            "0193cf0000018bcfe568009101919c3d07cd012c290205929802c4020103a6636861726765aa7368"
+            "6f702e70793a343104cf0000018bcfe56800c4026f6b009802c4020104a0a00000c4000191930998"
+            "07c40102a0a00000c40373756d00929203029207019292c40105cf0000018bcfe5680192c4010600"
+            "950191c4010591a2676fc2c2cd7530c40403000000"
+        ),
+    ),
+    "record that closes, before children": (
+        COMMANDS["record that closes"],
+        "0193cf0000018bcfe5680090919c3d07cd012c29030090909095020ac406726573756c7400c300c400",
+    ),
+    "record that gives back, before children": (
+        COMMANDS["record that gives back"],
+        "0193cf0000018bcfe5680090919c3d07cd012c2904009090909303c3a5737475636b00c400",
+    ),
     "answer without the moment of its complete": (
         COMMANDS["answer"],
         "0193cf0000018bcfe56800920101919434930392920391920701920490c3c4080200000000000000"
@@ -1045,16 +1088,22 @@ GOLDEN = {
         "6868c40001c40403000000c3ffcf0000018bcfe56805cf0000018bcfe56b84"
     ),
     "record": (
-        "0193cf0000018bcfe568009101919c3d07cd012c290205929802c4020103a6636861726765aa7368"
+        "0193cf0000018bcfe568009101919e3d07cd012c290205929802c4020103a6636861726765aa7368"
         "6f702e70793a343104cf0000018bcfe56800c4026f6b009802c4020104a0a00000c4000191930998"
         "07c40102a0a00000c40373756d00929203029207019292c40105cf0000018bcfe5680192c4010600"
-        "950191c4010591a2676fc2c2cd7530c40403000000"
+        "950191c4010591a2676fc2c2cd7530c404030000009090"
     ),
     "record that closes": (
-        "0193cf0000018bcfe5680090919c3d07cd012c29030090909095020ac406726573756c7400c300c400"
+        "0193cf0000018bcfe5680090919e3d07cd012c29030090909095020ac406726573756c7400c300c4009090"
+    ),
+    "record that starts children": (
+        "0193cf0000018bcfe568009101919e3d07cd012c290500909090910000c40403000000929ac40107"
+        "aa6f726465722d31372f31a973686f702e73686970a131c410686868686868686868686868686868"
+        "68c4046172677300c2c2a973686f702e70793a379ac40108aa6f726465722d31372f32a973686f70"
+        "2e73686970a131c41069696969696969696969696969696969c40001c3c3a091c40105"
     ),
     "record that gives back": (
-        "0193cf0000018bcfe5680090919c3d07cd012c2904009090909303c3a5737475636b00c400"
+        "0193cf0000018bcfe5680090919e3d07cd012c2904009090909303c3a5737475636b00c4009090"
     ),
     "arrive": (
         "0193cf0000018bcfe568009101919c3e01a86f726465722d31370001a470616964a26d31c400c400"

@@ -10,6 +10,7 @@ from querator.model import limits
 from querator.model.errors import ErrorCode, QueratorError
 from querator.model.executions import (
     ArriveKind,
+    ChildStart,
     Close,
     ExecutionState,
     Fold,
@@ -107,6 +108,29 @@ def test_progress_arrives_with_its_payloads_in_order():
     assert call.attachment == LARGE + LARGE + b"2" + LARGE + b"3"
 
 
+CHILD = v1.ChildStart(path=b"\x04", id="a/1", function="ship", version="1", arguments=b"17")
+
+
+def test_children_arrive_with_their_arguments():
+    large = v1.ChildStart(
+        path=b"\x05", id="a/2", function="ship", version="2", arguments=LARGE, detached=True,
+        shielded=True, site="a.py:7",
+    )  # fmt: skip
+    call = executions.parse_progress(
+        progress(records=[STEP], children=[CHILD, large], cancels=[b"\x03"])
+    )
+    small, big = call.command.children
+    assert (small.id, small.payload, small.place, small.detached) == ("a/1", b"17", 0, False)
+    start_of_it = executions.parse_start(start(arguments=b"17")).command
+    assert small.arguments == start_of_it.arguments != big.arguments
+    assert big == ChildStart(
+        b"\x05", "a/2", "ship", "2", big.arguments, b"", 1, detached=True, shielded=True,
+        site="a.py:7",
+    )  # fmt: skip
+    assert call.command.cancels == (b"\x03",)
+    assert call.attachment == LARGE
+
+
 @pytest.mark.parametrize(
     ("fields", "then"),
     [
@@ -140,6 +164,12 @@ def test_each_end_of_a_request_arrives(fields, then):
         (progress(folds=[v1.Fold(index=3)]), "folds[0].note.kind"),
         (progress(timers=[v1.Timer(path=b"\x80", due_ms=1)]), "timers[0].path"),
         (progress(timers=[v1.Timer(path=b"\x01", due_ms=(1 << 64) - 1)]), "timers[0].due_at"),
+        (progress(children=[v1.ChildStart()]), "children[0].path"),
+        (progress(children=[CHILD, CHILD]), "children[1].path"),
+        (progress(children=[CHILD] * 257), "children"),
+        (progress(children=[CHILD], park=v1.Park(names=["go"])), "then"),
+        (progress(cancels=[b""]), "cancels[0]"),
+        (progress(cancels=[b"\x01"] * 257), "cancels"),
         (progress(close=v1.Close()), "then.outcome"),
         (progress(park=v1.Park()), "then"),
         (progress(extend=Duration(nanos=1)), "extend"),
