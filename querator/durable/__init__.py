@@ -5,6 +5,7 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
     activation_run  drives one machine: effects, Records, arrivals, under a lease
     arguments       the arguments of an execution as bytes
     attempts        steps that are to begin, and waits before attempts
+    children        executions that the code starts
     code            what the code of an execution calls, and what it waits for
     codec           values and exceptions as bytes
     context         where code runs: `current`, and the filter of logs
@@ -38,11 +39,13 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from querator.durable.children import Child, spawn
 from querator.durable.codec import Codec
 from querator.durable.context import Current, LiveOnly, current
 from querator.durable.errors import (
     ArgumentsChanged,
     Cancelled,
+    ChildRefused,
     CodecError,
     DurableError,
     Evicted,
@@ -84,6 +87,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ArgumentsChanged",
     "Cancelled",
+    "Child",
+    "ChildRefused",
     "Codec",
     "CodecError",
     "Current",
@@ -126,6 +131,7 @@ __all__ = [
     "saga",
     "sleep",
     "sleep_until",
+    "spawn",
     "step",
     "uuid",
 ]

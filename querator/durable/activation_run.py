@@ -301,7 +301,8 @@ class ActivationRun:
         report = ProgressReport(
             lease_id=self._grant.lease_id, item=self._grant.item, execution=self._grant.execution,
             number=sending.number, seen=sending.seen, records=sending.notes, folds=sending.folds,
-            timers=sending.timers, then=sending.then,
+            timers=sending.timers, children=sending.children, cancels=sending.cancels,
+            then=sending.then,
         )  # fmt: skip
         # Owned: its answer is taken, or `_end` cancels it.
         task = asyncio.get_running_loop().create_task(self._record(report))
@@ -344,6 +345,8 @@ class ActivationRun:
             await self._leave(f"a Record was refused: {error}", sending.number, sending.seen)
         else:
             self._unseen.reset()
+            # The partition has said in the journal whether they were started.
+            self._hears = self._hears or bool(sending.children)
 
     async def _leave(self, reason: str, number: int = 1, seen: int | None = None) -> None:
         """Gives the activation back: as stuck if there is a reason, else to other workers."""

@@ -4,10 +4,20 @@ Durable calls find the code by the running loop. Each one takes the next path of
 for a future. `give` gives the code one event; `turn` runs the code until it waits again.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from querator.durable.arguments import encode_arguments
+from querator.durable.children import (
+    CHILD_KINDS,
+    Child,
+    SpawnOptions,
+    heard,
+    leave_spawn,
+    make_child,
+)
 from querator.durable.codec import Codec
 from querator.durable.errors import CodecError, DurableError, Evicted, TooDeep
 from querator.durable.folds import CodeEvent, PendingFold, Scope
@@ -24,8 +34,6 @@ from querator.model.executions import Close, Note, RecordKind
 from querator.model.limits import EXECUTION_CALLS_DEEP_MAX, PUT_AWAY_CALLS_MAX, PUT_AWAY_CALLS_TOLD
 
 if TYPE_CHECKING:
-    import asyncio
-
     from querator.durable.functions import Durable, Step
 
 _FAILURES = frozenset(
@@ -59,6 +67,9 @@ class ExecutionCode:
         self.awaited: Counter[Path] = Counter()
         """How many tasks wait for each promise."""
         self.mailboxes: dict[str, Mailbox] = {}
+        self.left: dict[Path, Operation] = {}
+        """Starts of children that the code does not wait for any more; they may have been sent."""
+        self.open_children = 0
         self.fresh: list[Operation] = []
         """Steps that were called in this turn."""
         self.abandoned: list[Path] = []
@@ -113,7 +124,7 @@ class ExecutionCode:
 
     def at(self, path: Path) -> Operation | None:
         """What the code waits for at a path."""
-        found = self.pending.get(path) or self.promises.get(path)
+        found = self.pending.get(path) or self.promises.get(path) or self.left.get(path)
         if found is None and (timer := self.loop.timers.get(path)) is not None:
             found = Operation(
                 WaitKind.TIMER, path, name="", line=timer.line, site=site_of_task(timer.task),
@@ -130,8 +141,11 @@ class ExecutionCode:
         TurnTooLong.
         """
         future = operation.future
-        error = value = None
-        if note.kind in _FAILURES:
+        value: Any = None
+        error: Exception | None = None
+        if note.kind in CHILD_KINDS:
+            value, error = heard(self, operation, note)
+        elif note.kind in _FAILURES:
             error = self.codec.decode_error(note.payload)
         else:
             value = self.codec.decode(
@@ -245,6 +259,31 @@ class ExecutionCode:
             self._close(operation)
         operation.saw(event)
         return self.codec.decode(payload, kind, f"the signal {name}")
+
+    async def spawn(
+        self,
+        function: "Durable[..., Any]",
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: SpawnOptions,
+        site: Site | None,
+    ) -> Child[Any]:
+        """A child, when its partition says that it is there."""
+        if self.loop.is_away:
+            await self.refuse(site)
+        operation = self._operation(WaitKind.SPAWN, function.name, site, None)
+        try:
+            child = make_child(self, operation, function, options)
+            payload = encode_arguments(function, self.codec, args, kwargs)
+            self.outbox.start(child.command(payload), self.made)
+            await operation.future
+        except asyncio.CancelledError:
+            if not self.loop.is_away:
+                leave_spawn(self, operation)
+            raise
+        finally:
+            self._close(operation)
+        return child
 
     def promise(self, kind: Any, timeout_ms: int | None, site: Site | None) -> Promise[Any]:
         if self.loop.is_away:

@@ -12,6 +12,7 @@ DurableError
   Undecodable         a journal has bytes that this code cannot decode
   TurnTooLong         the code does not wait for anything
   PromiseRejected     the reason with which a promise was rejected, if it was a text
+  ChildRefused        a child was not started
   ExecutionCancelled  an execution has ended because it was cancelled
   ExecutionTerminated an execution was ended from outside
   RemoteError         an exception whose type this program has not registered
@@ -72,6 +73,16 @@ class TurnTooLong(DurableError):
 
 class PromiseRejected(DurableError):
     """A promise was rejected with a text."""
+
+
+class ChildRefused(DurableError):
+    """A child was not started. `code` says why: EXECUTION_EXISTS (the id is taken), LIMIT_EXCEEDED
+    (too many children, or too deep), QUEUE_FULL.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class ExecutionCancelled(DurableError):

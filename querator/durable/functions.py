@@ -26,6 +26,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+FUNCTION_VERSION: Final = "1"
+"""Versions of functions are not compared; the protocol wants one."""
 _MS: Final = timedelta(milliseconds=1)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
 import uuid_utils
@@ -25,16 +25,13 @@ from querator.durable.errors import (
     ExecutionTerminated,
     PromiseRejected,
 )
-from querator.durable.functions import Durable
+from querator.durable.functions import FUNCTION_VERSION, Durable
 from querator.durable.promises import PromiseToken
 from querator.durable.worker import make_codec
 from querator.model.executions import JournalRecord, RecordKind, decode_path
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_VERSION: Final = "1"
-"""Versions of functions are not compared; the protocol wants one."""
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,7 +186,7 @@ class Executions:
             self.queue,
             execution_id,
             function.name,
-            version=_VERSION,
+            version=FUNCTION_VERSION,
             arguments=encode_arguments(function, self._codec, args, kwargs),
             fresh=fresh,
             priority=priority,

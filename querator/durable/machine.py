@@ -269,7 +269,12 @@ class ExecutionMachine:
     @property
     def is_urgent(self) -> bool:
         """Whether something waits for a Record: an effect, or those that hear of the end."""
-        return self.is_over or self._attempts.wait_for_records(self._outbox.acknowledged)
+        outbox = self._outbox
+        return (
+            self.is_over
+            or bool(outbox.starts or outbox.cancels)
+            or self._attempts.wait_for_records(outbox.acknowledged)
+        )
 
     def take(self, *, should_park: bool = False, give_back: bool = False) -> Sending | None:
         """The next Record, or None. With `should_park` it parks the execution, if that can be. An
@@ -290,6 +295,9 @@ class ExecutionMachine:
                 then = GiveBack()
             if self.code.stuck:
                 then = GiveBack(stuck=True, reason=self.code.stuck[:ERROR_CHARS_MAX])
+        if self.is_over:
+            # What other tasks were about to start has no effect any more.
+            self._outbox.starts.clear()
         for path in self._loop.to_withdraw:
             self._outbox.timers[path] = 0
         self._loop.to_withdraw.clear()
@@ -406,6 +414,9 @@ class ExecutionMachine:
 
     def _settle(self) -> None:
         """After turns of the live code: what it has called, and whether it has ended."""
+        starts = len(self._outbox.starts)
+        if starts and self._records + self._outbox.waiting + starts > self._records_max:
+            self.code.stuck = f"the journal has {self._records_max} records, and is full"
         while not self.is_over:
             self._begin_fresh()
             if not self._backlog:
@@ -451,7 +462,8 @@ class ExecutionMachine:
         """Raises RunTooLong. Some records are kept for the end: undoing, and cancellations."""
         kept = 0 if operation.is_undo or self._is_cancelled else JOURNAL_RECORDS_KEPT
         # What the code waits for may be a record each.
-        records = self._records + self._outbox.waiting + len(self.code.pending)
+        waits = len(self.code.pending) + self.code.open_children
+        records = self._records + self._outbox.waiting + waits
         if records > self._records_max - kept:
             raise RunTooLong(
                 f"the journal would have {records} records, of at most {self._records_max} ({kept} "

@@ -16,6 +16,7 @@ from querator.model.executions import RecordKind, encode_path
 from querator.model.limits import EXECUTION_NAME_BYTES_MAX
 
 if TYPE_CHECKING:
+    from querator.durable.children import Child
     from querator.durable.functions import Step
     from querator.durable.promises import ExecutionIdentity
 
@@ -31,6 +32,8 @@ class WaitKind(Enum):
     CALL = "call"
     SIGNAL = "receive"
     PROMISE = "promise"
+    SPAWN = "spawn"
+    CHILD = "child"
 
 
 WAITS_OF: Final = {
@@ -46,6 +49,13 @@ WAITS_OF: Final = {
     RecordKind.CALL_FAILED_LATER: WaitKind.CALL,
     RecordKind.RESOLVED: WaitKind.PROMISE,
     RecordKind.REJECTED: WaitKind.PROMISE,
+    RecordKind.CHILD_STARTED: WaitKind.SPAWN,
+    RecordKind.CHILD_REFUSED: WaitKind.SPAWN,
+    RecordKind.CHILD_DONE: WaitKind.CHILD,
+    RecordKind.CHILD_FAILED: WaitKind.CHILD,
+    RecordKind.CHILD_CANCELLED: WaitKind.CHILD,
+    RecordKind.CHILD_TERMINATED: WaitKind.CHILD,
+    RecordKind.CHILD_LOST: WaitKind.CHILD,
 }
 """The operation that a record of a path belongs to."""
 
@@ -110,6 +120,8 @@ class Operation:
     attempt = 1
     retry_at_ms = 0
     """When the next attempt may begin, or 0."""
+    child: "Child[Any] | None" = None
+    """Of an operation that starts a child."""
     retry_is_registered = False
     """Whether the partition has a timer for the next attempt."""
 

@@ -2,13 +2,15 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from querator.durable.folds import CodeEvent, PendingFold
 from querator.durable.paths import Path
 from querator.durable.publishing import Published
-from querator.model.executions import Fold, GoOn, Note, Then, Timer
+from querator.model.executions import ChildStart, Fold, GoOn, Note, Then, Timer
 from querator.model.limits import (
     RECORD_BYTES_MAX,
+    RECORD_CHILDREN_MAX,
     RECORD_FOLDS_MAX,
     RECORD_NOTES_MAX,
     RECORD_TIMERS_MAX,
@@ -23,7 +25,8 @@ class Sending:
     """A Record for the partition. It is applied whole or not at all.
 
     `number` counts the Records under one lease from 1. `seen` is the last arrival that the code was
-    given. `published` are keys with their new values.
+    given. `published` are keys with their new values. `children` start, and `cancels` are the paths
+    of the operations that have started those that are to be cancelled.
     """
 
     number: int
@@ -32,6 +35,8 @@ class Sending:
     folds: tuple[Fold, ...] = ()
     timers: tuple[Timer, ...] = ()
     published: tuple[tuple[str, bytes], ...] = ()
+    children: tuple[ChildStart, ...] = ()
+    cancels: tuple[Path, ...] = ()
     then: Then = field(default_factory=GoOn)
 
 
@@ -40,6 +45,15 @@ class _InFlight:
     sending: Sending
     notes: list[tuple[Note, CodeEvent]]
     folds: list[PendingFold]
+    starts: "dict[Path, _Start]"
+    cancels: dict[Path, int]
+
+
+class _Start(NamedTuple):
+    """A child that is to be started when the records up to `after` are in the journal."""
+
+    child: ChildStart
+    after: int
 
 
 class RecordOutbox:
@@ -50,6 +64,9 @@ class RecordOutbox:
         """All records of this machine up to this number are in the journal."""
         self.folds: list[PendingFold] = []
         self.timers: dict[Path, int] = {}
+        self.starts: dict[Path, _Start] = {}
+        self.cancels: dict[Path, int] = {}
+        """Children that are to be cancelled, with the number of the last record before that."""
         self._published = published
         self._notes: deque[tuple[Note, CodeEvent]] = deque()
         self._sent = 0
@@ -87,6 +104,14 @@ class RecordOutbox:
         else:
             self.folds.append(fold)
 
+    def start(self, child: ChildStart, after: int) -> None:
+        """Starts a child behind the records up to this number."""
+        self.starts[child.path] = _Start(child, after)
+
+    def cancel(self, path: Path, after: int) -> None:
+        """Cancels the child that was started at a path, behind the records up to this number."""
+        self.cancels.setdefault(path, after)
+
     def _replace(self, fold: PendingFold) -> None:
         """Sends the result of a call instead of its records, in the place of the last one."""
         *others, place = fold.events
@@ -115,8 +140,14 @@ class RecordOutbox:
             Timer(path, due_ms) for path, due_ms in list(self.timers.items())[:RECORD_TIMERS_MAX]
         ]
         is_all = not self._notes and len(timers) == len(self.timers)
+        # What leaves the execution does not overtake what its code was given before.
+        upto = notes[-1][1].number if self._notes else None
+        starts = self._take_starts(upto)
+        cancels = self._take_cancels(upto)
+        is_all = is_all and not (starts or self.starts or self.cancels)
         then: Then = end if end is not None and is_all else GoOn()
-        if isinstance(then, GoOn) and not (notes or made or timers or self._published.pending):
+        says = notes or made or timers or starts or cancels or self._published.pending
+        if isinstance(then, GoOn) and not says:
             return None
         self._sent += 1
         sending = Sending(
@@ -126,13 +157,38 @@ class RecordOutbox:
             folds=tuple(made),
             timers=tuple(timers),
             published=tuple(self._published.pending.items()),
+            children=tuple(each.child for each in starts.values()),
+            cancels=tuple(cancels),
             then=then,
         )
         for timer in timers:
             del self.timers[timer.path]
         self._published.were_sent()
-        self._in_flight = _InFlight(sending, notes, folds)
+        self._in_flight = _InFlight(sending, notes, folds, starts, cancels)
         return sending
+
+    def _take_starts(self, upto: int | None) -> dict[Path, _Start]:
+        taken: dict[Path, _Start] = {}
+        size = 0
+        for path, start in self.starts.items():
+            size += len(start.child.payload) + _NOTE_BYTES
+            is_full = len(taken) == RECORD_CHILDREN_MAX or (taken and size > RECORD_BYTES_MAX // 4)
+            if is_full or (upto is not None and start.after > upto):
+                break
+            taken[path] = start
+        for path in taken:
+            del self.starts[path]
+        return taken
+
+    def _take_cancels(self, upto: int | None) -> dict[Path, int]:
+        taken = {
+            path: after
+            for path, after in list(self.cancels.items())[:RECORD_CHILDREN_MAX]
+            if upto is None or after <= upto
+        }
+        for path in taken:
+            del self.cancels[path]
+        return taken
 
     def _take_notes(self) -> list[tuple[Note, CodeEvent]]:
         taken: list[tuple[Note, CodeEvent]] = []
@@ -184,6 +240,8 @@ class RecordOutbox:
         for fold in flight.folds + newer:
             self.add_fold(fold)
         self.timers = {timer.path: timer.due_ms for timer in sending.timers} | self.timers
+        self.starts = flight.starts | self.starts
+        self.cancels = flight.cancels | self.cancels
         published = self._published
         published.pending = dict(sending.published) | published.pending
         return sending

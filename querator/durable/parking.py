@@ -16,7 +16,8 @@ _TIMERS_MAX: Final = EXECUTION_WAKES_MAX // 2
 def is_idle(code: ExecutionCode, attempts: Attempts) -> bool:
     """Whether nothing is under way in the worker: only arrivals can continue the code."""
     return all(
-        each.waits is not WaitKind.STEP or attempts.is_recorded(each)
+        each.waits is not WaitKind.SPAWN
+        and (each.waits is not WaitKind.STEP or attempts.is_recorded(each))
         for each in code.pending.values()
     )
 

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
 from querator.durable import functions, waits
+from querator.durable.children import Child, SpawnOptions, checked_function
 from querator.durable.context import bridge_or_raise
 from querator.durable.errors import Cancelled
 from querator.durable.operations import site_of
@@ -73,10 +74,52 @@ def receive(name: str, kind: Any = Any, *, timeout: timedelta | float | None = N
     return bridge.ask(lambda: waits.receive_with(bridge.code, name, kind, timeout, site))
 
 
-def wait(promise: Promise[T]) -> T:
-    """The value of a promise."""
+def wait(promise: Promise[T] | Child[T]) -> T:
+    """The value of a promise, or the result of a child."""
     result: T = bridge_or_raise("sync.wait").ask(promise.wait)
     return result
+
+
+@overload
+def spawn(
+    function: functions.Durable[..., Coroutine[Any, Any, T]],
+    /,
+    *args: Any,
+    id: str | None = None,
+    detached: bool = False,
+    cancel: bool = True,
+    **kwargs: Any,
+) -> Child[T]: ...
+
+
+@overload
+def spawn(
+    function: functions.Durable[..., T],
+    /,
+    *args: Any,
+    id: str | None = None,
+    detached: bool = False,
+    cancel: bool = True,
+    **kwargs: Any,
+) -> Child[T]: ...
+
+
+def spawn(
+    function: Any,
+    /,
+    *args: Any,
+    id: str | None = None,
+    detached: bool = False,
+    cancel: bool = True,
+    **kwargs: Any,
+) -> Child[Any]:
+    """See `querator.durable.spawn`; `sync.wait(child)` gives the result."""
+    bridge = bridge_or_raise("sync.spawn")
+    checked_function(function)
+    site = site_of(sys._getframe(1))
+    options = SpawnOptions(id, detached=detached, cancel=cancel)
+    child: Child[Any] = bridge.ask(lambda: bridge.code.spawn(function, args, kwargs, options, site))
+    return child
 
 
 def gather(calls: Sequence[Callable[[], T]]) -> list[T]:

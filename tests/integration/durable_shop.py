@@ -19,6 +19,7 @@ import msgspec
 
 from querator import Client
 from querator.durable import (
+    ChildRefused,
     Durable,
     Retry,
     Worker,
@@ -30,6 +31,7 @@ from querator.durable import (
     receive,
     saga,
     sleep,
+    spawn,
     step,
 )
 from querator.durable.promises import PromiseToken
@@ -151,7 +153,17 @@ async def publisher() -> None:
     await work(2, 0)
 
 
-FUNCTIONS: list[Durable[..., Any]] = [checkout, pack, chain, publisher]
+@durable
+async def dozen(seconds: float) -> list[int]:
+    """Children of chains; one that is never awaited, and one whose id is taken."""
+    children = await asyncio.gather(*(spawn(chain, length, seconds) for length in range(12)))
+    await spawn(chain, 1_000, seconds, id=f"{current().execution_id}/endless")
+    with suppress(ChildRefused):
+        await spawn(chain, 1, seconds, id=f"{current().execution_id}/endless")
+    return list(await asyncio.gather(*children))
+
+
+FUNCTIONS: list[Durable[..., Any]] = [checkout, pack, chain, publisher, dozen]
 
 
 async def main() -> None:

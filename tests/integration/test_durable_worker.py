@@ -44,6 +44,7 @@ from tests.integration.durable_shop import (
     Order,
     chain,
     checkout,
+    dozen,
     publisher,
     work,
 )
@@ -240,6 +241,35 @@ async def test_killed_workers_repeat_no_recorded_step(
         assert not later & set(paths)
 
 
+async def check_dozen(shop: Executions, handle: ExecutionHandle[list[int]], ledger: Path) -> None:
+    """Each child of `dozen` has started once and given its result once."""
+    assert await handle.result(timeout=WAIT) == [sum(range(length)) for length in range(12)]
+    kinds = [entry.kind async for entry in handle.journal()]
+    assert (kinds.count("CHILD_STARTED"), kinds.count("CHILD_DONE")) == (13, 12)
+    assert kinds.count("CHILD_REFUSED") == 1
+    endless = shop.handle(f"{handle.id}/endless")
+    with pytest.raises(ExecutionCancelled):
+        await endless.result(timeout=WAIT)
+    family = [one async for one in shop.list(function="chain") if one.parent == handle.id]
+    assert len(family) == 13
+    assert (await handle.get()).children == 0
+    runs = {tuple(key.split("/")[2:4]) for _, key, _ in effects(ledger)}
+    assert len(runs) == 12
+
+
+async def test_children_start_once_while_workers_are_killed(
+    node: ServerProcess, client: Client, shop: Executions, ledger: Path
+):
+    handle = await shop.start(dozen, 0.05, id="dozen")
+    for kill in range(1, 4):
+        async with worker_process(node, shop, ledger) as worker:
+            await until(lambda kill=kill: len(effects(ledger)) >= 8 * kill)
+            await worker.kill()
+    assert (await shop.handle("dozen").get()).children > 0
+    async with working(client, shop):
+        await check_dozen(shop, handle, ledger)
+
+
 async def test_a_frozen_worker_records_nothing_behind_its_lease(
     node: ServerProcess, client: Client, shop: Executions, ledger: Path
 ):
@@ -427,3 +457,11 @@ async def test_a_leader_dies(tmp_path: Path, ledger: Path):
                 await cluster["c"].kill()
                 assert [await handle.result(timeout=WAIT) for handle in handles] == [6] * 12
                 assert [len(await recorded(handle)) for handle in handles] == [4] * 12
+            await cluster["c"].start()
+            await cluster.until_well()
+            await asyncio.to_thread(ledger.write_text, "")
+            async with working(client, shop):
+                family = await shop.start(dozen, 0.2, id="dozen")
+                await until(lambda: len(effects(ledger)) >= 8)
+                await cluster["a"].kill()
+                await check_dozen(shop, family, ledger)

@@ -7,10 +7,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3] / "querator"
 
 
-USED_TWICE = {"Cancelled", "Retry", "Worker"}
+USED_TWICE = {"Cancelled", "Child", "Retry", "Worker"}
 """`Retry` is a command of the state machine, the exception by which a handler asks for it, and how
 a step of a durable function is retried. `Cancelled` is the result of a cancel, and what is raised
-in a sync durable function. `Worker` runs the handler of a queue, or durable functions.
+in a sync durable function. `Child` is a process of a worker, and an execution that another one has
+started. `Worker` runs the handler of a queue, or durable functions.
 """
 
 
