@@ -193,6 +193,7 @@ fmt: setup ## format the code and fix what can be fixed by rule
 lint: setup ## formatting and lint rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@! git grep -nE '^(<<<<<<<|>>>>>>>)( |$$)'
 
 .PHONY: type
 type: setup ## mypy --strict

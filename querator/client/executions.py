@@ -8,12 +8,13 @@ Record by its number under its lease.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Literal, get_args
 
 import msgspec
 import uuid_utils
 
-from querator.client.errors import LeaseEnded, LeaseLost, Unseen
+from querator.client.errors import LeaseEnded, LeaseLost, OutcomeUnknown, Unseen
 from querator.client.items import duration, instant, timestamp
 from querator.client.transport.channel import Connection
 from querator.client.transport.nodes import ATTEMPT_SECONDS, Nodes
@@ -175,12 +176,19 @@ class ExecutionCalls:
             )
             return response
 
-        response = await self._nodes.call(
-            ask,
-            seconds=wait.total_seconds() + self._nodes.request_timeout,
-            patience=wait.total_seconds() + ATTEMPT_SECONDS,
+        seconds = wait.total_seconds() + self._nodes.request_timeout
+        call = partial(
+            self._nodes.call, ask, patience=wait.total_seconds() + ATTEMPT_SECONDS,
             telling=(LeaseEnded,),
-        )
+        )  # fmt: skip
+        started = loop.time()
+        try:
+            response = await call(seconds=seconds, repeatable=False)
+        except OutcomeUnknown as unknown:
+            if unknown.field == "partition" and unknown.value:
+                # What the partition may have granted is granted once.
+                request.partition = int(unknown.value)
+            response = await call(seconds=max(0.0, seconds - (loop.time() - started)))
         return [_grant(each) for each in response.activations]
 
     async def record(self, queue: str, report: ProgressReport) -> int:

@@ -190,11 +190,11 @@ def payloads_of(command: RecordProgress) -> Iterator[tuple[str, Note | Close | C
     for nth, note in enumerate(command.records):
         yield f"records[{nth}]", note
     for nth, fold in enumerate(command.folds):
-        yield f"folds[{nth}].note", fold.note
+        yield f"folds[{nth}].record", fold.note
     for nth, child in enumerate(command.children):
         yield f"children[{nth}].arguments", child
     if isinstance(command.then, Close):
-        yield "then", command.then
+        yield "close", command.then
 
 
 def check_start(command: StartExecution) -> None:
@@ -240,7 +240,7 @@ def check_record(command: RecordProgress) -> None:
             _check_sent(command, fold, field=f"folds[{nth}]")
     for nth, timer in enumerate(command.timers):
         check_path(timer.path, field=f"timers[{nth}].path")
-        check_time(timer.due_ms, field=f"timers[{nth}].due_at")
+        check_time(timer.due_ms, field=f"timers[{nth}].due_ms")
     _check_children(command)
     check_then(command.then)
     _check_places(list(payloads_of(command)), command.lengths)
@@ -256,7 +256,7 @@ def _check_children(command: RecordProgress) -> None:
                           value=child.path.hex())  # fmt: skip
         paths.add(child.path)
     if command.children and not isinstance(command.then, GoOn):
-        raise invalid("then", "must be unset in a request that starts children")
+        raise invalid("children", "must be empty in a request that ends the lease")
     for nth, path in enumerate(command.cancels):
         check_path(path, field=f"cancels[{nth}]")
 
@@ -276,9 +276,9 @@ def check_arrive(command: Arrive) -> None:
     if not 0 <= command.run < 1 << 63:
         raise invalid("run", "must not be negative", value=command.run)
     if command.kind in (ArriveKind.RESOLVE, ArriveKind.REJECT):
-        check_path(command.path, field="token")
+        check_path(command.path, field="path")
         if len(command.mac) != PROMISE_MAC_BYTES or not 0 < command.execution < 1 << 63:
-            raise invalid("token", "is not the token of a promise")
+            raise invalid("proof", "is not the proof of a promise")
     else:
         check_text(command.id, field="id", bytes_max=EXECUTION_ID_BYTES_MAX)
     if command.kind == ArriveKind.SIGNAL:
@@ -289,7 +289,7 @@ def check_arrive(command: Arrive) -> None:
         if len(command.payload) > 4 * ERROR_CHARS_MAX:
             raise over_limit("reason", value=len(command.payload), limit=4 * ERROR_CHARS_MAX,
                              unit="bytes")  # fmt: skip
-    _check_places([("value", command)], command.lengths)
+    _check_places([("payload", command)], command.lengths)
 
 
 def _check_places(placed: list[tuple[str, _Placed]], lengths: bytes) -> None:

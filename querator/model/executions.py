@@ -419,7 +419,7 @@ def check_fold(fold: Fold, *, field: str) -> None:
     """Raises INVALID_ARGUMENT or LIMIT_EXCEEDED for a fold that is malformed in itself. What it
     does to the journal is for the partition to judge.
     """
-    check_note(fold.note, field=f"{field}.note", kinds=FOLD_KINDS)
+    check_note(fold.note, field=f"{field}.record", kinds=FOLD_KINDS)
     if not 0 <= fold.index < _INDEX_END:
         raise invalid(f"{field}.index", "is outside of every journal", value=fold.index)
     end = 1
@@ -435,30 +435,30 @@ def check_fold(fold: Fold, *, field: str) -> None:
         raise invalid(f"{field}.removed", f"must be below record {fold.index}", value=end - 1)
 
 
-def check_then(then: Then, *, field: str = "then") -> None:
+def check_then(then: Then) -> None:
     """Raises INVALID_ARGUMENT or LIMIT_EXCEEDED for a malformed end of a Record."""
     if isinstance(then, Park):
         waits = len(then.paths) + len(then.names)
         if waits > EXECUTION_WAKES_MAX:
-            raise over_limit(field, value=waits, limit=EXECUTION_WAKES_MAX, unit="waits")
+            raise over_limit("park", value=waits, limit=EXECUTION_WAKES_MAX, unit="waits")
         if bool(waits) == then.anything:
-            raise invalid(field, "must wait for something, and for nothing else if for anything")
+            raise invalid("park", "must wait for something, and for nothing else if for anything")
         if then.all_of and then.names:
-            raise invalid(f"{field}.names", "must be empty when all of the paths are waited for")
+            raise invalid("park.names", "must be empty when all of the paths are waited for")
         for nth, path in enumerate(then.paths):
-            check_path(path, field=f"{field}.paths[{nth}]")
+            check_path(path, field=f"park.paths[{nth}]")
         for nth, name in enumerate(then.names):
-            check_text(name, field=f"{field}.names[{nth}]")
+            check_text(name, field=f"park.names[{nth}]")
     elif isinstance(then, Close):
         if then.outcome not in OUTCOMES:
-            raise invalid(f"{field}.outcome", "must be COMPLETED, FAILED or CANCELLED",
+            raise invalid("close.outcome", "must be COMPLETED, FAILED or CANCELLED",
                           value=then.outcome)  # fmt: skip
     elif isinstance(then, GiveBack):
         if len(then.reason) > ERROR_CHARS_MAX:
-            raise over_limit(f"{field}.reason", value=len(then.reason), limit=ERROR_CHARS_MAX,
+            raise over_limit("give_back.reason", value=len(then.reason), limit=ERROR_CHARS_MAX,
                              unit="characters")  # fmt: skip
         if then.stuck and not then.reason:
-            raise invalid(f"{field}.reason", "must say why the execution is stuck")
+            raise invalid("give_back.reason", "must say why the execution is stuck")
 
 
 def promise_mac(secret: bytes, execution: int, run: int, path: bytes) -> bytes:

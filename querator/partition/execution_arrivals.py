@@ -107,7 +107,7 @@ def _not_found(command: Arrive) -> Refusal:
 
 
 def _token_invalid() -> Refusal:
-    return Refusal(ErrorCode.TOKEN_INVALID, "no execution has made this promise", field="token")
+    return Refusal(ErrorCode.TOKEN_INVALID, "no execution has made this promise", field="proof")
 
 
 def _of_run(command: Arrive, row: ExecutionRow) -> Refusal | None:
@@ -234,7 +234,7 @@ def _resolve(
             ErrorCode.JOURNAL_FULL,
             f"execution {row.id} has {row.promises} resolved promises; the limit is "
             f"{EXECUTION_PROMISES_MAX}",
-            field="token",
+            field="path",
             limit=str(EXECUTION_PROMISES_MAX),
             value=str(row.promises + 1),
         )

@@ -263,7 +263,7 @@ def _bad_timers(
             return Refusal(
                 ErrorCode.LIMIT_EXCEEDED,
                 f"{field} is due at {timer.due_ms}; the limit is {furthest_ms}",
-                field=f"{field}.due_at",
+                field=f"{field}.due_ms",
                 limit=str(furthest_ms),
                 value=str(timer.due_ms),
             )
@@ -304,22 +304,23 @@ def _unseen(context: ApplyContext, command: RecordProgress, row: ExecutionRow) -
             wait = _wait(context, command.execution, path)
             if wait is not None and 0 < wait.index <= command.seen:
                 return malformed(
-                    f"then.paths[{nth}]", "has arrived, and the code was given it", path.hex()
+                    f"park.paths[{nth}]", "has arrived, and the code was given it", path.hex()
                 )
         if _waits_left(context, command, row, then) is None:
-            return _not_seen("the execution waits for what has arrived", row)
+            return _not_seen("the execution waits for what has arrived", command, row)
     elif isinstance(then, Close) and then.drain:
         if any(kind == RecordKind.SIGNAL for _, kind, _ in _behind(context, command, row)):
-            return _not_seen("the execution closes over signals", row)
+            return _not_seen("the execution closes over signals", command, row)
     return None
 
 
-def _not_seen(why: str, row: ExecutionRow) -> Refusal:
+def _not_seen(why: str, command: RecordProgress, row: ExecutionRow) -> Refusal:
     return Refusal(
         ErrorCode.UNSEEN,
         f"{why}; read the journal up to record {row.last_arrival}",
-        field="then",
-        value=str(row.last_arrival),
+        field="seen",
+        limit=str(row.last_arrival),
+        value=str(command.seen),
     )
 
 

@@ -358,6 +358,7 @@ class LeaseActivationsRequest(_message.Message):
     MAX_ACTIVATIONS_FIELD_NUMBER: _builtins.int
     LEASE_TIMEOUT_FIELD_NUMBER: _builtins.int
     REQUEST_TIMEOUT_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -365,9 +366,11 @@ class LeaseActivationsRequest(_message.Message):
     client_id: _builtins.str
     """Names the worker, 1 to 128 characters."""
     request_id: _builtins.str
-    """Names the request, 0 to 128 characters; a repeat returns the same activations. Empty: not repeatable."""
+    """Names the request, 0 to 128 characters; a repeat with `partition` gets the same live lease. Empty: not repeatable."""
     max_activations: _builtins.int
     """Most activations, 1 to 1,000."""
+    partition: _builtins.int
+    """In a repeat: the partition that the first answer or its unknown-outcome error named."""
     @_builtins.property
     def lease_timeout(self) -> _duration_pb2.Duration:
         """How long the leases last, 1 s to 24 h; unset means as the queue says."""
@@ -386,12 +389,15 @@ class LeaseActivationsRequest(_message.Message):
         max_activations: _builtins.int = ...,
         lease_timeout: _duration_pb2.Duration | None = ...,
         request_timeout: _duration_pb2.Duration | None = ...,
+        partition: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_timeout", b"lease_timeout", "request_timeout", b"request_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "lease_timeout", b"lease_timeout", "partition", b"partition", "request_timeout", b"request_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "lease_timeout", b"lease_timeout", "max_activations", b"max_activations", "namespace", b"namespace", "queue", b"queue", "request_id", b"request_id", "request_timeout", b"request_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "client_id", b"client_id", "lease_timeout", b"lease_timeout", "max_activations", b"max_activations", "namespace", b"namespace", "partition", b"partition", "queue", b"queue", "request_id", b"request_id", "request_timeout", b"request_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
 
 Global___LeaseActivationsRequest: _TypeAlias = LeaseActivationsRequest  # noqa: Y015
 

@@ -56,6 +56,7 @@ from querator.model.executions import (
 from querator.model.ids import check_name, parse_lease_id
 from querator.v1 import execution_service_pb2 as v1
 from querator.wire import field_checks
+from querator.wire.lease import parse_partition
 
 NO_SECRET = bytes(limits.EXECUTION_SECRET_BYTES)
 """In the place of a secret that the service chooses."""
@@ -129,6 +130,7 @@ def parse_lease(data: bytes) -> LeaseCall:
         max_bytes=0,
         lease_timeout_ms=lease_timeout_ms,
         wait_ms=_timeout_ms(message.request_timeout),
+        partition=parse_partition(message),
         activations=True,
     )
 

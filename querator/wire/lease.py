@@ -17,7 +17,7 @@ from querator.model.calls import (
 )
 from querator.model.errors import invalid, over_limit
 from querator.model.ids import check_name, parse_lease_id
-from querator.v1 import items_pb2, queue_service_pb2
+from querator.v1 import execution_service_pb2, items_pb2, queue_service_pb2
 from querator.wire import field_checks
 from querator.wire.fields import prefix
 from querator.wire.item_ids import named_items
@@ -26,14 +26,20 @@ _BATCHES_FIELD = queue_service_pb2.LeaseResponse.BATCHES_FIELD_NUMBER
 _DURABLE = queue_service_pb2.LeaseResponse(durable=True).SerializeToString()
 
 
+def parse_partition(
+    message: queue_service_pb2.LeaseRequest | execution_service_pb2.LeaseActivationsRequest,
+) -> int | None:
+    """The partition that a repeat names."""
+    if not message.HasField("partition"):
+        return None
+    return field_checks.check_range(
+        message.partition, field="partition", least=0, most=limits.PARTITIONS_MAX - 1
+    )
+
+
 def parse_lease(data: bytes) -> LeaseCall:
     """A `LeaseRequest`."""
     message = field_checks.parse_message(queue_service_pb2.LeaseRequest, data)
-    partition = message.partition if message.HasField("partition") else None
-    if partition is not None:
-        field_checks.check_range(
-            partition, field="partition", least=0, most=limits.PARTITIONS_MAX - 1
-        )
     wait_ms = 0
     if message.HasField("wait_timeout"):
         wait_ms = field_checks.duration_ms(
@@ -59,7 +65,7 @@ def parse_lease(data: bytes) -> LeaseCall:
         max_bytes=_max_bytes(message.max_bytes),
         lease_timeout_ms=_lease_timeout_ms(message),
         wait_ms=wait_ms,
-        partition=partition,
+        partition=parse_partition(message),
         chosen=_chosen(message) if message.item_ids or message.HasField("filter") else None,
         completes=message.complete_on_delivery,
     )

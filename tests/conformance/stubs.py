@@ -9,12 +9,14 @@ from grpc_status import rpc_status  # type: ignore[import-untyped]
 
 from querator.v1 import errors_pb2
 from querator.v1.admin_service_pb2_grpc import AdminServiceStub
+from querator.v1.execution_service_pb2_grpc import ExecutionServiceStub
 from querator.v1.queue_service_pb2_grpc import QueueServiceStub
 from tests.conformance.door import Refused
 
 if TYPE_CHECKING:
     # Only types: at run time there is one stub for both.
     from querator.v1.admin_service_pb2_grpc import AdminServiceAsyncStub
+    from querator.v1.execution_service_pb2_grpc import ExecutionServiceAsyncStub
     from querator.v1.queue_service_pb2_grpc import QueueServiceAsyncStub
 
 _Answer = TypeVar("_Answer")
@@ -28,6 +30,7 @@ class Node:
         self.channel = grpc.aio.insecure_channel(address)
         self.queue: QueueServiceAsyncStub = QueueServiceStub(self.channel)
         self.admin: AdminServiceAsyncStub = AdminServiceStub(self.channel)
+        self.executions: ExecutionServiceAsyncStub = ExecutionServiceStub(self.channel)
 
 
 async def answer(call: Awaitable[_Answer]) -> _Answer:

@@ -128,7 +128,7 @@ def test_a_result_that_the_code_has_not_seen_prevents_a_park():
     queue, parent, (child,) = family()
     recorded(queue.record(child, then=DONE))
     park = Park((RESULT,))
-    assert refused(queue.record(parent, seen=1, then=park)) == (ErrorCode.UNSEEN, "then")
+    assert refused(queue.record(parent, seen=1, then=park)) == (ErrorCode.UNSEEN, "seen")
     assert refused(queue.record(parent, seen=2, then=park))[0] is ErrorCode.INVALID_ARGUMENT
 
 

@@ -412,8 +412,8 @@ def test_a_park_over_an_arrival_is_refused_as_a_whole():
     worker = queue.worker()
     arrived(queue.signal("go"))
     result = queue.park(worker, step(1), names=("go",))
-    assert refused(result) == (ErrorCode.UNSEEN, "then")
-    assert result.value == "1"
+    assert refused(result) == (ErrorCode.UNSEEN, "seen")
+    assert (result.limit, result.value) == ("1", "0")
     assert (queue.view().state, len(queue.journal())) == (STATES.RUNNABLE, 2)
     recorded(queue.park(worker, step(1), names=("go",), seen=1))
     assert queue.view().state is STATES.PARKED
@@ -427,14 +427,14 @@ def test_a_park_over_a_resolution_is_refused(then):
     queue = ExecutionQueue()
     worker = queue.worker()
     arrived(queue.resolve(worker.execution, path(1)))
-    assert refused(queue.record(worker, then=then)) == (ErrorCode.UNSEEN, "then")
+    assert refused(queue.record(worker, then=then)) == (ErrorCode.UNSEEN, "seen")
 
 
 def test_a_park_over_a_cancellation_is_refused():
     queue = ExecutionQueue()
     worker = queue.worker()
     arrived(queue.arrive(ArriveKind.CANCEL, payload=b"changed my mind"))
-    assert refused(queue.park(worker, names=("go",))) == (ErrorCode.UNSEEN, "then")
+    assert refused(queue.park(worker, names=("go",))) == (ErrorCode.UNSEEN, "seen")
     recorded(queue.park(worker, names=("go",), seen=1))
 
 
@@ -443,7 +443,7 @@ def test_a_park_that_nothing_would_end_is_refused():
     worker = queue.worker()
     arrived(queue.resolve(worker.execution, path(1)))
     bad = queue.park(worker, paths=(path(1),), seen=1)
-    assert refused(bad) == (ErrorCode.INVALID_ARGUMENT, "then.paths[0]")
+    assert refused(bad) == (ErrorCode.INVALID_ARGUMENT, "park.paths[0]")
 
 
 def test_the_end_comes_behind_the_arrivals_that_the_code_has_been_given():
@@ -461,7 +461,7 @@ def test_a_close_drains_the_mailbox_if_it_says_so():
     worker = queue.worker()
     arrived(queue.signal())
     drain = Close(RecordKind.COMPLETED, drain=True)
-    assert refused(queue.record(worker, then=drain)) == (ErrorCode.UNSEEN, "then")
+    assert refused(queue.record(worker, then=drain)) == (ErrorCode.UNSEEN, "seen")
     recorded(queue.record(worker, then=DONE))
     assert (queue.view().state, queue.view().unread) == (STATES.COMPLETED, 1)
 
@@ -548,7 +548,7 @@ def test_a_token_that_was_not_made_is_refused():
         queue.resolve(number, path(1), run=2),
         queue.resolve(number, path(3)),
     ):
-        assert refused(bad) == (ErrorCode.TOKEN_INVALID, "token")
+        assert refused(bad) == (ErrorCode.TOKEN_INVALID, "proof")
 
 
 @pytest.mark.parametrize("kind", [ArriveKind.SIGNAL, ArriveKind.CANCEL, ArriveKind.TERMINATE,
@@ -624,7 +624,7 @@ def test_a_timer_in_too_many_years_is_refused():
     worker = queue.worker()
     due_ms = queue.log.now_ms + SCHEDULE_AHEAD_MS_MAX
     far = queue.record(worker, timers=(Timer(path(1), due_ms + 1),))
-    assert refused(far) == (ErrorCode.LIMIT_EXCEEDED, "timers[0].due_at")
+    assert refused(far) == (ErrorCode.LIMIT_EXCEEDED, "timers[0].due_ms")
     recorded(queue.record(worker, timers=(Timer(path(1), due_ms),)))
 
 

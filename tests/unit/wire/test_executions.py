@@ -161,17 +161,17 @@ def test_each_end_of_a_request_arrives(fields, then):
             "records[1].kind",
         ),
         (progress(records=[STEP] * 257), "records"),
-        (progress(folds=[v1.Fold(index=3)]), "folds[0].note.kind"),
+        (progress(folds=[v1.Fold(index=3)]), "folds[0].record.kind"),
         (progress(timers=[v1.Timer(path=b"\x80", due_ms=1)]), "timers[0].path"),
-        (progress(timers=[v1.Timer(path=b"\x01", due_ms=(1 << 64) - 1)]), "timers[0].due_at"),
+        (progress(timers=[v1.Timer(path=b"\x01", due_ms=(1 << 64) - 1)]), "timers[0].due_ms"),
         (progress(children=[v1.ChildStart()]), "children[0].path"),
         (progress(children=[CHILD, CHILD]), "children[1].path"),
         (progress(children=[CHILD] * 257), "children"),
-        (progress(children=[CHILD], park=v1.Park(names=["go"])), "then"),
+        (progress(children=[CHILD], park=v1.Park(names=["go"])), "children"),
         (progress(cancels=[b""]), "cancels[0]"),
         (progress(cancels=[b"\x01"] * 257), "cancels"),
-        (progress(close=v1.Close()), "then.outcome"),
-        (progress(park=v1.Park()), "then"),
+        (progress(close=v1.Close()), "close.outcome"),
+        (progress(park=v1.Park()), "park"),
         (progress(extend=Duration(nanos=1)), "extend"),
         (progress(request_timeout=Duration(seconds=901)), "request_timeout"),
         (b"\xff\xff", ""),
@@ -232,7 +232,7 @@ def test_arrivals_arrive():
         2, ArriveKind.REJECT, b"m" * 16,
     )  # fmt: skip
     resolve.proof = b"short"
-    assert refusal(executions.parse_resolve, resolve.SerializeToString()).field == "token"
+    assert refusal(executions.parse_resolve, resolve.SerializeToString()).field == "proof"
     cancel = v1.CancelExecutionRequest(queue="shop", id="a", reason="é" * 1_000)
     call = executions.parse_cancel(cancel.SerializeToString())
     assert call.attachment.decode() == "é" * 1_000
