@@ -31,6 +31,14 @@ def timer(path: bytes, due_s: float) -> v1.Timer:
     return v1.Timer(path=path, due_ms=round(due_s * 1000))
 
 
+def child(
+    path: bytes, id_: str = "e/child", function: str = "g", arguments: bytes = b"", **more: Any
+) -> v1.ChildStart:
+    """The start of a child."""
+    more.setdefault("version", "1")
+    return v1.ChildStart(path=path, id=id_, function=function, arguments=arguments, **more)
+
+
 def kinds(records: Sequence[v1.JournalRecord]) -> list[str]:
     return [v1.RecordKind.Name(one.kind).removeprefix("RECORD_KIND_") for one in records]
 
@@ -183,6 +191,12 @@ class Executions:
             if _state(found.execution) == state:
                 return found
         raise AssertionError(f"{id_} is not {state}")
+
+    async def wait(self, *ids: str, wait_s: float = PATIENCE_S) -> list[v1.EndedExecution]:
+        """Those of the executions that have ended; waits for the first one."""
+        request = v1.WaitExecutionsRequest(**self.names, ids=ids, wait_timeout=span(wait_s))
+        waited = await answer(self._stub.WaitExecutions(request, timeout=CALL_S + wait_s))
+        return list(waited.executions)
 
     async def journal(
         self, id_: str = "e", page: int = 0, first: int = 0

@@ -21,7 +21,7 @@ from tests.integration.stub_load import (
     new_references,
 )
 
-KILLS = int(os.environ.get("KILLS", "20"))
+KILLS = int(os.environ.get("KILLS", "8"))
 SEED = 20130101
 QUEUE = "work"
 PARTITIONS = 3
