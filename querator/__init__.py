@@ -20,7 +20,7 @@ Code belongs into a package; only modules that assemble a node or serve all pack
     durable      durable functions: continue after crashes, from a journal
     errors       the exceptions that programs catch
     extras       the extras of the package, and the commands that install them
-    local        durable functions with node, queue and worker in one process
+    local        durable functions in one process, and their tests
     model        the values that travel between packages
     node         a node: starts, stops and connects all its parts
     node_core    assembles Raft, placement and services for a node

@@ -76,4 +76,5 @@ async def main() -> None:
             print("declined:", error)
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

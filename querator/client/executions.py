@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 import uuid_utils
 
+from querator.client import clock
 from querator.client.errors import LeaseEnded, LeaseLost, OutcomeUnknown, Unseen
 from querator.client.items import duration, instant, timestamp
 from querator.client.transport.channel import Connection
@@ -117,6 +118,10 @@ class ExecutionCalls:
     def check_open(self) -> None:
         """Raises `Unavailable` if the client is closed."""
         self._nodes.check_open()
+
+    def now(self) -> datetime:
+        """The time from which delays count."""
+        return clock.now()
 
     async def start(
         self,

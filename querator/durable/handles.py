@@ -182,7 +182,8 @@ class Executions:
         if delay is not None and delay < timedelta(0):
             raise ValueError(f"delay is {delay}; it must not be negative")
         execution_id = str(uuid_utils.uuid7()) if id is None else id
-        await self._client.executions.start(
+        calls = self._client.executions
+        await calls.start(
             self.queue,
             execution_id,
             function.name,
@@ -190,7 +191,7 @@ class Executions:
             arguments=encode_arguments(function, self._codec, args, kwargs),
             fresh=fresh,
             priority=priority,
-            start_at=None if delay is None else datetime.now(UTC) + delay,
+            start_at=None if delay is None else calls.now() + delay,
             deadline=deadline,
         )
         return ExecutionHandle(self, execution_id, function)

@@ -68,7 +68,7 @@ class Worker:
             raise ValueError(f"grace is {grace}; it must not be negative")
         self._client = client
         self._queue = queue
-        self._functions = _by_name(functions)
+        self._functions = functions_by_name(functions)
         self._concurrency = concurrency
         self._codec = make_codec(codec, errors)
         self._lease_timeout = lease_timeout
@@ -234,7 +234,8 @@ def make_codec(codec: Codec | None, errors: Iterable[type[Exception]]) -> Codec:
     return Codec(errors) if codec is None else codec
 
 
-def _by_name(functions: Iterable[Durable[..., Any]]) -> dict[str, Durable[..., Any]]:
+def functions_by_name(functions: Iterable[Durable[..., Any]]) -> dict[str, Durable[..., Any]]:
+    """Raises TypeError and ValueError for what a worker cannot run."""
     named: dict[str, Durable[..., Any]] = {}
     for function in functions:
         if not isinstance(function, Durable):

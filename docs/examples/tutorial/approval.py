@@ -24,4 +24,5 @@ async def main() -> None:
         print(await local.run(purchase, "a piano", id="piano"))
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

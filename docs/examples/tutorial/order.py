@@ -35,4 +35,5 @@ async def main() -> None:
         print(await local.run(checkout, "order-17", id="order-17"))
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

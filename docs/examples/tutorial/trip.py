@@ -44,4 +44,5 @@ async def main() -> None:
             print("no trip:", error)
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())
