@@ -152,6 +152,8 @@ class ExecutionCode:
                 note.payload, operation.result_type, "the result of ", operation.name or "a promise"
             )
         self._close(operation)
+        if operation.waits is WaitKind.PROMISE and operation.line.scope is not None:
+            operation.line.scope.ended()
         operation.saw(event)
         if not future.done():
             if error is None:
@@ -289,7 +291,8 @@ class ExecutionCode:
         if self.loop.is_away:
             raise Evicted
         operation = self._operation(WaitKind.PROMISE, "", site, kind)
-        self._close(operation)
+        # It is open for its call until it is resolved, whether or not something awaits it.
+        del self.pending[operation.path]
         self.promises[operation.path] = operation
         # It may be that nothing awaits it: then its exception is of no interest.
         operation.future.add_done_callback(_seen)

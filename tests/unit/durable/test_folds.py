@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 
-from querator.durable import durable, receive, sleep, step
+from querator.durable import durable, promise, receive, sleep, step
 from querator.model.executions import RecordKind
 from tests.unit.durable.memory_partition import MemoryPartition, Worker, replay, run_straight
 
@@ -24,6 +24,22 @@ async def summed(numbers: list[int]) -> int:
 @durable
 async def two_sums() -> int:
     return await summed([1, 2, 3]) + await summed([4, 5, 6])
+
+
+@durable
+async def make_promise() -> int:
+    """Leaves a promise behind, whose token it has given away."""
+    promise(int)
+    await add(1, 2)
+    return await add(3, 4)
+
+
+@durable
+async def leaves_a_promise() -> int:
+    made = await make_promise()
+    await add(5, 6)
+    await sleep(60)
+    return made + await add(7, 8)
 
 
 @step(effects=False)
@@ -173,3 +189,14 @@ def test_the_records_of_a_call_become_one():
     assert run.kinds == ["STARTED", "CALL_DONE summed", *["STEP_DONE add"] * 3]
     end = replay(two_sums, run.partition.journal)
     assert end.payload == b"21"
+
+
+def test_a_promise_that_is_resolved_later_keeps_the_records_of_its_call():
+    def resolve(partition: MemoryPartition, now_ms: int) -> None:
+        partition.resolve(b"\x01\x01", b"17", now_ms)
+
+    run = run_straight(leaves_a_promise, happens=[(5_000, resolve)])
+    assert run.result() == 22
+    assert "CALL_DONE make_promise" not in run.kinds
+    assert "RESOLVED" in run.kinds
+    assert replay(leaves_a_promise, run.partition.journal) == run.partition.close
