@@ -66,6 +66,8 @@ def judge_folds(
                 )
             if not _may_fold(fold.index, target, command.seen, used):
                 return malformed(f"{field}.index", "is unread, or of another fold, too", fold.index)
+            if _waits_for_child(context, command, target):
+                return malformed(f"{field}.index", "started a child that has not ended", fold.index)
             used.add(fold.index)
         removed: list[tuple[int, RecordRow]] = []
         for first, length in fold.removed:
@@ -80,7 +82,7 @@ def judge_folds(
                         f"record {index} is unread, or of another fold, too",
                         index,
                     )
-                if one.kind == RecordKind.CHILD_STARTED and _waits_for_child(context, command, one):
+                if _waits_for_child(context, command, one):
                     return malformed(
                         f"{field}.removed", f"the child of record {index} has not ended", index
                     )
@@ -97,7 +99,9 @@ def _may_fold(index: int, one: RecordRow, seen: int, used: set[int]) -> bool:
 
 
 def _waits_for_child(context: ApplyContext, command: RecordProgress, one: RecordRow) -> bool:
-    """Whether the code has not been given the result of the child that a record has started."""
+    """Whether a record is the start of a child whose result the code has not been given."""
+    if one.kind != RecordKind.CHILD_STARTED:
+        return False
     mark = path_mark(child_result_path(one.path))
     raw = WAITS.get(context.txn, context.group, command.execution, mark)
     return raw is not None and not 0 < decode_wait(raw).index <= command.seen

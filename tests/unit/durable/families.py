@@ -70,7 +70,9 @@ class Family:
         )
         self.holders: list[Holder] = []
         self.begun: list[Effect] = []
-        self.deaths = self.refused = self.repeats = 0
+        self.deaths = self.refused = self.repeats = self.records = 0
+        self.crash_at = 0
+        """The worker dies when the Record of this number is applied, before its answer."""
         self.after_move: Callable[[], None] = lambda: None
         self._idle = 0
         self._functions = {each.name: each for each in functions}
@@ -243,7 +245,11 @@ class Family:
             assert type(again) is type(result), (result, again)
             if isinstance(again, Recorded) and isinstance(result, Recorded):
                 assert (again.repeated, again.first_index) == (True, result.first_index)
-        if isinstance(result, Recorded):
+        self.records += isinstance(result, Recorded)
+        if self.records == self.crash_at and isinstance(result, Recorded):
+            self._lapse(holder)
+            self._drop(holder)
+        elif isinstance(result, Recorded):
             holder.machine.applied(sending.number, result.first_index)
             assert not holder.is_late, "the lease is the fence of every Record"
             if holder.machine.is_parked or holder.machine.is_closed:
@@ -287,12 +293,15 @@ class Family:
             self._die(self.chance.choice(living))
 
     def _die(self, holder: Holder) -> None:
-        """The lease lapses. Those of others are extended."""
         self.deaths += 1
+        self._lapse(holder)
         if self.chance.random() < 0.5:
             holder.is_late = True
         else:
             self._drop(holder)
+
+    def _lapse(self, holder: Holder) -> None:
+        """The lease lapses. Those of others are extended."""
         self.log.now_ms += LEASE_MS - 1
         for other in self.holders:
             if other is not holder and not other.is_late:

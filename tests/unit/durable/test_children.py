@@ -392,3 +392,33 @@ def test_a_start_that_the_code_does_not_wait_for_any_more_is_cancelled():
         family.run()
         assert family.result("a") == "done"
         assert family.queue.find("a/late") is None or family.result("a/late") == "CANCELLED"
+
+
+def test_each_crash_behind_a_record_changes_nothing():
+    @durable
+    async def pack(name: str) -> str:
+        return await (await spawn(ship, name)) + await say("!")
+
+    @durable
+    async def parent() -> str:
+        await say("first")
+        first, second = await asyncio.gather(spawn(ship, "p1"), spawn(lose, "p2"))
+        packed = await pack("p3")
+        try:
+            return await second
+        except ValueError as error:
+            return f"{await first}, {packed}, {error}"
+
+    def runs(crash_at: int) -> Family:
+        family = Family([parent, ship, lose])
+        family.crash_at = crash_at
+        family.start("a", parent)
+        family.run()
+        assert family.result("a") == "shipped p1, shipped p3!, p2 is lost"
+        assert len(family.views()) == 4
+        return family
+
+    records = runs(0).records
+    assert records > 5
+    for crash_at in range(1, records + 4):
+        runs(crash_at)

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import assert_type
 
 from querator.durable import (
+    Child,
     Promise,
     Retry,
     call,
@@ -20,6 +21,7 @@ from querator.durable import (
     receive_all,
     saga,
     sleep,
+    spawn,
     step,
     sync,
 )
@@ -74,6 +76,11 @@ async def checkout(order: Order) -> str:
     assert_type(await receive("order", Order), Order)
     async for each in receive_all("order", Order):
         assert_type(each, Order)
+    parcel = await spawn(checkout, order)
+    assert_type(parcel, Child[str])
+    assert_type(await parcel, str)
+    assert_type(await spawn(sync_checkout, order), Child[int])
+    await spawn(charge, order)  # type: ignore[call-overload]
     await sleep(timedelta(days=365))
     await sleep("long")  # type: ignore[arg-type]
     assert_type(now(), datetime)
@@ -88,6 +95,7 @@ def sync_checkout(order: Order) -> int:
     assert_type(sync.receive("order", Order), Order)
     given: Promise[Receipt] = promise(Receipt)
     assert_type(sync.wait(given), Receipt)
+    assert_type(sync.wait(sync.spawn(checkout, order)), str)
     assert_type(sync.gather([lambda: weigh(order)]), list[float])
     return 1
 

@@ -7,10 +7,26 @@ A record is (kind, path, name, after). Outcomes are the name of an error, or a t
 from dataclasses import dataclass, field
 from typing import Any
 
-ARRIVALS = ("SIGNAL", "RESOLVED", "TIMER_FIRED", "CANCEL", "LATER")
+RESULTS = {"COMPLETED": "CHILD_DONE", "TERMINATED": "CHILD_TERMINATED"}
+ARRIVALS = (
+    "SIGNAL", "RESOLVED", "TIMER_FIRED", "CANCEL", "LATER", "CHILD_STARTED", "CHILD_REFUSED",
+    *RESULTS.values(),
+)  # fmt: skip
 OPEN = ("RUNNABLE", "PARKED", "STUCK")
 Entry = tuple[str, tuple[int, ...], str, int]
 Outcome = str | tuple[Any, ...]
+Spawn = tuple[tuple[int, ...], str, str, str]
+"""A start: path, id, function, and `attached`, `shielded` or `detached`."""
+
+
+@dataclass
+class Link:
+    """A child that has not ended, as its parent knows it. `ends`: when it is cancelled, if it is:
+    with the `cancel` of its parent, or with the `end`.
+    """
+
+    paths: list[tuple[int, ...]]
+    ends: str
 
 
 @dataclass
@@ -41,6 +57,11 @@ class Run:
     deadline: int = 0
     lapses: int = 0
     closed_at: int = 0
+    parent: int = 0
+    links: dict[int, Link] = field(default_factory=dict)
+    """Children that have not ended, by number."""
+    forsaken: list[int] = field(default_factory=list)
+    """When its children are to be cancelled."""
 
     def append(self, entry: Entry) -> int:
         self.journal[self.next] = entry
@@ -123,14 +144,17 @@ class Model:
         folds: list[tuple[int, tuple[int, ...], set[int]]],
         timers: dict[tuple[int, ...], int],
         then: tuple[Any, ...],
+        children: tuple[list[Spawn], list[tuple[int, ...]]],
     ) -> Outcome:
+        """`children`: those that start, and the operations whose children are cancelled."""
+        spawns, cancels = children
         run = self.of_number(number)
         if run is None:
             return "EXECUTION_NOT_FOUND"
         fence = self._fence(run, lease, activation, count)
         if fence:
             return fence
-        refusal = self._judge(run, seen, notes, folds, timers, then)
+        refusal = self._judge(run, seen, notes, folds, timers, spawns, then)
         if refusal:
             return refusal
         first = run.next
@@ -146,7 +170,11 @@ class Model:
                 run.timers.pop(path, None)
                 if due:
                     run.timers[path] = due
-        self._end(run, seen, bool(notes), then)
+        for path in cancels:
+            self._cancel_child(run, (*path, 1))
+        for spawn in spawns:
+            self._spawn(run, seen, spawn)
+        self._end(run, seen, bool(notes or spawns), then)
         return ("recorded", first)
 
     @staticmethod
@@ -166,6 +194,7 @@ class Model:
         notes: list[Entry],
         folds: list[Any],
         timers: dict[tuple[int, ...], int],
+        spawns: list[Spawn],
         then: tuple[Any, ...],
     ) -> str:
         paths = {**run.timers, **run.arrived}
@@ -179,6 +208,10 @@ class Model:
             return "INVALID_ARGUMENT"
         for path, due in timers.items():
             if due and 0 < run.arrived.get(path, 0) <= seen:
+                return "INVALID_ARGUMENT"
+        waits = {path for link in run.links.values() for path in link.paths}
+        for path, *_ in spawns:
+            if (*path, 1) in waits or (*path, 1) in run.arrived:
                 return "INVALID_ARGUMENT"
         return self._may_end(run, seen, then)
 
@@ -194,13 +227,21 @@ class Model:
                 below = len(entry[1]) > len(path) and entry[1][: len(path)] == path
                 if not below and (at == index or entry[0] != "SIGNAL"):
                     return False
+                if entry[0] == "CHILD_STARTED" and self._waits(run, seen, (*entry[1], 1)):
+                    return False
                 used.add(at)
         return True
+
+    @staticmethod
+    def _waits(run: Run, seen: int, path: tuple[int, ...]) -> bool:
+        """Whether the result of a child has not come, or was not given to the code."""
+        is_open = any(path in link.paths for link in run.links.values())
+        return is_open or run.arrived.get(path, 0) > seen
 
     def _fold(self, run: Run, index: int, path: tuple[int, ...], removed: set[int]) -> None:
         for at in [index, *removed]:
             entry = run.journal.get(at)
-            if entry is not None and entry[0] == "TIMER_FIRED":
+            if entry is not None and entry[0] in ("TIMER_FIRED", *RESULTS.values()):
                 del run.arrived[entry[1]]
         old = run.journal[index]
         run.journal[index] = ("LATER" if old[0] in ARRIVALS else "CALL_DONE", path, "", old[3])
@@ -232,11 +273,77 @@ class Model:
             run.wake = None if waits is None else set(waits) - (came if run.wake_all else set())
         elif then[0] in ("close", "drain"):
             run.append(("COMPLETED", (), "", seen))
-            run.end("COMPLETED", self.now)
+            self._close(run, "COMPLETED")
         elif then[0] == "stick":
             run.state, run.holder = "STUCK", 0
         elif then[0] == "back":
             run.holder = 0
+
+    # --- children --------------------------------------------------------------------------------
+
+    def _open(self, number: int) -> Run:
+        run = self.of_number(number)
+        assert run is not None
+        assert run.state in OPEN
+        return run
+
+    def _spawn(self, run: Run, seen: int, spawn: Spawn) -> None:
+        path, name, function, way = spawn
+        other = self.runs.get(name)
+        if other is not None and (other.parent, other.function) != (run.number, function):
+            run.arrive("CHILD_REFUSED", path, function)
+            return
+        run.arrive("CHILD_STARTED", path, function)
+        if other is None:
+            self.started += 1
+            other = self.runs[name] = Run(self.started, function, parent=run.number)
+            other.append(("STARTED", (), function, 0))
+            ends = {"attached": "cancel", "shielded": "end", "detached": ""}[way]
+            if ends == "cancel" and run.cancelled:
+                ends = "end"
+                if seen < run.cancelled:
+                    ends = ""
+                    self._cancel(other, "parent")
+            run.links[other.number] = Link([(*path, 1)], ends)
+        elif other.state in OPEN:
+            run.links[other.number].paths.append((*path, 1))
+        else:
+            self._give(run, other, (*path, 1))
+
+    def _give(self, run: Run, child: Run, path: tuple[int, ...]) -> None:
+        run.arrived[path] = run.arrive(RESULTS[child.state], path, child.function)
+
+    def _close(self, run: Run, state: str) -> None:
+        run.end(state, self.now)
+        if run.links:
+            run.forsaken.append(self.now)
+        parent = self.of_number(run.parent)
+        if parent is not None:
+            link = parent.links.pop(run.number)
+            for path in link.paths:
+                if parent.state in OPEN:
+                    self._give(parent, run, path)
+
+    def _cancel(self, run: Run, why: str) -> None:
+        if not run.cancelled:
+            run.cancelled = run.arrive("CANCEL", name=why)
+            if run.links:
+                run.forsaken.append(self.now)
+
+    def _cancel_child(self, run: Run, path: tuple[int, ...]) -> None:
+        for child, link in run.links.items():
+            if path in link.paths:
+                self._cancel(self._open(child), "parent")
+
+    def _forsake(self, run: Run) -> None:
+        """The children of an execution that was cancelled, or has ended, are cancelled."""
+        ends = ("cancel",) if run.state in OPEN else ("cancel", "end")
+        for child, link in sorted(run.links.items()):
+            if link.ends in ends:
+                link.ends = ""
+                self._cancel(self._open(child), "parent")
+
+    # --- clients ---------------------------------------------------------------------------------
 
     def signal(self, name: str, signal: str, message: str) -> Outcome:
         run = self.runs.get(name)
@@ -253,11 +360,13 @@ class Model:
 
     def resolve(self, number: int, path: tuple[int, ...]) -> Outcome:
         run = self.of_number(number)
-        if run is None or path in run.timers:
+        waits = [] if run is None else [one for link in run.links.values() for one in link.paths]
+        if run is None or path in run.timers or path in waits:
             return "TOKEN_INVALID"
         if path in run.arrived:
-            fired = run.journal.get(run.arrived[path], ("",))[0] == "TIMER_FIRED"
-            return "TOKEN_INVALID" if fired else ("repeated", run.arrived[path])
+            kind = run.journal.get(run.arrived[path], ("",))[0]
+            others = ("TIMER_FIRED", *RESULTS.values())
+            return "TOKEN_INVALID" if kind in others else ("repeated", run.arrived[path])
         if run.state not in OPEN:
             return "EXECUTION_CLOSED"
         run.arrived[path] = run.arrive("RESOLVED", path)
@@ -269,7 +378,7 @@ class Model:
             return "EXECUTION_NOT_FOUND" if run is None else "EXECUTION_CLOSED"
         if run.cancelled:
             return ("repeated", run.cancelled)
-        run.cancelled = run.arrive("CANCEL", name="cancel")
+        self._cancel(run, "cancel")
         return ("arrived", run.cancelled)
 
     def terminate(self, name: str) -> Outcome:
@@ -281,7 +390,7 @@ class Model:
         if run.state not in OPEN:
             return "EXECUTION_CLOSED"
         index = run.append(("TERMINATED", (), "", 0))
-        run.end("TERMINATED", self.now)
+        self._close(run, "TERMINATED")
         return ("arrived", index)
 
     def retry(self, name: str) -> Outcome:
@@ -301,25 +410,33 @@ class Model:
                 for run in self.runs.values():
                     if run.holder == lease:
                         self._lapse(run)
-        due = [
-            (at, name, path)
-            for name, run in self.runs.items()
-            for path, at in [*run.timers.items(), (None, run.deadline)]
-            if 0 < at <= self.now and run.state in OPEN
-        ]
-        for _, name, path in sorted(due, key=lambda one: one[0]):
-            run = self.runs[name]
-            if path is not None:
-                run.fire(path)
-                continue
-            run.deadline = 0
-            if not run.cancelled:
-                run.cancelled = run.arrive("CANCEL", name="deadline")
+        while self._fire():
+            pass
         for name in [
             name for name, run in self.runs.items()
             if run.closed_at and run.closed_at + self.retention <= self.now
         ]:  # fmt: skip
             del self.runs[name]
+
+    def _fire(self) -> bool:
+        """What is due, the earliest first. What it makes due comes in the next round."""
+        due: list[tuple[int, Run, Any]] = []
+        for run in self.runs.values():
+            due += [(at, run, "forsake") for at in run.forsaken]
+            run.forsaken = []
+            if run.state in OPEN:
+                due += [(at, run, path) for path, at in run.timers.items() if at <= self.now]
+            if run.state in OPEN and 0 < run.deadline <= self.now:
+                due.append((run.deadline, run, "deadline"))
+        for _, run, what in sorted(due, key=lambda one: one[0]):
+            if what == "forsake":
+                self._forsake(run)
+            elif what == "deadline":
+                run.deadline = 0
+                self._cancel(run, "deadline")
+            else:
+                run.fire(what)
+        return bool(due)
 
     def _lapse(self, run: Run) -> None:
         run.holder = 0

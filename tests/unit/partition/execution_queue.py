@@ -32,6 +32,7 @@ from querator.partition.execution_queries import (
     end_of,
     execution_at,
     execution_of,
+    execution_view,
     journal_page,
 )
 from tests.unit.partition.partition_log import GROUP, PartitionLog, lease_of, seqs
@@ -150,7 +151,11 @@ class ExecutionQueue:
 
     def resolve(self, execution: int, where: bytes, value: bytes = b"yes", **changes: Any) -> Any:
         run = changes.pop("run", 1)
-        mac = changes.pop("mac", promise_mac(SECRET, execution, run, where))
+        with self.log.environment.snapshot() as txn:
+            view = execution_view(txn, GROUP, execution)
+        # A child has a secret of its own.
+        secret = SECRET if view is None else view.secret
+        mac = changes.pop("mac", promise_mac(secret, execution, run, where))
         kind = changes.pop("kind", ArriveKind.RESOLVE)
         return self.arrive(
             kind, "", execution=execution, run=run, path=where, mac=mac, payload=value, **changes

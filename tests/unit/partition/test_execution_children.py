@@ -395,6 +395,8 @@ def test_a_fold_keeps_a_child_that_has_not_ended():
     fold = Fold(3, call(9), ((1, 2),))
     (child,) = queue.lease()
     recorded(queue.record(parent, step(9, 2)))
+    start = Fold(1, call(9))
+    assert refused(queue.record(parent, seen=1, folds=(start,)))[1] == "folds[0].index"
     early = Fold(2, call(9), ((1, 1),))
     assert refused(queue.record(parent, seen=1, folds=(early,)))[1] == "folds[0].removed"
     recorded(queue.record(child, then=DONE))

@@ -22,6 +22,7 @@ from querator.model.commands import Refusal
 from querator.model.execution_commands import Arrived, Recorded, Started
 from querator.model.executions import (
     ArriveKind,
+    ChildRefusal,
     Close,
     Fold,
     GiveBack,
@@ -34,26 +35,38 @@ from querator.model.executions import (
     encode_path,
 )
 from querator.model.limits import EXECUTION_LAPSES_MAX
-from querator.partition import execution_arrivals, executions, recording
-from tests.unit.partition.execution_model import Entry, Model, Outcome
+from querator.partition import execution_arrivals, execution_children, executions, recording
+from tests.unit.partition.execution_model import Entry, Model, Outcome, Run, Spawn
 from tests.unit.partition.execution_queue import (
     LEASE_MS,
     RETENTION_MS,
     ExecutionQueue,
     Worker,
+    spawn,
 )
 from tests.unit.partition.partition_log import START_MS
 
-NAMES = st.sampled_from(["a"] * 5 + ["b"])
+NAMES = st.sampled_from(["a"] * 5 + ["b", "a/1"])
 AFTERS = st.sampled_from([0] * 8 + [1] * 4 + [2])
 ENDS = [ArriveKind.RETRY] * 4 + [ArriveKind.CANCEL, ArriveKind.TERMINATE]
 PATHS = st.sampled_from([(1,), (2,), (9, 1), (9, 2), (9, 9, 1)])
 SIGNALS = st.sampled_from(["go", "stop"])
+IDS = ("a", "b", "a/1", "a/2")
+SPAWNS = st.lists(
+    st.tuples(
+        st.sampled_from(["a/1"] * 4 + ["a/2"] * 4 + ["b"]),
+        st.sampled_from(["f"] * 6 + ["g"]),
+        st.sampled_from(["attached", "attached", "shielded", "detached"]),
+        st.sampled_from([True] * 9 + [False]),
+    ),
+    max_size=2,
+)
 KINDS = st.sampled_from(["STEP_DONE"] * 9 + ["TIMER_DONE"])
 WAITS = st.frozensets(st.one_of(PATHS, SIGNALS), min_size=1, max_size=3)
 THEN = st.one_of(
     st.just(("go on",)),
     st.just(("go on",)),
+    st.just(("await",)),
     st.tuples(st.just("park"), st.one_of(WAITS, WAITS, st.none()), st.just(False)),
     st.tuples(st.just("park"), WAITS, st.just(False)),
     st.tuples(st.just("park"), st.frozensets(PATHS, min_size=1, max_size=3), st.just(True)),
@@ -97,6 +110,8 @@ class Comparison(RuleBasedStateMachine):
         self.workers: list[tuple[Worker, int]] = []
         """All that was ever leased, with the number of the activation."""
         self.instants = 0
+        self.paths = 0
+        """How many operations have started children."""
 
     def instant(self, milliseconds: int) -> int:
         """An instant that no other timer has."""
@@ -149,6 +164,10 @@ class Comparison(RuleBasedStateMachine):
                     elif what in run.timers:
                         self.advance(max(0, run.timers[what] - self.model.now))
                         return
+                    elif children := [n for n, link in run.links.items() if what in link.paths]:
+                        child = self.model.of_number(children[0])
+                        self.end(next(n for n in IDS if self.model.runs.get(n) is child),
+                                 ArriveKind.TERMINATE)  # fmt: skip
                     else:
                         self.resolve(run.number, what)
         for name in ("a", "b"):
@@ -175,6 +194,8 @@ class Comparison(RuleBasedStateMachine):
         timers=st.dictionaries(PATHS, st.sampled_from([0, 0, -500, 1_000, 40_000]), max_size=2),
         then=THEN,
         odd=st.sampled_from([0] * 30 + [-1, -1, 1]),
+        spawns=st.one_of(st.just([]), SPAWNS),
+        cancels=st.sampled_from([0] * 5 + [1, 2]),
     )
     def record(
         self,
@@ -183,6 +204,8 @@ class Comparison(RuleBasedStateMachine):
         timers: dict[tuple[int, ...], int],
         then: tuple[Any, ...],
         odd: int,
+        spawns: list[tuple[str, str, str, bool]],
+        cancels: int,
     ) -> None:
         worker, activation = self.worker(data)
         run = self.model.of_number(worker.execution)
@@ -199,9 +222,18 @@ class Comparison(RuleBasedStateMachine):
             given.append((kind, path, "", after))
             afters[0] = after
         due = {path: self.instant(ms) if ms else 0 for path, ms in timers.items()}
+        if spawns:
+            then = ("go on",)
+        if then == ("await",):
+            then = self._awaits(run)
+        started = self._starts(spawns) if then == ("go on",) else []
+        ended: list[tuple[int, ...]] = [
+            (9, 20 + self.paths - nth) for nth in range(min(cancels, self.paths))
+        ]
         expected = self.model.record(
-            worker.execution, worker.lease, activation, number, seen, given, folds, due, then
-        )
+            worker.execution, worker.lease, activation, number, seen, given, folds, due, then,
+            (started, ended),
+        )  # fmt: skip
         result = self.queue.record(
             worker,
             *[Note(RecordKind[kind], encode_path(path), after=after)
@@ -214,6 +246,14 @@ class Comparison(RuleBasedStateMachine):
             ),
             timers=tuple(Timer(encode_path(path), at_ms) for path, at_ms in due.items()),
             then=then_of(then),
+            children=tuple(
+                spawn(
+                    *path, id=name, function=function, arguments=b"h" * 16,
+                    shielded=way == "shielded", detached=way == "detached",
+                )
+                for path, name, function, way in started
+            ),
+            cancels=tuple(encode_path(path) for path in ended),
         )  # fmt: skip
         found: Outcome
         if isinstance(result, Refusal):
@@ -222,6 +262,49 @@ class Comparison(RuleBasedStateMachine):
             assert isinstance(result, Recorded)
             found = ("repeated" if result.repeated else "recorded", result.first_index)
         assert found == expected
+
+    def children(self) -> list[Run]:
+        """Children whose code can run."""
+        runs = self.model.runs.values()
+        return [run for run in runs if run.parent and run.state == "RUNNABLE"]
+
+    @precondition(lambda self: self.children())
+    @rule(nth=st.integers(0, 1))
+    def return_from_child(self, nth: int) -> None:
+        """The code of a child returns."""
+        children = self.children()
+        run = children[nth % len(children)]
+        while not run.holder:
+            self.lease(1)
+        held = (run.number, run.holder, run.activation)
+        worker = next(
+            worker for worker, activation in self.workers
+            if (worker.execution, worker.lease, activation) == held
+        )  # fmt: skip
+        number, seen = self.queue.numbers.get(worker, 0) + 1, run.next - 1
+        expected = self.model.record(
+            run.number, run.holder, run.activation, number, seen, [], [], {}, ("close",), ([], [])
+        )  # fmt: skip
+        result = self.queue.record(worker, seen=seen, then=Close(RecordKind.COMPLETED))
+        assert isinstance(result, Recorded)
+        assert expected == ("recorded", result.first_index)
+
+    def _starts(self, spawns: list[tuple[str, str, str, bool]]) -> list[Spawn]:
+        """Mostly of new operations."""
+        found: list[Spawn] = []
+        for name, function, way, fresh in spawns:
+            self.paths += fresh or not self.paths
+            path = (9, 20 + self.paths)
+            if path not in [each[0] for each in found]:
+                found.append((path, name, function, way))
+        return found
+
+    @staticmethod
+    def _awaits(run: Run | None) -> tuple[Any, ...]:
+        """A park that waits for the children."""
+        links = {} if run is None else run.links
+        waits = frozenset(path for link in links.values() for path in link.paths)
+        return ("park", waits, False) if waits else ("go on",)
 
     @staticmethod
     def _folds(
@@ -279,12 +362,13 @@ class Comparison(RuleBasedStateMachine):
 
     @invariant()
     def the_same(self) -> None:
-        for name in ("a", "b"):
+        for name in IDS:
             view, run = self.queue.find(name), self.model.runs.get(name)
             assert (view is None) == (run is None)
             if view is None or run is None:
                 continue
             assert (view.number, view.state.name) == (run.number, run.state)
+            assert view.children == sum(len(link.paths) for link in run.links.values())
             journal = {
                 record.index: (
                     {71: "LATER"}.get(record.note.kind)
@@ -333,7 +417,26 @@ def overlooking(monkeypatch):
     yield
 
 
-@pytest.mark.parametrize("mutant", [unfenced, losing, overlooking])
+@contextlib.contextmanager
+def outliving(monkeypatch):
+    """Children outlive an execution that was cancelled, or has ended."""
+    for module in (execution_children, execution_arrivals):
+        monkeypatch.setattr(module, "forsake", lambda context, number, row: None)
+    yield
+
+
+@contextlib.contextmanager
+def refusing(monkeypatch):
+    """A child that is asked for twice is refused."""
+
+    def taken(context, number, row, child, found, other):
+        return ChildRefusal("EXECUTION_EXISTS", "it is there")
+
+    monkeypatch.setattr(execution_children, "_taken", taken)
+    yield
+
+
+@pytest.mark.parametrize("mutant", [unfenced, losing, overlooking, outliving, refusing])
 def test_the_model_finds_a_mutant(mutant, monkeypatch):
     found = hypothesis_settings(
         max_examples=100, stateful_step_count=50, phases=[Phase.generate], database=None,
