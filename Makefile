@@ -224,12 +224,12 @@ unit: setup ## tests/unit: one package at a time
 	$(BIN)/pytest tests/unit -n 2 $(PYTEST)
 
 # Seeds that the tier runs, from SEED_START on, in addition to those of tests/simulation/seeds.txt.
-SIMULATION_SEEDS ?= 50
+SIMULATION_SEEDS ?= 40
 export SIMULATION_SEEDS
 # The same of whole nodes, and of whole nodes with more faults at once (seeds from 1,000,001 on).
-WHOLE_SEEDS ?= 40
+WHOLE_SEEDS ?= 30
 export WHOLE_SEEDS
-HARSH_SEEDS ?= 12
+HARSH_SEEDS ?= 10
 export HARSH_SEEDS
 
 .PHONY: simulation
@@ -256,6 +256,11 @@ sim-executions: setup ## run SEEDS seeds of durable functions on a partition, un
 mutants: MUTANT ?=
 mutants: setup ## count the seeds that find each mended defect again (SEEDS=300 MUTANT=name)
 	$(PY) -m tests.simulation.defects $(MUTANT) --seeds $(if $(filter file,$(origin SEEDS)),300,$(SEEDS))
+
+.PHONY: slow-mutants
+slow-mutants: export SLOW_MUTANTS := 1
+slow-mutants: setup ## all mutants of whole nodes, with those that take many seeds
+	$(BIN)/pytest tests/simulation/test_whole_mutants.py -n 2 --timeout 900 $(PYTEST)
 
 .PHONY: integration
 integration: setup $(VENV)/.demo $(VENV)/.docs ## tests/integration: nodes on this machine
