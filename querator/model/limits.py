@@ -223,7 +223,7 @@ EXECUTION_CHILDREN_DEEP_MAX = 32  # Children of children.
 EXECUTION_CHILD_WAITS_MAX = 16  # Operations of a parent that wait for the same child.
 EXECUTION_WAKES_MAX = 1_000  # What a parked execution waits for; each is looked up.
 EXECUTION_LAPSES_MAX = 10  # Leases in a row that lapse without a record; then it is STUCK.
-EXECUTION_FIRES_MAX = 500  # Timers that one command fires; each may make an activation.
+EXECUTION_FIRES_MAX = 500  # Timers that one command fires, and children that it cancels.
 EXECUTIONS_MAX = 10_000_000  # Per partition, with those that have ended and are kept.
 # The code of an execution, in a worker (`querator.durable`).
 EXECUTION_TRACEBACK_CHARS_MAX = 4 * KIB  # Its end is recorded: that is where it was raised.
