@@ -5,8 +5,8 @@ port is opened, and no time is waited: when nothing is under way, the clock jump
 instant at which something is due. Steps are run for real, or replaced.
 
 The worker is what `querator.durable.Worker` is without the network: machines, one for each
-activation, that replay the journal each time that an execution continues. It may be killed before
-or behind each of its writes.
+activation, that replay the journal each time that an execution continues, or once in 16 times if it
+is long. It may be killed before or behind each of its writes.
 """
 
 import asyncio
@@ -271,6 +271,7 @@ class Harness:
                 self._worker.kill()
                 raise
             finally:
+                self._worker.forget()
                 await self._worker.end_strays()
 
     async def _goes_on(self, until_ms: int | None, until_ended: Sequence[str] | None) -> bool:

@@ -75,12 +75,11 @@ _DUE_ROUNDS_MAX: Final = 10_000
 
 
 class Activation(NamedTuple):
-    """An execution under a lease, with its whole journal."""
+    """An execution under a lease."""
 
     lease: int
     item: int
     view: ExecutionView
-    journal: tuple[JournalRecord, ...]
 
 
 class _Attachments:
@@ -177,7 +176,7 @@ class MemoryQueue:
         with self._environment.snapshot() as txn:
             view = execution_at(txn, _GROUP, item)
         assert view is not None
-        return Activation(grant.lease, item, view, self.journal(view.number))
+        return Activation(grant.lease, item, view)
 
     def extend(self, leases: tuple[int, ...]) -> None:
         self._apply(Extend(leases))

@@ -7,7 +7,7 @@ It drives machines as `querator.durable.activation_run` does, without a network 
 import asyncio
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,11 +21,15 @@ from querator.durable.outbox import Sending
 from querator.durable.paths import Path
 from querator.durable.promises import ExecutionIdentity
 from querator.local.memory_queue import LEASE_MS, NAMESPACE, QUEUE, Activation, MemoryQueue
-from querator.model.executions import GiveBack, RecordKind
+from querator.model.executions import GiveBack, JournalRecord, RecordKind
 from querator.model.limits import ERROR_CHARS_MAX
 
 STEP_SECONDS_MAX: Final = 60.0
 """How long steps may take, in real time, without one of them ending."""
+_REPLAYED_RECORDS: Final = 50
+"""Journals up to this length are replayed each time that their execution continues."""
+_WARM_MOST: Final = 15
+"""How often a longer one continues without a replay: n waits cost less than n²/2 records."""
 _FOREVER_MS: Final = 1 << 60
 _ENDS: Final = (RecordKind.STEP_DONE, RecordKind.STEP_FAILED)
 
@@ -49,6 +53,9 @@ class _AtWork:
     activation: Activation
     machine: ExecutionMachine
     known: int
+    """The last index of the journal that was read."""
+    warm: int = 0
+    """How often it has continued without a replay."""
     tasks: "dict[tuple[Path, int], asyncio.Task[StepOutcome]]" = field(default_factory=dict)
     keys: dict[Path, str] = field(default_factory=dict)
     """Of the steps that were begun here: their keys."""
@@ -69,6 +76,8 @@ class MemoryWorker:
         self._functions = functions
         self._codec = codec
         self._live: list[_AtWork] = []
+        self._parked: dict[int, _AtWork] = {}
+        """Those that were parked and are still in memory, by the number of the execution."""
         self._strays: set[asyncio.Task[StepOutcome]] = set()
         self._recorded: set[str] = set()
         """Keys of the steps whose results are in a journal."""
@@ -127,9 +136,17 @@ class MemoryWorker:
 
     def _begin(self, activation: Activation) -> None:
         view = activation.view
+        warm = self._parked.pop(view.number, None)
+        if warm is not None:
+            warm.activation = activation
+            warm.warm += 1
+            warm.machine.leased(_FOREVER_MS)
+            self._live.append(warm)
+            return
+        journal = self._queue.journal(view.number)
         function = self._functions.get(view.function)
         if function is None:
-            self._leave(activation, f"the harness has no function {view.function}")
+            self._leave(activation, journal, f"the harness has no function {view.function}")
             return
         identity = ExecutionIdentity(
             namespace=NAMESPACE, queue=QUEUE, partition=0, number=view.number, id=view.id,
@@ -138,16 +155,14 @@ class MemoryWorker:
         machine = ExecutionMachine(function, identity, self._codec, publishes=False)
         machine.leased(_FOREVER_MS)
         try:
-            machine.load(activation.journal)
+            machine.load(journal)
         except (NonDeterminism, TurnTooLong, Undecodable) as error:
-            self._leave(activation, str(error))
+            self._leave(activation, journal, str(error))
             return
-        self._live.append(_AtWork(activation, machine, activation.journal[-1].index))
+        self._live.append(_AtWork(activation, machine, journal[-1].index))
 
-    def _leave(self, activation: Activation, reason: str) -> None:
-        seen = max(
-            each.index if each.is_arrival else each.note.after for each in activation.journal
-        )
+    def _leave(self, activation: Activation, journal: Sequence[JournalRecord], reason: str) -> None:
+        seen = max(each.index if each.is_arrival else each.note.after for each in journal)
         self._queue.record(
             activation, Sending(1, seen, then=GiveBack(stuck=True, reason=reason[:ERROR_CHARS_MAX]))
         )
@@ -233,11 +248,22 @@ class MemoryWorker:
             return
         one.machine.applied(sending.number, first)
         if one.machine.is_closed or one.machine.is_parked:
-            self._put_away(one)
             self._live.remove(one)
+            is_long = one.known > _REPLAYED_RECORDS and one.warm < _WARM_MOST
+            if one.machine.is_parked and is_long:
+                self._parked[one.activation.view.number] = one
+            else:
+                self._put_away(one)
+
+    def forget(self) -> None:
+        """Puts away what is parked."""
+        for one in self._parked.values():
+            self._put_away(one)
+        self._parked.clear()
 
     def kill(self) -> None:
         """The worker dies with all that it has in memory; its leases lapse."""
+        self.forget()
         if not self._live:
             return
         for one in self._live:

@@ -31,7 +31,8 @@ from querator.durable import (
 from querator.durable.machine import living
 from querator.errors import ExecutionClosed, ExecutionExists, ExecutionNotFound
 from querator.local import Harness, Stalled
-from querator.local.memory_queue import Activation, MemoryQueue
+from querator.local.memory_queue import MemoryQueue
+from querator.model.executions import JournalRecord
 
 
 class Declined(Exception):
@@ -172,18 +173,46 @@ async def test_sync_functions_run_in_threads() -> None:
 # --- time ------------------------------------------------------------------------------------
 
 
-async def test_years_of_sleeps_are_not_waited_for() -> None:
+async def test_a_year_of_sleeps_is_not_waited_for() -> None:
     @durable
-    async def years() -> int:
-        weeks = 0
-        while weeks < 60:
-            await sleep(timedelta(weeks=10))
-            weeks += 1
-        return weeks
+    async def year() -> int:
+        days = 0
+        while days < 365:
+            await sleep(timedelta(days=1))
+            days += 1
+        return days
 
-    h = Harness([years])
-    assert await h.run(years) == 60
-    assert h.now == datetime(2030, 1, 1, tzinfo=UTC) + timedelta(weeks=600)
+    h = Harness([year])
+    assert await h.run(year) == 365
+    assert h.now == datetime(2031, 1, 1, tzinfo=UTC)
+
+
+async def test_long_journals_continue_from_memory_and_survive_crashes() -> None:
+    @durable
+    async def diary() -> list[str]:
+        words: list[str] = []
+        while len(words) < 40:
+            words.append(await receive("word", str))
+            await sleep(60)
+            await charge(words[-1])
+        return words
+
+    async def test(h: Harness) -> Any:
+        handle = await h.start(diary)
+        for number in range(40):
+            await handle.signal("word", f"word {number}")
+        return await handle.result()
+
+    expected = [f"word {number}" for number in range(40)]
+    h = Harness([diary], steps={charge: fake_charge})
+    assert await test(h) == expected
+    assert len(h.writes) > 41
+    for write, behind in ((25, True), (26, False), (41, True)):
+        other = Harness([diary], steps={charge: fake_charge})
+        other.crash_at(write, behind=behind)
+        assert await test(other) == expected
+        charges = [one.args for one in other.begun]
+        assert list(dict.fromkeys(charges)) == [(word,) for word in expected]
 
 
 async def test_skip_stops_where_it_is_told_to() -> None:
@@ -564,20 +593,18 @@ async def test_a_hundred_harnesses_take_little_time() -> None:
 
 async def test_a_recorded_step_that_begins_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that forgets the last record of a journal."""
-    lease = MemoryQueue.lease
+    journal = MemoryQueue.journal
 
-    def forgetful(queue: MemoryQueue) -> Activation | None:
-        found = lease(queue)
-        if found is None or len(found.journal) == 1:
-            return found
-        return found._replace(journal=found.journal[:-1])
+    def forgetful(queue: MemoryQueue, number: int, first: int = 0) -> tuple[JournalRecord, ...]:
+        found = journal(queue, number, first)
+        return found[:-1] if len(found) == 2 else found
 
     @durable
     async def two() -> None:
         await charge("first")
         await charge("second")
 
-    monkeypatch.setattr(MemoryQueue, "lease", forgetful)
+    monkeypatch.setattr(MemoryQueue, "journal", forgetful)
     h = Harness([two], steps={charge: fake_charge})
     h.crash_at(1)
     with pytest.raises(AssertionError, match="step charge of two-1 begins again behind its result"):
