@@ -30,6 +30,7 @@ from querator.model.executions import (
     Then,
     Timer,
 )
+from querator.model.limits import REQUEST_TIMEOUT_MS_MAX
 from querator.v1 import execution_service_pb2 as v1
 from querator.v1 import queue_service_pb2
 
@@ -101,6 +102,7 @@ class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
     timers: tuple[Timer, ...] = ()
     children: tuple[ChildStart, ...] = ()
     cancels: tuple[bytes, ...] = ()
+    published: tuple[tuple[str, bytes], ...] = ()
     then: Then
 
 
@@ -337,6 +339,38 @@ class ExecutionCalls:
             for one in response.executions
         }
 
+    async def published(
+        self, queue: str, execution_id: str, key: str, *, after: int, seconds: float
+    ) -> tuple[bytes, int] | None:
+        """The published value of a key, with its version, if that is above `after`. Waits for it;
+        None: there is none in this time, or the execution has ended. Raises `ExecutionNotFound`.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        request = v1.ReadPublishedRequest(
+            namespace=self.namespace, queue=queue, id=execution_id, key=key, after_version=after
+        )
+
+        async def ask(node: Connection, left: float) -> v1.ReadPublishedResponse:
+            waits_ms = int(max(0.0, until - loop.time()) * 1000)
+            request.wait_timeout.FromMilliseconds(min(waits_ms, REQUEST_TIMEOUT_MS_MAX))
+            response: v1.ReadPublishedResponse = await node.executions.ReadPublished(
+                request, timeout=left
+            )
+            return response
+
+        while True:
+            response = await self._nodes.call(
+                ask,
+                seconds=max(0.0, until - loop.time()) + self._nodes.request_timeout,
+                patience=max(0.0, until - loop.time()) + ATTEMPT_SECONDS,
+                changes=False,
+            )
+            for one in response.values:
+                return one.value, one.version
+            if response.closed or loop.time() >= until:
+                return None
+
     async def list(
         self, queue: str, *, function: str, state: ExecutionStateName | None
     ) -> AsyncIterator[ExecutionInfo]:
@@ -407,6 +441,7 @@ def progress_request(
             for child in report.children
         ],
         cancels=report.cancels,
+        published=[v1.PublishedValue(key=key, value=value) for key, value in report.published],
     )  # fmt: skip
     match report.then:
         case Park() as park:

@@ -80,7 +80,12 @@ from querator.durable.waits import (
 
 if TYPE_CHECKING:
     from querator.client.executions import ExecutionInfo
-    from querator.durable.handles import ExecutionHandle, Executions, JournalEntry
+    from querator.durable.handles import (
+        ExecutionHandle,
+        Executions,
+        JournalEntry,
+        PublishedValue,
+    )
     from querator.durable.sync_handles import SyncExecutionHandle, SyncExecutions
     from querator.durable.worker import Worker
 
@@ -107,6 +112,7 @@ __all__ = [
     "NotInExecution",
     "Promise",
     "PromiseRejected",
+    "PublishedValue",
     "RemoteError",
     "Retry",
     "RunTooLong",
@@ -141,6 +147,7 @@ _LATER = {
     "ExecutionInfo": "client.executions",
     "Executions": "durable.handles",
     "JournalEntry": "durable.handles",
+    "PublishedValue": "durable.handles",
     "SyncExecutionHandle": "durable.sync_handles",
     "SyncExecutions": "durable.sync_handles",
     "Worker": "durable.worker",

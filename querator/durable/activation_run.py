@@ -138,7 +138,7 @@ class ActivationRun:
             namespace=parts.calls.namespace, queue=parts.queue, partition=grant.partition,
             number=grant.execution, id=grant.id, run=grant.run, secret=grant.secret,
         )  # fmt: skip
-        machine = ExecutionMachine(function, identity, parts.codec, publishes=False)
+        machine = ExecutionMachine(function, identity, parts.codec)
         machine.leased(self._until_ms())
         try:
             machine.load(journal)
@@ -167,6 +167,8 @@ class ActivationRun:
             elif time.monotonic() >= self._grace_ends:
                 self._cancel_effects()
             self._drop_abandoned(machine)
+            if self._flush_at is None and machine.is_publishing:
+                self._flush_at = time.monotonic() + FLUSH_SECONDS
             if self._sending is None:
                 sending = self._take(machine, now_ms)
                 if sending is not None:
@@ -302,7 +304,7 @@ class ActivationRun:
             lease_id=self._grant.lease_id, item=self._grant.item, execution=self._grant.execution,
             number=sending.number, seen=sending.seen, records=sending.notes, folds=sending.folds,
             timers=sending.timers, children=sending.children, cancels=sending.cancels,
-            then=sending.then,
+            published=sending.published, then=sending.then,
         )  # fmt: skip
         # Owned: its answer is taken, or `_end` cancels it.
         task = asyncio.get_running_loop().create_task(self._record(report))
@@ -341,6 +343,10 @@ class ActivationRun:
         except RequestError as error:
             if error.retriable or isinstance(error, OutcomeUnknown):
                 raise
+            if error.field.startswith("published"):
+                LOG.error("%s is stuck: %s", self._title, error)
+                machine.refused_published(sending.number, f"a Record was refused: {error}")
+                return
             self._is_lost = True
             await self._leave(f"a Record was refused: {error}", sending.number, sending.seen)
         else:

@@ -27,7 +27,7 @@ from querator.durable.operations import Operation, Site, WaitKind, place_of, sit
 from querator.durable.outbox import RecordOutbox
 from querator.durable.paths import Path, TaskLine, main_line
 from querator.durable.promises import ExecutionIdentity, Promise, make_token
-from querator.durable.publishing import Published
+from querator.durable.publishing import Publishing
 from querator.durable.seeds import seed
 from querator.durable.threads import Bridge, bridge_here
 from querator.model.executions import Close, Note, RecordKind
@@ -47,18 +47,15 @@ _FAILURES = frozenset(
 class ExecutionCode:
     """See the module."""
 
-    def __init__(
-        self, identity: ExecutionIdentity, codec: Codec, *, publishes: bool = True
-    ) -> None:
+    def __init__(self, identity: ExecutionIdentity, codec: Codec) -> None:
         self.identity = identity
-        self.publishes = publishes
         self.codec = codec
         self.loop = Loop(self)  # type: ignore[abstract] # No base class of it is.
         self.main: CodeTask[Any] | None = None
         self.is_replaying = False
         self.stuck = ""
         """Why the execution cannot continue without a person, if it cannot."""
-        self.published = Published()
+        self.published = Publishing()
         self.outbox = RecordOutbox(self.published)
         self.made = 0
         """Records of this worker that the code has been given."""
@@ -302,11 +299,8 @@ class ExecutionCode:
     def publish(self, key: str, value: object) -> None:
         if self.loop.is_away:
             raise Evicted
-        if not self.publishes:
-            # Nothing more is begun or recorded, so that the journal fits when it can be kept.
-            self.stuck = self.stuck or f"publish({key!r}): the server keeps no published values"
-            return
-        self.published.add(key, self.codec.encode(value, f"the value of {key}"))
+        data = self.codec.encode(value, f"the value of {key}")
+        self.stuck = self.stuck or self.published.add(key, data, self.made)
 
     def line(self) -> TaskLine:
         """The line of the task that makes a call, also from its thread."""

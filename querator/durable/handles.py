@@ -27,11 +27,13 @@ from querator.durable.errors import (
 )
 from querator.durable.functions import FUNCTION_VERSION, Durable
 from querator.durable.promises import PromiseToken
+from querator.durable.waits import checked
 from querator.durable.worker import make_codec
 from querator.model.executions import JournalRecord, RecordKind, decode_path
 
 P = ParamSpec("P")
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +50,15 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     payload: bytes
     after: int = 0
+
+
+class PublishedValue(msgspec.Struct, Generic[T], frozen=True):
+    """What the code of an execution has published under a key. `version` grows with each change of
+    a value of the execution.
+    """
+
+    value: T
+    version: int
 
 
 class ExecutionHandle(Generic[T]):
@@ -97,6 +108,24 @@ class ExecutionHandle(Generic[T]):
     async def get(self) -> ExecutionInfo:
         """Its state and counts."""
         return await self._executions.get(self.id)
+
+    @overload
+    async def published(
+        self, key: str, kind: type[V], *, after: int = 0, wait: timedelta | None = None
+    ) -> PublishedValue[V] | None: ...
+
+    @overload
+    async def published(
+        self, key: str, *, after: int = 0, wait: timedelta | None = None
+    ) -> PublishedValue[Any] | None: ...
+
+    async def published(
+        self, key: str, kind: Any = Any, *, after: int = 0, wait: timedelta | None = None
+    ) -> PublishedValue[Any] | None:
+        """The value that its code has published under a key, of a version above `after`. None:
+        there is none, also not within `wait`, or the execution ends without one.
+        """
+        return await self._executions.published(self.id, key, kind, after=after, wait=wait)
 
     def journal(self) -> AsyncIterator[JournalEntry]:
         """Yields the records of its journal."""
@@ -256,6 +285,31 @@ class Executions:
     async def get_with_end(self, id: str) -> tuple[ExecutionInfo, JournalRecord | None]:
         """The state, with the last record of the journal if the execution has ended."""
         return await self._client.executions.get(self.queue, id)
+
+    @typed
+    async def published(
+        self,
+        id: str,
+        key: str,
+        kind: Any = Any,
+        *,
+        after: int = 0,
+        wait: timedelta | None = None,
+    ) -> PublishedValue[Any] | None:
+        """As `ExecutionHandle.published`."""
+        if wait is not None and wait < timedelta(0):
+            raise ValueError(f"wait is {wait}; it must not be negative")
+        if after < 0:
+            raise ValueError(f"after is {after}; it must not be negative")
+        seconds = 0.0 if wait is None else wait.total_seconds()
+        found = await self._client.executions.published(
+            self.queue, id, checked(key, "key"), after=after, seconds=seconds
+        )
+        if found is None:
+            return None
+        data, version = found
+        value = self._codec.decode(data, kind, f"the published value {key} of execution {id}")
+        return PublishedValue(value, version)
 
     async def ended(self, id: str, timeout: timedelta | None) -> EndedInfo | None:  # noqa: ASYNC109
         """An execution that has ended, with the last record of its journal. None: it has not ended

@@ -105,11 +105,9 @@ class ExecutionMachine:
         codec: Codec,
         *,
         records_max: int = JOURNAL_RECORDS_MAX,
-        publishes: bool = True,
     ) -> None:
-        """`publishes`: whether the partition keeps published values; else `publish` sticks."""
         self.function = function
-        self.code = ExecutionCode(identity, codec, publishes=publishes)
+        self.code = ExecutionCode(identity, codec)
         self.is_parked = False
         self.is_closed = False
         """Whether the partition has the end, or has the activation back."""
@@ -304,6 +302,11 @@ class ExecutionMachine:
         return self._outbox.take(self._seen, then)
 
     @property
+    def is_publishing(self) -> bool:
+        """Whether published values wait for a Record."""
+        return self.code.published.is_pending
+
+    @property
     def can_park(self) -> bool:
         """Whether nothing is under way: only arrivals can continue the code."""
         return not self.is_over and not self.is_parked and is_idle(self.code, self._attempts)
@@ -318,6 +321,14 @@ class ExecutionMachine:
     def refused(self, number: int) -> None:
         """The Record was not applied: something has arrived that the code has not been given."""
         self._outbox.refused(number)
+
+    def refused_published(self, number: int, reason: str) -> None:
+        """The Record was not applied, because the partition has no room for its published values:
+        the execution is stuck. Its records go with the next Record.
+        """
+        self._outbox.refused(number)
+        self.code.published.clear()
+        self.code.stuck = self.code.stuck or reason
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -348,13 +359,13 @@ class ExecutionMachine:
             operation = code.pending.get(note.path)
             if operation is None or operation.step is None or operation.name != note.name:
                 raise self._mismatch(record)
-            code.published.were_sent()
+            code.published.clear()
             code.give(operation, note, CodeEvent(record.index))
             return
         if kind >= ARRIVAL:
             self._seen = max(self._seen, record.index)
         else:
-            code.published.were_sent()
+            code.published.clear()
         if self._end is not None:
             # Arrivals come at any time; a worker records nothing more.
             if kind not in OUTCOMES and (kind < ARRIVAL or kind in _CALLS):

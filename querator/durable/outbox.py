@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from querator.durable.folds import CodeEvent, PendingFold
 from querator.durable.paths import Path
-from querator.durable.publishing import Published
+from querator.durable.publishing import Pending, Publishing
 from querator.model.executions import ChildStart, Fold, GoOn, Note, Then, Timer
 from querator.model.limits import (
     RECORD_BYTES_MAX,
@@ -47,6 +47,7 @@ class _InFlight:
     folds: list[PendingFold]
     starts: "dict[Path, _Start]"
     cancels: dict[Path, int]
+    published: Pending
 
 
 class _Start(NamedTuple):
@@ -59,7 +60,7 @@ class _Start(NamedTuple):
 class RecordOutbox:
     """One Record is in flight at a time; what comes meanwhile is in the next one."""
 
-    def __init__(self, published: Published) -> None:
+    def __init__(self, published: Publishing) -> None:
         self.acknowledged = 0
         """All records of this machine up to this number are in the journal."""
         self.folds: list[PendingFold] = []
@@ -135,10 +136,12 @@ class RecordOutbox:
         if self._in_flight is not None:
             return None
         notes = self._take_notes()
-        folds, made = self._take_folds()
-        timers = [
-            Timer(path, due_ms) for path, due_ms in list(self.timers.items())[:RECORD_TIMERS_MAX]
-        ]
+        # What follows from records that are left must not be durable before them.
+        left = self._notes[0][1].number if self._notes else None
+        folds, made = self._take_folds() if left is None else ([], [])
+        pending = list(self.timers.items()) if left is None else []
+        published = self._published.take(left)
+        timers = [Timer(path, due_ms) for path, due_ms in pending[:RECORD_TIMERS_MAX]]
         is_all = not self._notes and len(timers) == len(self.timers)
         # What leaves the execution does not overtake what its code was given before.
         upto = notes[-1][1].number if self._notes else None
@@ -146,7 +149,7 @@ class RecordOutbox:
         cancels = self._take_cancels(upto)
         is_all = is_all and not (starts or self.starts or self.cancels)
         then: Then = end if end is not None and is_all else GoOn()
-        says = notes or made or timers or starts or cancels or self._published.pending
+        says = notes or made or timers or starts or cancels or published
         if isinstance(then, GoOn) and not says:
             return None
         self._sent += 1
@@ -156,15 +159,21 @@ class RecordOutbox:
             notes=tuple(note for note, _ in notes),
             folds=tuple(made),
             timers=tuple(timers),
-            published=tuple(self._published.pending.items()),
+            published=tuple({key: data for (_, key), data in published.items()}.items()),
             children=tuple(each.child for each in starts.values()),
             cancels=tuple(cancels),
             then=then,
         )
         for timer in timers:
             del self.timers[timer.path]
-        self._published.were_sent()
-        self._in_flight = _InFlight(sending, notes, folds, starts, cancels)
+        self._in_flight = _InFlight(
+            sending,
+            notes,
+            folds,
+            starts=starts,
+            cancels=cancels,
+            published=published,
+        )
         return sending
 
     def _take_starts(self, upto: int | None) -> dict[Path, _Start]:
@@ -242,8 +251,7 @@ class RecordOutbox:
         self.timers = {timer.path: timer.due_ms for timer in sending.timers} | self.timers
         self.starts = flight.starts | self.starts
         self.cancels = flight.cancels | self.cancels
-        published = self._published
-        published.pending = dict(sending.published) | published.pending
+        self._published.put_back(flight.published)
         return sending
 
     def _flight(self, number: int) -> _InFlight:

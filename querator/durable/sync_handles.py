@@ -9,12 +9,18 @@ from querator.client.executions import ExecutionInfo, ExecutionStateName
 from querator.client.typed import typed
 from querator.durable.codec import Codec
 from querator.durable.functions import Durable
-from querator.durable.handles import ExecutionHandle, Executions, JournalEntry
+from querator.durable.handles import (
+    ExecutionHandle,
+    Executions,
+    JournalEntry,
+    PublishedValue,
+)
 from querator.durable.worker import make_codec
 
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
+V = TypeVar("V")
 
 
 class SyncExecutionHandle(Generic[T]):
@@ -51,6 +57,22 @@ class SyncExecutionHandle(Generic[T]):
     def get(self) -> ExecutionInfo:
         """Its state and counts."""
         return self._run(lambda handle: handle.get())
+
+    @overload
+    def published(
+        self, key: str, kind: type[V], *, after: int = 0, wait: timedelta | None = None
+    ) -> PublishedValue[V] | None: ...
+
+    @overload
+    def published(
+        self, key: str, *, after: int = 0, wait: timedelta | None = None
+    ) -> PublishedValue[Any] | None: ...
+
+    def published(
+        self, key: str, kind: Any = Any, *, after: int = 0, wait: timedelta | None = None
+    ) -> PublishedValue[Any] | None:
+        """What its code has published under a key. See `ExecutionHandle.published`."""
+        return self._run(lambda handle: handle.published(key, kind, after=after, wait=wait))
 
     def journal(self) -> Iterator[JournalEntry]:
         """Yields the records of its journal."""
@@ -164,6 +186,18 @@ class SyncExecutions:
     def get(self, id: str) -> ExecutionInfo:
         """The state of an execution. See `Executions.get`."""
         return self.run(lambda calls: calls.get(id))
+
+    def published(
+        self,
+        id: str,
+        key: str,
+        kind: Any = Any,
+        *,
+        after: int = 0,
+        wait: timedelta | None = None,
+    ) -> PublishedValue[Any] | None:
+        """As `SyncExecutionHandle.published`."""
+        return self.run(lambda calls: calls.published(id, key, kind, after=after, wait=wait))
 
     def list(
         self, *, function: str = "", state: ExecutionStateName | None = None

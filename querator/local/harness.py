@@ -84,7 +84,9 @@ class Harness:
         self._worker = MemoryWorker(self._queue, self._functions, self._codec)
         for step, fake in self._options["steps"].items():
             self.replace(step, fake)
-        calls = MemoryCalls(self._queue, settle=self._settle, ended=self._until_ended)
+        calls = MemoryCalls(
+            self._queue, settle=self._settle, ended=self._until_ended, passing=self._until
+        )
         self.executions = Executions(_MemoryClient(calls), QUEUE, codec=self._codec)
         self._lock = asyncio.Lock()
         self._started = 0
@@ -237,9 +239,13 @@ class Harness:
     async def _until_ended(self, ids: Sequence[str]) -> None:
         if STEP.get(None) is not None:
             raise RuntimeError("a step waits for an execution of its own harness")
-        await self._pump(until_ended=ids)
+        await self._pump(until=lambda: self._have_ended(ids) or self._is_stuck(ids))
         if not self._have_ended(ids):
             raise Stalled(f"nothing will happen any more: {'; '.join(map(self._words, ids))}")
+
+    async def _until(self, until: Callable[[], bool], milliseconds: int) -> None:
+        """Lets time pass until something is so, or for this time."""
+        await self._pump(until_ms=self._queue.now_ms + milliseconds, until=until)
 
     def _have_ended(self, ids: Sequence[str]) -> bool:
         views = [self._queue.view(one) for one in ids]
@@ -256,16 +262,16 @@ class Harness:
         return f"{execution_id} is {ExecutionState(view.state).name.lower()}{why}"
 
     async def _pump(
-        self, *, until_ms: int | None = None, until_ended: Sequence[str] | None = None
+        self, *, until_ms: int | None = None, until: Callable[[], bool] | None = None
     ) -> None:
-        """Runs what can run. Time passes until an instant, or until one of some executions has
-        ended. In a step it does nothing: the call in which the step runs continues.
+        """Runs what can run. Time passes until an instant, or until something is so. In a step it
+        does nothing: the call in which the step runs continues.
         """
         if STEP.get(None) is not None:
             return
         async with self._lock:
             try:
-                while await self._goes_on(until_ms, until_ended):
+                while await self._goes_on(until_ms, until):
                     pass
             except BaseException:
                 self._worker.kill()
@@ -274,7 +280,7 @@ class Harness:
                 self._worker.forget()
                 await self._worker.end_strays()
 
-    async def _goes_on(self, until_ms: int | None, until_ended: Sequence[str] | None) -> bool:
+    async def _goes_on(self, until_ms: int | None, until: Callable[[], bool] | None) -> bool:
         worker = self._worker
         worker.turns()
         if worker.tasks:
@@ -283,9 +289,7 @@ class Harness:
         if worker.is_at_work:
             self._move(worker.next_due())
             return True
-        if until_ended is not None and (
-            self._have_ended(until_ended) or self._is_stuck(until_ended)
-        ):
+        if until is not None and until():
             return False
         due = self._queue.next_due()
         if due is None or (until_ms is not None and due > until_ms):

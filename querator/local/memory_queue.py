@@ -34,7 +34,7 @@ from querator.model.commands import (
 )
 from querator.model.entries import Proposal
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.execution_calls import ExecutionView
+from querator.model.execution_calls import ExecutionView, PublishedPage
 from querator.model.execution_commands import (
     Arrive,
     Arrived,
@@ -46,7 +46,7 @@ from querator.model.execution_commands import (
     check_record,
     check_start,
 )
-from querator.model.executions import ArriveKind, Close, ExecutionState, JournalRecord
+from querator.model.executions import ArriveKind, Close, ExecutionState, JournalRecord, Published
 from querator.model.limits import (
     EXECUTION_RETENTION_MS_MAX,
     EXECUTION_SECRET_BYTES,
@@ -60,6 +60,7 @@ from querator.partition.execution_queries import (
     execution_of,
     journal_page,
     list_executions,
+    published_page,
 )
 from querator.partition.machine import PartitionMachine
 from querator.partition.masks import ordinals
@@ -195,6 +196,7 @@ class MemoryQueue:
             number=sending.number, seen=sending.seen, records=records, folds=folds,
             timers=sending.timers, then=then, lengths=beside.lengths, children=children,
             cancels=sending.cancels,
+            published=tuple(Published(key, value) for key, value in sending.published),
         )  # fmt: skip
         check_record(command)
         recorded: Recorded = self._apply(command, beside.data)
@@ -259,6 +261,10 @@ class MemoryQueue:
         with self._environment.snapshot() as txn:
             return end_of(txn, _GROUP, view)
 
+    def published(self, execution_id: str, key: str, after: int) -> PublishedPage:
+        with self._environment.snapshot() as txn:
+            return published_page(txn, _GROUP, execution_id, key=key, after=after)
+
     def journal(self, number: int, first: int = 0) -> tuple[JournalRecord, ...]:
         with self._environment.snapshot() as txn:
             page = journal_page(
@@ -288,14 +294,16 @@ class MemoryCalls(ExecutionCalls):
         *,
         settle: Callable[[], Awaitable[None]],
         ended: Callable[[Sequence[str]], Awaitable[None]],
+        passing: Callable[[Callable[[], bool], int], Awaitable[None]],
     ) -> None:
         """`settle` lets what can happen at this instant happen. `ended` lets time pass until one of
-        the executions has ended.
+        the executions has ended, and `passing` until something is so, or for some milliseconds.
         """
         self.namespace = NAMESPACE
         self._memory = queue
         self._settle = settle
         self._until_ended = ended
+        self._passing = passing
 
     def check_open(self) -> None:
         """A queue in memory is always open."""
@@ -387,6 +395,18 @@ class MemoryCalls(ExecutionCalls):
             elif end is not None:
                 found[one] = _info(view), end
         return found
+
+    async def published(
+        self, queue: str, execution_id: str, key: str, *, after: int, seconds: float
+    ) -> tuple[bytes, int] | None:
+        def page() -> PublishedPage:
+            return self._memory.published(execution_id, key, after)
+
+        self._found(execution_id)
+        await self._passing(lambda: page().is_final, round(seconds * 1000))
+        for one in page().values:
+            return one.value, one.version
+        return None
 
     async def list(
         self, queue: str, *, function: str, state: ExecutionStateName | None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from querator.client.errors import ExecutionClosed, LeaseLost, Unseen
+from querator.client.errors import ExecutionClosed, LeaseLost, LimitExceeded, Unseen
 from querator.durable import Codec, Durable
 from querator.durable.effects import StepOutcome, carry_out
 from querator.durable.errors import NonDeterminism, TurnTooLong, Undecodable
@@ -152,7 +152,7 @@ class MemoryWorker:
             namespace=NAMESPACE, queue=QUEUE, partition=0, number=view.number, id=view.id,
             run=view.run, secret=view.secret,
         )  # fmt: skip
-        machine = ExecutionMachine(function, identity, self._codec, publishes=False)
+        machine = ExecutionMachine(function, identity, self._codec)
         machine.leased(_FOREVER_MS)
         try:
             machine.load(journal)
@@ -192,7 +192,7 @@ class MemoryWorker:
                 self._cancel(one.tasks.pop(key))
         machine.code.abandoned.clear()
         can_park = machine.can_park
-        if can_park or machine.is_urgent or not one.tasks:
+        if can_park or machine.is_urgent or machine.is_publishing or not one.tasks:
             sending = machine.take(should_park=can_park)
             if sending is not None:
                 self._record(one, sending)
@@ -231,6 +231,11 @@ class MemoryWorker:
             first = self._queue.record(one.activation, sending)
         except Unseen:
             one.machine.refused(sending.number)
+            return
+        except LimitExceeded as error:
+            if not error.field.startswith("published"):
+                raise
+            one.machine.refused_published(sending.number, f"a Record was refused: {error}")
             return
         except (LeaseLost, ExecutionClosed):
             # A step, or another execution, has ended it.
@@ -286,6 +291,7 @@ class MemoryWorker:
 def _words_of(sending: Sending) -> str:
     """What a write says, for people."""
     words = [f"{RecordKind(note.kind).name.lower()} {note.name}".rstrip() for note in sending.notes]
+    words += [f"publish {key}" for key, _ in sending.published]
     then = type(sending.then).__name__
     if then != "GoOn":
         words.append({"GiveBack": "give back"}.get(then, then.lower()))

@@ -70,6 +70,17 @@ class WaitExecutionsCall(msgspec.Struct, frozen=True):
     wait_ms: int
 
 
+class PublishedCall(msgspec.Struct, frozen=True):
+    """Values of versions above `after`: of a key (empty: of any). `wait_ms` as above."""
+
+    namespace: str
+    queue: str
+    id: str
+    key: str
+    after: int
+    wait_ms: int
+
+
 class StartReply(msgspec.Struct, frozen=True):
     partition: int
     started: Started
@@ -122,6 +133,30 @@ class EndedPage(msgspec.Struct, frozen=True, array_like=True):
     """Those of some executions that have ended. Empty: all are waited for."""
 
     executions: tuple[EndedExecution, ...]
+
+
+class ReadValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A published value. `version` is that of its last change."""
+
+    key: str
+    value: bytes
+    version: int
+
+
+class PublishedPage(msgspec.Struct, frozen=True, array_like=True):
+    """Published values of an execution, by version. `version` counts all its changes. `found`:
+    whether the execution exists; `closed`: whether it has ended.
+    """
+
+    values: tuple[ReadValue, ...] = ()
+    version: int = 0
+    found: bool = False
+    closed: bool = False
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it says more than that there is nothing yet."""
+        return bool(self.values) or self.closed or not self.found
 
 
 class JournalPage(msgspec.Struct, frozen=True, array_like=True):

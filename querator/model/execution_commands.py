@@ -23,6 +23,7 @@ from querator.model.executions import (
     Fold,
     GoOn,
     Note,
+    Published,
     RecordKind,
     Then,
     Timer,
@@ -46,6 +47,8 @@ from querator.model.limits import (
     PRIORITY_MAX,
     PRIORITY_MIN,
     PROMISE_MAC_BYTES,
+    PUBLISHED_BYTES_MAX,
+    PUBLISHED_KEYS_MAX,
     RECORD_BYTES_MAX,
     RECORD_CHILDREN_MAX,
     RECORD_FOLDS_MAX,
@@ -86,7 +89,8 @@ class RecordProgress(msgspec.Struct, frozen=True, array_like=True, tag=61):
     as in Extend; 0: the lease keeps its deadline.
 
     `children` are started, and those that the operations `cancels` have started are cancelled,
-    unless they have ended. A Record that starts children keeps the activation.
+    unless they have ended. A Record that starts children keeps the activation. `published` has the
+    new values of some keys.
     """
 
     execution: int
@@ -102,6 +106,7 @@ class RecordProgress(msgspec.Struct, frozen=True, array_like=True, tag=61):
     lengths: bytes = b""
     children: tuple[ChildStart, ...] = ()
     cancels: tuple[bytes, ...] = ()
+    published: tuple[Published, ...] = ()
 
 
 class Arrive(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=62):
@@ -218,6 +223,7 @@ def check_record(command: RecordProgress) -> None:
         ("timers", command.timers, RECORD_TIMERS_MAX),
         ("children", command.children, RECORD_CHILDREN_MAX),
         ("cancels", command.cancels, RECORD_CHILDREN_MAX),
+        ("published", command.published, PUBLISHED_KEYS_MAX),
     ):
         if len(named) > most:
             raise over_limit(field, value=len(named), limit=most)
@@ -242,6 +248,7 @@ def check_record(command: RecordProgress) -> None:
         check_path(timer.path, field=f"timers[{nth}].path")
         check_time(timer.due_ms, field=f"timers[{nth}].due_ms")
     _check_children(command)
+    _check_published(command.published)
     check_then(command.then)
     _check_places(list(payloads_of(command)), command.lengths)
 
@@ -259,6 +266,20 @@ def _check_children(command: RecordProgress) -> None:
         raise invalid("children", "must be empty in a request that ends the lease")
     for nth, path in enumerate(command.cancels):
         check_path(path, field=f"cancels[{nth}]")
+
+
+def _check_published(published: tuple[Published, ...]) -> None:
+    """Raises INVALID_ARGUMENT or LIMIT_EXCEEDED for values that no execution may publish."""
+    size = 0
+    keys: set[str] = set()
+    for nth, one in enumerate(published):
+        check_text(one.key, field=f"published[{nth}].key")
+        if one.key in keys:
+            raise invalid(f"published[{nth}].key", "is there twice", value=one.key)
+        keys.add(one.key)
+        size += len(one.key.encode()) + len(one.value)
+    if size > PUBLISHED_BYTES_MAX:
+        raise over_limit("published", value=size, limit=PUBLISHED_BYTES_MAX, unit="bytes")
 
 
 def _check_sent(command: RecordProgress, fold: Fold, *, field: str) -> None:

@@ -274,6 +274,13 @@ class Park(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
     anything: bool = False
 
 
+class Published(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A value that the code of an execution lets readers outside see, by its key."""
+
+    key: str
+    value: bytes
+
+
 class Close(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
     """The run has ended. `outcome`: COMPLETED, FAILED or CANCELLED of `RecordKind`. `payload` and
     `place` are as in Note. `drain`: refused (UNSEEN) while there are signals behind the `seen` of

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from querator.model.executions import ARRIVAL, CHILD_RESULTS, ExecutionState, RecordKind
+from querator.model.limits import PUBLISHED_BYTES_MAX, PUBLISHED_KEYS_MAX
 from querator.partition.execution_rows import (
     CANCELS,
     DEADLINE,
@@ -15,6 +16,7 @@ from querator.partition.execution_rows import (
     WaitRow,
     decode_child,
     decode_execution,
+    decode_published,
     decode_record,
     decode_wait,
     marks_of,
@@ -32,6 +34,7 @@ from querator.storage.tables import (
     EXECUTION_NAMES,
     EXECUTION_TIMES,
     EXECUTIONS,
+    PUBLISHED,
     RECORDS,
     RETAINED,
     SIGNAL_ORDER,
@@ -77,6 +80,7 @@ def check_executions(
             *_arrivals(txn, group, number, row, journals[number]),
             *_waits(txn, group, number, row, journals[number]),
             *_signals(txn, group, number, row),
+            *_published(txn, group, number, row),
         ):
             yield f"{name}: {wrong}"
     children = _children_of(txn, group)
@@ -286,6 +290,22 @@ def _signals(txn: ReadTransaction, group: int, number: int, row: ExecutionRow) -
     }
     if seen != order or len(seen) != row.signals:
         yield "the message ids of its signals are not remembered as they are counted"
+
+
+def _published(txn: ReadTransaction, group: int, number: int, row: ExecutionRow) -> Iterator[str]:
+    values = {
+        bytes(key[-16:]): decode_published(raw) for key, raw in PUBLISHED.rows(txn, group, number)
+    }
+    size = sum(len(one.key.encode()) + len(one.value) for one in values.values())
+    if (len(values), size) != (row.published, row.published_bytes):
+        yield f"it has published {len(values)} values of {size} bytes, and counts others"
+    if len(values) > PUBLISHED_KEYS_MAX or size > PUBLISHED_BYTES_MAX:
+        yield f"it has published {len(values)} values of {size} bytes, more than it may"
+    if any(mark != name_hash(one.key) for mark, one in values.items()):
+        yield "a published value is under another key"
+    versions = sorted(one.version for one in values.values())
+    if len(set(versions)) != len(versions) or versions[-1:] > [row.published_version]:
+        yield f"its published values have versions {versions}, of {row.published_version}"
 
 
 def _payloads(

@@ -6,12 +6,15 @@ from querator.model.execution_calls import (
     ExecutionPage,
     ExecutionView,
     JournalPage,
+    PublishedPage,
+    ReadValue,
 )
 from querator.model.executions import ExecutionState, JournalRecord, RecordKind
 from querator.partition.execution_rows import (
     ExecutionRow,
     RecordRow,
     decode_execution,
+    decode_published,
     decode_record,
     name_hash,
 )
@@ -22,6 +25,7 @@ from querator.storage.tables import (
     ACTIVATIONS,
     EXECUTION_NAMES,
     EXECUTIONS,
+    PUBLISHED,
     RECORDS,
 )
 
@@ -65,6 +69,28 @@ def ended_executions(
             break
         found.append(EndedExecution(execution_id, view, end))
     return EndedPage(tuple(found))
+
+
+def published_page(
+    txn: ReadTransaction, group: int, execution_id: str, *, key: str, after: int
+) -> PublishedPage:
+    """The published values of versions above `after`: that of a key (empty: all)."""
+    raw = EXECUTION_NAMES.get(txn, group, name_hash(execution_id))
+    number = 0 if raw is None else int.from_bytes(raw, "big")
+    raw = EXECUTIONS.get(txn, group, number) if number else None
+    row = None if raw is None else decode_execution(raw)
+    if row is None or row.id != execution_id:
+        return PublishedPage()
+    if key:
+        raw = PUBLISHED.get(txn, group, number, name_hash(key))
+        found = [] if raw is None else [decode_published(raw)]
+    else:
+        found = [decode_published(raw) for _, raw in PUBLISHED.rows(txn, group, number)]
+    values = sorted(
+        (ReadValue(one.key, one.value, one.version) for one in found if one.version > after),
+        key=lambda one: one.version,
+    )
+    return PublishedPage(tuple(values), row.published_version, found=True, closed=row.closed)
 
 
 def list_executions(

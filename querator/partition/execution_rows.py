@@ -26,7 +26,8 @@ class ExecutionCounts(msgspec.Struct, array_like=True):
     `head_ms` a lower bound of the next time at which something is due; 0: nothing is. `executions`
     counts those that have a row; of these, `parked`, `stuck` and `closed` are in such states.
     `records` and `bytes` count the records of those with a row. `fired` counts timers, and
-    `removed` executions that were kept long enough. `notices` counts those that have ended.
+    `removed` executions that were kept long enough. `notices` counts those that have ended, and
+    Records that have changed published values.
     """
 
     next: int = 1
@@ -62,7 +63,8 @@ class ExecutionRow(msgspec.Struct, array_like=True):
 
     `parent` is the execution that has started it, in its run `parent_run` and with the id
     `parent_id`; 0: none. `deep` counts its ancestors. `children` counts the operations that wait
-    for children.
+    for children. `published` counts the published values, `published_bytes` the bytes of them and
+    their keys, and `published_version` all changes of them.
     """
 
     id: str
@@ -102,6 +104,9 @@ class ExecutionRow(msgspec.Struct, array_like=True):
     parent_id: str = ""
     deep: int = 0
     children: int = 0
+    published: int = 0
+    published_bytes: int = 0
+    published_version: int = 0
 
     @property
     def closed(self) -> bool:
@@ -178,14 +183,23 @@ class ChildRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ends: int = ChildEnds.WITH_CANCEL
 
 
+class PublishedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A published value. `version` is that of its last change."""
+
+    key: str
+    value: bytes
+    version: int
+
+
 decode_child = msgspec.msgpack.Decoder(ChildRow).decode
 decode_execution = msgspec.msgpack.Decoder(ExecutionRow).decode
 decode_record = msgspec.msgpack.Decoder(RecordRow).decode
 decode_wait = msgspec.msgpack.Decoder(WaitRow).decode
+decode_published = msgspec.msgpack.Decoder(PublishedRow).decode
 
 
 def name_hash(text: str) -> bytes:
-    """Of an id of an execution, or of a message."""
+    """Of an id of an execution, of a message, or of the key of a published value."""
     return blake2b(text.encode(), digest_size=HASH_BYTES).digest()
 
 

@@ -38,6 +38,7 @@ from querator.storage.tables import (
     EXECUTION_NAMES,
     EXECUTION_TIMES,
     EXECUTIONS,
+    PUBLISHED,
     RECORDS,
     RETAINED,
     SIGNAL_ORDER,
@@ -129,7 +130,7 @@ def _forget(context: ApplyContext, rows_max: int) -> int:
             work += 1
         work += _forget_records(context, number, rows_max - work)
         work += forget_children(context, number, rows_max - work)
-        for table in (WAITS, ARRIVALS, SIGNALS_SEEN, SIGNAL_ORDER):
+        for table in (WAITS, ARRIVALS, SIGNALS_SEEN, SIGNAL_ORDER, PUBLISHED):
             work += _forget_rows(context, table, number, rows_max - work)
         if work < rows_max:
             txn.delete(key)

@@ -261,11 +261,12 @@ class PartitionMachine:
         # Moves and transactions are read from the tables as soon as they are reported.
         early = not (state.moving or state.txns or txns)
         effects = state.effects
-        if context is not None and (context.answered or context.ended_ids):
+        if context is not None and (context.answered or context.ended_ids or context.published_ids):
             effects = msgspec.structs.replace(
                 effects,
                 answered_seqs=tuple(context.answered),
                 ended_ids=tuple(context.ended_ids),
+                published_ids=tuple(context.published_ids),
             )
         return Applied(results, effects, due_ms or None, early=early, prompt_ms=prompt_ms or None)
 

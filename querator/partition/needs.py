@@ -160,6 +160,7 @@ def _of_rows(command: PutRecurrence | StartExecution | RecordProgress | Arrive) 
     tier = Tier.ADDS
     if isinstance(command, RecordProgress):
         rows += 4 * (len(command.records) + len(command.folds) + len(command.timers))
+        rows += len(command.published)
         tier = Tier.FREES if isinstance(command.then, Close) else Tier.LEASES
     elif isinstance(command, Arrive) and command.kind in (
         ArriveKind.CANCEL, ArriveKind.TERMINATE, ArriveKind.RETRY,

@@ -7,7 +7,7 @@ A Record is judged, and then applied as a whole or not at all:
     another number than the next one of the lease                 SEQUENCE_GAP
     `seen` or `after` falls, or names what has not come           INVALID_ARGUMENT
     a fold of what it may not remove                              INVALID_ARGUMENT
-    too many records, bytes, timers                               JOURNAL_FULL, LIMIT_EXCEEDED
+    too many records, bytes, timers, published values             JOURNAL_FULL, LIMIT_EXCEEDED
     park or close over an arrival that the code must be given     UNSEEN
     a worker ends a timer that the partition has                  INVALID_ARGUMENT, and it is STUCK
 
@@ -53,6 +53,7 @@ from querator.partition.execution_folds import (
     malformed,
     note_bytes,
 )
+from querator.partition.execution_published import PublishedChange, judge_published, publish
 from querator.partition.execution_rows import (
     CANCELS,
     ExecutionRow,
@@ -103,17 +104,20 @@ def record(
         drop_parts(context, parts)
         return defect
     folds: list[Folding] = []
+    changes: list[PublishedChange] = []
     refusal = (
         _out_of_order(command, row)
         or judge_folds(context, command, row, folds)
         or _too_much(context, command, row, folds, parts)
         or _bad_timers(context, command, row)
         or _bad_children(context, command)
+        or judge_published(context, command, row, changes)
         or _unseen(context, command, row)
     )
     if refusal is not None:
         drop_parts(context, parts)
         return refusal
+    publish(context, command.execution, row, changes)
     return _carry_out(context, command, row, folds, parts)
 
 

@@ -1,21 +1,22 @@
 """Questions about executions that wait at the leader of a partition. Nothing polls.
 
-A question that finds none of its executions ended is parked. The effects of an entry name the
-executions that ended in it, and the number of all ends. If that number shows that the node has
-missed an entry, all questions of the partition look again. They look also when this node leads no
-more, and when the queue is being deleted: then the reading itself fails, and the error says why.
+A question waits for the end of one of its executions, or for published values of one. If it finds
+nothing, it is parked. The effects of an entry name the executions that have ended or published in
+it, and the number of all such notices. If that number shows that the node has missed an entry, all
+questions of the partition look again. They look also when this node leads no more, and when the
+queue is being deleted: then the reading itself fails, and the error says why.
 
-A question is parked before it reads, so that no end falls between the two.
+A question is parked before it reads, so that nothing falls between the two.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from querator.model.commands import PartitionEffects
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.execution_calls import EndedPage
+from querator.model.execution_calls import EndedPage, PublishedPage
 from querator.model.ids import GroupId, QueueId
 from querator.model.limits import (
     EXECUTION_LOOK_MS_MAX,
@@ -25,10 +26,10 @@ from querator.model.limits import (
     REPLY_BYTES_DEFAULT,
 )
 from querator.model.queues import Queue, QueueState
-from querator.partition.execution_queries import ended_executions
+from querator.partition.execution_queries import ended_executions, published_page
 from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.answers import QueryAnswers
-from querator.service.routing.forwarder import EndedQuery
+from querator.service.routing.forwarder import EndedQuery, PublishedQuery
 from querator.service.routing.outcomes import stopping_error
 from querator.service.routing.router import Router
 from querator.service.validate import gone
@@ -39,15 +40,23 @@ from querator.storage.environment import Environment
 if TYPE_CHECKING:
     from querator.raft.host import Host
 
+T = TypeVar("T")
+_END, _VALUE = 0, 1
+_Thing = tuple[int, str]
+"""The end of an execution, or a change of its published values."""
+
 
 class _Question:
-    """A question that waits. `named` are those of its executions that have ended meanwhile."""
+    """A question that waits for some things. `ended` are those of its executions that have ended
+    meanwhile.
+    """
 
-    __slots__ = ("named", "woken")
+    __slots__ = ("ended", "things", "woken")
 
-    def __init__(self) -> None:
+    def __init__(self, things: list[_Thing]) -> None:
+        self.things = things
         self.woken = asyncio.Event()
-        self.named: dict[str, None] = {}
+        self.ended: dict[str, None] = {}
 
 
 class _Partition:
@@ -57,8 +66,8 @@ class _Partition:
 
     def __init__(self, notices: int) -> None:
         self.notices = notices
-        self.parked: dict[str, dict[_Question, None]] = {}
-        """By the id of an execution that they ask about."""
+        self.parked: dict[_Thing, dict[_Question, None]] = {}
+        """By what they wait for."""
 
 
 class ExecutionWaits:
@@ -83,27 +92,58 @@ class ExecutionWaits:
         self._awaited: dict[QueueId, int] = {}
         """Executions that the questions about a queue name."""
         self._loop = asyncio.get_running_loop()
-        answers.register(self.answer, EndedQuery)
+        answers.register(self.ended, EndedQuery)
+        answers.register(self.published, PublishedQuery)
 
     @property
     def awaited(self) -> int:
         """Number of executions that are named by questions."""
         return sum(self._awaited.values())
 
-    async def answer(self, query: EndedQuery) -> EndedPage:
+    async def ended(self, query: EndedQuery) -> EndedPage:
         """The executions that have ended, as soon as one has; none, if none has in time. Raises
         QueratorError.
         """
+        asked = _Question([(_END, one) for one in query.ids])
+
+        async def look() -> EndedPage:
+            known = self._known(query.group, asked)
+            if known.executions:
+                return known
+            await self._confirm(query.group)
+            return self._read(query.group, query.ids)
+
+        return await self._wait(query, asked, look, lambda page: bool(page.executions))
+
+    async def published(self, query: PublishedQuery) -> PublishedPage:
+        """The published values, as soon as there is one; none, if there is none in time, or if the
+        execution has ended. Raises QueratorError.
+        """
+
+        async def look() -> PublishedPage:
+            await self._confirm(query.group)
+            with self._environment.snapshot() as txn:
+                view = generations.view(txn, query.group)
+                return published_page(view, query.group, query.id, key=query.key, after=query.after)
+
+        asked = _Question([(_VALUE, query.id)])
+        return await self._wait(query, asked, look, lambda page: page.is_final)
+
+    async def _wait(
+        self,
+        query: EndedQuery | PublishedQuery,
+        asked: _Question,
+        look: Callable[[], Awaitable[T]],
+        is_final: Callable[[T], bool],
+    ) -> T:
+        """The first answer that is final, or the last one in time."""
         until = self._loop.time() + min(query.wait_ms, EXECUTION_LOOK_MS_MAX) / 1000
         queue = self._queue(query.group)
-        asked = _Question()
-        with self._counted(queue, len(query.ids)), self._parked(query.group, query.ids, asked):
+        with self._counted(queue, len(asked.things)), self._parked(query.group, asked):
             while True:
-                page = self._ends(query.group, asked)
-                if not page.executions:
-                    asked.woken.clear()
-                    page = await self._look(query)
-                if page.executions or self._loop.time() >= until:
+                asked.woken.clear()
+                page = await look()
+                if is_final(page) or self._loop.time() >= until:
                     return page
                 try:
                     async with asyncio.timeout_at(until):
@@ -111,20 +151,19 @@ class ExecutionWaits:
                 except TimeoutError:
                     return page
 
-    def _ends(self, group: GroupId, asked: _Question) -> EndedPage:
+    def _known(self, group: GroupId, asked: _Question) -> EndedPage:
         """The executions that have ended since the first look. An end is final, so the leadership
         of this node needs no other confirmation.
         """
-        ids, asked.named = tuple(asked.named), {}
+        ids, asked.ended = tuple(asked.ended), {}
         found = self._read(group, ids).executions if ids else ()
         return EndedPage(tuple(one for one in found if one.view is not None))
 
-    async def _look(self, query: EndedQuery) -> EndedPage:
+    async def _confirm(self, group: GroupId) -> None:
         if self._router.stopping:
             raise stopping_error()
-        self._queue(query.group)
-        await self._host.confirm_read(query.group)
-        return self._read(query.group, query.ids)
+        self._queue(group)
+        await self._host.confirm_read(group)
 
     def _read(self, group: GroupId, ids: tuple[str, ...]) -> EndedPage:
         try:
@@ -158,21 +197,21 @@ class ExecutionWaits:
                 del self._awaited[queue.id]
 
     @contextmanager
-    def _parked(self, group: GroupId, ids: Iterable[str], asked: _Question) -> Iterator[None]:
+    def _parked(self, group: GroupId, asked: _Question) -> Iterator[None]:
         there = self._partitions.get(group)
         if there is None:
             notices = self._router.route(group).effects.notices
             there = self._partitions[group] = _Partition(notices)
-        for one in ids:
-            there.parked.setdefault(one, {})[asked] = None
+        for thing in asked.things:
+            there.parked.setdefault(thing, {})[asked] = None
         try:
             yield
         finally:
-            for one in ids:
-                parked = there.parked[one]
+            for thing in asked.things:
+                parked = there.parked[thing]
                 del parked[asked]
                 if not parked:
-                    del there.parked[one]
+                    del there.parked[thing]
             if not there.parked:
                 del self._partitions[group]
 
@@ -183,12 +222,18 @@ class ExecutionWaits:
         there = self._partitions.get(group)
         if there is None or effects.notices <= there.notices:
             return
-        ids = effects.ended_ids
-        missed = effects.notices - len(ids) != there.notices
+        news = len(effects.ended_ids) + len(effects.published_ids)
+        missed = effects.notices - news != there.notices
         there.notices = effects.notices
-        for one in tuple(there.parked) if missed else ids:
-            for asked in there.parked.get(one, ()):
-                asked.named[one] = None
+        if missed:
+            _wake(there)
+            return
+        for one in effects.ended_ids:
+            for asked in there.parked.get((_END, one), ()):
+                asked.ended[one] = None
+                asked.woken.set()
+        for one in effects.ended_ids + effects.published_ids:
+            for asked in there.parked.get((_VALUE, one), ()):
                 asked.woken.set()
 
     def on_leadership(self, group: GroupId) -> None:

@@ -29,6 +29,8 @@ from querator.model.execution_calls import (
     LeasedActivation,
     ListExecutionsCall,
     ProgressCall,
+    PublishedCall,
+    PublishedPage,
     ShownExecution,
     ShownExecutions,
     StartCall,
@@ -46,7 +48,12 @@ from querator.service.reading import paging
 from querator.service.reading.queries import Queries, all_results
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.first_found import first_found
-from querator.service.routing.forwarder import EndedQuery, ExecutionsQuery, JournalQuery
+from querator.service.routing.forwarder import (
+    EndedQuery,
+    ExecutionsQuery,
+    JournalQuery,
+    PublishedQuery,
+)
 from querator.service.routing.router import Router, deadline_after
 from querator.service.validate import check_partition
 
@@ -191,6 +198,25 @@ class ExecutionService:
         page: EndedPage = await self._router.read(group, EndedQuery(group, ids, wait_ms))
         return page.executions
 
+    async def published(self, call: PublishedCall) -> PublishedPage:
+        """Published values, as soon as there is one; none, if there is none in time, or if the
+        execution has ended.
+        """
+        loop = asyncio.get_running_loop()
+        queue = await self._queue(call.namespace, call.queue)
+        group = queue.groups[_home(queue, call.id)]
+        until = loop.time() + call.wait_ms / 1000
+        with self._waits.held():
+            while True:
+                left_ms = max(0, int((until - loop.time()) * 1000))
+                wait_ms = min(left_ms, limits.EXECUTION_LOOK_MS_MAX)
+                query = PublishedQuery(group, call.id, call.key, call.after, wait_ms)
+                page: PublishedPage = await self._router.read(group, query)
+                if not page.found:
+                    raise _not_found(call.id)
+                if page.is_final or not left_ms:
+                    return page
+
     async def journal(self, call: JournalCall) -> JournalPage:
         deadline = deadline_after(call.timeout_ms)
         queue = await self._queue(call.namespace, call.queue)
@@ -260,12 +286,7 @@ class ExecutionService:
     ) -> ExecutionView:
         page = await self._page(ExecutionsQuery(group, execution_id), deadline)
         if not page.executions:
-            raise QueratorError(
-                ErrorCode.EXECUTION_NOT_FOUND,
-                f"there is no execution {execution_id}",
-                field="id",
-                value=execution_id,
-            )
+            raise _not_found(execution_id)
         return page.executions[0]
 
     async def _page(self, query: ExecutionsQuery, deadline: float | None) -> ExecutionPage:
@@ -307,6 +328,15 @@ def _check_neighbour(queue: Queue, partition: int, child_id: str, *, field: str)
             field=field,
             value=child_id,
         )
+
+
+def _not_found(execution_id: str) -> QueratorError:
+    return QueratorError(
+        ErrorCode.EXECUTION_NOT_FOUND,
+        f"there is no execution {execution_id}",
+        field="id",
+        value=execution_id,
+    )
 
 
 def _home(queue: Queue, execution_id: str) -> int:

@@ -144,6 +144,8 @@ SIGNAL_ORDER = Table("signal_order", b"^", "QQ")
 """execution, index of a signal with a message id → hash of message id."""
 CHILDREN = Table("children", b",", "QQ")
 """execution, number of a child that has not ended → what waits for it, when it is cancelled."""
+PUBLISHED = Table("published", b"!", "Q16s")
+"""execution, hash of key → key, value and version of a published value."""
 RETAINED = Table("retained", b"_", "QQ")
 """kept_until_ms, number of an execution that has ended → nothing."""
 
@@ -166,7 +168,7 @@ PARTITION_TABLES = tuple(
             RECURRENCES, RECURRENCE_NAMES, RECURRENCE_RUNS, RECURRENCE_TIMES,
             RESULTS, RESULT_TIMES,
             EXECUTIONS, EXECUTION_NAMES, ACTIVATIONS, RECORDS, ARRIVALS, WAITS,
-            EXECUTION_TIMES, SIGNALS_SEEN, SIGNAL_ORDER, CHILDREN, RETAINED, EVENTS,
+            EXECUTION_TIMES, SIGNALS_SEEN, SIGNAL_ORDER, CHILDREN, PUBLISHED, RETAINED, EVENTS,
         ),
         key=lambda table: table.letter,
     )

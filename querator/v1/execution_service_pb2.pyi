@@ -756,6 +756,7 @@ class RecordProgressRequest(_message.Message):
     REQUEST_TIMEOUT_FIELD_NUMBER: _builtins.int
     CHILDREN_FIELD_NUMBER: _builtins.int
     CANCELS_FIELD_NUMBER: _builtins.int
+    PUBLISHED_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -810,6 +811,10 @@ class RecordProgressRequest(_message.Message):
     def cancels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Paths of the starts of children that are to be cancelled, at most 256."""
 
+    @_builtins.property
+    def published(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishedValue]:
+        """New published values, each key once. An execution has at most 64 keys; keys and values have 64 KiB together."""
+
     def __init__(
         self,
         *,
@@ -830,16 +835,47 @@ class RecordProgressRequest(_message.Message):
         request_timeout: _duration_pb2.Duration | None = ...,
         children: _abc.Iterable[Global___ChildStart] | None = ...,
         cancels: _abc.Iterable[_builtins.bytes] | None = ...,
+        published: _abc.Iterable[Global___PublishedValue] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "extend", b"extend", "give_back", b"give_back", "park", b"park", "request_timeout", b"request_timeout", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancels", b"cancels", "children", b"children", "close", b"close", "execution", b"execution", "extend", b"extend", "folds", b"folds", "give_back", b"give_back", "item", b"item", "lease_id", b"lease_id", "namespace", b"namespace", "number", b"number", "park", b"park", "queue", b"queue", "records", b"records", "request_timeout", b"request_timeout", "seen", b"seen", "then", b"then", "timers", b"timers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancels", b"cancels", "children", b"children", "close", b"close", "execution", b"execution", "extend", b"extend", "folds", b"folds", "give_back", b"give_back", "item", b"item", "lease_id", b"lease_id", "namespace", b"namespace", "number", b"number", "park", b"park", "published", b"published", "queue", b"queue", "records", b"records", "request_timeout", b"request_timeout", "seen", b"seen", "then", b"then", "timers", b"timers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_then: _TypeAlias = _typing.Literal["park", "close", "give_back"]  # noqa: Y015
     _WhichOneofArgType_then: _TypeAlias = _typing.Literal["then", b"then"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_then) -> _WhichOneofReturnType_then | None: ...
 
 Global___RecordProgressRequest: _TypeAlias = RecordProgressRequest  # noqa: Y015
+
+@_typing.final
+class PublishedValue(_message.Message):
+    """PublishedValue is a value that an execution lets readers see."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """Its key, 1 to 255 bytes."""
+    value: _builtins.bytes
+    """The value."""
+    version: _builtins.int
+    """Version of its last change; in a RecordProgressRequest unset."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        value: _builtins.bytes = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishedValue: _TypeAlias = PublishedValue  # noqa: Y015
 
 @_typing.final
 class RecordProgressResponse(_message.Message):
@@ -1480,6 +1516,82 @@ class WaitExecutionsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WaitExecutionsResponse: _TypeAlias = WaitExecutionsResponse  # noqa: Y015
+
+@_typing.final
+class ReadPublishedRequest(_message.Message):
+    """ReadPublishedRequest asks for published values of an execution."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    AFTER_VERSION_FIELD_NUMBER: _builtins.int
+    WAIT_TIMEOUT_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Namespace of the queue; empty means `default`."""
+    queue: _builtins.str
+    """Name of the queue."""
+    id: _builtins.str
+    """The execution."""
+    key: _builtins.str
+    """The key; empty: all keys."""
+    after_version: _builtins.int
+    """Only values of later versions; 0: all."""
+    @_builtins.property
+    def wait_timeout(self) -> _duration_pb2.Duration:
+        """How long to wait for such a value, 0 to 15 minutes."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        id: _builtins.str = ...,
+        key: _builtins.str = ...,
+        after_version: _builtins.int = ...,
+        wait_timeout: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait_timeout", b"wait_timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_version", b"after_version", "id", b"id", "key", b"key", "namespace", b"namespace", "queue", b"queue", "wait_timeout", b"wait_timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadPublishedRequest: _TypeAlias = ReadPublishedRequest  # noqa: Y015
+
+@_typing.final
+class ReadPublishedResponse(_message.Message):
+    """ReadPublishedResponse has the values: none if there was none in time, or if the execution has ended without one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUES_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """Version of the last change of any key; 0: nothing was published."""
+    closed: _builtins.bool
+    """Whether the execution has ended: nothing changes any more."""
+    @_builtins.property
+    def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishedValue]:
+        """The values, by version."""
+
+    def __init__(
+        self,
+        *,
+        values: _abc.Iterable[Global___PublishedValue] | None = ...,
+        version: _builtins.int = ...,
+        closed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "values", b"values", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadPublishedResponse: _TypeAlias = ReadPublishedResponse  # noqa: Y015
 
 @_typing.final
 class ListExecutionsRequest(_message.Message):

@@ -86,6 +86,11 @@ class ExecutionServiceStub:
                 request_serializer=querator_dot_v1_dot_execution__service__pb2.WaitExecutionsRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_execution__service__pb2.WaitExecutionsResponse.FromString,
                 _registered_method=True)
+        self.ReadPublished = channel.unary_unary(
+                '/querator.v1.ExecutionService/ReadPublished',
+                request_serializer=querator_dot_v1_dot_execution__service__pb2.ReadPublishedRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_execution__service__pb2.ReadPublishedResponse.FromString,
+                _registered_method=True)
         self.ListExecutions = channel.unary_unary(
                 '/querator.v1.ExecutionService/ListExecutions',
                 request_serializer=querator_dot_v1_dot_execution__service__pb2.ListExecutionsRequest.SerializeToString,
@@ -173,6 +178,13 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadPublished(self, request, context):
+        """Returns what an execution has published; may wait for a newer value.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListExecutions(self, request, context):
         """Returns a page of executions, in the order of their starts within each partition.
         """
@@ -239,6 +251,11 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.WaitExecutions,
                     request_deserializer=querator_dot_v1_dot_execution__service__pb2.WaitExecutionsRequest.FromString,
                     response_serializer=querator_dot_v1_dot_execution__service__pb2.WaitExecutionsResponse.SerializeToString,
+            ),
+            'ReadPublished': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadPublished,
+                    request_deserializer=querator_dot_v1_dot_execution__service__pb2.ReadPublishedRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_execution__service__pb2.ReadPublishedResponse.SerializeToString,
             ),
             'ListExecutions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListExecutions,
@@ -523,6 +540,33 @@ class ExecutionService:
             '/querator.v1.ExecutionService/WaitExecutions',
             querator_dot_v1_dot_execution__service__pb2.WaitExecutionsRequest.SerializeToString,
             querator_dot_v1_dot_execution__service__pb2.WaitExecutionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadPublished(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/querator.v1.ExecutionService/ReadPublished',
+            querator_dot_v1_dot_execution__service__pb2.ReadPublishedRequest.SerializeToString,
+            querator_dot_v1_dot_execution__service__pb2.ReadPublishedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -55,6 +55,8 @@ class ExecutionServiceStub:
     """Returns an execution with its result, if it has ended."""
     WaitExecutions: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.WaitExecutionsRequest, _execution_service_pb2.WaitExecutionsResponse]
     """Returns executions that have ended, as soon as one has."""
+    ReadPublished: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.ReadPublishedRequest, _execution_service_pb2.ReadPublishedResponse]
+    """Returns what an execution has published; may wait for a newer value."""
     ListExecutions: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.ListExecutionsRequest, _execution_service_pb2.ListExecutionsResponse]
     """Returns a page of executions, in the order of their starts within each partition."""
     ReadJournal: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.ReadJournalRequest, _execution_service_pb2.ReadJournalResponse]
@@ -87,6 +89,8 @@ class ExecutionServiceAsyncStub(ExecutionServiceStub):
     """Returns an execution with its result, if it has ended."""
     WaitExecutions: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.WaitExecutionsRequest, _execution_service_pb2.WaitExecutionsResponse]  # type: ignore[assignment]
     """Returns executions that have ended, as soon as one has."""
+    ReadPublished: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.ReadPublishedRequest, _execution_service_pb2.ReadPublishedResponse]  # type: ignore[assignment]
+    """Returns what an execution has published; may wait for a newer value."""
     ListExecutions: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.ListExecutionsRequest, _execution_service_pb2.ListExecutionsResponse]  # type: ignore[assignment]
     """Returns a page of executions, in the order of their starts within each partition."""
     ReadJournal: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.ReadJournalRequest, _execution_service_pb2.ReadJournalResponse]  # type: ignore[assignment]
@@ -176,6 +180,14 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_execution_service_pb2.WaitExecutionsResponse, _abc.Awaitable[_execution_service_pb2.WaitExecutionsResponse]]:
         """Returns executions that have ended, as soon as one has."""
+
+    @_abc_1.abstractmethod
+    def ReadPublished(
+        self,
+        request: _execution_service_pb2.ReadPublishedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_execution_service_pb2.ReadPublishedResponse, _abc.Awaitable[_execution_service_pb2.ReadPublishedResponse]]:
+        """Returns what an execution has published; may wait for a newer value."""
 
     @_abc_1.abstractmethod
     def ListExecutions(

@@ -22,6 +22,8 @@ from querator.model.execution_calls import (
     LeasedActivation,
     ListExecutionsCall,
     ProgressCall,
+    PublishedCall,
+    PublishedPage,
     ShownExecution,
     ShownExecutions,
     StartCall,
@@ -49,6 +51,7 @@ from querator.model.executions import (
     JournalRecord,
     Note,
     Park,
+    Published,
     Then,
     Timer,
     check_text,
@@ -167,6 +170,7 @@ def parse_progress(data: bytes) -> ProgressCall:
         lengths=payloads.lengths,
         children=children,
         cancels=tuple(message.cancels),
+        published=tuple(Published(one.key, one.value) for one in message.published),
     )
     check_record(command)
     return ProgressCall(
@@ -342,6 +346,22 @@ def parse_wait(data: bytes) -> WaitExecutionsCall:
     )
 
 
+def parse_published(data: bytes) -> PublishedCall:
+    message = field_checks.parse_message(v1.ReadPublishedRequest, data)
+    check_text(message.id, field="id", bytes_max=limits.EXECUTION_ID_BYTES_MAX)
+    if message.key:
+        check_text(message.key, field="key")
+    if message.after_version >= 1 << 63:
+        raise invalid("after_version", "is beyond every version", value=message.after_version)
+    return PublishedCall(
+        *_queue(message),
+        id=message.id,
+        key=message.key,
+        after=message.after_version,
+        wait_ms=_timeout_ms(message.wait_timeout, "wait_timeout"),
+    )
+
+
 def parse_journal(data: bytes) -> JournalCall:
     message = field_checks.parse_message(v1.ReadJournalRequest, data)
     check_text(message.id, field="id", bytes_max=limits.EXECUTION_ID_BYTES_MAX)
@@ -458,6 +478,17 @@ def encode_ended(reply: EndedReply) -> bytes:
     ).SerializeToString()
 
 
+def encode_published(page: PublishedPage) -> bytes:
+    return v1.ReadPublishedResponse(
+        values=[
+            v1.PublishedValue(key=one.key, value=one.value, version=one.version)
+            for one in page.values
+        ],
+        version=page.version,
+        closed=page.closed,
+    ).SerializeToString()
+
+
 def encode_list(shown: ShownExecutions) -> bytes:
     return v1.ListExecutionsResponse(
         executions=[_execution(one) for one in shown.executions],
@@ -524,6 +555,7 @@ _Named = (
     | v1.ListExecutionsRequest
     | v1.ReadJournalRequest
     | v1.WaitExecutionsRequest
+    | v1.ReadPublishedRequest
 )
 
 

@@ -147,10 +147,12 @@ async def chain(length: int, seconds: float) -> int:
 
 
 @durable
-async def publisher() -> None:
+async def publisher(keys: int) -> None:
+    """Publishes its keys, and then the first one again, with what a signal says."""
     await work(1, 0)
-    publish("state", "here")
-    await work(2, 0)
+    for key in range(keys):
+        publish(str(key), key)
+    publish("0", await receive("word", str))
 
 
 @durable

@@ -17,12 +17,14 @@ import pytest_asyncio
 
 from querator import Client
 from querator.durable import (
+    CodecError,
     Durable,
     ExecutionCancelled,
     ExecutionHandle,
     Executions,
     ExecutionTerminated,
     PromiseRejected,
+    PublishedValue,
     RemoteError,
     Worker,
     durable,
@@ -353,15 +355,47 @@ async def test_what_cannot_continue_is_stuck_with_the_reason(
     async with working(client, shop, [publisher]):
         reason = await until_state(handle, "stuck")
         assert reason == "the worker has no function chain; it has publisher"
-        published = await shop.start(publisher)
+        published = await shop.start(publisher, 65)
         reason = await until_state(published, "stuck")
-    assert reason == "publish('state'): the server keeps no published values"
+    assert reason == "'64' would be published key 65 of at most 64"
     assert await recorded(published) == ["1"]
     await handle.retry()
     async with working(client, shop):
         assert await handle.result(timeout=WAIT) == 1
-    with pytest.raises(TimeoutError, match="it is stuck: publish"):
+    with pytest.raises(TimeoutError, match="it is stuck: '64' would be published"):
         await published.result(timeout=timedelta(0))
+
+
+async def test_published_values_are_read(client: Client, shop: Executions, ledger: Path):
+    handle = await shop.start(publisher, 3, id="publisher")
+    assert await handle.published("2") is None
+    assert await handle.published("2", wait=timedelta(milliseconds=1)) is None
+    soon = asyncio.get_running_loop().create_task(handle.published("2", int, wait=WAIT))
+    async with working(client, shop):
+        first = await soon
+        assert first is not None
+        assert (first.value, first.version) == (2, 3)
+        assert await handle.published("0") == PublishedValue(0, 1)
+        # It waits for a signal: nothing else is published yet.
+        later = asyncio.get_running_loop().create_task(
+            handle.published("0", after=first.version, wait=WAIT)
+        )
+        await handle.signal("word", "over")
+        assert await later == PublishedValue("over", 4)
+        await handle.result(timeout=WAIT)
+        # They stay, and a wait for more ends with the execution.
+        assert await handle.published("0", after=4, wait=WAIT) is None
+        assert await handle.published("2", wait=WAIT) == first
+    with pytest.raises(ExecutionNotFound):
+        await shop.published("nothing", "0")
+    with pytest.raises(ValueError, match="key must not be empty"):
+        await handle.published("")
+    with pytest.raises(ValueError, match="after is -1; it must not be negative"):
+        await handle.published("0", after=-1)
+    with pytest.raises(ValueError, match=r"wait is -1 day, .*; it must not be negative"):
+        await handle.published("0", wait=timedelta(seconds=-1))
+    with pytest.raises(CodecError, match="the published value 0 of execution publisher"):
+        await handle.published("0", int)
 
 
 async def test_cancellations_reach_a_step_under_way(client: Client, shop: Executions, ledger: Path):
@@ -455,6 +489,9 @@ async def test_a_leader_dies(tmp_path: Path, ledger: Path):
                 assert {(await handle.get()).partition for handle in handles} == {0, 1, 2}
                 await until(lambda: effects(ledger))
                 await cluster["c"].kill()
+                published = [await shop.start(publisher, 1, id=f"p{nth}") for nth in range(6)]
+                values = [await each.published("0", wait=WAIT) for each in published]
+                assert values == [PublishedValue(0, 1)] * 6
                 assert [await handle.result(timeout=WAIT) for handle in handles] == [6] * 12
                 assert [len(await recorded(handle)) for handle in handles] == [4] * 12
             await cluster["c"].start()

@@ -35,6 +35,7 @@ from querator.model.executions import (
     ExecutionState,
     JournalRecord,
     Note,
+    Published,
     RecordKind,
 )
 from querator.model.limits import JOURNAL_INLINE_BYTES_MAX
@@ -92,6 +93,7 @@ class RealPartition(MemoryPartition):
         command = RecordProgress(
             *self._workers[lease], sending.number, sending.seen, sending.notes, sending.folds,
             sending.timers, sending.then,
+            published=tuple(Published(key, value) for key, value in sending.published),
         )  # fmt: skip
         check_record(command)
         result = self.log.one(command)
@@ -148,6 +150,8 @@ class RealPartition(MemoryPartition):
         view = self._queue.view(NAME)
         self.journal[:] = self._queue.journal(NAME)
         self.state, self.reason = _STATES.get(view.state, "closed"), view.reason
+        self.published = self._queue.published(NAME)
+        self.was_published += self.published.items()
         if view.state.closed:
             end = self._queue.end(NAME).note
             self.end = Close(end.kind, end.payload)

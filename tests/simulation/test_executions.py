@@ -7,12 +7,17 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from querator.durable import outbox
 from querator.durable.machine import living
-from querator.model.executions import Note, RecordKind
+from querator.durable.publishing import Publishing
+from querator.model.commands import Refusal
+from querator.model.execution_commands import RecordProgress
+from querator.model.executions import Close, Note, RecordKind
 from querator.partition import recording
 from querator.partition.apply_context import ApplyContext
 from querator.partition.execution_folds import as_row
-from querator.partition.execution_rows import RecordRow
+from querator.partition.execution_published import PublishedChange, judge_published
+from querator.partition.execution_rows import ExecutionRow, RecordRow
 from querator.partition.executions import Part
 from tests.simulation.executions import RealPartition, Tally, many
 from tests.simulation.mutants import replaced
@@ -61,6 +66,30 @@ def test_an_end_before_what_the_code_has_seen_is_found() -> None:
 
     with replaced(recording, "as_row", early):
         assert found_by(range(SEEDS)) is None
+
+
+def test_values_that_a_close_does_not_publish_are_found() -> None:
+    def unless_it_closes(
+        context: ApplyContext,
+        command: RecordProgress,
+        row: ExecutionRow,
+        changes: list[PublishedChange],
+    ) -> Refusal | None:
+        found = judge_published(context, command, row, changes)
+        if isinstance(command.then, Close):
+            changes.clear()
+        return found
+
+    with replaced(recording, "judge_published", unless_it_closes):
+        assert found_by(range(SEEDS)) is None
+
+
+def test_values_wait_for_the_records_before_them() -> None:
+    with replaced(outbox, "RECORD_NOTES_MAX", 1):
+        assert many(range(SEEDS)).runs == SEEDS
+        take = Publishing.take
+        with replaced(Publishing, "take", lambda self, before: take(self, None)):
+            assert found_by(range(SEEDS)) is None
 
 
 @pytest.mark.parametrize("seed", [0, 19, 24, 25])

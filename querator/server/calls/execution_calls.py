@@ -73,6 +73,10 @@ def _reads(service: QueueService) -> Mapping[str, Unary]:
         call = waiting_within_deadline(executions.parse_wait(data), context)
         return executions.encode_ended(await service.executions.wait(call))
 
+    async def published(data: bytes, context: Context) -> bytes:
+        call = waiting_within_deadline(executions.parse_published(data), context)
+        return executions.encode_published(await service.executions.published(call))
+
     async def list_some(data: bytes, context: Context) -> bytes:
         call = executions.parse_list(data)
         call = msgspec.structs.replace(call, timeout_ms=answer_within_ms(context))
@@ -86,6 +90,7 @@ def _reads(service: QueueService) -> Mapping[str, Unary]:
     return {
         "GetExecution": get,
         "WaitExecutions": wait,
+        "ReadPublished": published,
         "ListExecutions": list_some,
         "ReadJournal": journal,
     }

@@ -30,6 +30,7 @@ from querator.model.event_calls import ReadEventsCall
 from querator.model.execution_calls import (
     ArriveCall,
     ProgressCall,
+    PublishedCall,
     StartCall,
     WaitExecutionsCall,
 )
@@ -66,7 +67,15 @@ T = TypeVar(
     ProgressCall,
     ArriveCall,
 )
-W = TypeVar("W", LeaseCall, AdvanceReaderCall, WaitResultsCall, WaitExecutionsCall, ReadEventsCall)
+W = TypeVar(
+    "W",
+    LeaseCall,
+    AdvanceReaderCall,
+    WaitResultsCall,
+    WaitExecutionsCall,
+    PublishedCall,
+    ReadEventsCall,
+)
 
 _DETAILS_KEY = "grpc-status-details-bin"
 # An empty answer must be sent before the caller's deadline; else the outcome of its lease request

@@ -27,7 +27,7 @@ from querator.model.commands import (
     SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.execution_calls import EndedPage, ExecutionPage, JournalPage
+from querator.model.execution_calls import EndedPage, ExecutionPage, JournalPage, PublishedPage
 from querator.model.execution_commands import Arrived, Recorded, Started
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.reader_calls import BatchPage, ReaderState
@@ -81,6 +81,7 @@ from querator.service.routing.forwarder import (
     Payload,
     PayloadQuery,
     PeekQuery,
+    PublishedQuery,
     Query,
     ReadersQuery,
     ReadyQuery,
@@ -326,6 +327,7 @@ _REPLIES: dict[type, Any] = {
     EventsQuery: msgspec.msgpack.Decoder(EventsPage).decode,
     ExecutionsQuery: msgspec.msgpack.Decoder(ExecutionPage).decode,
     EndedQuery: msgspec.msgpack.Decoder(EndedPage).decode,
+    PublishedQuery: msgspec.msgpack.Decoder(PublishedPage).decode,
     JournalQuery: msgspec.msgpack.Decoder(JournalPage).decode,
     RecurrencesQuery: msgspec.msgpack.Decoder(RecurrencePage).decode,
     ReadyQuery: msgspec.msgpack.Decoder(tuple[tuple[GroupId, int], ...]).decode,

@@ -276,6 +276,18 @@ class EndedQuery(msgspec.Struct, frozen=True, array_like=True, tag="E"):
     wait_ms: int = 0
 
 
+class PublishedQuery(msgspec.Struct, frozen=True, array_like=True, tag="y"):
+    """A `PublishedPage` of an execution; `key` and `after` are as in `PublishedCall`. While there
+    is no value, the answer waits up to `wait_ms`, or until the execution ends.
+    """
+
+    group: GroupId
+    id: str
+    key: str
+    after: int
+    wait_ms: int = 0
+
+
 class ResultsQuery(msgspec.Struct, frozen=True, array_like=True, tag="W"):
     """A `ResultsPage` of these items. While none of them has ended, the answer waits up to
     `wait_ms`.
@@ -320,6 +332,7 @@ Query = (
     | ExecutionsQuery
     | JournalQuery
     | EndedQuery
+    | PublishedQuery
     | ResultsQuery
     | EventsQuery
     | ReadyQuery

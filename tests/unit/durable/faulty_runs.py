@@ -7,7 +7,8 @@ lease that is over. The checks are of histories alone:
 - the past of each effect (what its code had been given when the effect was called) is a prefix of
   the final order of delivery, so no effect is seen outside whose past is not durable;
 - the final journal replays to the result that was recorded;
-- no step begins again when its result is in the journal.
+- no step begins again when its result is in the journal;
+- what was published at any time is what the final code publishes, and its last value is there.
 
 `MUTANTS` break the rule, one way each.
 """
@@ -17,10 +18,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from querator.durable.folds import PendingFold
 from querator.durable.operations import WAITS_OF, Effect, WaitKind
 from querator.durable.outbox import Sending
-from querator.model.executions import JournalRecord, Note, RecordKind, delivery_order
+from querator.model.executions import (
+    Close,
+    JournalRecord,
+    Note,
+    RecordKind,
+    delivery_order,
+)
 from tests.unit.durable.memory_partition import (
     FOREVER_MS,
     START_MS,
@@ -30,7 +39,7 @@ from tests.unit.durable.memory_partition import (
     Worker,
     replay,
 )
-from tests.unit.durable.random_programs import CODEC, Durably, Programs
+from tests.unit.durable.random_programs import CODEC, Durably, Programs, published_of
 
 MUTANTS: Final = ("early", "without after", "unfenced", "late effects", "fold at the end")
 _CALLS: Final = {kind for kind, waits in WAITS_OF.items() if waits is WaitKind.CALL}
@@ -265,6 +274,7 @@ class FaultyRun:
             raise Violation(f"the final journal does not replay: {error}") from error
         if end != close:
             raise Violation(f"the final journal replays to {end}, and not to {close}")
+        self._check_published(close)
         if any(each.note.kind in _CALLS for each in journal):
             # The places of the steps of a call are gone with them.
             return
@@ -272,6 +282,18 @@ class FaultyRun:
         for effect, past in self._effects:
             if final[: len(past)] != list(past):
                 raise Violation(f"{effect.name} {effect.path.hex()} began without its past")
+
+    def _check_published(self, close: Close) -> None:
+        if close.outcome != RecordKind.COMPLETED:
+            return
+        seen = msgspec.json.decode(close.payload)
+        for _, value in self.partition.was_published:
+            count = msgspec.json.decode(value)[0]
+            if msgspec.json.decode(value) != published_of(seen[:count]):
+                raise Violation(f"readers have seen {count} things that did not happen so")
+        last = self.partition.published.get("seen")
+        if seen and (last is None or msgspec.json.decode(last) != published_of(seen)):
+            raise Violation("what was published last is not there")
 
 
 def _no_fold(fold: PendingFold) -> None:

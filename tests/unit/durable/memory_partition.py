@@ -62,6 +62,8 @@ class MemoryPartition:
     timers: dict[bytes, int] = field(default_factory=dict)
     fired: set[bytes] = field(default_factory=set)
     published: dict[str, bytes] = field(default_factory=dict)
+    was_published: list[tuple[str, bytes]] = field(default_factory=list)
+    """All that readers may have seen."""
     state: str = "runnable"
     reason: str = ""
     end: Close | None = None
@@ -117,6 +119,7 @@ class MemoryPartition:
                 self._fold(fold)
         self._set_timers(sending)
         self.published |= dict(sending.published)
+        self.was_published += sending.published
         match sending.then:
             case Park() as park:
                 self.state = "parked"

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
+from zlib import crc32
 
-from querator.durable import Retry, Step, call, durable, receive, saga, step
+from querator.durable import Retry, Step, call, durable, publish, receive, saga, step
 from querator.durable.codec import Codec
 from querator.durable.machine import living
 from querator.durable.operations import Effect
@@ -187,6 +188,18 @@ class Walk:
             self.see(node, "undone")
 
 
+class PublishingWalk(Walk):
+    """Publishes what it has seen, each time that it has seen something more."""
+
+    def see(self, node: Node, what: object) -> None:
+        super().see(node, what)
+        publish("seen", published_of(self.seen))
+
+
+def published_of(seen: list[str]) -> list[int]:
+    return [len(seen), crc32("\n".join(seen).encode())]
+
+
 # --- durably -------------------------------------------------------------------------------------
 
 
@@ -225,7 +238,7 @@ class Durably:
 
         @durable
         async def main() -> list[str]:
-            walk = Walk(self)
+            walk = PublishingWalk(self)
             await walk.run(programs.root)
             return walk.seen
 

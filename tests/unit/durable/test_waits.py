@@ -8,11 +8,12 @@ import pytest
 
 from querator.durable import (
     CodecError,
-    DurableError,
     LiveOnly,
     RemoteError,
+    ValueTooLarge,
     durable,
     now,
+    outbox,
     promise,
     publish,
     random,
@@ -327,23 +328,116 @@ def test_a_replay_publishes_again_only_what_may_not_be_durable():
     assert other.machine.put_away()
 
 
-def test_too_much_published():
+def test_a_published_value_that_is_too_large_is_an_exception():
     @durable
-    async def many() -> None:
-        for number in range(65):
-            publish(str(number), 0)
-
-    @durable
-    async def large() -> None:
+    async def main() -> None:
         publish("key", "x" * 65_536)
 
-    for function, words in (
-        (many, "'64' would be published key 65 of at most 64"),
-        (large, "with 'key', what is published has 65541 bytes, and at most 65536"),
-    ):
-        error = run_straight(function).result()
-        assert isinstance(error, DurableError)
-        assert str(error) == words
+    error = run_straight(main).result()
+    assert isinstance(error, ValueTooLarge)
+    assert str(error) == (
+        "the published value 'key' has 65541 bytes with its key, and at most 65536"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (
+            [(str(number), 0) for number in range(65)],
+            "'64' would be published key 65 of at most 64",
+        ),
+        (
+            [("a", "x" * 40_000), ("b", "x" * 40_000)],
+            "with 'b', what is published has 80006 bytes, and at most 65536",
+        ),
+    ],
+)
+def test_too_much_published_is_stuck_and_keeps_its_records(values, words):
+    """An exception could be another one in a replay, where folded calls do not publish."""
+
+    @durable
+    async def main() -> None:
+        await work("a")
+        for key, value in values:
+            publish(key, value)
+        await work("b")
+
+    partition = MemoryPartition().start(main)
+    worker = Worker(partition, main)
+    [effect] = worker.begin()
+    worker.finish(effect)
+    assert worker.begin() == []
+    worker.send()
+    assert (partition.state, partition.reason) == ("stuck", words)
+    assert len(partition.journal) == 2
+    assert set(partition.published) == {key for key, _ in values[:-1]}
+    assert worker.machine.put_away()
+
+
+def test_a_value_waits_for_the_records_before_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(outbox, "RECORD_NOTES_MAX", 1)
+
+    @durable
+    async def part(name: str) -> None:
+        await work(name)
+        publish("last", name)
+
+    @durable
+    async def main() -> None:
+        await asyncio.gather(work("a"), work("b"), part("c"))
+
+    partition = MemoryPartition().start(main)
+    worker = Worker(partition, main)
+    for effect in worker.begin():
+        worker.finish(effect)
+    for expected in ({}, {}, {"last": b'"c"'}):
+        assert worker.send(park=False) is not None
+        assert partition.published == expected
+    assert worker.machine.put_away()
+
+
+def test_the_values_of_a_refused_record_are_in_the_next_one():
+    @durable
+    async def main() -> None:
+        publish("a", 1)
+        publish("b", 1)
+        await receive("go")
+        publish("b", 2)
+        await receive("go")
+
+    partition = MemoryPartition().start(main)
+    worker = Worker(partition, main)
+    machine = worker.machine
+    sending = machine.take(should_park=True)
+    assert sending is not None
+    assert sending.published == (("a", b"1"), ("b", b"1"))
+    machine.arrive([partition.signal("go", b"null")])
+    machine.refused(sending.number)
+    again = machine.take(should_park=True)
+    assert again is not None
+    assert again.published == (("a", b"1"), ("b", b"2"))
+    assert machine.put_away()
+
+
+def test_values_that_the_partition_refuses_make_the_execution_stuck():
+    @durable
+    async def main() -> None:
+        await work("a")
+        publish("a", 1)
+        await work("b")
+
+    partition = MemoryPartition().start(main)
+    worker = Worker(partition, main)
+    [effect] = worker.begin()
+    worker.finish(effect)
+    sending = worker.machine.take()
+    assert sending is not None
+    worker.machine.refused_published(sending.number, "there is no room")
+    worker.send()
+    assert (partition.state, partition.reason) == ("stuck", "there is no room")
+    assert (len(partition.journal), partition.published) == (2, {})
+    assert worker.machine.put_away()
 
 
 # --- cancellation, and executions that wait for nothing ------------------------------------------

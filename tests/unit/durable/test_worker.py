@@ -20,6 +20,7 @@ from querator.durable import (
     Durable,
     Executions,
     Worker,
+    activation_run,
     call,
     durable,
     publish,
@@ -65,7 +66,7 @@ class FakeCalls:
         await asyncio.sleep(0.001)
         sending = Sending(
             report.number, report.seen, report.records, report.folds, report.timers,
-            then=report.then,
+            published=report.published, then=report.then,
         )  # fmt: skip
         try:
             return self.partition.record(int(report.lease_id), sending)
@@ -332,21 +333,47 @@ async def test_a_terminated_execution_is_left():
     assert len(calls.reports) == 1
 
 
-async def test_what_is_published_without_a_place_is_stuck_and_keeps_its_records():
+@step
+async def never_ends() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_what_is_published_before_a_long_step_is_sent_soon(monkeypatch):
+    monkeypatch.setattr(activation_run, "FLUSH_SECONDS", 0.01)
+
+    @durable(name="main")
+    async def main() -> None:
+        publish("state", "begun")
+        await never_ends()
+
+    def stop(report: ProgressReport) -> None:
+        assert calls.run is not None
+        if report.published:
+            calls.run.stop(0.0)
+
+    calls = FakeCalls(MemoryPartition().start(main), before=stop)
+    await run(calls, main)
+    assert calls.partition.published == {"state": b'"begun"'}
+    assert calls.partition.state == "runnable"
+
+
+async def test_published_values_that_are_refused_make_the_execution_stuck():
     @durable(name="main")
     async def main() -> None:
         await double(1)
         publish("state", "here")
         await double(2)
 
-    calls = FakeCalls(MemoryPartition().start(main))
+    def refuse(report: ProgressReport) -> None:
+        if report.published:
+            raise make_error(ErrorCode.LIMIT_EXCEEDED, "too many keys", field="published")
+
+    calls = FakeCalls(MemoryPartition().start(main), before=refuse)
     await run(calls, main)
-    assert calls.partition.reason == "publish('state'): the server keeps no published values"
+    assert calls.partition.reason == "a Record was refused: LIMIT_EXCEEDED: too many keys"
     assert [record.note.kind for record in calls.partition.journal] == [
         RecordKind.STARTED, RecordKind.STEP_DONE,
     ]  # fmt: skip
-    await run(calls, main)
-    assert len(calls.partition.journal) == 2
 
 
 async def test_a_step_asks_at_its_turn_whether_it_may_begin():

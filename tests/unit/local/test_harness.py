@@ -19,6 +19,7 @@ from querator.durable import (
     durable,
     now,
     promise,
+    publish,
     random,
     receive,
     receive_all,
@@ -76,6 +77,15 @@ async def pack(order: str) -> str:
 async def checkout(order: str, skus: list[str]) -> list[Any]:
     prices = await asyncio.gather(*(price(sku) for sku in skus))
     return [sum(prices), await charge(order), await pack(order)]
+
+
+@durable
+async def reports(keys: int) -> None:
+    publish("state", "begun")
+    await sleep(60)
+    for key in range(keys):
+        publish(str(key), key)
+    publish("state", await receive("word", str))
 
 
 async def fake_charge(order: str) -> str:
@@ -629,3 +639,45 @@ async def test_a_test_that_is_given_up_leaves_nothing() -> None:
     h.replace(charge, fake_charge)
     handle = h.executions.handle("order-17")
     assert (await handle.result())[1] == "receipt of order-17"
+
+
+async def test_published_values_are_read_while_time_passes():
+    h = Harness([reports])
+    began = h.now
+    handle = await h.start(reports, 2)
+    begun = await handle.published("state", str)
+    assert begun is not None
+    assert (begun.value, begun.version) == ("begun", 1)
+    assert await handle.published("1", wait=timedelta(seconds=59)) is None
+    found = await handle.published("1", int, wait=timedelta(minutes=1))
+    assert found is not None
+    assert (found.value, found.version) == (1, 3)
+    assert h.now - began == timedelta(seconds=60)
+    await handle.signal("word", "over")
+    await handle.result()
+    last = await handle.published("state", str, after=begun.version)
+    assert last is not None
+    assert (last.value, last.version) == ("over", 4)
+    assert await handle.published("state", after=4, wait=timedelta(days=1)) is None
+    with pytest.raises(ExecutionNotFound):
+        await h.executions.published("nothing", "state")
+
+
+async def test_too_many_published_keys_stick():
+    h = Harness([reports])
+    handle = await h.start(reports, 64)
+    with pytest.raises(Stalled, match="'63' would be published key 65 of at most 64"):
+        await handle.result()
+
+
+async def test_published_values_at_every_crash():
+    async def test(h: Harness) -> tuple[str, int]:
+        handle = await h.start(reports, 3, id="reports")
+        await h.skip(timedelta(minutes=2))
+        await handle.signal("word", "over")
+        await handle.result()
+        found = await handle.published("state", str)
+        assert found is not None
+        return found.value, found.version
+
+    assert await Harness([reports]).every_crash(test) == ("over", 5)

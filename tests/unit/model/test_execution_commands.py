@@ -23,6 +23,7 @@ from querator.model.executions import (
     GiveBack,
     Note,
     Park,
+    Published,
     RecordKind,
     Timer,
 )
@@ -128,6 +129,12 @@ def test_a_malformed_start_is_refused(command, field):
                 lengths=sizes(9)), "payloads"),
         (record(records=(Note(RecordKind.STEP_DONE, b"\x01", place=1),),
                 lengths=sizes((8 << 20) + 1)), "payloads"),
+        (record(published=(Published("", b""),)), "published[0].key"),
+        (record(published=(Published("a", b""), Published("a\n", b""))), "published[1].key"),
+        (record(published=(Published("x" * 256, b""),)), "published[0].key"),
+        (record(published=(Published("a", b"1"), Published("a", b"2"))), "published[1].key"),
+        (record(published=tuple(Published(str(nth), b"") for nth in range(65))), "published"),
+        (record(published=(Published("a", b"x" * 65_536),)), "published"),
     ],
 )  # fmt: skip
 def test_a_malformed_record_is_refused(command, field):

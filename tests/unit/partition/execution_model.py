@@ -62,6 +62,15 @@ class Run:
     """Children that have not ended, by number."""
     forsaken: list[int] = field(default_factory=list)
     """When its children are to be cancelled."""
+    published: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    """The values by key, each with its version."""
+    changes: int = 0
+
+    def publish(self, values: dict[str, bytes]) -> None:
+        for key, value in values.items():
+            if self.published.get(key, (None, 0))[0] != value:
+                self.changes += 1
+                self.published[key] = (value, self.changes)
 
     def append(self, entry: Entry) -> int:
         self.journal[self.next] = entry
@@ -145,6 +154,7 @@ class Model:
         timers: dict[tuple[int, ...], int],
         then: tuple[Any, ...],
         children: tuple[list[Spawn], list[tuple[int, ...]]],
+        published: dict[str, bytes],
     ) -> Outcome:
         """`children`: those that start, and the operations whose children are cancelled."""
         spawns, cancels = children
@@ -158,6 +168,7 @@ class Model:
         if refusal:
             return refusal
         first = run.next
+        run.publish(published)
         for note in notes:
             run.append(note)
             run.after = note[3]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from querator.model.commands import LeaseGrant, LeaseResult, Refusal
 from querator.model.errors import ErrorCode
-from querator.model.execution_calls import ExecutionView
+from querator.model.execution_calls import ExecutionView, PublishedPage
 from querator.model.execution_commands import (
     Arrive,
     Arrived,
@@ -34,6 +34,7 @@ from querator.partition.execution_queries import (
     execution_of,
     execution_view,
     journal_page,
+    published_page,
 )
 from tests.unit.partition.partition_log import GROUP, PartitionLog, lease_of, seqs
 
@@ -175,6 +176,13 @@ class ExecutionQueue:
         view = self.find(name)
         assert view is not None
         return view
+
+    def values(self, name: str = "a", *, key: str = "", after: int = 0) -> PublishedPage:
+        with self.log.environment.snapshot() as txn:
+            return published_page(txn, GROUP, name, key=key, after=after)
+
+    def published(self, name: str = "a") -> dict[str, bytes]:
+        return {one.key: one.value for one in self.values(name).values}
 
     def end(self, name: str = "a") -> JournalRecord:
         """The last record of one that has ended."""

@@ -58,7 +58,16 @@ from querator.model.commands import (
 )
 from querator.model.entries import Proposal
 from querator.model.execution_commands import Arrive, FireTimers, RecordProgress, StartExecution
-from querator.model.executions import ChildStart, Close, Fold, GiveBack, Note, Park, Timer
+from querator.model.executions import (
+    ChildStart,
+    Close,
+    Fold,
+    GiveBack,
+    Note,
+    Park,
+    Published,
+    Timer,
+)
 from querator.model.item_options import FollowUpFields, OnDuplicate
 from querator.model.lease_limits import LeaseLimits
 from querator.model.limits import BLOCK_BYTES_MAX
@@ -301,6 +310,7 @@ COMMANDS = {
             then=Park((b"\x05",), ("go",), all_of=False),
             extend_ms=30_000,
             lengths=pack_struct("<I", 3),
+            published=(Published("state", b"approved"), Published("n", b"")),
         ),
         b"abc",
     ),
@@ -470,7 +480,7 @@ WITHOUT_RATES = FlowSettings(
 # The same commands as earlier releases wrote them, without the fields that were added since.
 OLD = {
     "record, before children": (
-        COMMANDS["record"],
+        Proposal(msgspec.structs.replace(COMMANDS["record"].command, published=())),
         (
             "0193cf0000018bcfe568009101919c3d07cd012c290205929802c4020103a6636861726765aa7368"
             "6f702e70793a343104cf0000018bcfe56800c4026f6b009802c4020104a0a00000c4000191930998"
@@ -494,6 +504,10 @@ OLD = {
     "complete without its moment": (
         Proposal(Complete((LeaseItems(3, ((10, 5), (20, 1))), LeaseItems(4)), True)),
         "0193cf0000018bcfe568009091930392920392920a05921401920490c3",
+    ),
+    "record without published values": (
+        Proposal(RecordProgress(7, 300, 41, 3, then=Close(10, b"result", drain=True))),
+        "0193cf0000018bcfe5680090919e3d07cd012c29030090909095020ac406726573756c7400c300c4009090",
     ),
     "lease without named items": (
         Proposal(Lease((LeaseCaller("c", "r", 100, 3_000_000, 30_000),))),
@@ -1088,22 +1102,23 @@ GOLDEN = {
         "6868c40001c40403000000c3ffcf0000018bcfe56805cf0000018bcfe56b84"
     ),
     "record": (
-        "0193cf0000018bcfe568009101919e3d07cd012c290205929802c4020103a6636861726765aa7368"
+        "0193cf0000018bcfe568009101919f3d07cd012c290205929802c4020103a6636861726765aa7368"
         "6f702e70793a343104cf0000018bcfe56800c4026f6b009802c4020104a0a00000c4000191930998"
         "07c40102a0a00000c40373756d00929203029207019292c40105cf0000018bcfe5680192c4010600"
-        "950191c4010591a2676fc2c2cd7530c404030000009090"
+        "950191c4010591a2676fc2c2cd7530c4040300000090909292a57374617465c408617070726f7665"
+        "6492a16ec400"
     ),
     "record that closes": (
-        "0193cf0000018bcfe5680090919e3d07cd012c29030090909095020ac406726573756c7400c300c4009090"
+        "0193cf0000018bcfe5680090919f3d07cd012c29030090909095020ac406726573756c7400c300c400909090"
     ),
     "record that starts children": (
-        "0193cf0000018bcfe568009101919e3d07cd012c290500909090910000c40403000000929ac40107"
+        "0193cf0000018bcfe568009101919f3d07cd012c290500909090910000c40403000000929ac40107"
         "aa6f726465722d31372f31a973686f702e73686970a131c410686868686868686868686868686868"
         "68c4046172677300c2c2a973686f702e70793a379ac40108aa6f726465722d31372f32a973686f70"
-        "2e73686970a131c41069696969696969696969696969696969c40001c3c3a091c40105"
+        "2e73686970a131c41069696969696969696969696969696969c40001c3c3a091c4010590"
     ),
     "record that gives back": (
-        "0193cf0000018bcfe5680090919e3d07cd012c2904009090909303c3a5737475636b00c4009090"
+        "0193cf0000018bcfe5680090919f3d07cd012c2904009090909303c3a5737475636b00c400909090"
     ),
     "arrive": (
         "0193cf0000018bcfe568009101919c3e01a86f726465722d31370001a470616964a26d31c400c400"

@@ -29,6 +29,7 @@ from querator.model.executions import (
     GoOn,
     Note,
     Park,
+    Published,
     RecordKind,
     Then,
     Timer,
@@ -226,13 +227,14 @@ class Comparison(RuleBasedStateMachine):
             then = ("go on",)
         if then == ("await",):
             then = self._awaits(run)
+        published = {"ab"[path[-1] % 2]: b"%d" % which for _, path, which in notes}
         started = self._starts(spawns) if then == ("go on",) else []
         ended: list[tuple[int, ...]] = [
             (9, 20 + self.paths - nth) for nth in range(min(cancels, self.paths))
         ]
         expected = self.model.record(
             worker.execution, worker.lease, activation, number, seen, given, folds, due, then,
-            (started, ended),
+            (started, ended), published,
         )  # fmt: skip
         result = self.queue.record(
             worker,
@@ -254,6 +256,7 @@ class Comparison(RuleBasedStateMachine):
                 for path, name, function, way in started
             ),
             cancels=tuple(encode_path(path) for path in ended),
+            published=tuple(Published(*one) for one in published.items()),
         )  # fmt: skip
         found: Outcome
         if isinstance(result, Refusal):
@@ -283,7 +286,8 @@ class Comparison(RuleBasedStateMachine):
         )  # fmt: skip
         number, seen = self.queue.numbers.get(worker, 0) + 1, run.next - 1
         expected = self.model.record(
-            run.number, run.holder, run.activation, number, seen, [], [], {}, ("close",), ([], [])
+            run.number, run.holder, run.activation, number, seen, [], [], {}, ("close",),
+            ([], []), {},
         )  # fmt: skip
         result = self.queue.record(worker, seen=seen, then=Close(RecordKind.COMPLETED))
         assert isinstance(result, Recorded)
@@ -369,6 +373,9 @@ class Comparison(RuleBasedStateMachine):
                 continue
             assert (view.number, view.state.name) == (run.number, run.state)
             assert view.children == sum(len(link.paths) for link in run.links.values())
+            page = self.queue.values(name)
+            assert {one.key: (one.value, one.version) for one in page.values} == run.published
+            assert (page.version, page.closed) == (run.changes, run.closed_at > 0)
             journal = {
                 record.index: (
                     {71: "LATER"}.get(record.note.kind)
@@ -439,7 +446,7 @@ def refusing(monkeypatch):
 @pytest.mark.parametrize("mutant", [unfenced, losing, overlooking, outliving, refusing])
 def test_the_model_finds_a_mutant(mutant, monkeypatch):
     found = hypothesis_settings(
-        max_examples=100, stateful_step_count=50, phases=[Phase.generate], database=None,
+        max_examples=500, stateful_step_count=50, phases=[Phase.generate], database=None,
         deadline=None, suppress_health_check=list(HealthCheck), derandomize=True,
     )  # fmt: skip
     with mutant(monkeypatch), pytest.raises(AssertionError):

@@ -7,20 +7,28 @@ import msgspec
 import pytest
 
 from querator.model import limits
+from querator.model.calls import LeaseCall
 from querator.model.commands import PartitionEffects
 from querator.model.errors import ErrorCode
 from querator.model.execution_calls import (
     ArriveCall,
-    EndedPage,
+    ProgressCall,
+    PublishedCall,
     StartCall,
     WaitExecutionsCall,
 )
-from querator.model.execution_commands import Arrive, StartExecution
-from querator.model.executions import ArriveKind, ExecutionState, RecordKind
+from querator.model.execution_commands import Arrive, RecordProgress, StartExecution
+from querator.model.executions import (
+    ArriveKind,
+    ExecutionState,
+    GiveBack,
+    Published,
+    RecordKind,
+)
+from querator.model.ids import parse_lease_id
 from querator.model.queues import QueueKind
 from querator.service import execution_waits
 from querator.service.queue_service import QueueService
-from querator.service.routing.forwarder import EndedQuery
 from querator.storage.memory_environment import MemoryEnvironment
 from querator.storage.tables import ATTACHMENTS
 from tests.unit.service.routing.test_router import group_of
@@ -71,25 +79,33 @@ class Waiting:
     """A call that waits. `parked` returns when its question has found nothing, at `at`."""
 
     def __init__(
-        self, service: QueueService, *ids: str, at: QueueService | None = None, **more: Any
+        self,
+        service: QueueService,
+        *ids: str,
+        at: QueueService | None = None,
+        call: PublishedCall | None = None,
+        **more: Any,
     ) -> None:
-        """`at`: the service at which its question waits; None: at the one that is called."""
+        """`at`: the service at which its question waits; None: at the one that is called. `call`:
+        one for published values; None: for the ends of executions.
+        """
         self._waits = (at or service).events._executions
-        self._look = self._waits._look
-        self._waits._look = self._looking  # type: ignore[method-assign]
+        self._confirm = self._waits._confirm
+        self._waits._confirm = self._confirming  # type: ignore[method-assign]
         self._looked = asyncio.Semaphore(0)
         self.looks = 0
         """Of all questions since then, but for those that an end answers."""
-        asked = service.executions.wait(wait_call(*ids, **more))
+        asked: Any = service.executions.wait(wait_call(*ids, **more))
+        if call is not None:
+            asked.close()
+            asked = service.executions.published(call)
         self.task = asyncio.get_running_loop().create_task(asked)
 
-    async def _looking(self, query: EndedQuery) -> EndedPage:
+    async def _confirming(self, group: Any) -> None:
         self.looks += 1
-        page = await self._look(query)
-        if not page.executions:
-            # The question waits from this step on.
-            self._looked.release()
-        return page
+        await self._confirm(group)
+        # It reads in this step, and waits from then on if it finds nothing.
+        self._looked.release()
 
     async def parked(self, questions: int = 1) -> None:
         for _ in range(questions):
@@ -97,6 +113,9 @@ class Waiting:
 
     async def ended(self) -> dict[str, bytes | None]:
         return payloads(await self.task)
+
+    async def values(self) -> dict[str, tuple[bytes, int]]:
+        return {one.key: (one.value, one.version) for one in (await self.task).values}
 
 
 def awaited(node: ServiceNode) -> int:
@@ -313,3 +332,99 @@ async def test_a_damaged_result_is_an_error_until_it_is_mended():
             error = await refusal(ended(node.queues, "a"))
             assert (error.code, error.field) == (ErrorCode.UNAVAILABLE, "partition")
         assert await ended(node.queues, "a") == {"a": large}
+
+
+# --- published values ----------------------------------------------------------------------------
+
+
+async def publish(service: QueueService, one: str, **values: bytes) -> None:
+    """The next Record of a worker that gives the activation back."""
+    lease = LeaseCall(
+        namespace="default", queue="q", client_id="w", request_id="", max_items=1, max_bytes=0,
+        lease_timeout_ms=0, wait_ms=LONG_MS, activations=True,
+    )  # fmt: skip
+    [leased] = await service.executions.lease(lease)
+    assert leased.view.id == one
+    command = RecordProgress(
+        leased.view.number, leased.item, parse_lease_id(leased.lease_id, field="lease_id")[2], 1,
+        then=GiveBack(), published=tuple(Published(*value) for value in values.items()),
+    )  # fmt: skip
+    await service.executions.record(
+        ProgressCall("default", "q", leased.lease_id, command, b"", LONG_MS)
+    )
+
+
+def read_call(one: str, key: str = "", after: int = 0, wait_ms: int = LONG_MS) -> PublishedCall:
+    return PublishedCall("default", "q", one, key, after, wait_ms)
+
+
+async def test_published_values_are_read_by_key_and_version():
+    async with service_node() as node:
+        await node.create(**SETTINGS)
+        await start(node.queues, "x")
+        await publish(node.queues, "x", a=b"1", b=b"2")
+        await publish(node.queues, "x", a=b"3")
+        for call, expected in (
+            (read_call("x"), {"b": (b"2", 2), "a": (b"3", 3)}),
+            (read_call("x", "b"), {"b": (b"2", 2)}),
+            (read_call("x", after=2), {"a": (b"3", 3)}),
+            (read_call("x", "b", after=2, wait_ms=0), {}),
+            (read_call("x", "nothing", wait_ms=0), {}),
+        ):
+            assert await Waiting(node.queues, call=call).values() == expected
+        assert (await node.queues.executions.published(read_call("x"))).version == 3
+
+
+async def test_a_publication_wakes_the_wait():
+    async with service_node() as node:
+        await node.create(**SETTINGS)
+        await start(node.queues, "x")
+        end = Waiting(node.queues, "x")
+        await end.parked()
+        call = Waiting(node.queues, call=read_call("x", "b"))
+        await call.parked()
+        looks = end.looks
+        await publish(node.queues, "x", a=b"1")
+        await call.parked()
+        await publish(node.queues, "x", b=b"2")
+        assert await call.values() == {"b": (b"2", 2)}
+        assert not end.task.done()
+        # The question about the end has not looked again.
+        assert end.looks == looks + 2
+        await terminate(node.queues, "x")
+        assert await end.ended() == {"x": b"enough"}
+        assert awaited(node) == 0
+
+
+async def test_the_end_of_an_execution_ends_the_wait_for_its_values():
+    async with service_node() as node:
+        await node.create(**SETTINGS)
+        await start(node.queues, "x")
+        call = Waiting(node.queues, call=read_call("x"))
+        await call.parked()
+        await terminate(node.queues, "x")
+        page = await call.task
+        assert (page.values, page.closed, page.version) == ((), True, 0)
+
+
+async def test_values_of_what_is_not_there():
+    async with service_node() as node:
+        await node.create(**SETTINGS)
+        error = await refusal(node.queues.executions.published(read_call("nothing")))
+        assert (error.code, error.field, error.value) == (
+            ErrorCode.EXECUTION_NOT_FOUND, "id", "nothing",
+        )  # fmt: skip
+
+
+async def test_values_are_waited_for_at_the_next_leader():
+    async with service_cluster("a", "b", "c", kind=QueueKind.EXECUTIONS) as cluster:
+        a, b, c = (cluster.members[name] for name in "abc")
+        await start(c, "x")
+        call = Waiting(c, call=read_call("x", "state"), at=a)
+        await call.parked()
+        cluster.lead(group_of(cluster), "b")
+        moved = Waiting(c, call=read_call("x", "state"), at=b)
+        await moved.parked()
+        await publish(b, "x", state=b"1")
+        for each in (call, moved):
+            assert await each.values() == {"state": (b"1", 1)}

@@ -18,6 +18,7 @@ from querator.model.executions import (
     GoOn,
     Note,
     Park,
+    Published,
     RecordKind,
     Timer,
 )
@@ -261,6 +262,39 @@ def test_a_wait_is_checked():
     assert "1001" in refusal(executions.parse_wait, v1.WaitExecutionsRequest(
         queue="shop", ids=[str(nth) for nth in range(1_001)]
     ).SerializeToString()).message.replace(",", "")  # fmt: skip
+
+
+def test_published_values_arrive():
+    sent = [v1.PublishedValue(key="state", value=b"x"), v1.PublishedValue(key="n")]
+    command = executions.parse_progress(progress(published=sent)).command
+    assert command.published == (Published("state", b"x"), Published("n", b""))
+    for values, field in (
+        ([v1.PublishedValue(value=b"x")], "published[0].key"),
+        ([*sent, v1.PublishedValue(key="n")], "published[2].key"),
+        ([v1.PublishedValue(key="a", value=bytes(65_536))], "published"),
+        ([v1.PublishedValue(key=str(nth)) for nth in range(65)], "published"),
+    ):
+        error = refusal(executions.parse_progress, progress(published=values))
+        assert error.field == field
+
+
+def test_a_read_of_published_values_is_checked():
+    request = v1.ReadPublishedRequest(
+        queue="shop", id="a", key="state", after_version=7, wait_timeout=Duration(seconds=2)
+    )
+    call = executions.parse_published(request.SerializeToString())
+    assert (call.queue, call.id, call.key, call.after) == ("shop", "a", "state", 7)
+    assert call.wait_ms == 2_000
+    for fields, field in (
+        ({"id": ""}, "id"),
+        ({"key": "a\n"}, "key"),
+        ({"key": "x" * 256}, "key"),
+        ({"after_version": 1 << 63}, "after_version"),
+        ({"wait_timeout": Duration(seconds=901)}, "wait_timeout"),
+    ):
+        given: dict[str, Any] = {"queue": "shop", "id": "a"} | fields
+        bad = v1.ReadPublishedRequest(**given).SerializeToString()
+        assert refusal(executions.parse_published, bad).field == field
 
 
 def test_reads_are_checked():
