@@ -172,6 +172,10 @@ events: setup ## check that a follower that is killed sees 1,000,000 operations 
 durable-replay: setup ## measure how fast the code of executions is replayed from journals
 	$(PY) -m scripts.bench.durable_replay
 
+.PHONY: bench-durable
+bench-durable: setup ## measure durable execution on one node and on three: lives, steps, signals, children
+	$(PY) -m scripts.bench.durable
+
 SEEDS_OF_PROGRAMS ?= 10000
 .PHONY: durable-programs
 durable-programs: setup ## compare random durable programs with plain asyncio, on each Python that is here

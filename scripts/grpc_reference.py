@@ -25,6 +25,7 @@ FILES: Final = (
     "admin_service",
     "recurrences",
     "cluster_service",
+    "execution_service",
     "items",
     "errors",
 )
@@ -37,6 +38,7 @@ _REPEATED: Final = pb.FieldDescriptorProto.LABEL_REPEATED
 # Numbers of fields in descriptor.proto, of which the paths of comments are made.
 _MESSAGES, _ENUMS, _SERVICES = 4, 5, 6
 _FIELDS, _METHODS, _VALUES = 2, 2, 2
+_NESTED = 3
 
 
 class _File:
@@ -68,7 +70,7 @@ def markdown() -> str:
             parts.append(f"### {name}.proto")
             parts.append(_wrapped(f"Messages that the services share: `{file.proto.name}`."))
         for number, message in enumerate(file.proto.message_type):
-            parts += _message(file, number, message)
+            parts += _message(file, message, (_MESSAGES, number), message.name)
         for number, enum in enumerate(file.proto.enum_type):
             parts += _enum(file, number, enum)
     return "\n\n".join(parts) + "\n"
@@ -104,11 +106,15 @@ def _stream(*, client_streaming: bool) -> str:
     return "stream of " if client_streaming else ""
 
 
-def _message(file: _File, number: int, message: pb.DescriptorProto) -> Iterator[str]:
-    yield f"#### {message.name}"
-    yield _wrapped(file.comment(_MESSAGES, number))
-    maps = {f".{PACKAGE}.{message.name}.{one.name}": one for one in message.nested_type}
-    assert all(one.options.map_entry for one in maps.values()), "messages are not nested"
+def _message(
+    file: _File, message: pb.DescriptorProto, path: tuple[int, ...], name: str
+) -> Iterator[str]:
+    """A message, and those that are declared in it. `path`: of its comment."""
+    yield f"#### {name}"
+    yield _wrapped(file.comment(*path))
+    maps = {
+        f".{PACKAGE}.{name}.{one.name}": one for one in message.nested_type if one.options.map_entry
+    }
     assert not message.enum_type, "enums are not nested"
     fields = []
     for position, field in enumerate(message.field):
@@ -117,10 +123,13 @@ def _message(file: _File, number: int, message: pb.DescriptorProto) -> Iterator[
             kind = f"optional {kind}"
         elif field.HasField("oneof_index"):
             kind = f"{kind}, one of `{message.oneof_decl[field.oneof_index].name}`"
-        comment = file.comment(_MESSAGES, number, _FIELDS, position)
+        comment = file.comment(*path, _FIELDS, position)
         fields.append(_item(f"`{field.name}` = {field.number}: {kind}. {comment}"))
     if fields:
         yield "\n".join(fields)
+    for number, nested in enumerate(message.nested_type):
+        if not nested.options.map_entry:
+            yield from _message(file, nested, (*path, _NESTED, number), f"{name}.{nested.name}")
 
 
 def _kind(field: pb.FieldDescriptorProto, map_entry: pb.DescriptorProto | None) -> str:
@@ -142,8 +151,10 @@ def _enum(file: _File, number: int, enum: pb.EnumDescriptorProto) -> Iterator[st
 
 def _type_link(full_name: str) -> str:
     """`.querator.v1.Item` as a link to its heading; others by their names."""
-    own = re.fullmatch(rf"\.{re.escape(PACKAGE)}\.(\w+)", full_name)
-    return f"`{full_name[1:]}`" if own is None else f"[{own[1]}](#{own[1].lower()})"
+    own = re.fullmatch(rf"\.{re.escape(PACKAGE)}\.([\w.]+)", full_name)
+    if own is None:
+        return f"`{full_name[1:]}`"
+    return f"[{own[1]}](#{own[1].lower().replace('.', '')})"
 
 
 def _item(text: str) -> str:

@@ -39,6 +39,10 @@ def child(
     return v1.ChildStart(path=path, id=id_, function=function, arguments=arguments, **more)
 
 
+def value(key: str, data: bytes) -> v1.PublishedValue:
+    return v1.PublishedValue(key=key, value=data)
+
+
 def kinds(records: Sequence[v1.JournalRecord]) -> list[str]:
     return [v1.RecordKind.Name(one.kind).removeprefix("RECORD_KIND_") for one in records]
 
@@ -197,6 +201,15 @@ class Executions:
         request = v1.WaitExecutionsRequest(**self.names, ids=ids, wait_timeout=span(wait_s))
         waited = await answer(self._stub.WaitExecutions(request, timeout=CALL_S + wait_s))
         return list(waited.executions)
+
+    async def published(
+        self, key: str = "", after: int = 0, wait_s: float = 0, id_: str = "e"
+    ) -> v1.ReadPublishedResponse:
+        """What the execution has published; waits for a version above `after`."""
+        request = v1.ReadPublishedRequest(
+            **self.names, id=id_, key=key, after_version=after, wait_timeout=span(wait_s)
+        )
+        return await answer(self._stub.ReadPublished(request, timeout=CALL_S + wait_s))
 
     async def journal(
         self, id_: str = "e", page: int = 0, first: int = 0

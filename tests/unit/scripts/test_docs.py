@@ -4,7 +4,7 @@ import re
 
 from querator.model.errors import ERRORS
 from querator.server.admin.metric_catalogue import METRICS
-from scripts import docs
+from scripts import docs, grpc_reference
 
 
 def test_tables_from_the_code_are_in_the_docs() -> None:
@@ -28,3 +28,8 @@ def test_queries_and_alerts_in_the_docs_name_metrics_that_there_are() -> None:
     named = {name.removesuffix("_bucket") for name in re.findall(r"querator_[a-z_]+", told)}
     assert len(named) > 10
     assert named <= {spec.name for spec in METRICS}
+
+
+def test_every_service_for_clients_is_in_the_reference() -> None:
+    names = {path.stem for path in (grpc_reference.PROTO / "querator/v1").glob("*.proto")}
+    assert names - {*grpc_reference.FILES} == {"node_service"}
