@@ -28,7 +28,7 @@ from querator.cli.shared.output import (
 from querator.cli.shared.parameters import DELAY, DURATION, MOMENT, PRIORITY, WholeNumber
 from querator.cli.shared.tables import Column, TableStream
 from querator.cli.shared.texts import age_text, instant_text, size_text
-from querator.cli.shared.views import payload_texts
+from querator.cli.shared.views import payload_texts, preview
 from querator.client import Client
 from querator.client import clock as wall
 from querator.client.errors import RequestError
@@ -89,6 +89,18 @@ class RecordView(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     after: int
     payload_bytes: int
+    value: Any
+    payload: str | None
+    payload_base64: str | None
+
+
+class PublishedView(msgspec.Struct, frozen=True, kw_only=True):
+    """A published value. `value` is null if its bytes are no JSON: then they are in `payload` as
+    text, or in `payload_base64`.
+    """
+
+    key: str
+    version: int
     value: Any
     payload: str | None
     payload_base64: str | None
@@ -334,6 +346,41 @@ def journal(
         as_json=as_json,
     )
     note_more(shown, limit, as_json=as_json)
+
+
+@execution.command(short_help="Show what an execution has published.")
+@click.argument("queue")
+@click.argument("execution_id", metavar="ID")
+@server_options
+@output_option
+def published(queue: str, execution_id: str, target: CommandTarget, as_json: bool) -> None:
+    """Show what the code of the execution ID of QUEUE has published: the newest value of each key.
+
+    The order is that of the last changes, which the version counts. Values are cut; with --output
+    json each is a line with its whole value.
+
+    \b
+    Example:
+      querator execution published shop order-17
+    """
+    found = target.run(lambda client: client.executions.all_published(queue, execution_id))
+    if as_json:
+        write_json_lines([_published_view(*one) for one in found])
+        return
+    if not found:
+        note(f"{execution_id} has published nothing.")
+        return
+    table = TableStream((Column("key", keep=True), "version", Column("value", cut=True)), width())
+    rows = ((key, version, preview(data)) for key, data, version in found)
+    write_lines(table.lines(rows))
+
+
+def _published_view(key: str, data: bytes, version: int) -> PublishedView:
+    value = json_value(data)
+    text, encoded = (None, None) if value is not None else payload_texts(data)
+    return PublishedView(
+        key=key, version=version, value=value, payload=text, payload_base64=encoded
+    )
 
 
 @execution.command(short_help="Send a signal to an execution.")

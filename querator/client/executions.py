@@ -6,6 +6,7 @@ Record by its number under its lease.
 """
 
 import asyncio
+import builtins
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -370,6 +371,19 @@ class ExecutionCalls:
                 return one.value, one.version
             if response.closed or loop.time() >= until:
                 return None
+
+    async def all_published(
+        self, queue: str, execution_id: str
+    ) -> builtins.list[tuple[str, bytes, int]]:
+        """Key, value and version of all published values, by version. Raises
+        `ExecutionNotFound`.
+        """
+        request = v1.ReadPublishedRequest(namespace=self.namespace, queue=queue, id=execution_id)
+        response = await self._nodes.call(
+            lambda node, left: node.executions.ReadPublished(request, timeout=left),
+            changes=False,
+        )
+        return [(one.key, one.value, one.version) for one in response.values]
 
     async def list(
         self, queue: str, *, function: str, state: ExecutionStateName | None

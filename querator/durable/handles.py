@@ -127,6 +127,10 @@ class ExecutionHandle(Generic[T]):
         """
         return await self._executions.published(self.id, key, kind, after=after, wait=wait)
 
+    async def all_published(self) -> dict[str, PublishedValue[Any]]:
+        """All values that its code has published, by key, in the order of their last changes."""
+        return await self._executions.all_published(self.id)
+
     def journal(self) -> AsyncIterator[JournalEntry]:
         """Yields the records of its journal."""
         return self._executions.journal(self.id)
@@ -310,6 +314,17 @@ class Executions:
         data, version = found
         value = self._codec.decode(data, kind, f"the published value {key} of execution {id}")
         return PublishedValue(value, version)
+
+    async def all_published(self, id: str) -> dict[str, PublishedValue[Any]]:
+        """As `ExecutionHandle.all_published`."""
+        found = await self._client.executions.all_published(self.queue, id)
+        return {
+            key: PublishedValue(
+                self._codec.decode(data, Any, f"the published value {key} of execution {id}"),
+                version,
+            )
+            for key, data, version in found
+        }
 
     async def ended(self, id: str, timeout: timedelta | None) -> EndedInfo | None:  # noqa: ASYNC109
         """An execution that has ended, with the last record of its journal. None: it has not ended

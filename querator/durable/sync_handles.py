@@ -74,6 +74,10 @@ class SyncExecutionHandle(Generic[T]):
         """What its code has published under a key. See `ExecutionHandle.published`."""
         return self._run(lambda handle: handle.published(key, kind, after=after, wait=wait))
 
+    def all_published(self) -> dict[str, PublishedValue[Any]]:
+        """All published values. See `ExecutionHandle.all_published`."""
+        return self._run(lambda handle: handle.all_published())
+
     def journal(self) -> Iterator[JournalEntry]:
         """Yields the records of its journal."""
         return self._executions.journal(self.id)
@@ -198,6 +202,10 @@ class SyncExecutions:
     ) -> PublishedValue[Any] | None:
         """As `SyncExecutionHandle.published`."""
         return self.run(lambda calls: calls.published(id, key, kind, after=after, wait=wait))
+
+    def all_published(self, id: str) -> dict[str, PublishedValue[Any]]:
+        """As `SyncExecutionHandle.all_published`."""
+        return self.run(lambda calls: calls.all_published(id))
 
     def list(
         self, *, function: str = "", state: ExecutionStateName | None = None

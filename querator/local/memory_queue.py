@@ -4,6 +4,7 @@ A command is applied when it comes. Time moves by a call. `MemoryCalls` takes th
 of a client, so that `querator.durable.Executions` works on such a queue.
 """
 
+import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -407,6 +408,13 @@ class MemoryCalls(ExecutionCalls):
         for one in page().values:
             return one.value, one.version
         return None
+
+    async def all_published(
+        self, queue: str, execution_id: str
+    ) -> builtins.list[tuple[str, bytes, int]]:
+        self._found(execution_id)
+        found = self._memory.published(execution_id, "", 0).values
+        return [(one.key, one.value, one.version) for one in found]
 
     async def list(
         self, queue: str, *, function: str, state: ExecutionStateName | None

@@ -386,6 +386,7 @@ async def test_published_values_are_read(client: Client, shop: Executions, ledge
         # They stay, and a wait for more ends with the execution.
         assert await handle.published("0", after=4, wait=WAIT) is None
         assert await handle.published("2", wait=WAIT) == first
+        assert list(await handle.all_published()) == ["1", "2", "0"]
     with pytest.raises(ExecutionNotFound):
         await shop.published("nothing", "0")
     with pytest.raises(ValueError, match="key must not be empty"):

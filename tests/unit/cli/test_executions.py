@@ -232,6 +232,44 @@ def test_a_journal_as_json_has_whole_values(cluster: ScriptedCluster) -> None:
     assert (views[7]["value"], views[7]["payload"]) == (None, "sold out")
 
 
+PUBLISHED = pb.ReadPublishedResponse(
+    values=[
+        pb.PublishedValue(key="state", value=b'"approved"', version=2),
+        pb.PublishedValue(key="raw", value=b"\xff\x00", version=5),
+    ],
+    version=5,
+)
+
+
+def test_published_values_are_shown(cluster: ScriptedCluster) -> None:
+    asked = Asked(cluster, "ReadPublished", PUBLISHED)
+    shown = invoke(cluster, "published", *SHOP)
+    head, _, *rows = [line.split() for line in shown.stdout.splitlines()]
+    assert head == ["key", "version", "value"]
+    assert rows == [
+        ["state", "2", '"approved"'],
+        ["raw", "5", "(2", "bytes,", "not", "text)"],
+    ]
+    assert [(one.queue, one.id, one.key) for one in asked.requests] == [("shop", "order-17", "")]
+
+
+def test_published_values_as_json_are_whole(cluster: ScriptedCluster) -> None:
+    cluster.answers["ReadPublished"] = PUBLISHED
+    lines = invoke(cluster, "published", *SHOP, "--output", "json").stdout.splitlines()
+    assert [msgspec.json.decode(line) for line in lines] == [
+        {"key": "state", "version": 2, "value": "approved", "payload": None,
+         "payload_base64": None},
+        {"key": "raw", "version": 5, "value": None, "payload": None, "payload_base64": "/wA="},
+    ]  # fmt: skip
+
+
+def test_nothing_that_was_published_is_said(cluster: ScriptedCluster) -> None:
+    cluster.answers["ReadPublished"] = pb.ReadPublishedResponse()
+    shown = invoke(cluster, "published", *SHOP)
+    assert (shown.exit_code, shown.stdout) == (0, "")
+    assert shown.stderr == "order-17 has published nothing.\n"
+
+
 def test_a_journal_ends_at_its_limit(cluster: ScriptedCluster) -> None:
     cluster.answers["ReadJournal"] = scripted_journal()
     shown = invoke(cluster, "journal", *SHOP, "--limit", "2")

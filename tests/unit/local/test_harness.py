@@ -659,6 +659,8 @@ async def test_published_values_are_read_while_time_passes():
     assert last is not None
     assert (last.value, last.version) == ("over", 4)
     assert await handle.published("state", after=4, wait=timedelta(days=1)) is None
+    newest = {key: (one.value, one.version) for key, one in (await handle.all_published()).items()}
+    assert newest == {"0": (0, 2), "1": (1, 3), "state": ("over", 4)}
     with pytest.raises(ExecutionNotFound):
         await h.executions.published("nothing", "state")
 
