@@ -14,18 +14,17 @@ async def serve(name, leads):
             for tick in (1, 2, 3):
                 leadership.check()
                 print(f"{name} leads: tick {tick}", flush=True)
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.5)
 
 
 async def main():
-    async with asyncio.TaskGroup() as tasks:
-        first, second = asyncio.Event(), asyncio.Event()
+    first, second = asyncio.Event(), asyncio.Event()
+    async with Client("127.0.0.1:4470") as client, asyncio.TaskGroup() as tasks:
         tasks.create_task(serve("host-1", first))
         await first.wait()
+        leader = await client.election("scheduler").leader()
+        print("seen by others:", leader.holder, flush=True)
         tasks.create_task(serve("host-2", second))
-        async with Client("127.0.0.1:4470") as client:
-            leader = await client.election("scheduler").leader()
-            print("seen by others:", leader.holder, flush=True)
 
 
 asyncio.run(main())

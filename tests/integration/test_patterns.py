@@ -65,6 +65,7 @@ async def test_a_saga_goes_to_its_end(reader: PageReader, step: str):
 async def test_the_next_coordinator_gathers_the_same_parts(reader: PageReader):
     await killed(reader, "fan_out.py", "parts are stored")
     assert await rest(reader) == ["total: 30", "parts in all: 5"]
+    assert await rest(reader) == ["total: 30", "parts in all: 5"], "the job is done"
 
 
 async def test_an_import_that_starts_again_stores_each_line_once(reader: PageReader):
