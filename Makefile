@@ -228,17 +228,17 @@ unit: setup ## tests/unit: one package at a time
 	$(BIN)/pytest tests/unit -n 2 $(PYTEST)
 
 # Seeds that the tier runs, from SEED_START on, in addition to those of tests/simulation/seeds.txt.
-SIMULATION_SEEDS ?= 40
+SIMULATION_SEEDS ?= 30
 export SIMULATION_SEEDS
 # The same of whole nodes, and of whole nodes with more faults at once (seeds from 1,000,001 on).
-WHOLE_SEEDS ?= 30
+WHOLE_SEEDS ?= 20
 export WHOLE_SEEDS
 HARSH_SEEDS ?= 10
 export HARSH_SEEDS
 
 .PHONY: simulation
 simulation: setup ## tests/simulation: many seeds of a cluster under virtual time
-	$(BIN)/pytest tests/simulation -n 2 --timeout 900 $(PYTEST)
+	$(BIN)/pytest tests/simulation -n 2 --timeout 2700 $(PYTEST)
 
 # make sim SEEDS=1000 [SEED_START=1]; make sim SEED=17 replays one and tells what happens.
 # WHOLE=1: seeds of whole nodes; from 1,000,001 on with more faults at once.
@@ -264,7 +264,7 @@ mutants: setup ## count the seeds that find each mended defect again (SEEDS=300 
 .PHONY: slow-mutants
 slow-mutants: export SLOW_MUTANTS := 1
 slow-mutants: setup ## all mutants of whole nodes, with those that take many seeds
-	$(BIN)/pytest tests/simulation/test_whole_mutants.py -n 2 --timeout 900 $(PYTEST)
+	$(BIN)/pytest tests/simulation/test_whole_mutants.py -n 2 --timeout 2700 $(PYTEST)
 
 .PHONY: integration
 integration: setup $(VENV)/.demo $(VENV)/.docs ## tests/integration: nodes on this machine

@@ -14,8 +14,8 @@ from tests.simulation.whole import mutants
 from tests.simulation.whole.profile import WholeProfile, draw
 from tests.simulation.whole.world import simulate_whole
 
-# Many clusters are run in one test, and the machine may be shared.
-pytestmark = pytest.mark.timeout(900)
+# Many clusters are run in one test, beside all other tests at the lowest priority.
+pytestmark = pytest.mark.timeout(2700)
 
 QUIET = replace(
     draw(1, random.Random(1)),
