@@ -16,6 +16,8 @@ other commands load neither the storage nor the Raft engine.
     dead_groups         `dead groups`: dead letters counted by what they died of
     dead                `peek`, `prioritize` and `dead`: items without leases
     durable_worker      a worker process of durable functions
+    execution_changes   the commands of `execution` that change one
+    execution_views     executions, records and published values as JSON
     executions          `execution`: durable functions at work
     explain             `queue explain`: why consumers get no items
     export              `queue export`: items as JSON lines

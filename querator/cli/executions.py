@@ -1,7 +1,4 @@
-"""`querator execution`: durable functions at work.
-
-Longer than 500 lines: each of the eleven commands has its options and its help.
-"""
+"""`querator execution`: durable functions at work."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
@@ -11,13 +8,13 @@ import click
 import msgspec
 import uuid_utils
 
-from querator.cli.journals import json_value, shown_value, value_text
-from querator.cli.shared.confirmation import check_can_ask, confirm, yes_option
+from querator.cli import execution_changes
+from querator.cli.execution_views import VALUE, ended_view, listed_view, published_view, record_view
+from querator.cli.journals import shown_value, value_text
 from querator.cli.shared.connection import CommandTarget, output_option, server_options
 from querator.cli.shared.failures import ExitCode
 from querator.cli.shared.listing import note_more
 from querator.cli.shared.output import (
-    count,
     note,
     width,
     write_details,
@@ -28,100 +25,18 @@ from querator.cli.shared.output import (
 from querator.cli.shared.parameters import DELAY, DURATION, MOMENT, PRIORITY, WholeNumber
 from querator.cli.shared.tables import Column, TableStream
 from querator.cli.shared.texts import age_text, instant_text, size_text
-from querator.cli.shared.views import payload_texts, preview
+from querator.cli.shared.views import preview
 from querator.client import Client
 from querator.client import clock as wall
 from querator.client.errors import RequestError
 from querator.client.executions import EXECUTION_STATES, ExecutionInfo, ExecutionStateName
 from querator.durable import Executions, JournalEntry
-from querator.durable.errors import CodecError
 from querator.durable.handles import journal_entry
-from querator.model.executions import RecordKind
 
 _PIECE_ROWS: Final = 500
 """Rows that are written at once."""
 _VERSION: Final = "1"
 """As `Executions.start`: versions of functions are not compared."""
-_BEGINS_JSON: Final = ("{", "[", '"')
-
-
-class ListedExecutionView(msgspec.Struct, frozen=True, kw_only=True):
-    """An execution, as `--output json` prints it."""
-
-    id: str
-    function: str
-    version: str
-    run: int
-    state: str
-    partition: int
-    created_at: datetime
-    closed_at: datetime | None
-    deadline: datetime | None
-    records: int
-    journal_bytes: int
-    unread_signals: int
-    timers: int
-    cancelled: bool
-    reason: str
-    parent: str
-    children: int
-
-
-class EndedView(ListedExecutionView, frozen=True, kw_only=True):
-    """An execution with its end. `result` is null if there is none, or if its bytes are no JSON.
-    `error` is the exception, or the reason of a cancellation.
-    """
-
-    result: Any
-    error: str | None
-
-
-class RecordView(msgspec.Struct, frozen=True, kw_only=True):
-    """A record of a journal. `value` is null if the payload is no JSON: then it is in `payload` as
-    text, or in `payload_base64`.
-    """
-
-    index: int
-    kind: str
-    name: str
-    path: str
-    site: str
-    at: datetime
-    after: int
-    payload_bytes: int
-    value: Any
-    payload: str | None
-    payload_base64: str | None
-
-
-class PublishedView(msgspec.Struct, frozen=True, kw_only=True):
-    """A published value. `value` is null if its bytes are no JSON: then they are in `payload` as
-    text, or in `payload_base64`.
-    """
-
-    key: str
-    version: int
-    value: Any
-    payload: str | None
-    payload_base64: str | None
-
-
-class _Value(click.ParamType[Any]):
-    """A JSON value; what is no JSON is a text."""
-
-    name = "value"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        text = str(value)
-        try:
-            return msgspec.json.decode(text)
-        except (msgspec.MsgspecError, UnicodeEncodeError) as error:
-            if text.lstrip().startswith(_BEGINS_JSON):
-                self.fail(f"{text!r} begins like JSON, and is none: {error}.", param, ctx)
-            return text
-
-
-_VALUE: Final = _Value()
 
 
 @click.group()
@@ -133,10 +48,21 @@ def execution() -> None:
     """
 
 
+for _command in (
+    execution_changes.signal,
+    execution_changes.resolve,
+    execution_changes.reject,
+    execution_changes.cancel,
+    execution_changes.terminate,
+    execution_changes.retry,
+):
+    execution.add_command(_command)
+
+
 @execution.command(short_help="Start an execution.")
 @click.argument("queue")
 @click.argument("function")
-@click.argument("arguments", nargs=-1, type=_VALUE, metavar="[ARGUMENT]...")
+@click.argument("arguments", nargs=-1, type=VALUE, metavar="[ARGUMENT]...")
 @click.option("--id", "execution_id", metavar="ID", help="Its id; default: a new one.")
 @click.option("--delay", type=DELAY, help="Begin after this time; default: at once.")
 @click.option(
@@ -252,7 +178,7 @@ def list_executions(
     shown = _write_all(
         target,
         lambda client: Executions(client, queue).list(function=function, state=state),
-        _Shape(columns, row, _view),
+        _Shape(columns, row, listed_view),
         limit=limit,
         as_json=as_json,
     )
@@ -275,7 +201,7 @@ def show(queue: str, execution_id: str, target: CommandTarget, as_json: bool) ->
     """
     info, end = target.run(lambda client: _get(client, queue, execution_id))
     if as_json:
-        write_json(_ended_view(info, end))
+        write_json(ended_view(info, end))
         return
     write_details(
         (
@@ -341,7 +267,7 @@ def journal(
     shown = _write_all(
         target,
         lambda client: Executions(client, queue).journal(execution_id),
-        _Shape(columns, row, _record_view),
+        _Shape(columns, row, record_view),
         limit=limit,
         as_json=as_json,
     )
@@ -365,7 +291,7 @@ def published(queue: str, execution_id: str, target: CommandTarget, as_json: boo
     """
     found = target.run(lambda client: client.executions.all_published(queue, execution_id))
     if as_json:
-        write_json_lines([_published_view(*one) for one in found])
+        write_json_lines([published_view(*one) for one in found])
         return
     if not found:
         note(f"{execution_id} has published nothing.")
@@ -373,208 +299,6 @@ def published(queue: str, execution_id: str, target: CommandTarget, as_json: boo
     table = TableStream((Column("key", keep=True), "version", Column("value", cut=True)), width())
     rows = ((key, version, preview(data)) for key, data, version in found)
     write_lines(table.lines(rows))
-
-
-def _published_view(key: str, data: bytes, version: int) -> PublishedView:
-    value = json_value(data)
-    text, encoded = (None, None) if value is not None else payload_texts(data)
-    return PublishedView(
-        key=key, version=version, value=value, payload=text, payload_base64=encoded
-    )
-
-
-@execution.command(short_help="Send a signal to an execution.")
-@click.argument("queue")
-@click.argument("execution_id", metavar="ID")
-@click.argument("name")
-@click.argument("value", required=False, type=_VALUE, metavar="[VALUE]")
-@server_options
-@output_option
-def signal(
-    queue: str, execution_id: str, name: str, value: Any, target: CommandTarget, as_json: bool
-) -> None:
-    """Send the signal NAME to the execution ID of QUEUE, with VALUE.
-
-    VALUE is JSON; what is no JSON is a text; default: null. Each run of this command sends another
-    signal. The code gets signals of a name in the order of their arrival.
-
-    \b
-    Examples:
-      querator execution signal shop order-17 address '{"city": "Berlin"}'
-      querator execution signal shop order-17 stop
-    """
-
-    async def main(client: Client) -> None:
-        await Executions(client, queue).signal(execution_id, name, value)
-
-    target.run(main)
-    if as_json:
-        write_json({"id": execution_id, "name": name})
-    else:
-        note(f"Sent {name} to {execution_id}.")
-
-
-@execution.command(short_help="Give a promise its value.")
-@click.argument("token")
-@click.argument("value", required=False, type=_VALUE, metavar="[VALUE]")
-@server_options
-@output_option
-def resolve(token: str, value: Any, target: CommandTarget, as_json: bool) -> None:
-    """Give the promise with this TOKEN its VALUE.
-
-    The token names the queue and its namespace. VALUE is JSON; what is no JSON is a text; default:
-    null. The first resolution wins; after another one the exit code is 1.
-
-    \b
-    Example:
-      querator execution resolve ls0k… true
-    """
-    _resolve(target, lambda calls: calls.resolve(token, value), "resolved", as_json=as_json)
-
-
-@execution.command(short_help="Reject a promise.")
-@click.argument("token")
-@click.argument("reason")
-@server_options
-@output_option
-def reject(token: str, reason: str, target: CommandTarget, as_json: bool) -> None:
-    """Reject the promise with this TOKEN: the code that waits for it gets PromiseRejected.
-
-    The first resolution wins; after another one the exit code is 1.
-
-    \b
-    Example:
-      querator execution reject ls0k… "too dear"
-    """
-    _resolve(target, lambda calls: calls.reject(token, reason), "rejected", as_json=as_json)
-
-
-_reason_option = click.option("--reason", default="", metavar="TEXT", help="Why; it is kept.")
-
-
-@execution.command(short_help="Ask an execution to end.")
-@click.argument("queue")
-@click.argument("execution_id", metavar="ID")
-@_reason_option
-@server_options
-@output_option
-def cancel(
-    queue: str, execution_id: str, reason: str, target: CommandTarget, as_json: bool
-) -> None:
-    """Ask the execution ID of QUEUE to end: its code gets a cancellation, and may clean up.
-
-    \b
-    Example:
-      querator execution cancel shop order-17 --reason "sold out"
-    """
-
-    async def main(client: Client) -> bool:
-        return await Executions(client, queue).cancel(execution_id, reason)
-
-    first = target.run(main)
-    if as_json:
-        write_json({"id": execution_id, "cancelled": first})
-    else:
-        note(f"{execution_id} is to end." if first else f"{execution_id} was cancelled before.")
-
-
-@execution.command(short_help="End an execution at once.")
-@click.argument("queue")
-@click.argument("execution_id", metavar="ID")
-@_reason_option
-@yes_option
-@server_options
-@output_option
-def terminate(
-    queue: str,
-    execution_id: str,
-    reason: str,
-    yes: bool,
-    target: CommandTarget,
-    as_json: bool,
-) -> None:
-    """End the execution ID of QUEUE at once, for ever: its code does not run any more.
-
-    Nothing is undone and nothing is cleaned up; `querator execution cancel` lets the code do that.
-    The command asks for confirmation.
-
-    \b
-    Example:
-      querator execution terminate shop order-17 --yes
-    """
-    check_can_ask(yes=yes)
-    info, _ = target.run(lambda client: _get(client, queue, execution_id))
-    if info.closed:
-        note(f"Nothing was changed: {execution_id} has ended ({info.state}).")
-        raise click.exceptions.Exit(ExitCode.WRONG)
-    confirm(
-        f"{execution_id} ({info.function}) is {info.state}, with {count(info.records, 'record')}. "
-        "End it at once, without its cleanup?",
-        yes=yes,
-    )
-
-    async def main(client: Client) -> bool:
-        return await Executions(client, queue).terminate(execution_id, reason)
-
-    first = target.run(main)
-    if as_json:
-        write_json({"id": execution_id, "terminated": first})
-    else:
-        note(f"Terminated {execution_id}.")
-
-
-@execution.command(short_help="Let stuck executions run again.")
-@click.argument("queue")
-@click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--stuck", is_flag=True, help="Instead of ids: each stuck execution of the queue.")
-@click.option("--function", default="", metavar="NAME", help="With --stuck: of this function.")
-@server_options
-@output_option
-def retry(
-    queue: str,
-    ids: tuple[str, ...],
-    stuck: bool,
-    function: str,
-    target: CommandTarget,
-    as_json: bool,
-) -> None:
-    """Let stuck executions of QUEUE run again, after their code or their values were repaired.
-
-    Prints the ids of those that were stuck. The exit code is 1 when an ID was not stuck. With
-    --output json each execution is a line.
-
-    \b
-    Examples:
-      querator execution retry shop order-17
-      querator execution retry shop --stuck --function checkout
-    """
-    if bool(ids) == stuck:
-        raise click.UsageError("Give ids, or --stuck.")
-    if function and not stuck:
-        raise click.UsageError("--function needs --stuck.")
-
-    async def main(client: Client) -> bool:
-        calls = Executions(client, queue)
-        named = list(ids)
-        if stuck:
-            # All of them first: one that becomes stuck again would come again.
-            named = [one.id async for one in calls.list(function=function, state="stuck")]
-        all_were = True
-        for name in named:
-            was = await calls.retry(name)
-            all_were = all_were and was
-            if as_json:
-                write_json({"id": name, "retried": was})
-            elif was:
-                click.echo(name)
-            else:
-                note(f"{name} is not stuck.")
-        if not named:
-            note("No execution is stuck.")
-        return all_were or stuck
-
-    if not target.run(main):
-        raise click.exceptions.Exit(ExitCode.WRONG)
 
 
 @execution.command(short_help="Wait until an execution has ended, and print its result.")
@@ -616,7 +340,7 @@ def wait(
 
     info, end = target.run(main)
     if as_json:
-        write_json(_ended_view(info, end))
+        write_json(ended_view(info, end))
     elif end is None:
         why = f": {info.reason}" if info.reason else ""
         note(f"{execution_id} has not ended; it is {info.state}{why}.")
@@ -642,64 +366,6 @@ async def _get(
 
 def _is_leaving(info: ExecutionInfo) -> bool:
     return info.cancelled and not info.closed
-
-
-def _resolve(
-    target: CommandTarget, call: Callable[[Executions], Any], done: str, *, as_json: bool
-) -> None:
-    async def main(client: Client) -> bool:
-        # The queue is in the token.
-        first: bool = await call(Executions(client, ""))
-        return first
-
-    try:
-        first = target.run(main)
-    except CodecError as error:
-        raise click.BadParameter(f"{error}.", param_hint="TOKEN") from error
-    if as_json:
-        write_json({done: first})
-    elif first:
-        note(f"The promise is {done}.")
-    else:
-        note("Nothing was changed: the promise was resolved or rejected before.")
-    if not first:
-        raise click.exceptions.Exit(ExitCode.WRONG)
-
-
-def _view(info: ExecutionInfo) -> ListedExecutionView:
-    return ListedExecutionView(**_fields(info))
-
-
-def _ended_view(info: ExecutionInfo, end: JournalEntry | None) -> EndedView:
-    result = error = None
-    if end is not None:
-        if end.kind == RecordKind.COMPLETED.name:
-            result = json_value(end.payload)
-        else:
-            error = value_text(end)
-    return EndedView(**_fields(info), result=result, error=error)
-
-
-def _fields(info: ExecutionInfo) -> dict[str, Any]:
-    return {name: getattr(info, name) for name in ListedExecutionView.__struct_fields__}
-
-
-def _record_view(one: JournalEntry) -> RecordView:
-    value = json_value(one.payload)
-    text, encoded = (None, None) if value is not None else payload_texts(one.payload)
-    return RecordView(
-        index=one.index,
-        kind=one.kind.lower(),
-        name=one.name,
-        path=one.path,
-        site=one.site,
-        at=one.at,
-        after=one.after,
-        payload_bytes=len(one.payload),
-        value=value,
-        payload=text,
-        payload_base64=encoded,
-    )
 
 
 # --- lists -----------------------------------------------------------------------------------
