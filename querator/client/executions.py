@@ -147,7 +147,7 @@ class ExecutionCalls:
             deadline=None if deadline is None else timestamp(deadline, "deadline"),
         )  # fmt: skip
         response = await self._nodes.call(
-            lambda node, left: node.executions.StartExecution(request, timeout=left),
+            lambda node, left: node.call_execution("start", request, left),
             patience=ATTEMPT_SECONDS,
         )
         return not response.attached
@@ -179,8 +179,8 @@ class ExecutionCalls:
             waits_ms = int(max(0.0, until - loop.time()) * 1000)
             # The shortest wait says "at once": none would mean the deadline of the call.
             request.request_timeout.FromMilliseconds(max(1, waits_ms))
-            response: v1.LeaseActivationsResponse = await node.executions.LeaseActivations(
-                request, timeout=left
+            response: v1.LeaseActivationsResponse = await node.call_execution(
+                "lease", request, left, waits=True
             )
             return response
 
@@ -205,7 +205,7 @@ class ExecutionCalls:
         """
         request = progress_request(self.namespace, queue, report)
         response = await self._nodes.call(
-            lambda node, left: node.executions.RecordProgress(request, timeout=left),
+            lambda node, left: node.call_execution("record", request, left),
             patience=ATTEMPT_SECONDS,
             # A repeat of a Record that was applied gets its answer, also behind later arrivals.
             telling=(Unseen, LeaseLost),
@@ -220,7 +220,7 @@ class ExecutionCalls:
             namespace=self.namespace, queue=queue, lease_ids=lease_ids
         )
         response = await self._nodes.call(
-            lambda node, left: node.queues.Extend(request, timeout=left),
+            lambda node, left: node.call_execution("extend", request, left),
             seconds=seconds,
             patience=ATTEMPT_SECONDS,
         )
@@ -236,7 +236,7 @@ class ExecutionCalls:
             message_id=uuid_utils.uuid7().hex,
         )  # fmt: skip
         response = await self._nodes.call(
-            lambda node, left: node.executions.SignalExecution(request, timeout=left),
+            lambda node, left: node.call_execution("signal", request, left),
             patience=ATTEMPT_SECONDS,
         )
         return int(response.index)
@@ -262,7 +262,7 @@ class ExecutionCalls:
             path=path, proof=proof, payload=payload, reject=reject,
         )  # fmt: skip
         response = await self._nodes.call(
-            lambda node, left: node.executions.ResolvePromise(request, timeout=left),
+            lambda node, left: node.call_execution("resolve", request, left),
             patience=ATTEMPT_SECONDS,
         )
         return not response.repeated_answer
@@ -304,7 +304,7 @@ class ExecutionCalls:
         """The execution, with its last record if it has ended. Raises `ExecutionNotFound`."""
         request = v1.GetExecutionRequest(namespace=self.namespace, queue=queue, id=execution_id)
         response = await self._nodes.call(
-            lambda node, left: node.executions.GetExecution(request, timeout=left),
+            lambda node, left: node.call_execution("get", request, left),
             patience=ATTEMPT_SECONDS,
             changes=False,
         )
@@ -324,8 +324,8 @@ class ExecutionCalls:
         async def ask(node: Connection, left: float) -> v1.WaitExecutionsResponse:
             waits_ms = int(max(0.0, until - loop.time()) * 1000)
             request.wait_timeout.FromMilliseconds(waits_ms)
-            response: v1.WaitExecutionsResponse = await node.executions.WaitExecutions(
-                request, timeout=left
+            response: v1.WaitExecutionsResponse = await node.call_execution(
+                "wait", request, left, waits=True
             )
             return response
 
@@ -415,7 +415,7 @@ class ExecutionCalls:
         )
         while True:
             response = await self._nodes.call(
-                lambda node, left: node.executions.ReadJournal(request, timeout=left),
+                lambda node, left: node.call_execution("journal", request, left),
                 patience=ATTEMPT_SECONDS,
                 changes=False,
             )

@@ -69,6 +69,7 @@ BATCH_BYTES_DEFAULT = 64 * MIB
 BATCH_BYTES_MAX = 1024 * MIB  # A client that repeats a batch reads all of it again.
 FOLLOW_UP_QUEUES_MAX = 100  # Of one settle: each queue is looked up, and routed by itself.
 STREAM_UNANSWERED_MAX = 256  # Requests of one stream, accepted and not answered.
+EXECUTION_STREAM_CALLS_MAX = 1_024  # Calls of one stream, accepted and not answered.
 STREAM_UNANSWERED_BYTES_MAX = REQUEST_BYTES_CAP  # Beyond, no frame is read: one more at most.
 STREAM_DELIVERIES_BYTES_MAX = 4 * MIB  # Beyond, a slow reader gets no more leases.
 STREAM_CREDIT_ITEMS_MAX = 100_000

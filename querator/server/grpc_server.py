@@ -25,7 +25,8 @@ from querator.server.calls.batch_stream import BatchStream
 from querator.server.calls.browse_stream import BrowseStream
 from querator.server.calls.call_counts import CallCounts
 from querator.server.calls.cluster_calls import ClusterCalls
-from querator.server.calls.execution_calls import execution_calls
+from querator.server.calls.execution_calls import execution_calls, streamed_calls
+from querator.server.calls.execution_stream import ExecutionStream
 from querator.server.calls.grpc_calls import Context, LiveCalls, Unary, answering
 from querator.server.calls.lease_stream import LeaseStream
 from querator.server.calls.produce_stream import ProduceStream
@@ -161,6 +162,9 @@ class GrpcServer:
         )
         transaction_handlers = self._unary(transaction_calls(self._queue_service, self._limits))
         execution_handlers = self._unary(execution_calls(self._queue_service))
+        execution_handlers["ExecutionStream"] = self._stream(
+            "ExecutionStream", self._execution_stream
+        )
         reader_handlers = {}
         if self._readers is not None:
             reader_handlers = self._unary(reader_calls(self._readers))
@@ -267,6 +271,15 @@ class GrpcServer:
             counts=self._calls.counts,
             messages=messages,
             request_limits=self._limits,
+        )
+
+    def _execution_stream(self, context: Context, request_id: str, _: object) -> ExecutionStream:
+        return ExecutionStream(
+            context=context,
+            request_id=request_id,
+            handlers=streamed_calls(self._queue_service),
+            counts=self._calls.counts,
+            messages=self.incoming.messages_of(context.peer()),
         )
 
     def _node_calls(self, context: Context, request_id: str, _: object) -> NodeCalls:

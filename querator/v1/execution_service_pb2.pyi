@@ -10,6 +10,8 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from querator.v1 import errors_pb2 as _errors_pb2
+from querator.v1 import queue_service_pb2 as _queue_service_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -1728,3 +1730,223 @@ class ReadJournalResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadJournalResponse: _TypeAlias = ReadJournalResponse  # noqa: Y015
+
+@_typing.final
+class ExecutionCall(_message.Message):
+    """ExecutionCall is a call on an ExecutionStream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    RECORD_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    RESOLVE_FIELD_NUMBER: _builtins.int
+    GET_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    EXTEND_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """The caller's number for the call; the answer carries it. No call that is not answered has the same number."""
+    timeout_ms: _builtins.int
+    """How long the caller waits, in ms: as the deadline of a gRPC call. 0: as long as the request itself says."""
+    @_builtins.property
+    def start(self) -> Global___StartExecutionRequest:
+        """StartExecution."""
+
+    @_builtins.property
+    def lease(self) -> Global___LeaseActivationsRequest:
+        """LeaseActivations."""
+
+    @_builtins.property
+    def record(self) -> Global___RecordProgressRequest:
+        """RecordProgress."""
+
+    @_builtins.property
+    def signal(self) -> Global___SignalExecutionRequest:
+        """SignalExecution."""
+
+    @_builtins.property
+    def resolve(self) -> Global___ResolvePromiseRequest:
+        """ResolvePromise."""
+
+    @_builtins.property
+    def get(self) -> Global___GetExecutionRequest:
+        """GetExecution."""
+
+    @_builtins.property
+    def wait(self) -> Global___WaitExecutionsRequest:
+        """WaitExecutions."""
+
+    @_builtins.property
+    def journal(self) -> Global___ReadJournalRequest:
+        """ReadJournal."""
+
+    @_builtins.property
+    def extend(self) -> _queue_service_pb2.ExtendRequest:
+        """Extend of QueueService."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        start: Global___StartExecutionRequest | None = ...,
+        lease: Global___LeaseActivationsRequest | None = ...,
+        record: Global___RecordProgressRequest | None = ...,
+        signal: Global___SignalExecutionRequest | None = ...,
+        resolve: Global___ResolvePromiseRequest | None = ...,
+        get: Global___GetExecutionRequest | None = ...,
+        wait: Global___WaitExecutionsRequest | None = ...,
+        journal: Global___ReadJournalRequest | None = ...,
+        extend: _queue_service_pb2.ExtendRequest | None = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "extend", b"extend", "get", b"get", "journal", b"journal", "lease", b"lease", "record", b"record", "resolve", b"resolve", "signal", b"signal", "start", b"start", "wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "extend", b"extend", "get", b"get", "journal", b"journal", "lease", b"lease", "number", b"number", "record", b"record", "resolve", b"resolve", "signal", b"signal", "start", b"start", "timeout_ms", b"timeout_ms", "wait", b"wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["start", "lease", "record", "signal", "resolve", "get", "wait", "journal", "extend"]  # noqa: Y015
+    _WhichOneofArgType_call: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
+
+Global___ExecutionCall: _TypeAlias = ExecutionCall  # noqa: Y015
+
+@_typing.final
+class ExecutionStreamRequest(_message.Message):
+    """ExecutionStreamRequest is one frame from the caller. Frames may be joined: the fields repeat."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutionCall]:
+        """Calls. Beyond 1,024 calls without an answer on a stream, the node reads no further frame."""
+
+    @_builtins.property
+    def given_up(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Numbers of calls whose answers are not wanted any more. A call that was given up may have an effect."""
+
+    def __init__(
+        self,
+        *,
+        calls: _abc.Iterable[Global___ExecutionCall] | None = ...,
+        given_up: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "given_up", b"given_up"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutionStreamRequest: _TypeAlias = ExecutionStreamRequest  # noqa: Y015
+
+@_typing.final
+class ExecutionAnswer(_message.Message):
+    """ExecutionAnswer answers a call. The field is that of the call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
+    LEASED_FIELD_NUMBER: _builtins.int
+    RECORDED_FIELD_NUMBER: _builtins.int
+    SIGNALLED_FIELD_NUMBER: _builtins.int
+    RESOLVED_FIELD_NUMBER: _builtins.int
+    FOUND_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    EXTENDED_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Number of the call."""
+    @_builtins.property
+    def started(self) -> Global___StartExecutionResponse:
+        """To start; it is durable."""
+
+    @_builtins.property
+    def leased(self) -> Global___LeaseActivationsResponse:
+        """To lease."""
+
+    @_builtins.property
+    def recorded(self) -> Global___RecordProgressResponse:
+        """To record; it is durable."""
+
+    @_builtins.property
+    def signalled(self) -> Global___SignalExecutionResponse:
+        """To signal; it is durable."""
+
+    @_builtins.property
+    def resolved(self) -> Global___ResolvePromiseResponse:
+        """To resolve; it is durable."""
+
+    @_builtins.property
+    def found(self) -> Global___GetExecutionResponse:
+        """To get."""
+
+    @_builtins.property
+    def ended(self) -> Global___WaitExecutionsResponse:
+        """To wait."""
+
+    @_builtins.property
+    def records(self) -> Global___ReadJournalResponse:
+        """To journal."""
+
+    @_builtins.property
+    def extended(self) -> _queue_service_pb2.ExtendResponse:
+        """To extend; it is durable."""
+
+    @_builtins.property
+    def error(self) -> _errors_pb2.Error:
+        """The call was refused, or has failed; the stream continues."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        started: Global___StartExecutionResponse | None = ...,
+        leased: Global___LeaseActivationsResponse | None = ...,
+        recorded: Global___RecordProgressResponse | None = ...,
+        signalled: Global___SignalExecutionResponse | None = ...,
+        resolved: Global___ResolvePromiseResponse | None = ...,
+        found: Global___GetExecutionResponse | None = ...,
+        ended: Global___WaitExecutionsResponse | None = ...,
+        records: Global___ReadJournalResponse | None = ...,
+        extended: _queue_service_pb2.ExtendResponse | None = ...,
+        error: _errors_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "ended", b"ended", "error", b"error", "extended", b"extended", "found", b"found", "leased", b"leased", "recorded", b"recorded", "records", b"records", "resolved", b"resolved", "signalled", b"signalled", "started", b"started"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "ended", b"ended", "error", b"error", "extended", b"extended", "found", b"found", "leased", b"leased", "number", b"number", "recorded", b"recorded", "records", b"records", "resolved", b"resolved", "signalled", b"signalled", "started", b"started"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["started", "leased", "recorded", "signalled", "resolved", "found", "ended", "records", "extended", "error"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___ExecutionAnswer: _TypeAlias = ExecutionAnswer  # noqa: Y015
+
+@_typing.final
+class ExecutionStreamResponse(_message.Message):
+    """ExecutionStreamResponse is one frame to the caller."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutionAnswer]:
+        """Answers, in no order."""
+
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___ExecutionAnswer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutionStreamResponse: _TypeAlias = ExecutionStreamResponse  # noqa: Y015

@@ -101,6 +101,11 @@ class ExecutionServiceStub:
                 request_serializer=querator_dot_v1_dot_execution__service__pb2.ReadJournalRequest.SerializeToString,
                 response_deserializer=querator_dot_v1_dot_execution__service__pb2.ReadJournalResponse.FromString,
                 _registered_method=True)
+        self.ExecutionStream = channel.stream_stream(
+                '/querator.v1.ExecutionService/ExecutionStream',
+                request_serializer=querator_dot_v1_dot_execution__service__pb2.ExecutionStreamRequest.SerializeToString,
+                response_deserializer=querator_dot_v1_dot_execution__service__pb2.ExecutionStreamResponse.FromString,
+                _registered_method=True)
 
 
 class ExecutionServiceServicer:
@@ -199,6 +204,14 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExecutionStream(self, request_iterator, context):
+        """Carries many calls: a frame has any number of them, and answers come in any order. Each call does what the method
+        of its name does. At high rates it costs a fraction of one gRPC call for each.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ExecutionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -266,6 +279,11 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.ReadJournal,
                     request_deserializer=querator_dot_v1_dot_execution__service__pb2.ReadJournalRequest.FromString,
                     response_serializer=querator_dot_v1_dot_execution__service__pb2.ReadJournalResponse.SerializeToString,
+            ),
+            'ExecutionStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.ExecutionStream,
+                    request_deserializer=querator_dot_v1_dot_execution__service__pb2.ExecutionStreamRequest.FromString,
+                    response_serializer=querator_dot_v1_dot_execution__service__pb2.ExecutionStreamResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -621,6 +639,33 @@ class ExecutionService:
             '/querator.v1.ExecutionService/ReadJournal',
             querator_dot_v1_dot_execution__service__pb2.ReadJournalRequest.SerializeToString,
             querator_dot_v1_dot_execution__service__pb2.ReadJournalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExecutionStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/querator.v1.ExecutionService/ExecutionStream',
+            querator_dot_v1_dot_execution__service__pb2.ExecutionStreamRequest.SerializeToString,
+            querator_dot_v1_dot_execution__service__pb2.ExecutionStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

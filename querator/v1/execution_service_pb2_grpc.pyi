@@ -61,6 +61,10 @@ class ExecutionServiceStub:
     """Returns a page of executions, in the order of their starts within each partition."""
     ReadJournal: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.ReadJournalRequest, _execution_service_pb2.ReadJournalResponse]
     """Returns a page of a journal."""
+    ExecutionStream: _grpc.StreamStreamMultiCallable[_execution_service_pb2.ExecutionStreamRequest, _execution_service_pb2.ExecutionStreamResponse]
+    """Carries many calls: a frame has any number of them, and answers come in any order. Each call does what the method
+    of its name does. At high rates it costs a fraction of one gRPC call for each.
+    """
 
 @_typing.type_check_only
 class ExecutionServiceAsyncStub(ExecutionServiceStub):
@@ -95,6 +99,10 @@ class ExecutionServiceAsyncStub(ExecutionServiceStub):
     """Returns a page of executions, in the order of their starts within each partition."""
     ReadJournal: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.ReadJournalRequest, _execution_service_pb2.ReadJournalResponse]  # type: ignore[assignment]
     """Returns a page of a journal."""
+    ExecutionStream: _aio.StreamStreamMultiCallable[_execution_service_pb2.ExecutionStreamRequest, _execution_service_pb2.ExecutionStreamResponse]  # type: ignore[assignment]
+    """Carries many calls: a frame has any number of them, and answers come in any order. Each call does what the method
+    of its name does. At high rates it costs a fraction of one gRPC call for each.
+    """
 
 class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
     """ExecutionService keeps executions of durable functions: a journal of what each has seen, timers, signals, promises.
@@ -204,5 +212,15 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_execution_service_pb2.ReadJournalResponse, _abc.Awaitable[_execution_service_pb2.ReadJournalResponse]]:
         """Returns a page of a journal."""
+
+    @_abc_1.abstractmethod
+    def ExecutionStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[_execution_service_pb2.ExecutionStreamRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_execution_service_pb2.ExecutionStreamResponse], _abc.AsyncIterator[_execution_service_pb2.ExecutionStreamResponse]]:
+        """Carries many calls: a frame has any number of them, and answers come in any order. Each call does what the method
+        of its name does. At high rates it costs a fraction of one gRPC call for each.
+        """
 
 def add_ExecutionServiceServicer_to_server(servicer: ExecutionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

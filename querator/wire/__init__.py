@@ -21,6 +21,7 @@ checks that need the state of a queue do not belong here.
     results          results of items: what asks for them, returns them, waits for them
     events           events of queues: the call of a follower, and its reply
     executions       requests and answers of ExecutionService
+    execution_frames  frames of the execution stream
     frames           frames of the produce stream and the lease stream
     browse           requests and answers of scans
     readers          requests and answers of ReaderService

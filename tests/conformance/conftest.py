@@ -1,13 +1,13 @@
 """Fixtures: the clusters of a run, and `make`, which gives a test its queues.
 
 Each behaviour runs through each door on each size of cluster, unless a mark names some of them:
-`@pytest.mark.doors("unary")`, `@pytest.mark.sizes(3)`.
+`@pytest.mark.doors("unary")`, `@pytest.mark.sizes(3)`. `"streams-1"` is that door of one node only.
 """
 
 import shutil
 import tempfile
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -40,10 +40,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         [
             pytest.param((door, size), id=f"{door}-{size}")
             for size in (sizes.args if sizes else nodes.SIZES)
-            for door in (doors.args if doors else DOORS)
+            for door in _named(doors.args if doors else DOORS, size)
         ],
         indirect=True,
     )
+
+
+def _named(doors: Iterable[str], size: int) -> list[str]:
+    """The doors that a cluster of this size has."""
+    parts = [one.partition("-") for one in doors]
+    return [door for door, _, only in parts if not only or int(only) == size]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

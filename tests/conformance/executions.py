@@ -7,6 +7,7 @@ from typing import Any
 
 from querator.v1 import admin_service_pb2 as admin
 from querator.v1 import execution_service_pb2 as v1
+from querator.v1 import queue_service_pb2 as pb
 from tests.conformance.door import CALL_S
 from tests.conformance.make import Make
 from tests.conformance.queues import PATIENCE_S, Queue, looks, span
@@ -58,6 +59,7 @@ class Executions:
         self.queue = queue
         self._nodes = nodes
         self._numbers: dict[tuple[str, int], itertools.count[int]] = {}
+        self._node = nodes[0]
         self._stub = nodes[0].executions
 
     def through(self, node: int) -> "Executions":
@@ -142,6 +144,11 @@ class Executions:
     ) -> None:
         await self.record(held, give_back=v1.GiveBack(stuck=stuck, reason=reason))
 
+    async def extend(self, *lease_ids: str, timeout_s: float) -> list[pb.ExtendOutcome]:
+        """On the stream of executions, or by the call for items."""
+        request = pb.ExtendRequest(**self.names, lease_ids=lease_ids, lease_timeout=span(timeout_s))
+        return list((await answer(self._node.extend(request, timeout=CALL_S))).outcomes)
+
     async def signal(
         self, id_: str = "e", name: str = "word", payload: bytes = b"hello", message_id: str = ""
     ) -> v1.SignalExecutionResponse:
@@ -179,7 +186,7 @@ class Executions:
     async def retry(self, id_: str = "e") -> bool:
         """Whether it was stuck."""
         request = v1.RetryExecutionRequest(**self.names, id=id_)
-        return (await answer(self._stub.RetryExecution(request, timeout=CALL_S))).changed
+        return bool((await answer(self._stub.RetryExecution(request, timeout=CALL_S))).changed)
 
     async def get(self, id_: str = "e") -> v1.GetExecutionResponse:
         request = v1.GetExecutionRequest(**self.names, id=id_)

@@ -10,7 +10,9 @@ import uuid_utils
 from querator.v1.admin_service_pb2 import ListQueuesRequest
 from tests.conformance import nodes
 from tests.conformance.door import CALL_S, Door, Refused
+from tests.conformance.execution_stream import StreamedExecutions
 from tests.conformance.queues import Queue
+from tests.conformance.stream_door import StreamDoor
 from tests.conformance.stubs import Node, answer
 
 
@@ -24,6 +26,12 @@ class Make:
         """The nodes, beginning with the one that the test uses."""
         self._door = door
         self._doors: list[Door] = []
+        self._streams: list[StreamedExecutions] = []
+        if door is StreamDoor:
+            for node in self.nodes:
+                node.executions = stream = StreamedExecutions(node)
+                node.extend = stream.Extend
+                self._streams.append(stream)
         self._created: list[Queue] = []
         self.door = self.open(0)
 
@@ -66,8 +74,8 @@ class Make:
                 return names
 
     async def close(self) -> None:
-        for door in self._doors:
-            await door.close()
+        for connection in (*self._doors, *self._streams):
+            await connection.close()
         for queue in reversed(self._created):
             with contextlib.suppress(Refused):
                 # It may not exist.

@@ -1,7 +1,7 @@
 """Calls by the generated stubs, and what the server says when it refuses one."""
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from google.rpc import error_details_pb2
@@ -16,7 +16,6 @@ from tests.conformance.door import Refused
 if TYPE_CHECKING:
     # Only types: at run time there is one stub for both.
     from querator.v1.admin_service_pb2_grpc import AdminServiceAsyncStub
-    from querator.v1.execution_service_pb2_grpc import ExecutionServiceAsyncStub
     from querator.v1.queue_service_pb2_grpc import QueueServiceAsyncStub
 
 _Answer = TypeVar("_Answer")
@@ -30,7 +29,8 @@ class Node:
         self.channel = grpc.aio.insecure_channel(address)
         self.queue: QueueServiceAsyncStub = QueueServiceStub(self.channel)
         self.admin: AdminServiceAsyncStub = AdminServiceStub(self.channel)
-        self.executions: ExecutionServiceAsyncStub = ExecutionServiceStub(self.channel)
+        self.executions: Any = ExecutionServiceStub(self.channel)
+        self.extend: Any = self.queue.Extend
 
 
 async def answer(call: Awaitable[_Answer]) -> _Answer:

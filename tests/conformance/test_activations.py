@@ -12,7 +12,7 @@ from tests.conformance.executions import begun, executions, kinds, step
 from tests.conformance.make import Make
 from tests.conformance.queues import refusal
 
-pytestmark = pytest.mark.doors("unary")
+pytestmark = pytest.mark.doors("unary", "streams-1")
 
 ONE, TWO = b"\x01", b"\x02"
 
@@ -122,7 +122,7 @@ async def test_a_lease_is_extended_as_a_lease_of_items(make: Make):
     shop = await executions(make)
     await shop.start()
     held = await shop.lease_one(timeout_s=1)
-    [outcome] = await shop.queue.extend(held.lease_id, timeout_s=60)
+    [outcome] = await shop.extend(held.lease_id, timeout_s=60)
     assert outcome.lease_remaining.ToMilliseconds() > 50_000
     assert not await shop.lease(wait_s=1.5)
     await shop.close(held)

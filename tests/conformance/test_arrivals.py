@@ -10,7 +10,7 @@ from tests.conformance.executions import begun, executions, kinds, payloads, ste
 from tests.conformance.make import Make
 from tests.conformance.queues import refusal, soon
 
-pytestmark = pytest.mark.doors("unary")
+pytestmark = pytest.mark.doors("unary", "streams-1")
 
 ONE, TWO = b"\x01", b"\x02"
 LARGE = b"x" * 2**20

@@ -7,7 +7,7 @@ from tests.conformance.executions import begun, child, executions, kinds, payloa
 from tests.conformance.make import Make
 from tests.conformance.queues import refusal
 
-pytestmark = pytest.mark.doors("unary")
+pytestmark = pytest.mark.doors("unary", "streams-1")
 
 ONE, TWO = b"\x01", b"\x02"
 END = ONE + b"\x01"

@@ -11,7 +11,7 @@ from tests.conformance.executions import begun, executions, kinds, step, timer
 from tests.conformance.make import Make
 from tests.conformance.queues import refusal
 
-pytestmark = pytest.mark.doors("unary")
+pytestmark = pytest.mark.doors("unary", "streams-1")
 
 ONE = b"\x01"
 YEAR_10000_S = 253_402_300_800

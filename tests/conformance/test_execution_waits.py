@@ -8,7 +8,7 @@ from tests.conformance.executions import Executions, begun, executions, kinds
 from tests.conformance.make import Make
 from tests.conformance.queues import refusal
 
-pytestmark = pytest.mark.doors("unary")
+pytestmark = pytest.mark.doors("unary", "streams-1")
 
 
 async def test_what_has_ended_is_returned_at_once(make: Make):

@@ -19,7 +19,7 @@ from tests.conformance.executions import (
 from tests.conformance.make import Make
 from tests.conformance.queues import looks, refusal, soon
 
-pytestmark = pytest.mark.doors("unary")
+pytestmark = pytest.mark.doors("unary", "streams-1")
 
 HOUR_S = 3600
 

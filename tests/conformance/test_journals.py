@@ -16,7 +16,7 @@ from tests.conformance.executions import (
 from tests.conformance.make import Make
 from tests.conformance.queues import looks, refusal
 
-pytestmark = pytest.mark.doors("unary")
+pytestmark = pytest.mark.doors("unary", "streams-1")
 
 ONE, TWO, THREE = b"\x01", b"\x02", b"\x03"
 HOUR_S = 3600

@@ -9,7 +9,7 @@ from tests.conformance.executions import Executions, begun, executions, kinds, s
 from tests.conformance.make import Make
 from tests.conformance.queues import PATIENCE_S, refusal
 
-pytestmark = pytest.mark.doors("unary")
+pytestmark = pytest.mark.doors("unary", "streams-1")
 
 ONE = b"\x01"
 

@@ -7,10 +7,11 @@ repeated is called with `repeatable=False`.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from querator.client.errors import AddressFault, ConnectionFailed, ErrorCode, RequestError
 from querator.client.errors import make_error as make
@@ -18,6 +19,7 @@ from querator.client.transport import forking
 from querator.client.transport.attempts import repeated
 from querator.client.transport.diagnosis import Diagnosis
 from querator.client.transport.rpc_errors import connection_failed, fault_from_text, from_rpc
+from querator.client.transport.streamed_calls import StreamedCalls, StreamRefusal
 from querator.model import limits
 from querator.v1 import (
     admin_service_pb2_grpc,
@@ -35,6 +37,7 @@ REQUEST_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 
 _SERVICE = "/querator.v1.QueueService/"
+_EXECUTIONS = "/querator.v1.ExecutionService/"
 # A node that vanished is noticed after the sum of the two. This holds also while gRPC waits for the
 # answer to a ping of its bandwidth estimation, during which it sends no other ping.
 _KEEPALIVE_MS = 1_000
@@ -60,6 +63,23 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # Nodes are reached directly, not through a web proxy that the environment names.
     ("grpc.enable_http_proxy", 0),
 )
+
+
+ExecutionCallKind = Literal[
+    "start", "lease", "record", "signal", "resolve", "get", "wait", "journal", "extend"
+]
+"""The fields of an ExecutionCall."""
+_METHODS: Final[dict[ExecutionCallKind, str]] = {
+    "start": "StartExecution",
+    "lease": "LeaseActivations",
+    "record": "RecordProgress",
+    "signal": "SignalExecution",
+    "resolve": "ResolvePromise",
+    "get": "GetExecution",
+    "wait": "WaitExecutions",
+    "journal": "ReadJournal",
+    "extend": "Extend",
+}
 
 
 def _same(data: bytes) -> bytes:
@@ -105,6 +125,12 @@ class Connection:
             )
             for name in ("ProduceStream", "LeaseStream")
         }
+        execution_stream = self._channel.stream_stream(
+            f"{_EXECUTIONS}ExecutionStream",
+            request_serializer=_same,
+            response_deserializer=_same,
+        )
+        self._streamed = StreamedCalls(execution_stream)
 
     @property
     def closed(self) -> bool:
@@ -113,6 +139,7 @@ class Connection:
     async def close(self, grace: float | None = None) -> None:
         """Ends open calls after `grace` seconds; their callers get `OutcomeUnknown`."""
         self._closed = True
+        await self._streamed.close(grace)
         await self._channel.close(grace)
 
     @property
@@ -167,6 +194,21 @@ class Connection:
         the cause is not found.
         """
         return await self._diagnosis.examine(error if isinstance(error, ConnectionFailed) else None)
+
+    async def call_execution(
+        self, kind: ExecutionCallKind, request: Message, seconds: float, *, waits: bool = False
+    ) -> Any:
+        """A call of ExecutionService: on the stream of this connection, if it takes the call.
+        `waits`: whether it may take minutes.
+        """
+        if self._streamed.takes(request, waits=waits):
+            try:
+                return await self._streamed.call(kind, request, seconds, waits=waits)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                    raise
+        stub: Any = self.queues if kind == "extend" else self.executions
+        return await getattr(stub, _METHODS[kind])(request, timeout=seconds)
 
     def open_stream(self, name: str) -> "grpc.aio.StreamStreamCall[bytes, bytes]":
         self.check_open()
@@ -223,6 +265,9 @@ class Connection:
         self.check_open()
         try:
             answer = await send(max(seconds, 0.001))
+        except StreamRefusal as refusal:
+            self._answered()
+            return refusal.error
         except grpc.aio.AioRpcError as raw:
             error = from_rpc(raw, address=self.address, changes=changes)
             if isinstance(error, ConnectionFailed):

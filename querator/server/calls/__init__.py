@@ -8,6 +8,7 @@ Calls between nodes belong into `server.link`, and the formats of messages into 
     call_counts          counts and durations of calls
     cluster_calls        calls of ClusterService
     execution_calls      calls of ExecutionService
+    execution_stream     ExecutionStream: many of these calls on one stream
     grpc_calls           errors to statuses, request ids, deadlines, live calls
     lease_stream         LeaseStream: deliveries and the settling of leases
     outbox               answers and deliveries that wait for one stream's writer

@@ -15,7 +15,13 @@ OK: Final = "OK"
 CANCELLED: Final = "CANCELLED"
 """The caller disconnected before the answer."""
 
-_UNTIMED: Final = frozenset(("Lease", "LeaseStream", "ProduceStream"))
+_UNTIMED: Final = frozenset(
+    (
+        "Lease", "LeaseStream", "ProduceStream", "LeaseActivations", "WaitExecutions",
+        "ReadPublished", "ExecutionStream", "ExecutionStream/LeaseActivations",
+        "ExecutionStream/WaitExecutions",
+    )
+)  # fmt: skip
 """Methods without durations: they last as long as their callers want."""
 
 

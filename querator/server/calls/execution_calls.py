@@ -1,52 +1,52 @@
-"""The calls of ExecutionService."""
+"""The unary calls of ExecutionService. ExecutionStream has most of them too."""
 
 from collections.abc import Mapping
 
 import msgspec
 
 from querator.server.calls.grpc_calls import (
-    Context,
-    Unary,
+    Timed,
+    TimedCall,
     answer_within_ms,
     waiting_within_deadline,
     within_deadline,
 )
 from querator.service.queue_service import QueueService
-from querator.wire import executions
+from querator.wire import executions, settle
 
 
-def execution_calls(service: QueueService) -> Mapping[str, Unary]:
+def execution_calls(service: QueueService) -> Mapping[str, TimedCall]:
     """A handler by the name of its method."""
 
-    async def start(data: bytes, context: Context) -> bytes:
+    async def start(data: bytes, context: Timed) -> bytes:
         call = within_deadline(executions.parse_start(data), context)
         return executions.encode_started(await service.executions.start(call))
 
-    async def lease(data: bytes, context: Context) -> bytes:
+    async def lease(data: bytes, context: Timed) -> bytes:
         call = waiting_within_deadline(executions.parse_lease(data), context)
         return executions.encode_leased(await service.executions.lease(call))
 
-    async def record(data: bytes, context: Context) -> bytes:
+    async def record(data: bytes, context: Timed) -> bytes:
         call = within_deadline(executions.parse_progress(data), context)
         return executions.encode_recorded(await service.executions.record(call))
 
-    async def signal(data: bytes, context: Context) -> bytes:
+    async def signal(data: bytes, context: Timed) -> bytes:
         call = within_deadline(executions.parse_signal(data), context)
         return executions.encode_signalled(await service.executions.arrive(call))
 
-    async def resolve(data: bytes, context: Context) -> bytes:
+    async def resolve(data: bytes, context: Timed) -> bytes:
         call = within_deadline(executions.parse_resolve(data), context)
         return executions.encode_resolved(await service.executions.arrive(call))
 
-    async def cancel(data: bytes, context: Context) -> bytes:
+    async def cancel(data: bytes, context: Timed) -> bytes:
         call = within_deadline(executions.parse_cancel(data), context)
         return executions.encode_cancelled(await service.executions.arrive(call))
 
-    async def terminate(data: bytes, context: Context) -> bytes:
+    async def terminate(data: bytes, context: Timed) -> bytes:
         call = within_deadline(executions.parse_terminate(data), context)
         return executions.encode_terminated(await service.executions.arrive(call))
 
-    async def retry(data: bytes, context: Context) -> bytes:
+    async def retry(data: bytes, context: Timed) -> bytes:
         call = within_deadline(executions.parse_retry(data), context)
         return executions.encode_retried(await service.executions.arrive(call))
 
@@ -63,26 +63,36 @@ def execution_calls(service: QueueService) -> Mapping[str, Unary]:
     }
 
 
-def _reads(service: QueueService) -> Mapping[str, Unary]:
-    async def get(data: bytes, context: Context) -> bytes:
+def streamed_calls(service: QueueService) -> Mapping[str, TimedCall]:
+    """What may be called on an ExecutionStream."""
+
+    async def extend(data: bytes, context: Timed) -> bytes:
+        call = within_deadline(settle.parse_extend(data), context)
+        return settle.encode_extended(await service.extend(call))
+
+    return {**execution_calls(service), "Extend": extend}
+
+
+def _reads(service: QueueService) -> Mapping[str, TimedCall]:
+    async def get(data: bytes, context: Timed) -> bytes:
         asked = executions.parse_get(data)
         found = await service.executions.get(*asked, timeout_ms=answer_within_ms(context))
         return executions.encode_execution(found)
 
-    async def wait(data: bytes, context: Context) -> bytes:
+    async def wait(data: bytes, context: Timed) -> bytes:
         call = waiting_within_deadline(executions.parse_wait(data), context)
         return executions.encode_ended(await service.executions.wait(call))
 
-    async def published(data: bytes, context: Context) -> bytes:
+    async def published(data: bytes, context: Timed) -> bytes:
         call = waiting_within_deadline(executions.parse_published(data), context)
         return executions.encode_published(await service.executions.published(call))
 
-    async def list_some(data: bytes, context: Context) -> bytes:
+    async def list_some(data: bytes, context: Timed) -> bytes:
         call = executions.parse_list(data)
         call = msgspec.structs.replace(call, timeout_ms=answer_within_ms(context))
         return executions.encode_list(await service.executions.page(call))
 
-    async def journal(data: bytes, context: Context) -> bytes:
+    async def journal(data: bytes, context: Timed) -> bytes:
         call = executions.parse_journal(data)
         call = msgspec.structs.replace(call, timeout_ms=answer_within_ms(context))
         return executions.encode_journal(await service.executions.journal(call))

@@ -9,7 +9,7 @@ import itertools
 import math
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
 import msgspec
@@ -217,15 +217,26 @@ def answering(method: str, work: Unary, live: LiveCalls) -> Unary:
     return handle
 
 
-def remaining_ms(context: Context) -> int:
+class Timed(Protocol):
+    """What knows the deadline of a call: the context of gRPC, or a call on a stream."""
+
+    def time_remaining(self) -> float | None:
+        """In seconds; None: it has none."""
+
+
+TimedCall: TypeAlias = Callable[[bytes, Timed], Awaitable[bytes]]
+"""The handler of a unary method, which needs nothing of gRPC."""
+
+
+def remaining_ms(context: Timed) -> int:
     """Time until the client's deadline, at least 1; 0 when it has none."""
-    remaining_s: Any = context.time_remaining()
+    remaining_s = context.time_remaining()
     if remaining_s is None or math.isinf(remaining_s):
         return 0
     return max(1, min(int(remaining_s * 1000), limits.REQUEST_TIMEOUT_MS_MAX))
 
 
-def answer_within_ms(context: Context) -> int:
+def answer_within_ms(context: Timed) -> int:
     """Time until an answer must be sent, so that a refusal reaches the client before its deadline;
     0 when the client has none.
     """
@@ -233,7 +244,7 @@ def answer_within_ms(context: Context) -> int:
     return left_ms - min(_REASON_MARGIN_MS, left_ms // 4)
 
 
-def within_deadline(call: T, context: Context) -> T:
+def within_deadline(call: T, context: Timed) -> T:
     """The call with a timeout that ends before the client's deadline."""
     left_ms = answer_within_ms(context)
     if not left_ms or 0 < call.timeout_ms <= left_ms:
@@ -241,7 +252,7 @@ def within_deadline(call: T, context: Context) -> T:
     return msgspec.structs.replace(call, timeout_ms=left_ms)
 
 
-def waiting_within_deadline(call: W, context: Context) -> W:
+def waiting_within_deadline(call: W, context: Timed) -> W:
     """The call with a wait that ends before the client's deadline."""
     left_ms = remaining_ms(context)
     if not left_ms or call.wait_ms <= left_ms - _ANSWER_MARGIN_MS:

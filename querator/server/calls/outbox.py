@@ -12,11 +12,19 @@ from collections.abc import Awaitable, Callable
 
 from querator.model import limits
 
+_JOINED_BYTES = 256 * limits.KIB
+"""Answers are joined into frames of about this size."""
+
 
 class Outbox:
     """Outbox of a stream. Answers precede deliveries: they free leases and the client's window."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, requests_max: int = limits.STREAM_UNANSWERED_MAX, joins: bool = False
+    ) -> None:
+        """`joins`: frames with answers may be joined, and empty ones are left out."""
+        self._requests_max = requests_max
+        self._joins = joins
         self._answers: deque[tuple[bytes, int]] = deque()
         self._deliveries: deque[tuple[int, Callable[[], bytes | None]]] = deque()
         self._deliveries_bytes = 0
@@ -51,7 +59,7 @@ class Outbox:
 
     def has_room_for_request(self) -> bool:
         return (
-            self._unanswered < limits.STREAM_UNANSWERED_MAX
+            self._unanswered < self._requests_max
             and self._unanswered_bytes < limits.STREAM_UNANSWERED_BYTES_MAX
         )
 
@@ -77,9 +85,10 @@ class Outbox:
         """Runs the stream's only writer."""
         while True:
             if self._answers:
-                frame, request_bytes = self._answers.popleft()
-                await write(frame)
-                self._unanswered -= 1
+                frame, requests, request_bytes = self._next_answers()
+                if frame or not self._joins:
+                    await write(frame)
+                self._unanswered -= requests
                 self._unanswered_bytes -= request_bytes
                 self._written.set()
             elif self._deliveries:
@@ -94,3 +103,16 @@ class Outbox:
             else:
                 self._writing.clear()
                 await self._writing.wait()
+
+    def _next_answers(self) -> tuple[bytes, int, int]:
+        """The next frame with answers, the number of requests that it answers, and their bytes."""
+        frame, request_bytes = self._answers.popleft()
+        if not self._joins:
+            return frame, 1, request_bytes
+        frames, size = [frame], len(frame)
+        while self._answers and size < _JOINED_BYTES:
+            frame, more_bytes = self._answers.popleft()
+            frames.append(frame)
+            size += len(frame)
+            request_bytes += more_bytes
+        return b"".join(frames), len(frames), request_bytes
