@@ -254,6 +254,7 @@ sim: setup ## run SEEDS seeds of the simulator, or replay one SEED with a transc
 sim-executions: setup ## run SEEDS seeds of durable functions on a partition, under faults
 	$(PY) -m tests.simulation.executions --seeds $(SEEDS) --start $(SEED_START)
 	$(PY) -m tests.simulation.families --seeds $(SEEDS) --start $(SEED_START)
+	$(PY) -m tests.simulation.loops --seeds $(SEEDS) --start $(SEED_START)
 
 # The mends that are taken back, one at a time, and a few mutants: MUTANT=name for one alone.
 .PHONY: mutants

@@ -26,6 +26,7 @@ from querator.model.executions import (
     Fold,
     GiveBack,
     JournalRecord,
+    NewRun,
     Note,
     Park,
     Then,
@@ -474,6 +475,9 @@ def progress_request(
             )
         case GiveBack() as back:
             request.give_back.CopyFrom(v1.GiveBack(stuck=back.stuck, reason=back.reason))
+        case NewRun() as run:
+            unread = [v1.NewRun.Run(first=first, count=count) for first, count in run.unread]
+            request.new_run.CopyFrom(v1.NewRun(arguments=run.payload, unread=unread))
     return request
 
 

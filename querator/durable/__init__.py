@@ -27,6 +27,7 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
     promises        values that come from outside, and their tokens
     publishing      values for readers outside
     replay          the message where code and journal differ
+    runs            `continue_as_new`
     saga            what undoes the steps of a block that fails
     seeds           bytes that follow from the secret of an execution
     sync            the awaited calls, for sync functions
@@ -56,6 +57,7 @@ from querator.durable.errors import (
     NotInExecution,
     PromiseRejected,
     RemoteError,
+    RunGoesOn,
     RunTooLong,
     StepInterrupted,
     TooDeep,
@@ -65,6 +67,7 @@ from querator.durable.errors import (
 )
 from querator.durable.functions import Durable, Retry, Step, call, durable, step
 from querator.durable.promises import Promise
+from querator.durable.runs import continue_as_new
 from querator.durable.saga import saga
 from querator.durable.waits import (
     now,
@@ -115,6 +118,7 @@ __all__ = [
     "PublishedValue",
     "RemoteError",
     "Retry",
+    "RunGoesOn",
     "RunTooLong",
     "Step",
     "StepInterrupted",
@@ -126,6 +130,7 @@ __all__ = [
     "ValueTooLarge",
     "Worker",
     "call",
+    "continue_as_new",
     "current",
     "durable",
     "now",

@@ -83,6 +83,11 @@ class Child(Generic[T]):
         """Whether the result has arrived."""
         return self._result.future.done()
 
+    @property
+    def is_detached(self) -> bool:
+        """Whether it outlives this execution."""
+        return self._options.detached
+
     def cancel(self) -> None:
         """Cancels the child, unless it has ended. Its code is given the cancellation; `await` still
         says how it has ended.

@@ -19,8 +19,8 @@ from querator.durable.children import (
     make_child,
 )
 from querator.durable.codec import Codec
-from querator.durable.errors import CodecError, DurableError, Evicted, TooDeep
-from querator.durable.folds import CodeEvent, PendingFold, Scope
+from querator.durable.errors import CodecError, DurableError, Evicted, NextRun, TooDeep
+from querator.durable.folds import CodeEvent, PendingFold, Scope, runs_of
 from querator.durable.loop import CodeTask, CodeTimer, Loop
 from querator.durable.mailboxes import Mailbox
 from querator.durable.operations import Operation, Site, WaitKind, place_of, site_of_task
@@ -30,7 +30,7 @@ from querator.durable.promises import ExecutionIdentity, Promise, make_token
 from querator.durable.publishing import Publishing
 from querator.durable.seeds import seed
 from querator.durable.threads import Bridge, bridge_here
-from querator.model.executions import Close, Note, RecordKind
+from querator.model.executions import Close, NewRun, Note, RecordKind
 from querator.model.limits import EXECUTION_CALLS_DEEP_MAX, PUT_AWAY_CALLS_MAX, PUT_AWAY_CALLS_TOLD
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ class ExecutionCode:
         self.codec = codec
         self.loop = Loop(self)  # type: ignore[abstract] # No base class of it is.
         self.main: CodeTask[Any] | None = None
+        self.function: Durable[..., Any] | None = None
+        """That of the main task."""
         self.is_replaying = False
+        self.is_cancelled = False
         self.stuck = ""
         """Why the execution cannot continue without a person, if it cannot."""
         self.published = Publishing()
@@ -90,6 +93,7 @@ class ExecutionCode:
     # --- events ----------------------------------------------------------------------------------
 
     def begin(self, function: "Durable[..., Any]", args: Any, kwargs: Any) -> None:
+        self.function = function
         body = _body(function, args, kwargs, self)
         self.main = self.loop.begin_task(body, main_line(), name="main")
         self.turn(None)
@@ -98,13 +102,16 @@ class ExecutionCode:
     def is_done(self) -> bool:
         return self.main is not None and self.main.done()
 
-    def closing(self, function: "Durable[..., Any]") -> Close:
+    def closing(self, function: "Durable[..., Any]") -> Close | NewRun:
         """How the function has ended."""
         main = self.main
         assert main is not None
         if main.cancelled():
             return Close(RecordKind.CANCELLED)
         error = main.exception()
+        if isinstance(error, NextRun):
+            unread = sorted(index for box in self.mailboxes.values() for index in box.indexes)
+            return NewRun(error.arguments, unread=runs_of(unread))
         if error is None:
             try:
                 data = self.codec.encode(main.result(), f"the result of {function.name}")

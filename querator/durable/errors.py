@@ -13,11 +13,13 @@ DurableError
   TurnTooLong         the code does not wait for anything
   PromiseRejected     the reason with which a promise was rejected, if it was a text
   ChildRefused        a child was not started
+  RunGoesOn           `continue_as_new` was called where a run cannot end
   ExecutionCancelled  an execution has ended because it was cancelled
   ExecutionTerminated an execution was ended from outside
   RemoteError         an exception whose type this program has not registered
 Final                 raised in a step: its cause is recorded, without another attempt
 Evicted               not an Exception: an execution leaves the memory
+NextRun               not an Exception: `continue_as_new` ends the run
 Cancelled             not an Exception: a sync durable function is cancelled
 """
 
@@ -85,6 +87,12 @@ class ChildRefused(DurableError):
         self.code = code
 
 
+class RunGoesOn(DurableError):
+    """`continue_as_new` was called where a run cannot end: a child has not ended, the execution is
+    cancelled, or the call is not in the function of the execution itself.
+    """
+
+
 class ExecutionCancelled(DurableError):
     """An execution has no result, because it has ended by a cancellation."""
 
@@ -125,6 +133,18 @@ class Evicted(BaseException):
 
     It is no Exception, so that `except Exception` does not take it for a failure.
     """
+
+
+@final
+class NextRun(BaseException):
+    """The run of the execution has ended by `continue_as_new`. It is raised through the function.
+
+    It is no Exception, so that `except Exception` does not take it for a failure.
+    """
+
+    def __init__(self, arguments: bytes) -> None:
+        super().__init__("the execution continues as its next run")
+        self.arguments = arguments
 
 
 @final

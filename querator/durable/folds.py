@@ -100,7 +100,7 @@ class PendingFold:
         note = Note(
             kind=self.kind, path=self.path, name=self.name, site=self.site, payload=self.payload
         )
-        return Fold(place.index, note, _runs(indexes))
+        return Fold(place.index, note, runs_of(indexes))
 
     def apply(self) -> int:
         """The fold is in the journal; returns how many records are gone."""
@@ -110,7 +110,7 @@ class PendingFold:
         return len(gone)
 
 
-def _runs(indexes: list[int]) -> tuple[tuple[int, int], ...]:
+def runs_of(indexes: list[int]) -> tuple[tuple[int, int], ...]:
     runs: list[tuple[int, int]] = []
     for index in indexes:
         if runs and sum(runs[-1]) == index:

@@ -69,6 +69,7 @@ from querator.model.executions import (
     Close,
     GiveBack,
     JournalRecord,
+    NewRun,
     Note,
     Park,
     RecordKind,
@@ -121,8 +122,7 @@ class ExecutionMachine:
         self._until_ms = 0
         self._attempts = Attempts(self.code)
         self._backlog: deque[tuple[Operation, Exception]] = deque()
-        self._is_cancelled = False
-        self._end: Close | None = None
+        self._end: Close | NewRun | None = None
         self._is_put_away = False
         _LIVING[id(self)] = self
 
@@ -131,8 +131,8 @@ class ExecutionMachine:
         return f'{self.function.name} "{self._identity.id}", run {self._identity.run}'
 
     @property
-    def end(self) -> Close | None:
-        """How the code has ended, if it has."""
+    def end(self) -> Close | NewRun | None:
+        """How the code has ended, if it has. NewRun: by `continue_as_new`."""
         return self._end
 
     @property
@@ -316,7 +316,7 @@ class ExecutionMachine:
         sending, gone = self._outbox.applied(number, first_index)
         self._records += len(sending.notes) - gone
         self.is_parked = isinstance(sending.then, Park)
-        self.is_closed = isinstance(sending.then, Close | GiveBack)
+        self.is_closed = isinstance(sending.then, Close | NewRun | GiveBack)
 
     def refused(self, number: int) -> None:
         """The Record was not applied: something has arrived that the code has not been given."""
@@ -363,7 +363,9 @@ class ExecutionMachine:
             code.give(operation, note, CodeEvent(record.index))
             return
         if kind >= ARRIVAL:
-            self._seen = max(self._seen, record.index)
+            if self._end is None:
+                # What comes behind the end is not given to the code: the next run has it.
+                self._seen = max(self._seen, record.index)
         else:
             code.published.clear()
         if self._end is not None:
@@ -404,7 +406,7 @@ class ExecutionMachine:
             self.code.give(operation, note, event)
 
     def _cancel(self, note: Note) -> None:
-        self._is_cancelled = True
+        self.code.is_cancelled = True
         assert self.code.main is not None
         self.code.main.cancel(note.payload.decode("utf-8", "replace") or None)
         self.code.turn(None)
@@ -471,7 +473,7 @@ class ExecutionMachine:
 
     def _check_space(self, operation: Operation) -> None:
         """Raises RunTooLong. Some records are kept for the end: undoing, and cancellations."""
-        kept = 0 if operation.is_undo or self._is_cancelled else JOURNAL_RECORDS_KEPT
+        kept = 0 if operation.is_undo or self.code.is_cancelled else JOURNAL_RECORDS_KEPT
         # What the code waits for may be a record each.
         waits = len(self.code.pending) + self.code.open_children
         records = self._records + self._outbox.waiting + waits

@@ -14,6 +14,11 @@ class Mailbox:
         self.waiting: deque[asyncio.Future[None]] = deque()
         self._signals: deque[tuple[bytes, CodeEvent]] = deque()
 
+    @property
+    def indexes(self) -> list[int]:
+        """The places of its signals in the journal."""
+        return [event.index for _, event in self._signals]
+
     def put(self, payload: bytes, event: CodeEvent) -> None:
         self._signals.append((payload, event))
         self._wake()

@@ -54,6 +54,11 @@ class Bridge:
         self._task: CodeTask[Any] | None = None
 
     @property
+    def task(self) -> "CodeTask[Any] | None":
+        """The task for which the thread runs."""
+        return self._task
+
+    @property
     def line(self) -> "TaskLine":
         """The line of the task for which the thread runs."""
         assert self._task is not None

@@ -47,7 +47,14 @@ from querator.model.execution_commands import (
     check_record,
     check_start,
 )
-from querator.model.executions import ArriveKind, Close, ExecutionState, JournalRecord, Published
+from querator.model.executions import (
+    ArriveKind,
+    Close,
+    ExecutionState,
+    JournalRecord,
+    NewRun,
+    Published,
+)
 from querator.model.limits import (
     EXECUTION_RETENTION_MS_MAX,
     EXECUTION_SECRET_BYTES,
@@ -191,7 +198,9 @@ class MemoryQueue:
         records = tuple(map(beside.placed, sending.notes))
         folds = tuple(replace(fold, note=beside.placed(fold.note)) for fold in sending.folds)
         children = tuple(map(beside.placed, sending.children))
-        then = beside.placed(sending.then) if isinstance(sending.then, Close) else sending.then
+        then = sending.then
+        if isinstance(then, Close | NewRun):
+            then = beside.placed(then)
         command = RecordProgress(
             execution=activation.view.number, item=activation.item, lease=activation.lease,
             number=sending.number, seen=sending.seen, records=records, folds=folds,

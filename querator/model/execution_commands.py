@@ -22,6 +22,7 @@ from querator.model.executions import (
     ExecutionState,
     Fold,
     GoOn,
+    NewRun,
     Note,
     Published,
     RecordKind,
@@ -190,7 +191,9 @@ def sizes_of(lengths: bytes) -> tuple[int, ...]:
     return unpack(f"<{len(lengths) >> 2}I", lengths)
 
 
-def payloads_of(command: RecordProgress) -> Iterator[tuple[str, Note | Close | ChildStart]]:
+def payloads_of(
+    command: RecordProgress,
+) -> Iterator[tuple[str, Note | Close | ChildStart | NewRun]]:
     """All parts of a Record that have a payload, with their fields."""
     for nth, note in enumerate(command.records):
         yield f"records[{nth}]", note
@@ -200,6 +203,8 @@ def payloads_of(command: RecordProgress) -> Iterator[tuple[str, Note | Close | C
         yield f"children[{nth}].arguments", child
     if isinstance(command.then, Close):
         yield "close", command.then
+    elif isinstance(command.then, NewRun):
+        yield "new_run.arguments", command.then
 
 
 def check_start(command: StartExecution) -> None:

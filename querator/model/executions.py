@@ -52,6 +52,7 @@ from querator.model.limits import (
     EXECUTION_SECRET_BYTES,
     EXECUTION_VERSION_BYTES_MAX,
     EXECUTION_WAKES_MAX,
+    JOURNAL_RECORDS_MAX,
     PROMISE_MAC_BYTES,
 )
 
@@ -302,7 +303,19 @@ class GiveBack(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3):
     reason: str = ""
 
 
-Then = GoOn | Park | Close | GiveBack
+class NewRun(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
+    """The execution continues as its next run: with new arguments and an empty journal. `payload`
+    and `place` are the arguments, as in ChildStart. Signals that the code has not been given come
+    along; so do those of `unread`, which it was given and has not received: runs of indexes (first,
+    count) that ascend and do not overlap.
+    """
+
+    payload: bytes = b""
+    place: int = 0
+    unread: tuple[tuple[int, int], ...] = ()
+
+
+Then = GoOn | Park | Close | GiveBack | NewRun
 """How the execution continues after a Record."""
 
 OUTCOMES = frozenset((RecordKind.COMPLETED, RecordKind.FAILED, RecordKind.CANCELLED))
@@ -429,43 +442,56 @@ def check_fold(fold: Fold, *, field: str) -> None:
     check_note(fold.note, field=f"{field}.record", kinds=FOLD_KINDS)
     if not 0 <= fold.index < _INDEX_END:
         raise invalid(f"{field}.index", "is outside of every journal", value=fold.index)
+    end = _check_runs(fold.removed, field=f"{field}.removed")
+    if end > fold.index > 0 and fold.removed:
+        raise invalid(f"{field}.removed", f"must be below record {fold.index}", value=end - 1)
+
+
+def _check_runs(runs: tuple[tuple[int, int], ...], *, field: str) -> int:
+    """Raises INVALID_ARGUMENT for what is no runs of indexes. Returns where they end."""
     end = 1
-    for nth, (first, count) in enumerate(fold.removed):
+    for nth, (first, count) in enumerate(runs):
         if first < end or count < 1:
-            raise invalid(f"{field}.removed[{nth}]",
-                          "must be behind the run before it, and not empty",
+            raise invalid(f"{field}[{nth}]", "must be behind the run before it, and not empty",
                           value=(first, count))  # fmt: skip
         end = first + count
     if end > _INDEX_END:
-        raise invalid(f"{field}.removed", "is outside of every journal", value=end)
-    if end > fold.index > 0 and fold.removed:
-        raise invalid(f"{field}.removed", f"must be below record {fold.index}", value=end - 1)
+        raise invalid(field, "is outside of every journal", value=end)
+    return end
 
 
 def check_then(then: Then) -> None:
     """Raises INVALID_ARGUMENT or LIMIT_EXCEEDED for a malformed end of a Record."""
     if isinstance(then, Park):
-        waits = len(then.paths) + len(then.names)
-        if waits > EXECUTION_WAKES_MAX:
-            raise over_limit("park", value=waits, limit=EXECUTION_WAKES_MAX, unit="waits")
-        if bool(waits) == then.anything:
-            raise invalid("park", "must wait for something, and for nothing else if for anything")
-        if then.all_of and then.names:
-            raise invalid("park.names", "must be empty when all of the paths are waited for")
-        for nth, path in enumerate(then.paths):
-            check_path(path, field=f"park.paths[{nth}]")
-        for nth, name in enumerate(then.names):
-            check_text(name, field=f"park.names[{nth}]")
+        _check_park(then)
     elif isinstance(then, Close):
         if then.outcome not in OUTCOMES:
             raise invalid("close.outcome", "must be COMPLETED, FAILED or CANCELLED",
                           value=then.outcome)  # fmt: skip
+    elif isinstance(then, NewRun):
+        if len(then.unread) > JOURNAL_RECORDS_MAX:
+            raise over_limit("new_run.unread", value=len(then.unread), limit=JOURNAL_RECORDS_MAX)
+        _check_runs(then.unread, field="new_run.unread")
     elif isinstance(then, GiveBack):
         if len(then.reason) > ERROR_CHARS_MAX:
             raise over_limit("give_back.reason", value=len(then.reason), limit=ERROR_CHARS_MAX,
                              unit="characters")  # fmt: skip
         if then.stuck and not then.reason:
             raise invalid("give_back.reason", "must say why the execution is stuck")
+
+
+def _check_park(then: Park) -> None:
+    waits = len(then.paths) + len(then.names)
+    if waits > EXECUTION_WAKES_MAX:
+        raise over_limit("park", value=waits, limit=EXECUTION_WAKES_MAX, unit="waits")
+    if bool(waits) == then.anything:
+        raise invalid("park", "must wait for something, and for nothing else if for anything")
+    if then.all_of and then.names:
+        raise invalid("park.names", "must be empty when all of the paths are waited for")
+    for nth, path in enumerate(then.paths):
+        check_path(path, field=f"park.paths[{nth}]")
+    for nth, name in enumerate(then.names):
+        check_text(name, field=f"park.names[{nth}]")
 
 
 def promise_mac(secret: bytes, execution: int, run: int, path: bytes) -> bytes:

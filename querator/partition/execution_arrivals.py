@@ -218,8 +218,16 @@ def _resolve(
     parts: Sequence[Part],
 ) -> Arrived | Refusal:
     expected = promise_mac(row.secret, number, command.run, command.path)
-    if command.run != row.run or not hmac.compare_digest(expected, command.mac):
+    if command.run > row.run or not hmac.compare_digest(expected, command.mac):
         return _token_invalid()
+    if command.run != row.run:
+        return Refusal(
+            ErrorCode.TOKEN_INVALID,
+            f"the promise is of run {command.run} of execution {row.id}, which is in run {row.run}",
+            field="run",
+            limit=str(row.run),
+            value=str(command.run),
+        )
     txn, group, mark = context.txn, context.group, path_mark(command.path)
     raw = WAITS.get(txn, group, number, mark)
     if raw is not None:

@@ -266,7 +266,8 @@ def _children(
             yield f"execution {number} has not started child {child}"
     for number, row in rows.items():
         if row.parent and not row.closed and row.parent in rows:
-            if (row.parent, number) not in children:
+            is_awaited = rows[row.parent].run == row.parent_run
+            if is_awaited and (row.parent, number) not in children:
                 yield f"execution {number} has a parent that does not wait for it"
         if row.parent in rows and row.deep != rows[row.parent].deep + 1:
             yield f"execution {number} is {row.deep} deep"

@@ -10,6 +10,7 @@ rows.
     RUNNABLE     park: the worker waits for arrivals        PARKED
     RUNNABLE     complete, fail, cancel: the code ended     COMPLETED, FAILED, CANCELLED
     RUNNABLE     stick: a person must help                  STUCK
+    RUNNABLE     renew: a new run begins                    RUNNABLE, with another activation
     PARKED       wake: what it waits for has arrived        RUNNABLE, with an activation
     STUCK        retry                                      RUNNABLE, with an activation
     not ended    terminate                                  TERMINATED
@@ -75,6 +76,7 @@ class ExecutionEvent(IntEnum):
     WAKE = 7
     RETRY = 8
     TERMINATE = 9
+    RENEW = 10
 
 
 _State = ExecutionState
@@ -85,6 +87,7 @@ TRANSITIONS: Final[dict[tuple[ExecutionState | None, ExecutionEvent], ExecutionS
     (_State.RUNNABLE, ExecutionEvent.FAIL): _State.FAILED,
     (_State.RUNNABLE, ExecutionEvent.CANCEL): _State.CANCELLED,
     (_State.RUNNABLE, ExecutionEvent.STICK): _State.STUCK,
+    (_State.RUNNABLE, ExecutionEvent.RENEW): _State.RUNNABLE,
     (_State.PARKED, ExecutionEvent.WAKE): _State.RUNNABLE,
     (_State.STUCK, ExecutionEvent.RETRY): _State.RUNNABLE,
     (_State.RUNNABLE, ExecutionEvent.TERMINATE): _State.TERMINATED,

@@ -53,7 +53,7 @@ from querator.model.commands import (
 )
 from querator.model.entries import Need, Tier
 from querator.model.execution_commands import Arrive, FireTimers, RecordProgress, StartExecution
-from querator.model.executions import ArriveKind, Close
+from querator.model.executions import ArriveKind, Close, NewRun
 from querator.model.limits import (
     APPLY_SEGMENTS_MAX,
     ATTRIBUTES_BYTES_MAX,
@@ -161,7 +161,9 @@ def _of_rows(command: PutRecurrence | StartExecution | RecordProgress | Arrive) 
     if isinstance(command, RecordProgress):
         rows += 4 * (len(command.records) + len(command.folds) + len(command.timers))
         rows += len(command.published)
-        tier = Tier.FREES if isinstance(command.then, Close) else Tier.LEASES
+        tier = Tier.FREES if isinstance(command.then, Close | NewRun) else Tier.LEASES
+        if isinstance(command.then, NewRun):
+            rows += APPLY_SEGMENTS_MAX  # Of a journal that goes; its rows are next to each other.
     elif isinstance(command, Arrive) and command.kind in (
         ArriveKind.CANCEL, ArriveKind.TERMINATE, ArriveKind.RETRY,
     ):  # fmt: skip

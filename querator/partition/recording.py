@@ -8,6 +8,7 @@ A Record is judged, and then applied as a whole or not at all:
     `seen` or `after` falls, or names what has not come           INVALID_ARGUMENT
     a fold of what it may not remove                              INVALID_ARGUMENT
     too many records, bytes, timers, published values             JOURNAL_FULL, LIMIT_EXCEEDED
+    a new run of what is cancelled, or has children               INVALID_ARGUMENT
     park or close over an arrival that the code must be given     UNSEEN
     a worker ends a timer that the partition has                  INVALID_ARGUMENT, and it is STUCK
 
@@ -28,6 +29,7 @@ from querator.model.executions import (
     Close,
     GiveBack,
     GoOn,
+    NewRun,
     Note,
     Park,
     RecordKind,
@@ -62,6 +64,7 @@ from querator.partition.execution_rows import (
     path_mark,
     signal_mark,
 )
+from querator.partition.execution_runs import begin_run, refuse_new_run
 from querator.partition.executions import (
     ExecutionEvent,
     Part,
@@ -111,6 +114,7 @@ def record(
         or _too_much(context, command, row, folds, parts)
         or _bad_timers(context, command, row)
         or _bad_children(context, command)
+        or refuse_new_run(context, command, row)
         or judge_published(context, command, row, changes)
         or _unseen(context, command, row)
     )
@@ -223,8 +227,10 @@ def _too_much(
     """
     fresh = len(command.records) + len(command.children)
     size = sum(size for _, size in parts)
-    # The arguments of a child are in its own journal.
+    # The arguments of a child, or of a new run, are in their own journal.
     size -= sum(parts[child.place - 1][1] for child in command.children if child.place)
+    if isinstance(command.then, NewRun) and command.then.place:
+        size -= parts[command.then.place - 1][1]
     size += sum(note_bytes(note) for note in command.records)
     for folding in folds:
         fresh -= len(folding.removed)
@@ -233,7 +239,7 @@ def _too_much(
             size += note_bytes(folding.fold.note) - folding.target.weight
     if fresh <= 0 and size <= 0:
         return None
-    ending = bool(row.cancelled) or isinstance(command.then, Close)
+    ending = bool(row.cancelled) or isinstance(command.then, Close | NewRun)
     records_max = JOURNAL_RECORDS_MAX + (JOURNAL_RECORDS_KEPT if ending else 0)
     bytes_max = JOURNAL_BYTES_MAX + (RECORD_BYTES_MAX if ending else 0)
     if row.records + fresh > records_max:
@@ -378,11 +384,7 @@ def _carry_out(
     for path in command.cancels:
         cancel_child(context, number, row, path)
     start_children(context, number, row, command, parts)
-    if command.lease == row.last_lease:
-        row.answers = [*row.answers, first_index][-RECORDS_UNANSWERED_MAX:]
-    else:
-        row.answers = [first_index]
-    row.last_lease, row.last_number = command.lease, command.number
+    _remember_answer(command, row, first_index)
     if command.records or command.children or not isinstance(then, GoOn | GiveBack):
         row.lapses = 0
     deadline_ms = 0
@@ -397,6 +399,8 @@ def _carry_out(
                     payload=then.payload, place=then.place)  # fmt: skip
         append(context, number, row, as_row(context, last, parts))
         end(context, number, row, _ENDS[RecordKind(then.outcome)])
+    elif isinstance(then, NewRun):
+        begin_run(context, number, row, then, parts)
     elif isinstance(then, GiveBack):
         if then.stuck:
             stick(context, row, then.reason)
@@ -409,6 +413,14 @@ def _carry_out(
         deadline_ms = extended.outcomes[0][1]
     put_execution(context, number, row)
     return Recorded(command.number, first_index, deadline_ms=deadline_ms, now_ms=context.now_ms)
+
+
+def _remember_answer(command: RecordProgress, row: ExecutionRow, first_index: int) -> None:
+    if command.lease == row.last_lease:
+        row.answers = [*row.answers, first_index][-RECORDS_UNANSWERED_MAX:]
+    else:
+        row.answers = [first_index]
+    row.last_lease, row.last_number = command.lease, command.number
 
 
 def _see(context: ApplyContext, command: RecordProgress, row: ExecutionRow) -> None:

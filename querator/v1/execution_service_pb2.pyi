@@ -736,6 +736,60 @@ class GiveBack(_message.Message):
 Global___GiveBack: _TypeAlias = GiveBack  # noqa: Y015
 
 @_typing.final
+class NewRun(_message.Message):
+    """NewRun ends a run of an execution, which continues with new arguments and an empty journal. Arrivals that the code
+    has not been given come along, if they are signals or a cancellation.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Run(_message.Message):
+        """Runs of signals."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        FIRST_FIELD_NUMBER: _builtins.int
+        COUNT_FIELD_NUMBER: _builtins.int
+        first: _builtins.int
+        """Index of the first one."""
+        count: _builtins.int
+        """Number of indexes."""
+        def __init__(
+            self,
+            *,
+            first: _builtins.int = ...,
+            count: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "first", b"first"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    UNREAD_FIELD_NUMBER: _builtins.int
+    arguments: _builtins.bytes
+    """The arguments of the next run, at most 8 MiB."""
+    @_builtins.property
+    def unread(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewRun.Run]:
+        """Signals that the code was given and has not received: they come along, too. At most 10,000 runs, which ascend."""
+
+    def __init__(
+        self,
+        *,
+        arguments: _builtins.bytes = ...,
+        unread: _abc.Iterable[Global___NewRun.Run] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "unread", b"unread"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NewRun: _TypeAlias = NewRun  # noqa: Y015
+
+@_typing.final
 class RecordProgressRequest(_message.Message):
     """RecordProgressRequest appends records and says how the execution continues."""
 
@@ -754,6 +808,7 @@ class RecordProgressRequest(_message.Message):
     PARK_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
     GIVE_BACK_FIELD_NUMBER: _builtins.int
+    NEW_RUN_FIELD_NUMBER: _builtins.int
     EXTEND_FIELD_NUMBER: _builtins.int
     REQUEST_TIMEOUT_FIELD_NUMBER: _builtins.int
     CHILDREN_FIELD_NUMBER: _builtins.int
@@ -798,6 +853,10 @@ class RecordProgressRequest(_message.Message):
         """The worker gives it back."""
 
     @_builtins.property
+    def new_run(self) -> Global___NewRun:
+        """Its next run begins. Refused while a child has not ended that is not detached."""
+
+    @_builtins.property
     def extend(self) -> _duration_pb2.Duration:
         """Extends the lease to this time from now, if the worker keeps it; unset: it stays."""
 
@@ -833,17 +892,18 @@ class RecordProgressRequest(_message.Message):
         park: Global___Park | None = ...,
         close: Global___Close | None = ...,
         give_back: Global___GiveBack | None = ...,
+        new_run: Global___NewRun | None = ...,
         extend: _duration_pb2.Duration | None = ...,
         request_timeout: _duration_pb2.Duration | None = ...,
         children: _abc.Iterable[Global___ChildStart] | None = ...,
         cancels: _abc.Iterable[_builtins.bytes] | None = ...,
         published: _abc.Iterable[Global___PublishedValue] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "extend", b"extend", "give_back", b"give_back", "park", b"park", "request_timeout", b"request_timeout", "then", b"then"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "extend", b"extend", "give_back", b"give_back", "new_run", b"new_run", "park", b"park", "request_timeout", b"request_timeout", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancels", b"cancels", "children", b"children", "close", b"close", "execution", b"execution", "extend", b"extend", "folds", b"folds", "give_back", b"give_back", "item", b"item", "lease_id", b"lease_id", "namespace", b"namespace", "number", b"number", "park", b"park", "published", b"published", "queue", b"queue", "records", b"records", "request_timeout", b"request_timeout", "seen", b"seen", "then", b"then", "timers", b"timers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancels", b"cancels", "children", b"children", "close", b"close", "execution", b"execution", "extend", b"extend", "folds", b"folds", "give_back", b"give_back", "item", b"item", "lease_id", b"lease_id", "namespace", b"namespace", "new_run", b"new_run", "number", b"number", "park", b"park", "published", b"published", "queue", b"queue", "records", b"records", "request_timeout", b"request_timeout", "seen", b"seen", "then", b"then", "timers", b"timers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_then: _TypeAlias = _typing.Literal["park", "close", "give_back"]  # noqa: Y015
+    _WhichOneofReturnType_then: _TypeAlias = _typing.Literal["park", "close", "give_back", "new_run"]  # noqa: Y015
     _WhichOneofArgType_then: _TypeAlias = _typing.Literal["then", b"then"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_then) -> _WhichOneofReturnType_then | None: ...
 

@@ -49,6 +49,7 @@ from querator.model.executions import (
     GiveBack,
     GoOn,
     JournalRecord,
+    NewRun,
     Note,
     Park,
     Published,
@@ -226,6 +227,9 @@ def _then(message: v1.RecordProgressRequest, payloads: _Payloads) -> Then:
         return Close(message.close.outcome, payload, place, message.close.drain)
     if which == "give_back":
         return GiveBack(message.give_back.stuck, message.give_back.reason)
+    if which == "new_run":
+        unread = tuple((run.first, run.count) for run in message.new_run.unread)
+        return NewRun(*payloads.place(message.new_run.arguments), unread)
     return GoOn()
 
 

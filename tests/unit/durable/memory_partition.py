@@ -424,5 +424,5 @@ def replay(
     machine = ExecutionMachine(function, IDENTITY, codec or Codec())
     machine.load(journal)
     assert machine.put_away()
-    assert machine.end is not None
+    assert isinstance(machine.end, Close)
     return machine.end

@@ -65,6 +65,8 @@ class Run:
     published: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     """The values by key, each with its version."""
     changes: int = 0
+    run: int = 1
+    parent_run: int = 0
 
     def publish(self, values: dict[str, bytes]) -> None:
         for key, value in values.items():
@@ -99,6 +101,18 @@ class Run:
     def run_again(self) -> None:
         self.state, self.holder = "RUNNABLE", 0
         self.activation += 1
+
+    def renew(self, seen: int, unread: set[int]) -> None:
+        """A new run: what the code has not received stays."""
+        self.journal = {0: ("STARTED", (), self.function, 0)} | {
+            index: entry for index, entry in self.journal.items()
+            if (index > seen and entry[0] in ("SIGNAL", "CANCEL"))
+            or (index in unread and entry[0] == "SIGNAL")
+        }  # fmt: skip
+        self.timers, self.arrived, self.links = {}, {}, {}
+        self.seen = self.after = self.lapses = 0
+        self.run += 1
+        self.run_again()
 
     def end(self, state: str, now: int) -> None:
         self.state, self.holder, self.closed_at = state, 0, now
@@ -224,6 +238,9 @@ class Model:
         for path, *_ in spawns:
             if (*path, 1) in waits or (*path, 1) in run.arrived:
                 return "INVALID_ARGUMENT"
+        if then[0] == "new":
+            is_open = any(link.ends for link in run.links.values())
+            return "INVALID_ARGUMENT" if is_open or 0 < run.cancelled <= seen else ""
         return self._may_end(run, seen, then)
 
     def _may_fold(self, run: Run, seen: int, folds: list[Any]) -> bool:
@@ -285,6 +302,8 @@ class Model:
         elif then[0] in ("close", "drain"):
             run.append(("COMPLETED", (), "", seen))
             self._close(run, "COMPLETED")
+        elif then[0] == "new":
+            run.renew(seen, then[1])
         elif then[0] == "stick":
             run.state, run.holder = "STUCK", 0
         elif then[0] == "back":
@@ -301,13 +320,16 @@ class Model:
     def _spawn(self, run: Run, seen: int, spawn: Spawn) -> None:
         path, name, function, way = spawn
         other = self.runs.get(name)
-        if other is not None and (other.parent, other.function) != (run.number, function):
+        mine = (run.number, run.run, function)
+        if other is not None and (other.parent, other.parent_run, other.function) != mine:
             run.arrive("CHILD_REFUSED", path, function)
             return
         run.arrive("CHILD_STARTED", path, function)
         if other is None:
             self.started += 1
-            other = self.runs[name] = Run(self.started, function, parent=run.number)
+            other = self.runs[name] = Run(
+                self.started, function, parent=run.number, parent_run=run.run
+            )  # fmt: skip
             other.append(("STARTED", (), function, 0))
             ends = {"attached": "cancel", "shielded": "end", "detached": ""}[way]
             if ends == "cancel" and run.cancelled:
@@ -330,8 +352,9 @@ class Model:
             run.forsaken.append(self.now)
         parent = self.of_number(run.parent)
         if parent is not None:
-            link = parent.links.pop(run.number)
-            for path in link.paths:
+            # A later run of the parent does not wait for it.
+            link = parent.links.pop(run.number, None)
+            for path in link.paths if link else ():
                 if parent.state in OPEN:
                     self._give(parent, run, path)
 
@@ -369,10 +392,10 @@ class Model:
             run.messages[message] = index
         return ("arrived", index)
 
-    def resolve(self, number: int, path: tuple[int, ...]) -> Outcome:
+    def resolve(self, number: int, path: tuple[int, ...], of_run: int) -> Outcome:
         run = self.of_number(number)
         waits = [] if run is None else [one for link in run.links.values() for one in link.paths]
-        if run is None or path in run.timers or path in waits:
+        if run is None or of_run != run.run or path in run.timers or path in waits:
             return "TOKEN_INVALID"
         if path in run.arrived:
             kind = run.journal.get(run.arrived[path], ("",))[0]

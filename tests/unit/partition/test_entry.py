@@ -63,6 +63,7 @@ from querator.model.executions import (
     Close,
     Fold,
     GiveBack,
+    NewRun,
     Note,
     Park,
     Published,
@@ -344,6 +345,12 @@ COMMANDS = {
         b"abc",
     ),
     "record that gives back": Proposal(RecordProgress(7, 300, 41, 4, then=GiveBack(True, "stuck"))),
+    "record that begins a run": Proposal(
+        RecordProgress(
+            7, 300, 41, 5, then=NewRun(place=1, unread=((3, 2),)), lengths=pack_struct("<I", 3)
+        ),
+        b"abc",
+    ),
     "arrive": Proposal(
         Arrive(
             1, "order-17", 0, 1, "paid", "m1", payload=b"", place=1, lengths=pack_struct("<I", 3)
@@ -1116,6 +1123,9 @@ GOLDEN = {
         "aa6f726465722d31372f31a973686f702e73686970a131c410686868686868686868686868686868"
         "68c4046172677300c2c2a973686f702e70793a379ac40108aa6f726465722d31372f32a973686f70"
         "2e73686970a131c41069696969696969696969696969696969c40001c3c3a091c4010590"
+    ),
+    "record that begins a run": (
+        "0193cf0000018bcfe568009101919f3d07cd012c2905009090909404c400019192030200c40403000000909090"
     ),
     "record that gives back": (
         "0193cf0000018bcfe5680090919f3d07cd012c2904009090909303c3a5737475636b00c400909090"

@@ -27,6 +27,7 @@ from querator.model.executions import (
     Fold,
     GiveBack,
     GoOn,
+    NewRun,
     Note,
     Park,
     Published,
@@ -36,7 +37,13 @@ from querator.model.executions import (
     encode_path,
 )
 from querator.model.limits import EXECUTION_LAPSES_MAX
-from querator.partition import execution_arrivals, execution_children, executions, recording
+from querator.partition import (
+    execution_arrivals,
+    execution_children,
+    execution_runs,
+    executions,
+    recording,
+)
 from tests.unit.partition.execution_model import Entry, Model, Outcome, Run, Spawn
 from tests.unit.partition.execution_queue import (
     LEASE_MS,
@@ -72,6 +79,7 @@ THEN = st.one_of(
     st.tuples(st.just("park"), WAITS, st.just(False)),
     st.tuples(st.just("park"), st.frozensets(PATHS, min_size=1, max_size=3), st.just(True)),
     st.sampled_from([("close",), ("drain",), ("stick",), ("back",), ("back",), ("go on",)]),
+    st.tuples(st.just("new"), st.sampled_from(["none", "all", "odd"])),
 )
 
 
@@ -82,6 +90,8 @@ def then_of(then: tuple[Any, ...]) -> Then:
             return Park(anything=True)
         paths = tuple(encode_path(one) for one in waits if not isinstance(one, str))
         return Park(paths, tuple(one for one in waits if isinstance(one, str)), every)
+    if then[0] == "new":
+        return NewRun(b"args of the next run", unread=runs_of(then[1]))
     others: dict[str, Then] = {
         "go on": GoOn(),
         "close": Close(RecordKind.COMPLETED),
@@ -225,6 +235,9 @@ class Comparison(RuleBasedStateMachine):
         due = {path: self.instant(ms) if ms else 0 for path, ms in timers.items()}
         if spawns:
             then = ("go on",)
+        if then[0] == "new":
+            indexes = set() if run is None or then[1] == "none" else set(run.journal) - {0}
+            then = ("new", {at for at in indexes if then[1] == "all" or at % 2})
         if then == ("await",):
             then = self._awaits(run)
         published = {"ab"[path[-1] % 2]: b"%d" % which for _, path, which in notes}
@@ -336,10 +349,12 @@ class Comparison(RuleBasedStateMachine):
         result = self.queue.signal(signal, name, message_id=message)
         self.compare(result, self.model.signal(name, signal, message))
 
-    @rule(number=st.sampled_from([1, 1, 1, 2, 3]), path=PATHS)
-    def resolve(self, number: int, path: tuple[int, ...]) -> None:
-        result = self.queue.resolve(number, encode_path(path))
-        self.compare(result, self.model.resolve(number, path))
+    @rule(number=st.sampled_from([1, 1, 1, 2, 3]), path=PATHS, is_old=st.booleans())
+    def resolve(self, number: int, path: tuple[int, ...], is_old: bool = False) -> None:
+        run = self.model.of_number(number)
+        of_run = 1 if is_old or run is None else run.run
+        result = self.queue.resolve(number, encode_path(path), run=of_run)
+        self.compare(result, self.model.resolve(number, path, of_run))
 
     @rule(name=NAMES, kind=st.sampled_from(ENDS))
     def end(self, name: str, kind: ArriveKind) -> None:
@@ -372,6 +387,7 @@ class Comparison(RuleBasedStateMachine):
             if view is None or run is None:
                 continue
             assert (view.number, view.state.name) == (run.number, run.state)
+            assert (view.run, view.timers) == (run.run, len(run.timers))
             assert view.children == sum(len(link.paths) for link in run.links.values())
             page = self.queue.values(name)
             assert {one.key: (one.value, one.version) for one in page.values} == run.published
@@ -443,7 +459,24 @@ def refusing(monkeypatch):
     yield
 
 
-@pytest.mark.parametrize("mutant", [unfenced, losing, overlooking, outliving, refusing])
+@contextlib.contextmanager
+def forgetting(monkeypatch):
+    """A new run has only the signals that the code was not given."""
+    monkeypatch.setattr(execution_runs, "_is_in", lambda index, runs: False)
+    yield
+
+
+@contextlib.contextmanager
+def keeping_waits(monkeypatch):
+    """A new run has the timers and promises of the one before it."""
+    monkeypatch.setattr(execution_runs, "_drop_waits", lambda context, number, row: None)
+    yield
+
+
+MUTANTS = [unfenced, losing, overlooking, outliving, refusing, forgetting, keeping_waits]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_model_finds_a_mutant(mutant, monkeypatch):
     found = hypothesis_settings(
         max_examples=500, stateful_step_count=50, phases=[Phase.generate], database=None,

@@ -16,6 +16,7 @@ from querator.model.executions import (
     Fold,
     GiveBack,
     GoOn,
+    NewRun,
     Note,
     Park,
     Published,
@@ -140,6 +141,10 @@ def test_children_arrive_with_their_arguments():
         ({"park": v1.Park(anything=True)}, Park(anything=True)),
         ({"park": v1.Park(names=["go"])}, Park(names=("go",))),
         ({"give_back": v1.GiveBack(stuck=True, reason="why")}, GiveBack(True, "why")),
+        (
+            {"new_run": v1.NewRun(arguments=b"a", unread=[v1.NewRun.Run(first=3, count=2)])},
+            NewRun(b"a", unread=((3, 2),)),
+        ),
     ],
 )
 def test_each_end_of_a_request_arrives(fields, then):

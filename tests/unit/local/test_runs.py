@@ -1,0 +1,299 @@
+"""Runs of durable functions by a harness: `continue_as_new`, signals, workers that die."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from querator.durable import (
+    CodecError,
+    ExecutionCancelled,
+    RunGoesOn,
+    continue_as_new,
+    current,
+    durable,
+    promise,
+    publish,
+    receive,
+    saga,
+    sleep,
+    spawn,
+    step,
+    sync,
+)
+from querator.durable.machine import living
+from querator.errors import TokenInvalid
+from querator.local import Harness
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    before = living()
+    yield
+    assert living() == before, "a machine stays in memory"
+
+
+@step
+async def say(text: str) -> str:
+    return text
+
+
+@durable
+async def shout(text: str) -> str:
+    return await say(text.upper())
+
+
+@durable
+async def linger() -> str:
+    await sleep(100)
+    return "lingered"
+
+
+@durable
+async def rounds(left: int, heard: list[str]) -> str:
+    """Three signals in each run."""
+    heard += [await say(await receive("word", str)) for _ in range(3)]
+    publish("left", left)
+    if left:
+        continue_as_new(left - 1, heard)
+    return " ".join(heard)
+
+
+@durable
+def count(left: int, total: int = 0) -> int:
+    sync.sleep(10)
+    if left:
+        continue_as_new(left - 1, total=total + left)
+    return total
+
+
+async def test_a_result_is_that_of_the_last_run():
+    harness = Harness([rounds])
+    handle = await harness.start(rounds, 2, [], id="a")
+    for nth in range(9):
+        await handle.signal("word", f"w{nth}")
+    assert await handle.result() == "w0 w1 w2 w3 w4 w5 w6 w7 w8"
+    info = await handle.get()
+    assert (info.run, info.state) == (3, "completed")
+    assert (await handle.all_published())["left"].value == 0
+    # The journal is that of the last run alone.
+    kinds = [entry.kind async for entry in handle.journal()]
+    assert kinds.count("STEP_DONE") == 3
+    # A repeated start is compared with the first arguments.
+    assert await (await harness.start(rounds, 2, [], id="a")).result()
+
+
+async def test_signals_that_come_while_a_run_ends_are_not_lost():
+    async def test(harness: Harness) -> str:
+        handle = await harness.start(rounds, 1, [], id="a")
+        # All of them are in the journal before the first run has read three.
+        await asyncio.gather(*(handle.signal("word", str(nth)) for nth in range(6)))
+        return await handle.result()
+
+    harness = Harness([rounds])
+    said = await harness.every_crash(test)
+    assert sorted(said.split()) == list("012345")
+
+
+async def test_every_crash_of_a_sync_function():
+    async def test(harness: Harness) -> int:
+        return await harness.run(count, 3, id="a")
+
+    harness = Harness([count])
+    assert await harness.every_crash(test) == 6
+
+
+async def test_steps_of_another_run_have_other_keys():
+    keys = []
+
+    @durable
+    async def two(left: int) -> None:
+        await say("x")
+        if left:
+            continue_as_new(left - 1)
+
+    harness = Harness([two])
+    await harness.run(two, 1, id="a")
+    keys = [one.step_key for one in harness.begun]
+    assert len(set(keys)) == 2
+
+
+async def test_a_token_of_an_older_run_is_refused_by_name():
+    @durable
+    async def approve(nth: int) -> str:
+        approval = promise(str)
+        publish("token", approval.token)
+        if nth == 1:
+            await receive("next")
+            continue_as_new(2)
+        return await approval
+
+    harness = Harness([approve])
+    handle = await harness.start(approve, 1, id="a")
+    old = (await handle.all_published())["token"].value
+    await handle.signal("next")
+    new = (await handle.all_published())["token"].value
+    with pytest.raises(TokenInvalid, match="of run 1 of execution a, which is in run 2") as seen:
+        await harness.executions.resolve(old, "early")
+    assert (seen.value.field, seen.value.limit, seen.value.value) == ("run", "2", "1")
+    await harness.executions.resolve(new, "yes")
+    assert await handle.result() == "yes"
+
+
+async def test_a_run_does_not_end_while_a_child_is_at_work():
+    @durable
+    async def parent(nth: int) -> str:
+        if nth == 2:
+            return "second"
+        child = await spawn(linger, id="a/child")
+        with pytest.raises(RunGoesOn, match="child a/child has not ended"):
+            continue_as_new(2)
+        assert await child == "lingered"
+        continue_as_new(2)
+
+    harness = Harness([parent, linger])
+    assert await harness.run(parent, 1, id="a") == "second"
+
+
+async def test_detached_children_continue_and_their_results_go_nowhere():
+    @durable
+    async def parent(nth: int) -> str:
+        if nth == 2:
+            await sleep(1000)
+            return "second"
+        await spawn(linger, id="a/child", detached=True)
+        continue_as_new(2)
+
+    harness = Harness([parent, linger])
+    handle = await harness.start(parent, 1, id="a")
+    assert await harness.executions.handle("a/child", linger).result() == "lingered"
+    assert await handle.result() == "second"
+    kinds = [entry.kind async for entry in handle.journal()]
+    assert not [kind for kind in kinds if kind.startswith("CHILD")]
+
+
+async def test_a_parent_hears_of_the_last_run_of_its_child():
+    @durable
+    async def parent() -> int:
+        return await (await spawn(count, 2))
+
+    harness = Harness([parent, count])
+    assert await harness.run(parent) == 3
+
+
+async def test_a_cancelled_execution_begins_no_other_run():
+    @durable
+    async def stubborn(nth: int) -> str:
+        try:
+            await sleep(1000)
+        except asyncio.CancelledError:
+            with pytest.raises(RunGoesOn, match="was cancelled"):
+                continue_as_new(nth + 1)
+            raise
+        return "slept"
+
+    harness = Harness([stubborn])
+    handle = await harness.start(stubborn, 1, id="a")
+    await handle.cancel()
+    with pytest.raises(ExecutionCancelled):
+        await handle.result()
+    assert (await handle.get()).run == 1
+
+
+async def test_where_a_run_cannot_end():
+    @durable
+    async def called() -> None:
+        continue_as_new()
+
+    @durable
+    async def outer() -> list[str]:
+        said = []
+        for what in (called(), asyncio.gather(other())):
+            try:
+                await what
+            except RunGoesOn as error:
+                said.append(str(error))
+        return said
+
+    async def other() -> None:
+        continue_as_new()
+
+    harness = Harness([outer, called])
+    in_call, in_task = await harness.run(outer)
+    assert "in a durable function that another one calls" in in_call
+    assert "in another task" in in_task
+    with pytest.raises(Exception, match="continue_as_new was called outside of an execution"):
+        continue_as_new()
+
+
+async def test_arguments_that_the_next_run_cannot_have():
+    @durable
+    async def checked(nth: int) -> list[str]:
+        said = []
+        for args in ((), (1, 2), (object(),), ("x" * 2_000_000,)):
+            try:
+                continue_as_new(*args)
+            except (TypeError, CodecError) as error:
+                said.append(type(error).__name__)
+        return said
+
+    harness = Harness([checked])
+    assert await harness.run(checked, 1) == [
+        "TypeError", "TypeError", "CodecError", "ValueTooLarge",
+    ]  # fmt: skip
+
+
+async def test_a_saga_undoes_nothing_and_finally_runs():
+    log: list[str] = []
+
+    @step
+    async def undo() -> None:
+        log.append("undone")
+
+    @durable
+    async def careful(nth: int) -> str:
+        if nth == 2:
+            return current().execution_id
+        try:
+            async with saga() as block:
+                block.add(undo)
+                await say("x")
+                continue_as_new(2)
+        finally:
+            log.append("finally")
+
+    harness = Harness([careful])
+    assert await harness.run(careful, 1, id="a") == "a"
+    assert log == ["finally"]
+
+
+async def test_large_arguments_and_signals_are_kept():
+    @durable
+    async def large(nth: int, data: str) -> int:
+        if nth == 3:
+            return len(data) + len(await receive("more", str))
+        await say("x")
+        continue_as_new(nth + 1, data + "y" * 5000)
+
+    harness = Harness([large])
+    handle = await harness.start(large, 1, "y" * 3000, id="a")
+    await handle.signal("more", "z" * 4000)
+    assert await handle.result() == 17_000
+
+
+async def test_signals_that_come_before_a_run_begins_are_not_lost():
+    @durable
+    async def pairs(left: int, heard: list[str]) -> str:
+        heard += [await receive("word", str), await receive("word", str)]
+        if left:
+            continue_as_new(left - 1, heard)
+        return "".join(heard)
+
+    async def test(harness: Harness) -> str:
+        handle = await harness.start(pairs, 2, [], id="a", delay=timedelta(minutes=1))
+        for nth in range(6):
+            await handle.signal("word", str(nth))
+        return await handle.result()
+
+    assert await Harness([pairs]).every_crash(test) == "012345"
