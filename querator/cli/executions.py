@@ -32,11 +32,10 @@ from querator.client.errors import RequestError
 from querator.client.executions import EXECUTION_STATES, ExecutionInfo, ExecutionStateName
 from querator.durable import Executions, JournalEntry
 from querator.durable.handles import journal_entry
+from querator.model.executions import UNVERSIONED
 
 _PIECE_ROWS: Final = 500
 """Rows that are written at once."""
-_VERSION: Final = "1"
-"""As `Executions.start`: versions of functions are not compared."""
 
 
 @click.group()
@@ -114,7 +113,7 @@ def start(
             queue,
             named,
             function,
-            version=_VERSION,
+            version=UNVERSIONED,
             arguments=msgspec.json.encode((arguments, {})),
             fresh=fresh,
             priority=priority,

@@ -75,7 +75,7 @@ class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 class ActivationGrant(msgspec.Struct, frozen=True, kw_only=True):
     """An activation that is leased, with the beginning of its journal. `next_index`: where the
-    journal continues; 0: it is whole.
+    journal continues; 0: it is whole. `timers`: paths of those that the partition has.
     """
 
     lease_id: str
@@ -85,10 +85,12 @@ class ActivationGrant(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     run: int
     function: str
+    version: str
     secret: bytes
     remaining: timedelta
     records: tuple[JournalRecord, ...]
     next_index: int
+    timers: tuple[bytes, ...]
 
 
 class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +107,7 @@ class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[ChildStart, ...] = ()
     cancels: tuple[bytes, ...] = ()
     published: tuple[tuple[str, bytes], ...] = ()
+    version: str = ""
     then: Then
 
 
@@ -457,6 +460,7 @@ def progress_request(
         ],
         cancels=report.cancels,
         published=[v1.PublishedValue(key=key, value=value) for key, value in report.published],
+        version=report.version,
     )  # fmt: skip
     match report.then:
         case Park() as park:
@@ -500,8 +504,9 @@ def _grant(message: v1.Activation) -> ActivationGrant:
     return ActivationGrant(
         lease_id=message.lease_id, item=message.item, partition=message.partition,
         execution=message.execution, id=message.id, run=message.run, function=message.function,
-        secret=message.secret, remaining=message.remaining.ToTimedelta(),
+        version=message.version, secret=message.secret, remaining=message.remaining.ToTimedelta(),
         records=tuple(map(_record, message.records)), next_index=message.next_index,
+        timers=tuple(message.timers),
     )  # fmt: skip
 
 

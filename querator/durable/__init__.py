@@ -33,6 +33,7 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
     sync            the awaited calls, for sync functions
     sync_handles    executions for programs without an event loop
     threads         sync durable functions
+    versions        hashes of the code of durable functions
     waits           time, chance, signals, promises, published values
     worker          leases activations, and runs them
 """

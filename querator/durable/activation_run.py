@@ -97,6 +97,8 @@ class ActivationRun:
         self._is_lost = False
         self._grace_ends: float | None = None
         """When the steps under way are cancelled, because the worker stops."""
+        self._new_version = ""
+        """Of the function, if the execution has run on another one."""
         self._has_thread = False
         """Whether a sync step was left alone: its thread cannot be ended."""
 
@@ -141,10 +143,12 @@ class ActivationRun:
         machine = ExecutionMachine(function, identity, parts.codec)
         machine.leased(self._until_ms())
         try:
-            machine.load(journal)
+            machine.load(journal, version=grant.version, timers=grant.timers)
         except (NonDeterminism, TurnTooLong, Undecodable) as error:
             await self._leave(str(error))
             return
+        if function.version != grant.version:
+            self._new_version = function.version
         try:
             await self._drive(machine)
         finally:
@@ -304,7 +308,7 @@ class ActivationRun:
             lease_id=self._grant.lease_id, item=self._grant.item, execution=self._grant.execution,
             number=sending.number, seen=sending.seen, records=sending.notes, folds=sending.folds,
             timers=sending.timers, children=sending.children, cancels=sending.cancels,
-            published=sending.published, then=sending.then,
+            published=sending.published, version=self._new_version, then=sending.then,
         )  # fmt: skip
         # Owned: its answer is taken, or `_end` cancels it.
         task = asyncio.get_running_loop().create_task(self._record(report))

@@ -23,7 +23,7 @@ from querator.durable.errors import (
     RunTooLong,
     TooDeep,
 )
-from querator.durable.functions import FUNCTION_VERSION, Durable
+from querator.durable.functions import Durable
 from querator.durable.operations import Operation, WaitKind, place_of, site_of
 from querator.durable.paths import shown
 from querator.model.errors import ErrorCode, QueratorError
@@ -143,7 +143,7 @@ class Child(Generic[T]):
             path=self._start.path,
             id=self.id,
             function=self._function.name,
-            version=FUNCTION_VERSION,
+            version=self._function.version,
             arguments=b"",
             payload=arguments,
             detached=self._options.detached,

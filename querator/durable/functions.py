@@ -18,16 +18,15 @@ from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, overload
 from querator.durable import context, threads
 from querator.durable.errors import NotInExecution
 from querator.durable.operations import Site, site_of, site_of_function
+from querator.durable.versions import hash_of
 from querator.model.errors import QueratorError
 from querator.model.executions import check_text
-from querator.model.limits import STEP_ATTEMPTS_CAP
+from querator.model.limits import EXECUTION_VERSION_BYTES_MAX, STEP_ATTEMPTS_CAP
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-FUNCTION_VERSION: Final = "1"
-"""Versions of functions are not compared; the protocol wants one."""
 _MS: Final = timedelta(milliseconds=1)
 
 
@@ -166,8 +165,31 @@ class Step(_Marked[P, R]):
 class Durable(_Marked[P, R]):
     """A marked durable function; see `durable`."""
 
-    def __init__(self, function: Callable[P, R], *, name: str | None = None) -> None:
+    def __init__(
+        self, function: Callable[P, R], *, name: str | None = None, version: str | None = None
+    ) -> None:
         super().__init__(function, name, "durable")
+        if version is not None:
+            try:
+                check_text(
+                    version,
+                    field=f"the version of {self.name}",
+                    bytes_max=EXECUTION_VERSION_BYTES_MAX,
+                )
+            except QueratorError as error:
+                raise ValueError(str(error)) from None
+        self._given_version = version
+
+    @functools.cached_property
+    def version(self) -> str:
+        """The version that was given, or a hash of the byte code; see `versions`."""
+        if self._given_version is not None:
+            return self._given_version
+        return hash_of(
+            self.function,
+            lambda named: named.function if isinstance(named, Durable) else None,
+            lambda named: named.name if isinstance(named, Step) else "",
+        )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         code = context.code_here()
@@ -238,7 +260,9 @@ def durable(function: Callable[P, R], /) -> Durable[P, R]: ...
 
 
 @overload
-def durable(*, name: str | None = None) -> Callable[[Callable[P, R]], Durable[P, R]]: ...
+def durable(
+    *, name: str | None = None, version: str | None = None
+) -> Callable[[Callable[P, R]], Durable[P, R]]: ...
 
 
 def durable(function: Any = None, /, **options: Any) -> Any:
@@ -247,6 +271,9 @@ def durable(function: Any = None, /, **options: Any) -> Any:
     Called in an execution, it is a part of that; when it has returned, its records become one. It
     gives out its result and nothing else: what it changes in objects of its caller is not there in
     a replay. Tasks that it leaves behind keep its records from being replaced.
+
+    `version` names the version of its code; without it, that is a hash of the byte code. A worker
+    tries another version on the journal before anything runs.
     """
     if function is None:
         return functools.partial(Durable, **options)

@@ -25,7 +25,7 @@ from querator.durable.errors import (
     ExecutionTerminated,
     PromiseRejected,
 )
-from querator.durable.functions import FUNCTION_VERSION, Durable
+from querator.durable.functions import Durable
 from querator.durable.promises import PromiseToken
 from querator.durable.waits import checked
 from querator.durable.worker import make_codec
@@ -220,7 +220,7 @@ class Executions:
             self.queue,
             execution_id,
             function.name,
-            version=FUNCTION_VERSION,
+            version=function.version,
             arguments=encode_arguments(function, self._codec, args, kwargs),
             fresh=fresh,
             priority=priority,

@@ -3,7 +3,7 @@
 The machine does no I/O and has no clock. Its driver (a worker, or a test) does the following, all
 in one thread, and never from within the code of the execution:
 
-    load(journal)              runs the code again from its journal; then the code is live
+    load(journal, …)           runs the code again from its journal; then the code is live
     leased(until_ms)           until when the activation is leased, by the clock of all `now_ms`
     ready(now_ms)              the effects that may begin; each is run, and reported by
     finished(…), failed(…)     what an effect gave
@@ -62,10 +62,11 @@ from querator.durable.outbox import Sending
 from querator.durable.parking import give_timers, is_idle, park
 from querator.durable.paths import Path
 from querator.durable.promises import ExecutionIdentity
-from querator.durable.replay import fits, mismatch
+from querator.durable.replay import Sides, fits, mismatch, timer_missing
 from querator.model.executions import (
     ARRIVAL,
     OUTCOMES,
+    UNVERSIONED,
     Close,
     GiveBack,
     JournalRecord,
@@ -124,6 +125,8 @@ class ExecutionMachine:
         self._backlog: deque[tuple[Operation, Exception]] = deque()
         self._end: Close | NewRun | None = None
         self._is_put_away = False
+        self._ran_on = ""
+        self._open_timers: set[Path] = set()
         _LIVING[id(self)] = self
 
     @property
@@ -146,10 +149,21 @@ class ExecutionMachine:
 
     # --- events ----------------------------------------------------------------------------------
 
-    def load(self, journal: Sequence[JournalRecord]) -> None:
+    @property
+    def is_changed(self) -> bool:
+        """Whether the journal is one of another version of the function."""
+        return self._ran_on not in ("", UNVERSIONED, self.function.version)
+
+    def load(
+        self, journal: Sequence[JournalRecord], *, version: str = "", timers: Sequence[Path] = ()
+    ) -> None:
         """Runs the code from its journal. Raises NonDeterminism, Undecodable or TurnTooLong if that
         cannot be: nothing was run then, and the machine is put away.
+
+        `version`: on which version of the function the journal was made. If it was another one, the
+        code must wait for all `timers` that the partition has.
         """
+        self._ran_on = version
         records = delivery_order(journal)
         if not records or records[0].note.kind != RecordKind.STARTED:
             raise ValueError("a journal begins with the record of its start")
@@ -170,6 +184,8 @@ class ExecutionMachine:
                     self._deliver(record)
                     if code.is_done:
                         self._end_if_done()
+            if self.is_changed:
+                self._check_timers(timers)
         except CodecError as error:
             self.put_away()
             raise Undecodable(f"{self.title}: {error}") from error
@@ -405,6 +421,14 @@ class ExecutionMachine:
         else:
             self.code.give(operation, note, event)
 
+    def _check_timers(self, timers: Sequence[Path]) -> None:
+        """Raises NonDeterminism if the code does not wait for a timer of the partition."""
+        retries = {path for path, _ in self._attempts.recorded()}
+        waits = retries | self._open_timers | self._loop.timers.keys()
+        for path in timers:
+            if path not in waits and not self.code.had_timer(path):
+                raise timer_missing(self._sides(), path, self.code)
+
     def _cancel(self, note: Note) -> None:
         self.code.is_cancelled = True
         assert self.code.main is not None
@@ -412,8 +436,11 @@ class ExecutionMachine:
         self.code.turn(None)
 
     def _mismatch(self, record: JournalRecord) -> NonDeterminism:
+        return mismatch(self._sides(), record, self.code)
+
+    def _sides(self) -> Sides:
         ended = f"{self.function.name} has ended" if self.code.is_done else ""
-        return mismatch(self.title, record, self.code, ended=ended)
+        return Sides(self.title, self._ran_on, self.function.version, ended)
 
     def _guarded(self, give: Callable[..., None], *args: Any) -> None:
         """Gives live code an event. If the code never waits, or bytes do not decode, the execution
@@ -449,6 +476,7 @@ class ExecutionMachine:
         """The result is that of this turn. What other tasks still do has no effect any more."""
         if self.code.is_done and self._end is None and not self._loop.is_away:
             self._end = self.code.closing(self.function)
+            self._open_timers = set(self._loop.timers)
             self._loop.put_away()
 
     def _begin_fresh(self) -> None:

@@ -1,48 +1,74 @@
 """What a journal says and what the code does, side by side, where the two differ."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from querator.durable.code import ExecutionCode
 from querator.durable.errors import NonDeterminism
 from querator.durable.operations import WAITS_OF, Operation, WaitKind, place_of
-from querator.durable.paths import shown
+from querator.durable.paths import Path, shown
 from querator.model.executions import JournalRecord, RecordKind
 
 _WAITS: Final = {int(kind): waits for kind, waits in WAITS_OF.items()}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def mismatch(
-    title: str, record: JournalRecord, code: ExecutionCode, *, ended: str
-) -> NonDeterminism:
-    """`ended` says how the function has ended, if it has."""
-    waiting = [*code.pending.values()]
-    waiting += [each for path in code.loop.timers if (each := code.at(path)) is not None]
-    found = code.at(record.note.path)
-    other = waiting[0] if waiting else None
+class Sides(NamedTuple):
+    """What is compared: the execution, and the versions of its journal and of the code. `ended`
+    says how the function has ended, if it has.
+    """
+
+    title: str
+    was: str
+    now: str
+    ended: str
+
+
+def mismatch(sides: Sides, record: JournalRecord, code: ExecutionCode) -> NonDeterminism:
+    """The code does not take a record."""
     note = record.note
     kind = RecordKind(note.kind)
     waits = WAITS_OF.get(kind)
     what = kind.name.lower() if waits is None else waits.value
     at = (_EPOCH + timedelta(milliseconds=note.at_ms)).strftime("%Y-%m-%d %H:%M:%S")
+    was = (
+        f"record {record.index:<5} {what} {note.name or '-'}   {note.site or '-'}   "
+        f"{_version(sides.was)}{at}   path {shown(note.path)}"
+    )
+    return _differ(sides, was, note.path, code)
+
+
+def timer_missing(sides: Sides, path: Path, code: ExecutionCode) -> NonDeterminism:
+    """The code does not wait for a timer that is set."""
+    was = f"waits        for a timer   {_version(sides.was)}path {shown(path)}"
+    return _differ(sides, was, path, code)
+
+
+def _differ(sides: Sides, was: str, path: Path, code: ExecutionCode) -> NonDeterminism:
     return NonDeterminism(
-        f"{title}: the code does not do what the journal says.\n"
-        f"  record {record.index:<5} {what} {note.name or '-'}   {note.site or '-'}   "
-        f"{at}   path {shown(note.path)}\n"
-        f"  now          {_does(found, other, ended)}\n"
+        f"{sides.title}: the code does not do what the journal says.\n"
+        f"  {was}\n"
+        f"  now          {_does(sides, path, code)}\n"
         f"Nothing was run."
     )
 
 
-def _does(found: Operation | None, other: Operation | None, ended: str) -> str:
-    if ended:
-        return ended
-    operation = found or other
+def _does(sides: Sides, path: Path, code: ExecutionCode) -> str:
+    version = _version(sides.now)
+    if sides.ended:
+        return f"{sides.ended}   {version}".rstrip()
+    waiting = [*code.pending.values()]
+    waiting += [each for path in code.loop.timers if (each := code.at(path)) is not None]
+    found = code.at(path)
+    operation = found or (waiting[0] if waiting else None)
     if operation is None:
-        return "nothing that waits for an event"
+        return f"nothing that waits for an event   {version}".rstrip()
     where = "" if operation is found else "; nothing waits at the path of the record"
-    return f"{in_words(operation)}   path {shown(operation.path)}{where}"
+    return f"{in_words(operation)}   {version}path {shown(operation.path)}{where}"
+
+
+def _version(version: str) -> str:
+    return f"version {version}   " if version else ""
 
 
 def in_words(operation: Operation) -> str:

@@ -190,7 +190,7 @@ class MemoryQueue:
     def extend(self, leases: tuple[int, ...]) -> None:
         self._apply(Extend(leases))
 
-    def record(self, activation: Activation, sending: Sending) -> int:
+    def record(self, activation: Activation, sending: Sending, *, version: str = "") -> int:
         """Applies a Record; returns the index of its first one. Raises Unseen, when nothing was
         applied.
         """
@@ -207,6 +207,7 @@ class MemoryQueue:
             timers=sending.timers, then=then, lengths=beside.lengths, children=children,
             cancels=sending.cancels,
             published=tuple(Published(key, value) for key, value in sending.published),
+            version=version,
         )  # fmt: skip
         check_record(command)
         recorded: Recorded = self._apply(command, beside.data)

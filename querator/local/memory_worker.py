@@ -155,7 +155,7 @@ class MemoryWorker:
         machine = ExecutionMachine(function, identity, self._codec)
         machine.leased(_FOREVER_MS)
         try:
-            machine.load(journal)
+            machine.load(journal, version=view.version, timers=view.timer_paths)
         except (NonDeterminism, TurnTooLong, Undecodable) as error:
             self._leave(activation, journal, str(error))
             return
@@ -228,7 +228,8 @@ class MemoryWorker:
             self.kill()
             return
         try:
-            first = self._queue.record(one.activation, sending)
+            version = one.machine.function.version
+            first = self._queue.record(one.activation, sending, version=version)
         except Unseen:
             one.machine.refused(sending.number)
             return

@@ -87,7 +87,9 @@ class StartReply(msgspec.Struct, frozen=True):
 
 
 class ExecutionView(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An execution as others see it. `secret` is for its worker alone."""
+    """An execution as others see it. `secret` is for its worker alone, and so are `timer_paths`,
+    of the timers that have not fired.
+    """
 
     number: int
     id: str
@@ -112,6 +114,7 @@ class ExecutionView(msgspec.Struct, frozen=True, array_like=True, gc=False):
     activation: int
     parent_id: str = ""
     children: int = 0
+    timer_paths: tuple[bytes, ...] = ()
 
 
 class ExecutionPage(msgspec.Struct, frozen=True, array_like=True):

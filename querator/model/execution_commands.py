@@ -91,7 +91,8 @@ class RecordProgress(msgspec.Struct, frozen=True, array_like=True, tag=61):
 
     `children` are started, and those that the operations `cancels` have started are cancelled,
     unless they have ended. A Record that starts children keeps the activation. `published` has the
-    new values of some keys.
+    new values of some keys. `version` is that of the function with which the execution continues;
+    empty: as before.
     """
 
     execution: int
@@ -108,6 +109,7 @@ class RecordProgress(msgspec.Struct, frozen=True, array_like=True, tag=61):
     children: tuple[ChildStart, ...] = ()
     cancels: tuple[bytes, ...] = ()
     published: tuple[Published, ...] = ()
+    version: str = ""
 
 
 class Arrive(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=62):
@@ -252,6 +254,8 @@ def check_record(command: RecordProgress) -> None:
     for nth, timer in enumerate(command.timers):
         check_path(timer.path, field=f"timers[{nth}].path")
         check_time(timer.due_ms, field=f"timers[{nth}].due_ms")
+    if command.version:
+        check_text(command.version, field="version", bytes_max=EXECUTION_VERSION_BYTES_MAX)
     _check_children(command)
     _check_published(command.published)
     check_then(command.then)

@@ -63,6 +63,8 @@ NO_PATH = b""
 TIME_MS_END = 253_402_300_800_000
 """The first instant of the year 10,000: no record and no timer is of it, or later."""
 PATH_ELEMENT_END = 1 << 32
+UNVERSIONED = "-"
+"""The version of an execution that was started without its code: any version may run it."""
 _INDEX_END = 1 << 62
 
 

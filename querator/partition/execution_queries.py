@@ -1,5 +1,7 @@
 """Reads of executions for other threads, in a view of the generation in use."""
 
+from msgspec.structs import replace
+
 from querator.model.execution_calls import (
     EndedExecution,
     EndedPage,
@@ -16,6 +18,7 @@ from querator.partition.execution_rows import (
     decode_execution,
     decode_published,
     decode_record,
+    decode_wait,
     name_hash,
 )
 from querator.storage import attachments
@@ -27,6 +30,7 @@ from querator.storage.tables import (
     EXECUTIONS,
     PUBLISHED,
     RECORDS,
+    WAITS,
 )
 
 
@@ -45,7 +49,12 @@ def execution_view(txn: ReadTransaction, group: int, number: int) -> ExecutionVi
 def execution_at(txn: ReadTransaction, group: int, seq: int) -> ExecutionView | None:
     """The execution with this activation. None: it has another one, or is gone."""
     raw = ACTIVATIONS.get(txn, group, seq)
-    return None if raw is None else execution_view(txn, group, int.from_bytes(raw, "big"))
+    view = None if raw is None else execution_view(txn, group, int.from_bytes(raw, "big"))
+    if view is None or not view.timers:
+        return view
+    waits = (decode_wait(raw) for _, raw in WAITS.rows(txn, group, view.number))
+    paths = tuple(wait.path for wait in waits if wait.due_ms and not wait.index)
+    return replace(view, timer_paths=paths)
 
 
 def ended_executions(

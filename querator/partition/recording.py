@@ -385,6 +385,7 @@ def _carry_out(
         cancel_child(context, number, row, path)
     start_children(context, number, row, command, parts)
     _remember_answer(command, row, first_index)
+    row.version = command.version or row.version
     if command.records or command.children or not isinstance(then, GoOn | GiveBack):
         row.lapses = 0
     deadline_ms = 0

@@ -423,6 +423,7 @@ class Activation(_message.Message):
     DEADLINE_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     NEXT_INDEX_FIELD_NUMBER: _builtins.int
+    TIMERS_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease; several activations may have one."""
     item: _builtins.int
@@ -438,7 +439,7 @@ class Activation(_message.Message):
     function: _builtins.str
     """Name of its function."""
     version: _builtins.str
-    """Version of the function with which it was started."""
+    """Version of the function with which it has run last, or was started."""
     secret: _builtins.bytes
     """16 bytes that only its workers know; random numbers and the tokens of promises follow from it."""
     attempt: _builtins.int
@@ -457,6 +458,10 @@ class Activation(_message.Message):
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___JournalRecord]:
         """The beginning of the journal."""
 
+    @_builtins.property
+    def timers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Paths of the timers that the server has, and that have not fired."""
+
     def __init__(
         self,
         *,
@@ -474,10 +479,11 @@ class Activation(_message.Message):
         deadline: _timestamp_pb2.Timestamp | None = ...,
         records: _abc.Iterable[Global___JournalRecord] | None = ...,
         next_index: _builtins.int = ...,
+        timers: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "remaining", b"remaining"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "deadline", b"deadline", "execution", b"execution", "function", b"function", "id", b"id", "item", b"item", "lease_id", b"lease_id", "next_index", b"next_index", "partition", b"partition", "records", b"records", "remaining", b"remaining", "run", b"run", "secret", b"secret", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "deadline", b"deadline", "execution", b"execution", "function", b"function", "id", b"id", "item", b"item", "lease_id", b"lease_id", "next_index", b"next_index", "partition", b"partition", "records", b"records", "remaining", b"remaining", "run", b"run", "secret", b"secret", "timers", b"timers", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -814,6 +820,7 @@ class RecordProgressRequest(_message.Message):
     CHILDREN_FIELD_NUMBER: _builtins.int
     CANCELS_FIELD_NUMBER: _builtins.int
     PUBLISHED_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -828,6 +835,8 @@ class RecordProgressRequest(_message.Message):
     """1 for the first request of the lease for this execution, then one more each time. A repeat gets the first answer."""
     seen: _builtins.int
     """Index of the last arrival that the code has been given; 0: none."""
+    version: _builtins.str
+    """Version of the function with which the execution continues, at most 64 bytes; empty: as before."""
     @_builtins.property
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___JournalRecord]:
         """Records, at most 256."""
@@ -898,10 +907,11 @@ class RecordProgressRequest(_message.Message):
         children: _abc.Iterable[Global___ChildStart] | None = ...,
         cancels: _abc.Iterable[_builtins.bytes] | None = ...,
         published: _abc.Iterable[Global___PublishedValue] | None = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "extend", b"extend", "give_back", b"give_back", "new_run", b"new_run", "park", b"park", "request_timeout", b"request_timeout", "then", b"then"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancels", b"cancels", "children", b"children", "close", b"close", "execution", b"execution", "extend", b"extend", "folds", b"folds", "give_back", b"give_back", "item", b"item", "lease_id", b"lease_id", "namespace", b"namespace", "new_run", b"new_run", "number", b"number", "park", b"park", "published", b"published", "queue", b"queue", "records", b"records", "request_timeout", b"request_timeout", "seen", b"seen", "then", b"then", "timers", b"timers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancels", b"cancels", "children", b"children", "close", b"close", "execution", b"execution", "extend", b"extend", "folds", b"folds", "give_back", b"give_back", "item", b"item", "lease_id", b"lease_id", "namespace", b"namespace", "new_run", b"new_run", "number", b"number", "park", b"park", "published", b"published", "queue", b"queue", "records", b"records", "request_timeout", b"request_timeout", "seen", b"seen", "then", b"then", "timers", b"timers", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_then: _TypeAlias = _typing.Literal["park", "close", "give_back", "new_run"]  # noqa: Y015
     _WhichOneofArgType_then: _TypeAlias = _typing.Literal["then", b"then"]  # noqa: Y015

@@ -172,6 +172,7 @@ def parse_progress(data: bytes) -> ProgressCall:
         children=children,
         cancels=tuple(message.cancels),
         published=tuple(Published(one.key, one.value) for one in message.published),
+        version=message.version,
     )
     check_record(command)
     return ProgressCall(
@@ -417,6 +418,7 @@ def encode_leased(leased: Iterable[LeasedActivation]) -> bytes:
                 deadline=_timestamp(one.view.deadline_ms),
                 records=[_record(record) for record in one.journal.records],
                 next_index=one.journal.next_index,
+                timers=one.view.timer_paths,
             )
             for one in leased
         ]

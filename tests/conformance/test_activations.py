@@ -8,7 +8,7 @@ import pytest
 from querator.v1 import execution_service_pb2 as v1
 from querator.v1 import queue_service_pb2 as pb
 from querator.v1.items_pb2 import SeqRange
-from tests.conformance.executions import begun, executions, kinds, step
+from tests.conformance.executions import begun, executions, kinds, step, timer
 from tests.conformance.make import Make
 from tests.conformance.queues import refusal
 
@@ -339,3 +339,39 @@ async def test_a_life_through_all_nodes(make: Make):
     again = await others[-1].lease_one()
     await others[0].close(again)
     assert [await other.state() for other in others] == ["COMPLETED"] * make.size
+
+
+# --- versions -------------------------------------------------------------------------------------
+
+
+async def test_an_execution_has_the_version_with_which_it_was_started(make: Make):
+    shop = await executions(make)
+    await shop.start(version="9f31c2")
+    held = await shop.lease_one()
+    assert (held.version, (await shop.get()).execution.version) == ("9f31c2", "9f31c2")
+
+
+async def test_an_execution_has_the_version_with_which_it_has_run_last(make: Make):
+    shop, held = await begun(make)
+    await shop.record(held, step(ONE), version="b07a11")
+    await shop.park(held, names=["word"])
+    assert (await shop.get()).execution.version == "b07a11"
+    await shop.signal()
+    assert (await shop.lease_one()).version == "b07a11"
+
+
+async def test_an_activation_names_the_timers_that_have_not_fired(make: Make):
+    shop, held = await begun(make)
+    later = [timer(ONE, time.time() + 900), timer(TWO, time.time() + 900)]
+    await shop.record(held, timers=later)
+    await shop.park(held, names=["word"], timers=[v1.Timer(path=ONE)])
+    await shop.signal()
+    assert list((await shop.lease_one()).timers) == [TWO]
+
+
+@pytest.mark.parametrize("version", ["x" * 65, "a\nb"], ids=["long", "unprintable"])
+async def test_a_record_with_a_bad_version_is_refused(make: Make, version: str):
+    shop, held = await begun(make)
+    error = await refusal(shop.record(held, version=version))
+    assert error.field == "version"
+    await shop.record(held, step(ONE), number=1)

@@ -87,7 +87,7 @@ def test_start_sends_the_arguments_as_the_sdk_does(cluster: ScriptedCluster) -> 
     [one, _] = asked.requests
     args = ("order-17", ["book", "é"], True, 1.5)
     assert one.arguments == encode_arguments(checkout, Codec(), args, {})
-    assert (one.queue, one.id, one.function, one.version) == ("shop", "order-17", "checkout", "1")
+    assert (one.queue, one.id, one.function, one.version) == ("shop", "order-17", "checkout", "-")
     assert (one.priority, one.fresh) == (-3, True)
     assert one.start_at.ToDatetime(UTC) == NOW + timedelta(seconds=90)
     assert one.deadline.ToDatetime(UTC) == NOW + timedelta(hours=1)

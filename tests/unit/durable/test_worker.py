@@ -35,7 +35,15 @@ from querator.durable.machine import living
 from querator.durable.operations import Effect
 from querator.durable.outbox import Sending
 from querator.errors import ErrorCode, RequestError
-from querator.model.executions import Close, GiveBack, JournalRecord, Note, Park, RecordKind
+from querator.model.executions import (
+    UNVERSIONED,
+    Close,
+    GiveBack,
+    JournalRecord,
+    Note,
+    Park,
+    RecordKind,
+)
 from tests.unit.durable.memory_partition import (
     IDENTITY,
     LeaseLost,
@@ -99,14 +107,15 @@ async def run(
     age: float = 0.0,
     remaining: timedelta = LONG,
     stop: bool = False,
+    version: str = UNVERSIONED,
 ) -> None:
     """Runs the activation of the partition until it is left."""
     lease = calls.partition.grant()
     keeper = LeaseKeeper(cast(ExecutionCalls, calls), "shop")
     grant = ActivationGrant(
         lease_id=str(lease), item=1, partition=3, execution=17, id="order-17", run=1,
-        function="main", secret=IDENTITY.secret, remaining=remaining,
-        records=tuple(calls.partition.journal), next_index=0,
+        function="main", version=version, secret=IDENTITY.secret, remaining=remaining,
+        records=tuple(calls.partition.journal), next_index=0, timers=(),
     )  # fmt: skip
     with ThreadPoolExecutor(2) as executor:
         parts = RunParts(

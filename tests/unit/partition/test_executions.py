@@ -110,6 +110,25 @@ def test_records_are_appended_in_order():
     assert queue.view().state is STATES.RUNNABLE
 
 
+def test_a_record_says_with_which_version_the_execution_continues():
+    queue = ExecutionQueue()
+    worker = queue.worker()
+    queue.record(worker, version="2")
+    assert queue.at(worker.item).version == "2"
+    queue.record(worker, step(1))
+    assert queue.at(worker.item).version == "2"
+
+
+def test_an_activation_has_the_paths_of_its_open_timers():
+    queue = ExecutionQueue()
+    worker = queue.worker()
+    timers = tuple(Timer(path(nth), queue.log.now_ms + 900 * nth) for nth in (1, 2, 3))
+    queue.record(worker, timers=timers)
+    queue.record(worker, timers=(Timer(path(3), 0),))
+    queue.log.advance(1_000)
+    assert queue.at(worker.item).timer_paths == (path(2),)
+
+
 def test_a_large_payload_is_stored_once_and_read_back():
     queue = ExecutionQueue()
     worker = queue.worker()

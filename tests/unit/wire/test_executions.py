@@ -158,6 +158,8 @@ def test_each_end_of_a_request_arrives(fields, then):
         (progress(queue=""), "queue"),
         (progress(namespace="a b"), "namespace"),
         (progress(item=0), "item"),
+        (progress(version="x" * 65), "version"),
+        (progress(version="\n"), "version"),
         (progress(number=0), "number"),
         (progress(number=(1 << 64) - 1), "number"),
         (progress(seen=(1 << 64) - 1), "seen"),
