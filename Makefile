@@ -91,6 +91,11 @@ cluster: setup ## run three nodes on this machine, in ./data/cluster
 demo: setup $(VENV)/.demo ## push real flights through three nodes, kill one, prove none was lost
 	$(PY) -m querator demo
 
+# The last line is JSON. FLIGHTS=336776 takes all of them; MONTH=2 those of a month.
+.PHONY: durable-demo
+durable-demo: setup $(VENV)/.demo ## flights as executions: workers and a node killed, counts equal (FLIGHTS=20000 MONTH=n)
+	$(PY) -m scripts.durable_demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(MONTH),--month $(MONTH))
+
 .PHONY: spark-demo
 spark-demo: setup $(VENV)/.demo $(VENV)/.spark ## the same flights by Spark: driver, worker and node killed, totals equal (needs Java 17)
 	$(PY) -m querator spark demo
