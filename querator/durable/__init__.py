@@ -20,6 +20,7 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
     loop            the event loop, driven event by event
     machine         an execution at work, without I/O: events in, effects and Records out
     mailboxes       signals that have arrived
+    mapping         `map`: a child for each of many items
     operations      what the code waits for
     outbox          what is on its way to the partition
     parking         when an execution may be parked, and what wakes it
@@ -67,6 +68,7 @@ from querator.durable.errors import (
     ValueTooLarge,
 )
 from querator.durable.functions import Durable, Retry, Step, call, durable, step
+from querator.durable.mapping import map
 from querator.durable.promises import Promise
 from querator.durable.runs import continue_as_new
 from querator.durable.saga import saga
@@ -134,6 +136,7 @@ __all__ = [
     "continue_as_new",
     "current",
     "durable",
+    "map",
     "now",
     "promise",
     "publish",

@@ -6,7 +6,7 @@ are just called. `now`, `random`, `uuid`, `promise` and `publish` are those of `
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, overload
@@ -15,6 +15,7 @@ from querator.durable import functions, waits
 from querator.durable.children import Child, SpawnOptions, checked_function
 from querator.durable.context import bridge_or_raise
 from querator.durable.errors import Cancelled
+from querator.durable.mapping import map_with
 from querator.durable.operations import site_of
 from querator.durable.promises import Promise
 from querator.durable.saga import Undo, undo_all
@@ -22,6 +23,7 @@ from querator.durable.threads import Bridge
 
 P = ParamSpec("P")
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 def sleep(duration: timedelta | float) -> None:
@@ -120,6 +122,25 @@ def spawn(
     options = SpawnOptions(id, detached=detached, cancel=cancel)
     child: Child[Any] = bridge.ask(lambda: bridge.code.spawn(function, args, kwargs, options, site))
     return child
+
+
+def map(
+    function: functions.Durable[[V], Any],
+    items: Iterable[V],
+    /,
+    *,
+    parallel: int = 100,
+    return_exceptions: bool = False,
+) -> list[Any]:
+    """See `querator.durable.map`."""
+    bridge = bridge_or_raise("sync.map")
+    site = site_of(sys._getframe(1))
+    call = map_with(
+        bridge.code, function, items, parallel=parallel, return_exceptions=return_exceptions,
+        site=site,
+    )  # fmt: skip
+    result: list[Any] = bridge.ask(lambda: call)
+    return result
 
 
 def gather(calls: Sequence[Callable[[], T]]) -> list[T]:

@@ -31,10 +31,12 @@ from querator.durable import (
     ExecutionTerminated,
     current,
     durable,
+    mapping,
     sleep,
     spawn,
     step,
 )
+from querator.durable import map as map_items
 from querator.model.execution_calls import ExecutionView
 from querator.model.executions import (
     CHILD_RESULTS,
@@ -43,6 +45,7 @@ from querator.model.executions import (
     RecordKind,
     child_result_path,
 )
+from tests.simulation.mutants import replaced
 from tests.unit.durable.families import CODEC, Family
 
 FAULTS = 0.03
@@ -66,6 +69,16 @@ class Ledger:
         self.results: dict[tuple[str, str], str] = {}
         self.ways: dict[str, str] = {}
         """How each child was started: `attached`, `shielded` or `detached`."""
+        self.wrong: list[str] = []
+        """What maps have given that is not of their items."""
+        self.maps = 0
+
+    def mapped(self, specs: list[str], given: list[str]) -> None:
+        self.maps += 1
+        expected = [(one, f"failed {one}", "ended") for one in specs]
+        fits = [result in each for result, each in zip(given, expected, strict=False)]
+        if len(given) != len(specs) or not all(fits):
+            self.wrong.append(f"a map of {specs} has given {given}")
 
     def saw(self, child: str, result: str) -> None:
         key = current().execution_id, child
@@ -189,6 +202,40 @@ async def leaving(spec: str, deep: int) -> str:
     return await effect(spec)
 
 
+@durable
+async def leaf(spec: str) -> str:
+    chance = random.Random(spec)
+    if chance.random() < 0.5:
+        await sleep(chance.randint(1, 10_000))
+    if chance.random() < 0.15:
+        raise ValueError(spec)
+    return await effect(spec)
+
+
+async def mapped(spec: str, deep: int) -> str:
+    """Children in portions, a few at a time."""
+    specs = [f"{spec}.m{nth}" for nth in range(8)]
+    found = await map_items(leaf, specs, parallel=4, return_exceptions=True)
+    given = [
+        one if isinstance(one, str) else f"failed {one}" if isinstance(one, ValueError) else "ended"
+        for one in found
+    ]
+    _LEDGER.mapped(specs, given)
+    return " ".join(given)
+
+
+async def mapped_until_one_fails(spec: str, deep: int) -> str:
+    specs = [f"{spec}.m{nth}" for nth in range(6)]
+    try:
+        given = await map_items(leaf, specs, parallel=4)
+    except ValueError as error:
+        return f"failed {error}"
+    except (ExecutionCancelled, ExecutionTerminated):
+        return "ended"
+    _LEDGER.mapped(specs, given)
+    return " ".join(given)
+
+
 async def folded(spec: str, deep: int) -> str:
     return f"{await called(spec, deep)} {await effect(f'behind {spec}')}"
 
@@ -200,7 +247,7 @@ async def leaves_behind(spec: str, deep: int) -> str:
 _WAYS = {
     "one": one, "several": several, "impatient": impatient, "hasty": hasty, "left": left,
     "shielded": shielded, "detached": detached, "twice": twice, "taken": taken, "folded": folded,
-    "leaves behind": leaves_behind,
+    "leaves behind": leaves_behind, "mapped": mapped, "mapped until": mapped_until_one_fails,
 }  # fmt: skip
 
 
@@ -212,6 +259,7 @@ class Tally:
     executions: int = 0
     results: int = 0
     """Those of children that the code was given."""
+    maps: int = 0
     cancelled: int = 0
     deaths: int = 0
     refused: int = 0
@@ -222,12 +270,13 @@ def run(seed: int) -> Tally:
     """One run. Raises Violation, or what a machine raises."""
     global _LEDGER
     ledger = _LEDGER = Ledger()
-    family = Family([node], seed, faults=FAULTS if seed % 4 else 0.0)
+    family = Family([node, leaf], seed, faults=FAULTS if seed % 4 else 0.0)
     family.start("a", node, f"seed {seed}", _DEEP)
     if seed % 3 == 0:
         family.after_move = lambda: _end_one(family)
     try:
-        family.run()
+        with replaced(mapping, "PORTION_ITEMS", 3):
+            family.run()
     except (Violation, AssertionError):
         raise
     except Exception as error:
@@ -235,7 +284,7 @@ def run(seed: int) -> Tally:
     views = family.views()
     _check(family, ledger, views)
     return Tally(
-        runs=1, executions=len(views), results=len(ledger.results),
+        runs=1, executions=len(views), results=len(ledger.results), maps=ledger.maps,
         cancelled=sum(view.cancelled for view in views), deaths=family.deaths,
         refused=family.refused, repeats=family.repeats,
     )  # fmt: skip
@@ -253,6 +302,8 @@ def _check(family: Family, ledger: Ledger, views: list[ExecutionView]) -> None:
     by_id = {view.id: view for view in views}
     if len(by_id) != len(views):
         raise Violation("an id has two executions")
+    if ledger.wrong:
+        raise Violation(ledger.wrong[0])
     keys: dict[str, set[str]] = {}
     for each in family.begun:
         keys.setdefault(each.execution_id, set()).add(each.step_key.split("/")[3])
@@ -265,7 +316,7 @@ def _check(family: Family, ledger: Ledger, views: list[ExecutionView]) -> None:
     for view in views:
         _check_journal(family, view, by_id)
         if (above := by_id.get(view.parent_id)) is not None:
-            _check_end(view, above, ledger.ways[view.id], family)
+            _check_end(view, above, ledger.ways.get(view.id, "attached"), family)
 
 
 def _end_of(family: Family, view: ExecutionView) -> str:

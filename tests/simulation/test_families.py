@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from querator.durable import mapping
 from querator.durable.children import Child
 from querator.durable.machine import living
 from querator.partition import execution_arrivals, execution_children, recording
@@ -19,6 +20,7 @@ def test_children_start_once_and_end_once() -> None:
     tally = many(range(SEEDS))
     assert tally.executions > 4 * SEEDS
     assert tally.results > SEEDS
+    assert tally.maps > SEEDS / 4
     assert tally.cancelled > SEEDS / 2
     assert tally.deaths > SEEDS
     assert tally.refused > 0
@@ -96,11 +98,33 @@ def takes_any_id() -> AbstractContextManager[None]:
     return replaced(execution_children, "find_execution", lambda context, name: None)
 
 
+def joins_portions_backwards() -> AbstractContextManager[None]:
+    """The results of a map are not in the order of its items."""
+
+    async def backwards(self: Any, items: Any, parallel: int) -> list[Any]:
+        return list(reversed(await before(self, items, parallel)))
+
+    before = mapping._Mapping.run
+    return replaced(mapping._Mapping, "run", backwards)
+
+
+def drops_what_has_failed() -> AbstractContextManager[None]:
+    """A map leaves out the items whose children have failed."""
+
+    async def without(self: Any, items: Any, parallel: int) -> list[Any]:
+        found = await before(self, items, parallel)
+        return [one for one in found if not isinstance(one, Exception)]
+
+    before = mapping._Mapping._portion
+    return replaced(mapping._Mapping, "_portion", without)
+
+
 @pytest.mark.parametrize(
     "mutant",
     [
         unfenced, starts_again, without_cancellations, forgets_a_cancel, cancels_all,
         loses_a_result, gives_a_result_twice, takes_any_id,
+        joins_portions_backwards, drops_what_has_failed,
     ],
 )  # fmt: skip
 def test_a_mutant_is_found(mutant: Any) -> None:
