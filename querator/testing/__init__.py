@@ -10,7 +10,8 @@
         assert_completed(querator_client, "mail", 0)
 
 Only the fixtures need pytest. The other names also serve unittest and scripts. Production code does
-not belong here, and nothing else in `querator` imports it. See docs/guides/testing.md.
+not belong here, and nothing else in `querator` imports it. See docs/guides/testing.md, and
+docs/testing-durable.md for durable functions.
 
     asserting   what a test expects of a queue, with a bound on the wait
     clock       FrozenClock: time of a node and its clients, which a test moves
@@ -35,8 +36,11 @@ if TYPE_CHECKING:
     from querator.testing.fixtures import (
         querator_client,
         querator_clock,
+        querator_harness,
+        querator_harness_options,
         querator_node,
         querator_session_client,
+        querator_session_harness,
         querator_session_node,
     )
 
@@ -49,8 +53,11 @@ __all__ = [
     "drain",
     "querator_client",
     "querator_clock",
+    "querator_harness",
+    "querator_harness_options",
     "querator_node",
     "querator_session_client",
+    "querator_session_harness",
     "querator_session_node",
     "work",
 ]

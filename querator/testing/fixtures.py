@@ -1,11 +1,13 @@
 """The fixtures of pytest: `pytest_plugins = ["querator.testing"]` in the top conftest.py."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 import uuid_utils
 
 from querator.client import SyncClient
+from querator.local import Harness
 from querator.sync_node import SyncNode
 from querator.testing.clock import FrozenClock
 
@@ -51,3 +53,29 @@ def querator_session_client(querator_session_node: SyncNode) -> Iterator[SyncCli
     namespace = f"test-{uuid_utils.uuid7().hex[-12:]}"
     with querator_session_node.client(namespace=namespace) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def querator_harness_options() -> Mapping[str, Any]:
+    """The arguments of the harnesses: a program's conftest.py overrides it, in the scope session.
+    Raises UsageError, because a harness needs functions.
+    """
+    raise pytest.UsageError(
+        "querator_harness needs the durable functions of the program: define a fixture "
+        "querator_harness_options with scope='session' that returns the arguments of Harness, "
+        "as {'functions': [checkout]}"
+    )
+
+
+@pytest.fixture
+def querator_harness(querator_harness_options: Mapping[str, Any]) -> Harness:
+    """A harness of durable functions for this test alone."""
+    return Harness(**querator_harness_options)
+
+
+@pytest.fixture(scope="session")
+def querator_session_harness(querator_harness_options: Mapping[str, Any]) -> Harness:
+    """A harness for all tests of the session, which may have event loops of their own. They share
+    its clock and its executions.
+    """
+    return Harness(**querator_harness_options)

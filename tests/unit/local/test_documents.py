@@ -99,7 +99,7 @@ async def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     for file in files:
         (tmp_path / file.title).write_text(file.text)
     tests = sum(file.text.count("\nasync def test_") for file in files)
-    assert tests == 3
+    assert tests == 5
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
                "-o", "asyncio_mode=auto"]  # fmt: skip
     done = await asyncio.to_thread(
