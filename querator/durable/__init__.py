@@ -24,6 +24,7 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
     operations      what the code waits for
     outbox          what is on its way to the partition
     parking         when an execution may be parked, and what wakes it
+    patches         changes of code that only some executions take
     paths           the places of operations in the tree of tasks
     promises        values that come from outside, and their tokens
     publishing      values for readers outside
@@ -69,6 +70,7 @@ from querator.durable.errors import (
 )
 from querator.durable.functions import Durable, Retry, Step, call, durable, step
 from querator.durable.mapping import map
+from querator.durable.patches import patched
 from querator.durable.promises import Promise
 from querator.durable.runs import continue_as_new
 from querator.durable.saga import saga
@@ -138,6 +140,7 @@ __all__ = [
     "durable",
     "map",
     "now",
+    "patched",
     "promise",
     "publish",
     "random",

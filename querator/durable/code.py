@@ -76,6 +76,12 @@ class ExecutionCode:
         """Steps under way whose result the code does not wait for any more."""
         self.folded: set[Path] = set()
         """Calls whose result is in the journal that was loaded."""
+        self.patches: set[str] = set()
+        """Those that the journal has, or that were made here."""
+        self.is_at_end = False
+        """Whether all of the journal has been given."""
+        self.record_patch: Callable[[str, Site | None], None] = lambda name, site: None
+        self._unpatched: set[str] = set()
         self._turn_event: CodeEvent | None = None
         self._calls_while_away = 0
         self.catches_all_at = ""
@@ -308,6 +314,19 @@ class ExecutionCode:
             raise Evicted
         data = self.codec.encode(value, f"the value of {key}")
         self.stuck = self.stuck or self.published.add(key, data, self.made)
+
+    def patch(self, name: str, site: Site | None) -> bool:
+        """See `patches.patched`."""
+        if self.loop.is_away:
+            raise Evicted
+        if name in self.patches:
+            return True
+        if name in self._unpatched or not self.is_at_end:
+            self._unpatched.add(name)
+            return False
+        self.patches.add(name)
+        self.record_patch(name, site)
+        return True
 
     def line(self) -> TaskLine:
         """The line of the task that makes a call, also from its thread."""

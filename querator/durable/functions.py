@@ -21,7 +21,11 @@ from querator.durable.operations import Site, site_of, site_of_function
 from querator.durable.versions import hash_of
 from querator.model.errors import QueratorError
 from querator.model.executions import check_text
-from querator.model.limits import EXECUTION_VERSION_BYTES_MAX, STEP_ATTEMPTS_CAP
+from querator.model.limits import (
+    EXECUTION_NAME_BYTES_MAX,
+    EXECUTION_VERSION_BYTES_MAX,
+    STEP_ATTEMPTS_CAP,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,12 +96,14 @@ class _Marked(Generic[P, R]):
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
         self.name: str = getattr(function, "__name__", "") if name is None else name
-        self._check_name(what)
+        self._check_text(self.name, f"the name of the {what}")
         functools.update_wrapper(self, function)  # type: ignore[arg-type]
 
-    def _check_name(self, what: str) -> None:
+    @staticmethod
+    def _check_text(text: str, field: str, bytes_max: int = EXECUTION_NAME_BYTES_MAX) -> None:
+        """Raises ValueError for what is no name."""
         try:
-            check_text(self.name, field=f"the name of the {what}")
+            check_text(text, field=field, bytes_max=bytes_max)
         except QueratorError as error:
             raise ValueError(str(error)) from None
 
@@ -130,8 +136,13 @@ class Step(_Marked[P, R]):
         timeout: timedelta | None = None,
         effects: bool = True,
         once: Literal["at_most"] | None = None,
+        was: tuple[str, ...] = (),
     ) -> None:
         super().__init__(function, name, "step")
+        if not isinstance(was, tuple):
+            raise TypeError(f'was is {was!r}; it must be a tuple of names: was=("charge",)')
+        for former in was:
+            self._check_text(former, f"a former name of {self.name}")
         if timeout is not None and timeout <= timedelta(0):
             raise ValueError(f"timeout is {timeout}; it must be positive")
         if timeout is not None and not self.is_async:
@@ -144,6 +155,7 @@ class Step(_Marked[P, R]):
         self.timeout_ms = None if timeout is None else max(1, round(timeout / _MS))
         self.effects = effects
         self.at_most_once = once == "at_most"
+        self.was = was
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         code = context.code_here()
@@ -170,14 +182,7 @@ class Durable(_Marked[P, R]):
     ) -> None:
         super().__init__(function, name, "durable")
         if version is not None:
-            try:
-                check_text(
-                    version,
-                    field=f"the version of {self.name}",
-                    bytes_max=EXECUTION_VERSION_BYTES_MAX,
-                )
-            except QueratorError as error:
-                raise ValueError(str(error)) from None
+            self._check_text(version, f"the version of {self.name}", EXECUTION_VERSION_BYTES_MAX)
         self._given_version = version
 
     @functools.cached_property
@@ -226,6 +231,7 @@ def step(
     timeout: timedelta | None = None,
     effects: bool = True,
     once: Literal["at_most"] | None = None,
+    was: tuple[str, ...] = (),
 ) -> Step[P, R]: ...
 
 
@@ -237,6 +243,7 @@ def step(
     timeout: timedelta | None = None,
     effects: bool = True,
     once: Literal["at_most"] | None = None,
+    was: tuple[str, ...] = (),
 ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
 
 
@@ -247,7 +254,8 @@ def step(function: Any = None, /, **options: Any) -> Any:
     In an execution, the call is recorded: its result, or its exception after the last attempt. It
     is tried again if its record was not durable, so an effect may happen twice; `once="at_most"`
     records the beginning first, and raises StepInterrupted if the end is not known. `effects=False`
-    says that the step only reads. `timeout` is for one attempt. Arguments and result must have JSON
+    says that the step only reads. `was` has its former names, for journals in which it has one of
+    them. `timeout` is for one attempt. Arguments and result must have JSON
     (the annotated types decode it).
     """
     if function is None:

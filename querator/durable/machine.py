@@ -60,9 +60,10 @@ from querator.durable.operations import (
 )
 from querator.durable.outbox import Sending
 from querator.durable.parking import give_timers, is_idle, park
+from querator.durable.patches import patch_path
 from querator.durable.paths import Path
 from querator.durable.promises import ExecutionIdentity
-from querator.durable.replay import Sides, fits, mismatch, timer_missing
+from querator.durable.replay import Sides, fits, is_named, mismatch, timer_missing
 from querator.model.executions import (
     ARRIVAL,
     OUTCOMES,
@@ -85,6 +86,7 @@ from querator.model.limits import (
 )
 
 _STEP_DONE = int(RecordKind.STEP_DONE)
+_PATCHED = int(RecordKind.PATCHED)
 _CALLS = frozenset(kind for kind, waits in WAITS_OF.items() if waits is WaitKind.CALL)
 _LIVING: dict[int, "ExecutionMachine"] = {}
 """Machines that are not put away. Tasks that wait must not be left to the collector of garbage:
@@ -110,6 +112,7 @@ class ExecutionMachine:
     ) -> None:
         self.function = function
         self.code = ExecutionCode(identity, codec)
+        self.code.record_patch = self._patched
         self.is_parked = False
         self.is_closed = False
         """Whether the partition has the end, or has the activation back."""
@@ -164,14 +167,21 @@ class ExecutionMachine:
         code must wait for all `timers` that the partition has.
         """
         self._ran_on = version
+        self._records = len(journal)
         records = delivery_order(journal)
         if not records or records[0].note.kind != RecordKind.STARTED:
             raise ValueError("a journal begins with the record of its start")
         code = self.code
         code.folded = {each.note.path for each in records if each.note.kind in _CALLS}
-        self._records = len(records)
         # A signal that a folded call has consumed is gone, but was seen by what follows.
         self._seen = max(each.note.after for each in records)
+        code.patches = {each.note.name for each in records if each.note.kind == _PATCHED}
+        if code.patches:
+            # They are no events: the code asks for them.
+            records = [each for each in records if each.note.kind != _PATCHED]
+        # With a timer that is set, an earlier worker has decided already what comes next.
+        last = None if timers else records[-1]
+        code.is_at_end = records[0] is last
         code.is_replaying = True
         try:
             start = records[0].note
@@ -181,6 +191,7 @@ class ExecutionMachine:
             self._end_if_done()
             with self._loop.entered():
                 for record in records[1:]:
+                    code.is_at_end = record is last
                     self._deliver(record)
                     if code.is_done:
                         self._end_if_done()
@@ -193,7 +204,8 @@ class ExecutionMachine:
             self.put_away()
             raise
         code.is_replaying = False
-        if len(records) > 1 or len(self._loop.timers) > RECORD_TIMERS_MAX:
+        code.is_at_end = True
+        if len(journal) > 1 or len(self._loop.timers) > RECORD_TIMERS_MAX:
             # It may be that an earlier worker has given them to the partition.
             give_timers(code, self._attempts)
         self._settle()
@@ -373,7 +385,7 @@ class ExecutionMachine:
         if kind == _STEP_DONE and self._end is None:
             # The shortest way for by far the most records.
             operation = code.pending.get(note.path)
-            if operation is None or operation.step is None or operation.name != note.name:
+            if operation is None or operation.step is None or not is_named(operation, note.name):
                 raise self._mismatch(record)
             code.published.clear()
             code.give(operation, note, CodeEvent(record.index))
@@ -546,6 +558,9 @@ class ExecutionMachine:
         )  # fmt: skip
         self.code.made += 1
         return note, self._outbox.add(note, self.code.made)
+
+    def _patched(self, name: str, site: Site | None) -> None:
+        self._record(RecordKind.PATCHED, patch_path(name), self._loop.now_ms, name=name, site=site)
 
     def _retry(self, operation: Operation, error: BaseException, now_ms: int) -> None:
         delay_ms = self._attempts.delay_ms(operation)

@@ -76,10 +76,16 @@ def in_words(operation: Operation) -> str:
     return f"{operation.waits.value} {operation.name or '-'}   {place_of(operation.site) or '-'}"
 
 
+def is_named(operation: Operation, name: str) -> bool:
+    """Whether an operation has a name, or a step had it."""
+    step = operation.step
+    return operation.name == name or (step is not None and name in step.was)
+
+
 def fits(operation: Operation, record: JournalRecord) -> bool:
     """Whether the operation at the path of a record is the one that the record is of."""
     note = record.note
     waits = _WAITS[note.kind]
     return operation.waits is waits and (
-        operation.name == note.name or waits in (WaitKind.TIMER, WaitKind.PROMISE)
+        is_named(operation, note.name) or waits in (WaitKind.TIMER, WaitKind.PROMISE)
     )

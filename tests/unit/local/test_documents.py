@@ -94,6 +94,21 @@ async def test_the_first_function_of_the_page() -> None:
     assert await Harness([names["checkout"]]).every_crash(test) == "order-17: receipt 8"
 
 
+async def test_the_guarded_function_of_changed_code(capsys: pytest.CaptureFixture[str]) -> None:
+    [block] = [one for one in page_blocks(DOCS / "durable-versions.md") if "@durable" in one.text]
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(block.text.partition("\n\nasyncio.run(")[0], "example.py", "exec"), names)
+
+    async def test(h: Harness) -> Any:
+        return await h.run(names["checkout"], "order-17")
+
+    h = Harness([names["checkout"]])
+    assert await h.every_crash(test) == "receipt of order-17"
+    capsys.readouterr()
+    await names["main"]()
+    assert capsys.readouterr().out == "checks order-17\nreceipt of order-17\n"
+
+
 async def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     files = [one for one in page_blocks(DOCS / "testing-durable.md") if one.is_file]
     for file in files:

@@ -1,0 +1,32 @@
+"""Changes of code that only executions take which have not come there yet: `patched`."""
+
+import sys
+from hashlib import blake2b
+from typing import Final
+
+from querator.durable import context
+from querator.durable.operations import site_of
+from querator.durable.paths import Path
+from querator.durable.waits import checked
+from querator.model.executions import encode_path
+
+_PATCHES: Final = (0, 0)
+"""Patches are below it. Nothing else is: what no task has begun is below 0, numbered from 1."""
+
+
+def patched(name: str) -> bool:
+    """Whether the code takes the newer way: `if patched("reserve-first"): …`.
+
+    True where the journal of the run has this patch, and at the end of the journal, where it is
+    recorded; else False for the whole run. So executions that have passed this place keep the older
+    way. A patch has no place among the operations: it may be removed when no execution takes the
+    older way any more.
+    """
+    code = context.any_code_or_raise("patched")
+    return code.patch(checked(name, "the name of the patch"), site_of(sys._getframe(1)))
+
+
+def patch_path(name: str) -> Path:
+    """The path of the record of a patch: it follows from the name alone."""
+    number = int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big")
+    return encode_path((*_PATCHES, number))
