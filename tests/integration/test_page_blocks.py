@@ -13,7 +13,10 @@ import pytest
 from tests.certificates import Authority
 from tests.integration.page_programs import DOCS, ROOT, PageBlock, PageReader, page_blocks
 
-OTHER_SYSTEMS = ("Celery", "boto3", "pika", "confluent-kafka")
+OTHER_SYSTEMS = (
+    "Celery", "boto3", "pika", "confluent-kafka",
+    "Temporal", "Restate", "DBOS", "Hatchet", "Inngest", "Absurd",
+)  # fmt: skip
 """Titles of blocks for other systems, which are not run."""
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 BLOCKS = [
