@@ -11,6 +11,7 @@ every other one.
 import dis
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
+from itertools import zip_longest
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
@@ -66,9 +67,13 @@ class _Reader:
 def _code_parts(code: CodeType) -> Iterator[str]:
     yield repr((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount))
     yield repr(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
-    for one in dis.get_instructions(code):
+    instructions = list(dis.get_instructions(code))
+    for one, behind in zip_longest(instructions, instructions[1:]):
         if one.opname == "NOP":
             # A statement that does nothing has one, for tracers.
+            continue
+        if behind is not None and behind.argval == "__firstlineno__":
+            # The body of a class says from Python 3.13 on in which line it begins.
             continue
         if isinstance(one.argval, CodeType):
             yield one.opname

@@ -47,6 +47,25 @@ async def f(number=1):
 """
 
 
+NESTED = """
+@durable
+async def f(number=1):
+    def inner():
+        return number
+    class Kept:
+        kept = 17
+    await reserve()
+    return [one for one in (inner, Kept) if number in {1, 2}]
+"""
+
+
+def test_lines_of_nested_functions_and_classes_do_not_count():
+    moved = NESTED.replace("        return", '        """A docstring."""\n\n        return')
+    assert made(moved).version == made(NESTED).version
+    for change in (("17", "18"), ("{1, 2}", "{1, 3}"), ("return number", "return -number")):
+        assert made(NESTED.replace(*change)).version != made(NESTED).version
+
+
 @pytest.mark.parametrize(
     "source",
     [
