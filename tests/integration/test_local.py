@@ -20,12 +20,14 @@ from querator.durable import (
     RemoteError,
     SyncExecutions,
     call,
+    continue_as_new,
     durable,
     promise,
     receive,
     step,
     sync,
 )
+from querator.durable import map as map_items
 from querator.errors import ExecutionExists, QueueDeleting, QueueNotFound
 from querator.local import Local
 from querator.storage.environment import StorageError
@@ -88,16 +90,52 @@ def in_a_thread(order: str) -> str:
 
 
 @durable
+async def collect(heard: list[int], most: int) -> list[int]:
+    """Three signals in each run."""
+    for _ in range(3):
+        heard = [*heard, await receive("number", int)]
+        if len(heard) == most:
+            return heard
+    continue_as_new(heard, most)
+
+
+@durable
+async def square(number: int) -> int:
+    return number * number
+
+
+@durable
+async def squares(count: int) -> list[int]:
+    return await map_items(square, range(count), parallel=40)
+
+
+@durable
 async def elsewhere() -> None: ...
 
 
-FUNCTIONS: list[Durable[..., Any]] = [checkout, declined, conversation, in_a_thread]
+FUNCTIONS: list[Durable[..., Any]] = [
+    checkout, declined, conversation, in_a_thread, collect, square, squares,
+]  # fmt: skip
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def local() -> AsyncIterator[Local]:
     async with Local(None, FUNCTIONS, errors=[Declined]) as local:
         yield local
+
+
+async def test_signals_that_come_while_runs_end_are_received_once(local: Local) -> None:
+    handle = await local.start(collect, [], 100)
+    await asyncio.gather(*(handle.signal("number", number) for number in range(100)))
+    assert sorted(await handle.result(timeout=WAIT)) == list(range(100))
+    # Each run but the last one has received three.
+    assert (await handle.get()).run == 34
+
+
+async def test_a_map_of_several_portions(local: Local) -> None:
+    handle = await local.start(squares, 230)
+    assert await handle.result(timeout=WAIT) == [number * number for number in range(230)]
+    assert (await handle.get()).records == 5
 
 
 async def test_a_function_runs_once_per_id(local: Local) -> None:
