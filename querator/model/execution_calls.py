@@ -171,6 +171,13 @@ class JournalPage(msgspec.Struct, frozen=True, array_like=True):
     next_index: int = 0
 
 
+class ReadActivation(msgspec.Struct, frozen=True, array_like=True):
+    """An execution with an activation, and the beginning of its journal."""
+
+    view: ExecutionView
+    journal: JournalPage
+
+
 class ShownExecution(msgspec.Struct, frozen=True):
     """`end` is the last record of one that has ended."""
 

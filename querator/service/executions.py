@@ -31,6 +31,7 @@ from querator.model.execution_calls import (
     ProgressCall,
     PublishedCall,
     PublishedPage,
+    ReadActivation,
     ShownExecution,
     ShownExecutions,
     StartCall,
@@ -45,10 +46,11 @@ from querator.model.routing import partition_of_key
 from querator.service.admission import ConnectionBudget
 from querator.service.lease.calls import LeaseService
 from querator.service.reading import paging
-from querator.service.reading.queries import Queries, all_results
+from querator.service.reading.queries import Queries
 from querator.service.routing.directory import QueueDirectory
 from querator.service.routing.first_found import first_found
 from querator.service.routing.forwarder import (
+    ActivationsQuery,
     EndedQuery,
     ExecutionsQuery,
     JournalQuery,
@@ -133,24 +135,23 @@ class ExecutionService:
         return [one for batch in await asyncio.gather(*batches) for one in batch]
 
     async def _activations(self, queue: Queue, run: LeasedRun) -> list[LeasedActivation]:
-        loaded, group = run.loaded, queue.groups[run.partition]
+        loaded = run.loaded
         ordinals = loaded.ordinals or range(loaded.count)
         seqs = tuple(loaded.first_seq + ordinal for ordinal in ordinals)
-        page = await self._page(ExecutionsQuery(group, seqs=seqs), None)
-        journals = await all_results(
-            [self._journal(group, view.number) for view in page.executions]
-        )
+        group, _, lease = parse_lease_id(run.lease_id, field="lease_id")
+        query = ActivationsQuery(group, lease, seqs)
+        found: tuple[ReadActivation, ...] = await self._router.read(group, query)
         return [
             LeasedActivation(
                 lease_id=run.lease_id,
-                item=view.activation,
+                item=one.view.activation,
                 partition=run.partition,
                 attempt=run.attempt,
                 remaining_ms=run.remaining_ms,
-                view=view,
-                journal=journal,
+                view=one.view,
+                journal=one.journal,
             )
-            for view, journal in zip(page.executions, journals, strict=True)
+            for one in found
         ]
 
     async def get(

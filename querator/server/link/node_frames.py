@@ -27,7 +27,13 @@ from querator.model.commands import (
     SettleResult,
 )
 from querator.model.errors import ErrorCode, QueratorError
-from querator.model.execution_calls import EndedPage, ExecutionPage, JournalPage, PublishedPage
+from querator.model.execution_calls import (
+    EndedPage,
+    ExecutionPage,
+    JournalPage,
+    PublishedPage,
+    ReadActivation,
+)
 from querator.model.execution_commands import Arrived, Recorded, Started
 from querator.model.ids import PLACEMENT_GROUP, GroupId, QueueId
 from querator.model.reader_calls import BatchPage, ReaderState
@@ -59,6 +65,7 @@ from querator.partition.txn_steps import (
 )
 from querator.placement.map import commands as placement
 from querator.service.routing.forwarder import (
+    ActivationsQuery,
     AdvanceQuery,
     AheadQuery,
     BatchQuery,
@@ -91,7 +98,7 @@ from querator.service.routing.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 19
+LINK_VERSION = 20
 """Version of the frames in this module. Two nodes talk only if they have the same version."""
 
 
@@ -325,6 +332,7 @@ _REPLIES: dict[type, Any] = {
     DamageQuery: msgspec.msgpack.Decoder(tuple[BlockDamage, ...]).decode,
     ResultsQuery: msgspec.msgpack.Decoder(ResultsPage).decode,
     EventsQuery: msgspec.msgpack.Decoder(EventsPage).decode,
+    ActivationsQuery: msgspec.msgpack.Decoder(tuple[ReadActivation, ...]).decode,
     ExecutionsQuery: msgspec.msgpack.Decoder(ExecutionPage).decode,
     EndedQuery: msgspec.msgpack.Decoder(EndedPage).decode,
     PublishedQuery: msgspec.msgpack.Decoder(PublishedPage).decode,

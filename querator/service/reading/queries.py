@@ -13,6 +13,7 @@ import msgspec
 
 from querator.model.calls import BlockDamage, LeaseCall, PartitionCounts
 from querator.model.errors import ErrorCode, QueratorError
+from querator.model.execution_calls import ReadActivation
 from querator.model.ids import PLACEMENT_GROUP, GroupId
 from querator.model.limits import OVERLOADED_RETRY_MS, REPLY_BYTES_DEFAULT
 from querator.model.queues import Queue
@@ -30,10 +31,11 @@ from querator.partition.recurrence_queries import RecurrencePage
 from querator.partition.rows import RowState
 from querator.partition.txn_steps import TransactionQuery
 from querator.service.reading.browsing import Scans
-from querator.service.reading.executions import answer_executions
+from querator.service.reading.executions import answer_executions, are_leased, read_activations
 from querator.service.repair.damage import DamagedBlocks
 from querator.service.routing.answers import QueryAnswers
 from querator.service.routing.forwarder import (
+    ActivationsQuery,
     AdvanceQuery,
     AheadQuery,
     BatchQuery,
@@ -86,6 +88,7 @@ _ANSWERED = (
     *get_args(SharingQuery),
     *get_args(TransactionQuery),
     DamageQuery,
+    ActivationsQuery,
     ExecutionsQuery,
     JournalQuery,
     RecurrencesQuery,
@@ -240,6 +243,8 @@ class Queries:
         if isinstance(query, RecurrencesQuery | ExecutionsQuery | JournalQuery):
             await self._host.confirm_read(query.group)
             return self._kept(query)
+        if isinstance(query, ActivationsQuery):
+            return await self._activations(query)
         if isinstance(query, AdvanceQuery):
             return await self._outlook(query)
         assert isinstance(query, PartitionQuery | DueQuery)
@@ -283,6 +288,15 @@ class Queries:
             await self._host.confirm_read(query.group)
             found = await self._scans.outlook(query)
         return found
+
+    async def _activations(self, query: ActivationsQuery) -> tuple[ReadActivation, ...]:
+        """The lease confirms the read, if it holds the activations here; else a majority does."""
+        with self._environment.snapshot() as txn:
+            if are_leased(txn, query):
+                return read_activations(txn, query)
+        await self._host.confirm_read(query.group)
+        with self._environment.snapshot() as txn:
+            return read_activations(txn, query)
 
     def _stream_leases(self, query: StreamLeasesQuery) -> LeasePage:
         with self._environment.snapshot() as txn:

@@ -243,17 +243,26 @@ class RecurrencesQuery(msgspec.Struct, frozen=True, array_like=True, tag="U"):
 
 
 class ExecutionsQuery(msgspec.Struct, frozen=True, array_like=True, tag="X"):
-    """An `ExecutionPage`: the execution with this id; or those with these activations; or else
-    those after a number, of a function (empty: any) and in a state (0: any).
+    """An `ExecutionPage`: the execution with this id; or else those after a number, of a function
+    (empty: any) and in a state (0: any).
     """
 
     group: GroupId
     id: str = ""
-    seqs: tuple[int, ...] = ()
     after: int = 0
     function: str = ""
     state: int = 0
     limit: int = 1
+
+
+class ActivationsQuery(msgspec.Struct, frozen=True, array_like=True, tag="a"):
+    """`ReadActivation`s of these activations, which were leased by this lease: of those that are
+    still there.
+    """
+
+    group: GroupId
+    lease: int
+    seqs: tuple[int, ...]
 
 
 class JournalQuery(msgspec.Struct, frozen=True, array_like=True, tag="J"):
@@ -330,6 +339,7 @@ Query = (
     | DamageQuery
     | RecurrencesQuery
     | ExecutionsQuery
+    | ActivationsQuery
     | JournalQuery
     | EndedQuery
     | PublishedQuery
