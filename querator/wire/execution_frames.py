@@ -27,6 +27,9 @@ _NUMBER: Final = v1.ExecutionCall.NUMBER_FIELD_NUMBER
 _TIMEOUT: Final = v1.ExecutionCall.TIMEOUT_MS_FIELD_NUMBER
 _NUMBER_TAG: Final = varint(v1.ExecutionAnswer.NUMBER_FIELD_NUMBER << 3 | VARINT)
 
+SERVED: Final = "querator-stream"
+"""Key of the initial metadata, with the value 1, of a stream that the node serves."""
+
 METHODS: Final = {
     v1.ExecutionCall.START_FIELD_NUMBER: "StartExecution",
     v1.ExecutionCall.LEASE_FIELD_NUMBER: "LeaseActivations",

@@ -18,6 +18,7 @@ from grpc.aio import EOF
 from querator.client.errors import RequestError
 from querator.client.transport.rpc_errors import from_frame
 from querator.v1 import execution_service_pb2 as v1
+from querator.wire.execution_frames import SERVED
 from querator.wire.fields import VARINT, prefix, varint
 
 CALLS_MOST: Final = 768
@@ -211,6 +212,11 @@ class _Stream:
 
     async def _write(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
         try:
+            # Of a stream that is refused, as by an older node, gRPC hides the reason if a
+            # frame is being written.
+            served = await call.initial_metadata()
+            if (SERVED, "1") not in tuple(served):
+                return
             while self.is_open or self._outgoing:
                 self._wake.clear()
                 if self._outgoing:

@@ -27,6 +27,7 @@ from querator.server.calls.grpc_calls import (
 )
 from querator.server.incoming import Messages
 from querator.service.admission import CONNECTION
+from querator.wire.execution_frames import SERVED
 
 
 class LiveStream(Protocol):
@@ -79,7 +80,7 @@ class Streams:
                 try:
                     # Sent separately from the first frame: if the write of a first frame is
                     # cancelled, no status can be sent, and the client would wait for ever.
-                    await context.send_initial_metadata(())
+                    await context.send_initial_metadata(((SERVED, "1"),))
                     ending = await stream.run()
                     code = OK if ending is None else ending.code.name
                 except Exception as error:  # noqa: BLE001 - the top of the call's task
