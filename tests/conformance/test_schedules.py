@@ -222,7 +222,7 @@ async def test_an_item_that_is_run_now_is_ready_with_its_attempts_and_words(make
 
 async def test_a_cancelled_item_never_comes_and_is_counted(make: Make):
     queue = await make()
-    cancelled, _ = await queue.produce(later("cancelled", 0.4), later("stays", 0.6))
+    cancelled, _ = await queue.produce(later("cancelled", 2), later("stays", 2.2))
     assert (await queue.reschedule(cancelled.id, cancel=True)).changed == 1
     assert texts(await queue.lease(1)) == ["stays"]
     assert await queue.counts("cancelled", "dead", "scheduled") == {
