@@ -3,6 +3,8 @@
 `querator.durable` is built on them: values and exceptions are bytes here, and functions are names.
 A call that changes something may be repeated: a start by its id, a signal by its message id, a
 Record by its number under its lease.
+
+Longer than 500 lines: one class has a method for each call, and the values that it takes and gives.
 """
 
 import asyncio
