@@ -55,7 +55,7 @@ class StreamedCalls:
     def __init__(self, open_stream: OpenStream) -> None:
         self._open_stream = open_stream
         self._stream: _Stream | None = None
-        self._former: set[_Stream] = set()
+        self._streams: set[_Stream] = set()
         self._waits = 0
         self._is_unknown = False
         """Whether the node does not have the method, because it is older than this client."""
@@ -75,7 +75,7 @@ class StreamedCalls:
         stream = self._stream
         if stream is None or not stream.is_open:
             stream = self._stream = _Stream(self._open_stream, self._ended)
-            self._former.add(stream)
+            self._streams.add(stream)
         self._waits += waits
         try:
             return await stream.call(kind, request.SerializeToString(), seconds)
@@ -86,13 +86,13 @@ class StreamedCalls:
             self._waits -= waits
 
     def _ended(self, stream: "_Stream") -> None:
-        self._former.discard(stream)
+        self._streams.discard(stream)
         if self._stream is stream:
             self._stream = None
 
     async def close(self, grace: float | None) -> None:
         """Ends the stream. Calls may end within `grace` seconds; those that are left fail."""
-        for stream in tuple(self._former):
+        for stream in tuple(self._streams):
             await stream.close(grace)
 
 
@@ -157,9 +157,11 @@ class _Stream:
                 pass
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        # The task may not have begun.
+        self._end(_closed())
 
     async def _run(self, open_stream: OpenStream) -> None:
-        failure = _failure(grpc.StatusCode.CANCELLED, "the client was closed")
+        failure = _closed()
         try:
             call = open_stream()
             try:
@@ -172,12 +174,15 @@ class _Stream:
             finally:
                 call.cancel()
         finally:
-            self.is_open = False
-            answers, self.answers = self.answers, {}
-            for answer in answers.values():
-                if not answer.done():
-                    answer.set_exception(_copy(failure))
-            self._ended(self)
+            self._end(failure)
+
+    def _end(self, failure: grpc.aio.AioRpcError) -> None:
+        self.is_open = False
+        answers, self.answers = self.answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_exception(_copy(failure))
+        self._ended(self)
 
     async def _read(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> grpc.aio.AioRpcError:
         """Reads until the stream ends; returns the error for calls without an answer."""
@@ -243,6 +248,10 @@ class _Stream:
         frame = b"".join(self._outgoing[:count])
         del self._outgoing[:count]
         return frame
+
+
+def _closed() -> grpc.aio.AioRpcError:
+    return _failure(grpc.StatusCode.CANCELLED, "the client was closed")
 
 
 def _failure(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:

@@ -237,3 +237,15 @@ async def test_close_fails_what_has_no_answer() -> None:
         await calls.until_begun("held")
         await node.close()
         assert isinstance(await held, OutcomeUnknown)
+
+
+async def test_close_fails_a_call_whose_stream_has_not_begun() -> None:
+    calls = Calls()
+    async with calls.served() as there:
+        node = Connection(there.address)
+        early = begin(start(node, "early"))
+        await asyncio.sleep(0)
+        await node.close()
+        async with asyncio.timeout(5):
+            assert isinstance(await early, OutcomeUnknown)
+        assert not calls.begun["early"]
