@@ -5,7 +5,7 @@
     SIGNAL            appended, once for each message id              EXECUTION_CLOSED, or repeat
     RESOLVE, REJECT   the first one is appended and wins; others      as on the left, or
                       get its answer                                  EXECUTION_CLOSED
-    CANCEL            appended, once                                  EXECUTION_CLOSED
+    CANCEL            appended, once                                  repeat, or EXECUTION_CLOSED
     TERMINATE         appended; the execution ends                    repeat, or EXECUTION_CLOSED
     RETRY             a stuck one is runnable; no record              EXECUTION_CLOSED
 
@@ -264,10 +264,11 @@ def _cancel(
     row: ExecutionRow,
     parts: Sequence[Part],
 ) -> Arrived | Refusal:
+    if row.cancelled:
+        # Also when it has ended since: a client that had no answer asks once more.
+        return Arrived(number, row.run, row.cancelled, RecordKind.CANCEL, repeated=True)
     if row.closed:
         return _closed(row)
-    if row.cancelled:
-        return Arrived(number, row.run, row.cancelled, RecordKind.CANCEL, repeated=True)
     record = _record_of(context, RecordKind.CANCEL, command, parts, "cancel")
     row.cancelled = row.next_index
     index = arrive(context, number, row, record)

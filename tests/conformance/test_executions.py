@@ -278,6 +278,15 @@ async def test_what_has_ended_is_not_cancelled(make: Make):
     assert (await refusal(shop.cancel())).code == "EXECUTION_CLOSED"
 
 
+async def test_a_cancellation_is_repeated_after_the_end(make: Make):
+    shop, held = await begun(make)
+    first = await shop.cancel()
+    await shop.close(held, outcome="CANCELLED", seen=first.index)
+    again = await shop.cancel()
+    assert (again.index, again.repeated_answer) == (first.index, True)
+    assert kinds(await shop.journal()) == ["STARTED", "CANCEL", "CANCELLED"]
+
+
 async def test_what_has_ended_is_not_terminated(make: Make):
     shop, held = await begun(make)
     await shop.close(held)

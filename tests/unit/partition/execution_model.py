@@ -408,10 +408,12 @@ class Model:
 
     def cancel(self, name: str) -> Outcome:
         run = self.runs.get(name)
-        if run is None or run.state not in OPEN:
-            return "EXECUTION_NOT_FOUND" if run is None else "EXECUTION_CLOSED"
+        if run is None:
+            return "EXECUTION_NOT_FOUND"
         if run.cancelled:
             return ("repeated", run.cancelled)
+        if run.state not in OPEN:
+            return "EXECUTION_CLOSED"
         self._cancel(run, "cancel")
         return ("arrived", run.cancelled)
 
