@@ -29,7 +29,13 @@ from querator.cli.shared.views import preview
 from querator.client import Client
 from querator.client import clock as wall
 from querator.client.errors import RequestError
-from querator.client.executions import EXECUTION_STATES, ExecutionInfo, ExecutionStateName
+from querator.client.executions import (
+    EXECUTION_STATES,
+    KEY_POLICIES,
+    ExecutionInfo,
+    ExecutionStateName,
+    KeyPolicyName,
+)
 from querator.durable import Executions, JournalEntry
 from querator.durable.handles import journal_entry
 from querator.model.executions import UNVERSIONED
@@ -78,7 +84,13 @@ for _command in (
     show_default=True,
     help="Priority; the lowest is leased first.",
 )
-@click.option("--fresh", is_flag=True, help="Fail if an execution has this id.")
+@click.option(
+    "--key-policy",
+    type=click.Choice(KEY_POLICIES),
+    default="attach",
+    show_default=True,
+    help="What to do if an execution has this id.",
+)
 @server_options
 @output_option
 def start(
@@ -89,7 +101,7 @@ def start(
     delay: timedelta | None,
     deadline: datetime | None,
     priority: int,
-    fresh: bool,
+    key_policy: KeyPolicyName,
     target: CommandTarget,
     as_json: bool,
 ) -> None:
@@ -99,7 +111,9 @@ def start(
     it another one. An ARGUMENT is JSON; what is no JSON is a text. Write -- before an argument that
     begins with a minus sign. The worker checks the arguments.
 
-    If there is an execution with this id, function and arguments, nothing is started.
+    If there is an execution with this id, function and arguments, nothing is started: key policy
+    attach. With fail it is an error. With restart_closed, one that has ended begins its next run,
+    with this function and these arguments.
 
     \b
     Examples:
@@ -115,7 +129,7 @@ def start(
             function,
             version=UNVERSIONED,
             arguments=msgspec.json.encode((arguments, {})),
-            fresh=fresh,
+            key_policy=key_policy,
             priority=priority,
             start_at=None if delay is None else wall.now() + delay,
             deadline=deadline,

@@ -1,8 +1,8 @@
 """Calls of ExecutionService, repeated as all calls of a client are.
 
 `querator.durable` is built on them: values and exceptions are bytes here, and functions are names.
-A call that changes something may be repeated: a start by its id, a signal by its message id, a
-Record by its number under its lease.
+A call that changes something may be repeated: a start by its request id, a signal by its message
+id, a Record by its number under its lease.
 
 Longer than 500 lines: one class has a method for each call, and the values that it takes and gives.
 """
@@ -42,6 +42,10 @@ ExecutionStateName = Literal[
     "runnable", "parked", "stuck", "completed", "failed", "cancelled", "terminated"
 ]
 EXECUTION_STATES: Final[tuple[ExecutionStateName, ...]] = get_args(ExecutionStateName)
+"""In the order of their numbers, from 1."""
+
+KeyPolicyName = Literal["attach", "fail", "restart_closed"]
+KEY_POLICIES: Final[tuple[KeyPolicyName, ...]] = get_args(KeyPolicyName)
 """In the order of their numbers, from 1."""
 
 
@@ -140,15 +144,17 @@ class ExecutionCalls:
         *,
         version: str,
         arguments: bytes,
-        fresh: bool = False,
+        key_policy: KeyPolicyName = "attach",
         priority: int = 0,
         start_at: datetime | None = None,
         deadline: datetime | None = None,
     ) -> bool:
-        """Returns whether this call has made the execution. Raises `ExecutionExists`."""
+        """Returns whether this call has begun a run. Raises `ExecutionExists`."""
         request = v1.StartExecutionRequest(
             namespace=self.namespace, queue=queue, id=execution_id, function=function,
-            version=version, arguments=arguments, fresh=fresh, priority=priority,
+            version=version, arguments=arguments, priority=priority,
+            key_policy=v1.KeyPolicy.ValueType(KEY_POLICIES.index(key_policy) + 1),
+            request_id=uuid_utils.uuid7().hex,
             start_at=None if start_at is None else timestamp(start_at, "start_at"),
             deadline=None if deadline is None else timestamp(deadline, "deadline"),
         )  # fmt: skip

@@ -11,9 +11,11 @@ import uuid_utils
 from querator.client import Client
 from querator.client.executions import (
     EXECUTION_STATES,
+    KEY_POLICIES,
     EndedInfo,
     ExecutionInfo,
     ExecutionStateName,
+    KeyPolicyName,
 )
 from querator.client.typed import typed
 from querator.durable.arguments import encode_arguments
@@ -171,7 +173,7 @@ class Executions:
         delay: timedelta | None = ...,
         deadline: datetime | None = ...,
         priority: int = ...,
-        fresh: bool = ...,
+        key_policy: KeyPolicyName = ...,
         **kwargs: Any,
     ) -> ExecutionHandle[T]: ...
 
@@ -185,7 +187,7 @@ class Executions:
         delay: timedelta | None = ...,
         deadline: datetime | None = ...,
         priority: int = ...,
-        fresh: bool = ...,
+        key_policy: KeyPolicyName = ...,
         **kwargs: Any,
     ) -> ExecutionHandle[T]: ...
 
@@ -198,12 +200,13 @@ class Executions:
         delay: timedelta | None = None,
         deadline: datetime | None = None,
         priority: int = 0,
-        fresh: bool = False,
+        key_policy: KeyPolicyName = "attach",
         **kwargs: Any,
     ) -> ExecutionHandle[Any]:
         """Starts an execution, once per `id` (None: a new one, made by this call). If there is one
         with the same function and arguments, its handle is returned; `ExecutionExists` is raised
-        for others, and with `fresh` for any.
+        for others. `key_policy` "fail" raises it for any; with "restart_closed", one that has ended
+        begins its next run with this function and these arguments, and an empty journal.
 
         It begins after `delay`, and is cancelled at `deadline`. Lower numbers of `priority` come
         first. A parameter of the function that has one of these names must be given by place.
@@ -212,6 +215,9 @@ class Executions:
         """
         if not isinstance(function, Durable):
             raise TypeError(f"function is {function!r}; it must be a function with @durable")
+        if key_policy not in KEY_POLICIES:
+            allowed = ", ".join(KEY_POLICIES)
+            raise ValueError(f"key_policy is {key_policy!r}; it must be one of {allowed}")
         if delay is not None and delay < timedelta(0):
             raise ValueError(f"delay is {delay}; it must not be negative")
         execution_id = str(uuid_utils.uuid7()) if id is None else id
@@ -222,7 +228,7 @@ class Executions:
             function.name,
             version=function.version,
             arguments=encode_arguments(function, self._codec, args, kwargs),
-            fresh=fresh,
+            key_policy=key_policy,
             priority=priority,
             start_at=None if delay is None else calls.now() + delay,
             deadline=deadline,

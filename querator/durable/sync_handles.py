@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from querator.client import Client, SyncClient
-from querator.client.executions import ExecutionInfo, ExecutionStateName
+from querator.client.executions import ExecutionInfo, ExecutionStateName, KeyPolicyName
 from querator.client.typed import typed
 from querator.durable.codec import Codec
 from querator.durable.functions import Durable
@@ -117,7 +117,7 @@ class SyncExecutions:
         delay: timedelta | None = ...,
         deadline: datetime | None = ...,
         priority: int = ...,
-        fresh: bool = ...,
+        key_policy: KeyPolicyName = ...,
         **kwargs: Any,
     ) -> SyncExecutionHandle[T]: ...
 
@@ -131,7 +131,7 @@ class SyncExecutions:
         delay: timedelta | None = ...,
         deadline: datetime | None = ...,
         priority: int = ...,
-        fresh: bool = ...,
+        key_policy: KeyPolicyName = ...,
         **kwargs: Any,
     ) -> SyncExecutionHandle[T]: ...
 
@@ -144,14 +144,14 @@ class SyncExecutions:
         delay: timedelta | None = None,
         deadline: datetime | None = None,
         priority: int = 0,
-        fresh: bool = False,
+        key_policy: KeyPolicyName = "attach",
         **kwargs: Any,
     ) -> SyncExecutionHandle[Any]:
         """Starts an execution, once per `id`, and returns its handle. See `Executions.start`."""
         made: ExecutionHandle[Any] = self.run(
             lambda calls: calls.start(
                 function, *args, id=id, delay=delay, deadline=deadline, priority=priority,
-                fresh=fresh, **kwargs,
+                key_policy=key_policy, **kwargs,
             )
         )  # fmt: skip
         return SyncExecutionHandle(self, made.id, function)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from querator.client import Client
-from querator.client.executions import ExecutionCalls
+from querator.client.executions import ExecutionCalls, KeyPolicyName
 from querator.durable import Codec, Durable, ExecutionHandle, Executions, Step
 from querator.durable.context import STEP
 from querator.durable.worker import functions_by_name, make_codec
@@ -112,7 +112,7 @@ class Harness:
         delay: timedelta | None = None,
         deadline: datetime | None = None,
         priority: int = 0,
-        fresh: bool = False,
+        key_policy: KeyPolicyName = "attach",
         **kwargs: Any,
     ) -> ExecutionHandle[Any]:
         """Starts an execution, and runs it until it has ended or waits. As `Executions.start`, but
@@ -122,7 +122,7 @@ class Harness:
         self._started += 1
         return await self.executions.start(
             function, *args, id=f"{name}-{self._started}" if id is None else id, delay=delay,
-            deadline=deadline, priority=priority, fresh=fresh, **kwargs,
+            deadline=deadline, priority=priority, key_policy=key_policy, **kwargs,
         )  # fmt: skip
 
     @overload

@@ -17,10 +17,12 @@ from msgspec.structs import replace
 from querator.client.errors import ExecutionNotFound, make_error
 from querator.client.executions import (
     EXECUTION_STATES,
+    KEY_POLICIES,
     EndedInfo,
     ExecutionCalls,
     ExecutionInfo,
     ExecutionStateName,
+    KeyPolicyName,
 )
 from querator.durable.outbox import Sending
 from querator.model.commands import (
@@ -60,6 +62,7 @@ from querator.model.limits import (
     EXECUTION_SECRET_BYTES,
     JOURNAL_INLINE_BYTES_MAX,
     JOURNAL_RECORDS_MAX,
+    START_REQUEST_BYTES,
 )
 from querator.model.queues import ExecutionSettings
 from querator.partition.execution_queries import (
@@ -121,6 +124,7 @@ class MemoryQueue:
         self._environment = MemoryEnvironment()
         self._machine = PartitionMachine(_GROUP)
         self._index = 0
+        self._starts = 0
         self._due_ms: int | None = None
         settings = PartitionSettings(
             namespace=NAMESPACE, queue=QUEUE, queue_id=1, partition=0, lease_timeout_ms=LEASE_MS,
@@ -222,7 +226,7 @@ class MemoryQueue:
         arguments: bytes,
         *,
         version: str = "1",
-        fresh: bool = False,
+        key_policy: KeyPolicyName = "attach",
         priority: int = 0,
         start_at_ms: int = 0,
         deadline_ms: int = 0,
@@ -230,14 +234,14 @@ class MemoryQueue:
         """The secret follows from the id, so that chance repeats in each queue."""
         beside = _Attachments()
         secret = blake2b(execution_id.encode(), digest_size=EXECUTION_SECRET_BYTES)
-        if self.view(execution_id) is not None:
-            # One with the same secret would be a repeat of the call that made the execution.
-            secret.update(b"again")
+        self._starts += 1
         command = beside.placed(
             StartExecution(
                 id=execution_id, function=function, version=version, secret=secret.digest(),
                 arguments=blake2b(arguments, digest_size=16).digest(), payload=arguments,
-                fresh=fresh, priority=priority, start_at_ms=start_at_ms, deadline_ms=deadline_ms,
+                policy=KEY_POLICIES.index(key_policy) + 1, priority=priority,
+                start_at_ms=start_at_ms, deadline_ms=deadline_ms,
+                request=self._starts.to_bytes(START_REQUEST_BYTES, "big"),
             )
         )  # fmt: skip
         command = replace(command, lengths=beside.lengths)
@@ -330,14 +334,14 @@ class MemoryCalls(ExecutionCalls):
         *,
         version: str,
         arguments: bytes,
-        fresh: bool = False,
+        key_policy: KeyPolicyName = "attach",
         priority: int = 0,
         start_at: datetime | None = None,
         deadline: datetime | None = None,
     ) -> bool:
         started = self._memory.start(
-            execution_id, function, arguments, version=version, fresh=fresh, priority=priority,
-            start_at_ms=_ms(start_at), deadline_ms=_ms(deadline),
+            execution_id, function, arguments, version=version, key_policy=key_policy,
+            priority=priority, start_at_ms=_ms(start_at), deadline_ms=_ms(deadline),
         )  # fmt: skip
         await self._settle()
         return not started.attached

@@ -9,7 +9,7 @@ from querator.model.executions import ExecutionState, JournalRecord
 
 
 class StartCall(msgspec.Struct, frozen=True):
-    """`command` has no secret yet."""
+    """`command` has no secret yet, and no request if the caller has not named it."""
 
     namespace: str
     queue: str

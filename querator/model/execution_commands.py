@@ -22,6 +22,7 @@ from querator.model.executions import (
     ExecutionState,
     Fold,
     GoOn,
+    KeyPolicy,
     NewRun,
     Note,
     Published,
@@ -55,16 +56,17 @@ from querator.model.limits import (
     RECORD_FOLDS_MAX,
     RECORD_NOTES_MAX,
     RECORD_TIMERS_MAX,
+    START_REQUEST_BYTES,
 )
 
 
 class StartExecution(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=60):
-    """Makes the execution `id`, unless the queue has it. One with the same function and arguments
-    is the one that was asked for; with `fresh` any other than a new one is refused.
+    """Makes the execution `id`, unless the queue has it. What is done then is the `policy`, of
+    KeyPolicy. A command with the `request` of one that has begun a run repeats it.
 
     The arguments are `payload`, or the attachment `place`. `arguments` is a hash of them. `secret`
-    is chosen by chance; a command with that of the execution repeats the one that has made it. The
-    execution begins at `start_at_ms` (0: at once), and is cancelled at `deadline_ms` (0: never).
+    is chosen by chance. The execution begins at `start_at_ms` (0: at once), and is cancelled at
+    `deadline_ms` (0: never).
     """
 
     id: str
@@ -75,10 +77,11 @@ class StartExecution(msgspec.Struct, frozen=True, array_like=True, gc=False, tag
     payload: bytes = b""
     place: int = 0
     lengths: bytes = b""
-    fresh: bool = False
+    policy: int = KeyPolicy.ATTACH
     priority: int = 0
     start_at_ms: int = 0
     deadline_ms: int = 0
+    request: bytes = b""
 
 
 class RecordProgress(msgspec.Struct, frozen=True, array_like=True, tag=61):
@@ -143,7 +146,9 @@ ExecutionCommand = StartExecution | RecordProgress | Arrive | FireTimers
 
 
 class Started(msgspec.Struct, frozen=True, gc=False):
-    """The result of StartExecution. `attached`: the execution was there."""
+    """The result of StartExecution. `attached`: the run was there, and this request has not begun
+    it.
+    """
 
     execution: int
     run: int
@@ -215,8 +220,11 @@ def check_start(command: StartExecution) -> None:
     check_text(command.function, field="function")
     check_text(command.version, field="version", bytes_max=EXECUTION_VERSION_BYTES_MAX)
     assert len(command.secret) == EXECUTION_SECRET_BYTES
+    assert len(command.request) in (0, START_REQUEST_BYTES)
     if not PRIORITY_MIN <= command.priority <= PRIORITY_MAX:
         raise over_limit("priority", value=command.priority, limit=PRIORITY_MAX)
+    if command.policy not in KeyPolicy.__members__.values():
+        raise invalid("key_policy", "is unknown", value=command.policy)
     check_time(command.start_at_ms, field="start_at")
     check_time(command.deadline_ms, field="deadline")
     _check_places([("arguments", command)], command.lengths)

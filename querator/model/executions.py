@@ -163,6 +163,19 @@ class ArriveKind(IntEnum):
     """A stuck execution is tried again. It leaves no record."""
 
 
+class KeyPolicy(IntEnum):
+    """What a start does when there is an execution with its id. Numbers are those of the log and of
+    the wire.
+    """
+
+    ATTACH = 1
+    """One with the same function and arguments is the one that was asked for."""
+    FAIL = 2
+    """It is an error."""
+    RESTART_CLOSED = 3
+    """One that has ended begins again; to another one it attaches."""
+
+
 class ExecutionState(IntEnum):
     """The state of an execution. Numbers are those of the log and of the wire."""
 

@@ -28,6 +28,7 @@ elsewhere.
     execution_queries     reads of executions and their journals
     execution_rows        layouts of the rows of executions
     execution_runs        a new run: new arguments, an empty journal
+    execution_starts      StartExecution: makes one, begins its next run, or attaches
     execution_time        FireTimers: timers, deadlines, retention
     executions            executions: states, activations, how they wake
     expire                Expire and Activate: lapses, expiry, schedules, forgetting

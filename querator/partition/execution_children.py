@@ -365,9 +365,9 @@ def cancel_children(
     return len(doomed)
 
 
-def forget_children(context: ApplyContext, number: int, rows_max: int) -> int:
-    """Deletes up to `rows_max` rows of children of an execution that is gone. Those that were to be
-    cancelled are.
+def forget_children(context: ApplyContext, number: int, rows_max: int, *, reason: bytes) -> int:
+    """Deletes up to `rows_max` rows of children of an execution that is gone, or begins again.
+    Those that were to be cancelled are.
     """
     found: list[tuple[bytes, ChildRow]] = []
     for key, raw in CHILDREN.rows(context.txn, context.group, number):
@@ -380,7 +380,7 @@ def forget_children(context: ApplyContext, number: int, rows_max: int) -> int:
             child = int.from_bytes(key[-8:], "big")
             other = load_execution(context, child)
             assert other is not None, "a child that has not ended has its row"
-            cancel(context, child, other, "parent", b"its parent is gone")
+            cancel(context, child, other, "parent", reason)
             put_execution(context, child, other)
     return len(found)
 

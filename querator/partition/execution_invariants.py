@@ -265,11 +265,13 @@ def _children(
         if any(path[:-1] not in started for path in known.paths):
             yield f"execution {number} has not started child {child}"
     for number, row in rows.items():
-        if row.parent and not row.closed and row.parent in rows:
-            is_awaited = rows[row.parent].run == row.parent_run
-            if is_awaited and (row.parent, number) not in children:
-                yield f"execution {number} has a parent that does not wait for it"
-        if row.parent in rows and row.deep != rows[row.parent].deep + 1:
+        parent = rows.get(row.parent)
+        if parent is None or parent.run != row.parent_run:
+            # A later run of the parent does not know it, and may not be a child any more itself.
+            continue
+        if not row.closed and (row.parent, number) not in children:
+            yield f"execution {number} has a parent that does not wait for it"
+        if row.deep != parent.deep + 1:
             yield f"execution {number} is {row.deep} deep"
 
 

@@ -30,8 +30,9 @@ from querator.model.execution_commands import Arrive, FireTimers, RecordProgress
 from querator.model.recurrences import Remind
 from querator.partition.apply_context import ApplyContext, unconfigured
 from querator.partition.execution_arrivals import take
+from querator.partition.execution_starts import start
 from querator.partition.execution_time import fire_timers
-from querator.partition.executions import drop_parts, parts_of, place_activations, start
+from querator.partition.executions import drop_parts, parts_of, place_activations
 from querator.partition.recording import record
 
 _ALLOWED: Final = frozenset(

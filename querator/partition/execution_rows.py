@@ -65,6 +65,9 @@ class ExecutionRow(msgspec.Struct, array_like=True):
     `parent_id`; 0: none. `deep` counts its ancestors. `children` counts the operations that wait
     for children. `published` counts the published values, `published_bytes` the bytes of them and
     their keys, and `published_version` all changes of them.
+
+    `requests` are those of the last starts that have begun a run, one after the other, and
+    `until_ms` is the time until which one that has ended is kept.
     """
 
     id: str
@@ -107,6 +110,8 @@ class ExecutionRow(msgspec.Struct, array_like=True):
     published: int = 0
     published_bytes: int = 0
     published_version: int = 0
+    requests: bytes = b""
+    until_ms: int = 0
 
     @property
     def closed(self) -> bool:

@@ -1,4 +1,5 @@
-"""A new run: an execution continues with new arguments and an empty journal, under its id.
+"""A new run: an execution continues with new arguments and an empty journal, under its id. Its code
+asks for it, or a start after its end.
 
     stays                                           goes
     ---------------------------------------------   ----------------------------------------------
@@ -13,19 +14,29 @@ Record 0 has the new arguments. A start with the id is still compared with the f
 continue, so that an arrival keeps its place, and no index is used twice. Tokens of promises name
 their run: those of an older one prove nothing any more.
 
+A start that begins an execution again which has ended leaves less: its id, its number and the
+message ids. Its journal is empty; what it has published, its deadline and its parent are gone, and
+what it has started and is attached is cancelled. A start with the id is compared with the new
+arguments from then on.
+
 The work is that of the records and waits that leave the journal. Each leaves it once, as by a fold.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from querator.model.commands import Refusal
 from querator.model.errors import ErrorCode
 from querator.model.execution_commands import RecordProgress
 from querator.model.executions import NewRun, RecordKind
+from querator.model.limits import EXECUTION_CHILDREN_MAX
 from querator.partition.apply_context import ApplyContext
+from querator.partition.execution_children import forget_children
 from querator.partition.execution_rows import (
     CANCELS,
+    DEADLINE,
     HASH_BYTES,
     ChildEnds,
     ExecutionRow,
@@ -43,10 +54,20 @@ from querator.partition.executions import (
     drop_activation,
     drop_record,
     move,
+    put_execution,
+    put_time,
     stored,
 )
 from querator.partition.rows import encode
-from querator.storage.tables import ARRIVALS, CHILDREN, EXECUTION_TIMES, RECORDS, WAITS
+from querator.storage.tables import (
+    ARRIVALS,
+    CHILDREN,
+    EXECUTION_TIMES,
+    PUBLISHED,
+    RECORDS,
+    RETAINED,
+    WAITS,
+)
 
 
 def refuse_new_run(
@@ -81,24 +102,72 @@ def begin_run(
     move(context, row, ExecutionEvent.RENEW)
     row.run += 1
     row.seen = row.after = row.lapses = 0
+    _put_started(context, number, row, stored(context, then.place, parts, then.payload))
+    activate(context, number, row)
+
+
+def restart(
+    context: ApplyContext,
+    number: int,
+    row: ExecutionRow,
+    begun: ExecutionRow,
+    arguments: tuple[bytes, int, int, int],
+    *,
+    due_ms: int,
+) -> ExecutionRow:
+    """An execution that has ended has a new run, which is as `begun` says. `arguments` are as
+    `stored` returns them. Returns its row, which is written.
+    """
+    txn, group = context.txn, context.group
+    RETAINED.delete(txn, group, row.until_ms, number)
+    if row.deadline_ms:
+        EXECUTION_TIMES.delete(txn, group, row.deadline_ms, number, DEADLINE)
+    forget_children(context, number, EXECUTION_CHILDREN_MAX, reason=b"its parent begins again")
+    for index, one in _records(context, number):
+        drop_record(context, number, index, one)
+        count(context, row, -1, -one.weight)
+    _index_arrivals(context, number)
+    _drop_waits(context, number, row)
+    for key in [bytes(key) for key, _ in PUBLISHED.rows(txn, group, number)]:
+        txn.delete(key)
+    move(context, row, ExecutionEvent.RESTART)
+    row = replace(
+        begun, run=row.run + 1, next_index=row.next_index, signals=row.signals,
+        last_lease=row.last_lease, last_number=row.last_number, answers=row.answers,
+        published_version=row.published_version,
+    )  # fmt: skip
+    if row.deadline_ms:
+        put_time(context, number, row.deadline_ms, DEADLINE)
+    _put_started(context, number, row, arguments)
+    activate(context, number, row, due_ms=due_ms)
+    put_execution(context, number, row)
+    return row
+
+
+def _put_started(
+    context: ApplyContext, number: int, row: ExecutionRow, arguments: tuple[bytes, int, int, int]
+) -> None:
     started = RecordRow(
-        RecordKind.STARTED, b"", row.function, "", 0, context.now_ms,
-        *stored(context, then.place, parts, then.payload),
+        RecordKind.STARTED, b"", row.function, "", 0, context.now_ms, *arguments
     )  # fmt: skip
     RECORDS.put(context.txn, context.group, number, 0, value=encode(started))
     count(context, row, 1, started.weight)
-    activate(context, number, row)
+
+
+def _records(context: ApplyContext, number: int) -> list[tuple[int, RecordRow]]:
+    return [
+        (int.from_bytes(key[-8:], "big"), decode_record(raw))
+        for key, raw in RECORDS.rows(context.txn, context.group, number)
+    ]
 
 
 def _drop_records(
     context: ApplyContext, number: int, row: ExecutionRow, unread: tuple[tuple[int, int], ...]
 ) -> None:
     """What stays is what the code of the next run is given first."""
-    txn, group = context.txn, context.group
     dropped: list[tuple[int, RecordRow]] = []
     row.last_arrival = row.unseen = row.unread = 0
-    for key, raw in RECORDS.rows(txn, group, number):
-        index, one = int.from_bytes(key[-8:], "big"), decode_record(raw)
+    for index, one in _records(context, number):
         is_signal = one.kind == RecordKind.SIGNAL
         if index > row.seen:
             stays = is_signal or one.kind == RecordKind.CANCEL
@@ -126,9 +195,7 @@ def _index_arrivals(context: ApplyContext, number: int) -> None:
     txn, group = context.txn, context.group
     for key in [bytes(key) for key, _ in ARRIVALS.rows(txn, group, number)]:
         txn.delete(key)
-    kept = [(bytes(key), decode_record(raw)) for key, raw in RECORDS.rows(txn, group, number)]
-    for key, one in kept:
-        index = int.from_bytes(key[-8:], "big")
+    for index, one in _records(context, number):
         mark = signal_mark(one.name) if one.kind == RecordKind.SIGNAL else CANCELS
         ARRIVALS.put(txn, group, number, index, value=bytes((one.kind,)) + mark)
 

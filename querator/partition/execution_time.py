@@ -77,7 +77,8 @@ def _fire(context: ApplyContext) -> int:
     cancelled = 0
     for key, number, mark in due:
         row = rows.get(number) or load_execution(context, number)
-        if mark == ORPHANS and row is not None:
+        # A run that has begun since does not lose its children.
+        if mark == ORPHANS and row is not None and (row.closed or row.cancelled):
             cancelled += cancel_children(
                 context, number, row, rows, EXECUTION_FIRES_MAX - cancelled
             )
@@ -129,7 +130,7 @@ def _forget(context: ApplyContext, rows_max: int) -> int:
             _forget_row(context, number, row)
             work += 1
         work += _forget_records(context, number, rows_max - work)
-        work += forget_children(context, number, rows_max - work)
+        work += forget_children(context, number, rows_max - work, reason=b"its parent is gone")
         for table in (WAITS, ARRIVALS, SIGNALS_SEEN, SIGNAL_ORDER, PUBLISHED):
             work += _forget_rows(context, table, number, rows_max - work)
         if work < rows_max:

@@ -11,6 +11,7 @@ rows.
     RUNNABLE     complete, fail, cancel: the code ended     COMPLETED, FAILED, CANCELLED
     RUNNABLE     stick: a person must help                  STUCK
     RUNNABLE     renew: a new run begins                    RUNNABLE, with another activation
+    ended        restart: a new run begins                  RUNNABLE, with an activation
     PARKED       wake: what it waits for has arrived        RUNNABLE, with an activation
     STUCK        retry                                      RUNNABLE, with an activation
     not ended    terminate                                  TERMINATED
@@ -27,14 +28,13 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
-from querator.model.commands import Complete, LeaseItems, Refusal
-from querator.model.errors import ErrorCode
-from querator.model.execution_commands import Started, StartExecution, sizes_of
+from querator.model.commands import Complete, LeaseItems
+from querator.model.execution_commands import sizes_of
 from querator.model.executions import ExecutionState, RecordKind
 from querator.model.item_options import ItemSpecial
-from querator.model.limits import BLOCK_ITEMS_MAX, EXECUTIONS_MAX
+from querator.model.limits import BLOCK_ITEMS_MAX
 from querator.partition import masks
-from querator.partition.apply_context import ApplyContext, earlier, producers_paused
+from querator.partition.apply_context import ApplyContext, earlier
 from querator.partition.execution_rows import (
     CANCELS,
     DEADLINE,
@@ -77,6 +77,7 @@ class ExecutionEvent(IntEnum):
     RETRY = 8
     TERMINATE = 9
     RENEW = 10
+    RESTART = 11
 
 
 _State = ExecutionState
@@ -93,6 +94,10 @@ TRANSITIONS: Final[dict[tuple[ExecutionState | None, ExecutionEvent], ExecutionS
     (_State.RUNNABLE, ExecutionEvent.TERMINATE): _State.TERMINATED,
     (_State.PARKED, ExecutionEvent.TERMINATE): _State.TERMINATED,
     (_State.STUCK, ExecutionEvent.TERMINATE): _State.TERMINATED,
+    (_State.COMPLETED, ExecutionEvent.RESTART): _State.RUNNABLE,
+    (_State.FAILED, ExecutionEvent.RESTART): _State.RUNNABLE,
+    (_State.CANCELLED, ExecutionEvent.RESTART): _State.RUNNABLE,
+    (_State.TERMINATED, ExecutionEvent.RESTART): _State.RUNNABLE,
 }
 
 Part = tuple[int, int]
@@ -126,47 +131,6 @@ def find_execution(context: ApplyContext, execution_id: str) -> tuple[int, Execu
     return (number, row) if row.id == execution_id else None
 
 
-def start(
-    context: ApplyContext, command: StartExecution, parts: Sequence[Part]
-) -> Started | Refusal:
-    """Makes an execution, or attaches to the one that is there."""
-    counts = counts_of(context)
-    found = find_execution(context, command.id)
-    if found is not None:
-        drop_parts(context, parts)
-        number, row = found
-        same = (row.function, row.arguments) == (command.function, command.arguments)
-        # A repeat of the command that has made it has its secret.
-        attached = row.secret != command.secret
-        if (command.fresh and attached) or not same:
-            return _exists(command, row, same=same)
-        return Started(number, row.run, ExecutionState(row.state), attached=attached)
-    refusal = None
-    if context.queue.produce_paused:
-        refusal = producers_paused(context.queue)
-    elif counts.executions >= EXECUTIONS_MAX:
-        refusal = _no_room(counts.executions)
-    elif context.share.closing:
-        message = "the partition is closing; it takes no executions"
-        refusal = Refusal(ErrorCode.ROUTING_CHANGED, message, value=str(context.share.routing))
-    if refusal is not None:
-        drop_parts(context, parts)
-        return refusal
-    row = ExecutionRow(
-        id=command.id,
-        function=command.function,
-        version=command.version,
-        secret=command.secret,
-        arguments=command.arguments,
-        created_ms=context.now_ms,
-        priority=command.priority,
-        deadline_ms=command.deadline_ms,
-    )
-    content = stored(context, command.place, parts, command.payload)
-    number = create(context, row, content, due_ms=command.start_at_ms)
-    return Started(number, row.run, ExecutionState.RUNNABLE)
-
-
 def create(
     context: ApplyContext,
     row: ExecutionRow,
@@ -195,26 +159,6 @@ def create(
     activate(context, number, row, due_ms=due_ms)
     put_execution(context, number, row)
     return number
-
-
-def _exists(command: StartExecution, row: ExecutionRow, *, same: bool) -> Refusal:
-    why = "it is there" if same else f"it is one of {row.function}, or has other arguments"
-    return Refusal(
-        ErrorCode.EXECUTION_EXISTS,
-        f"execution {command.id} was not started: {why}",
-        field="id",
-        value=command.id,
-    )
-
-
-def _no_room(held: int) -> Refusal:
-    return Refusal(
-        ErrorCode.QUEUE_FULL,
-        f"the partition holds {held} executions, and may hold {EXECUTIONS_MAX}",
-        field="executions",
-        limit=str(EXECUTIONS_MAX),
-        value=str(held + 1),
-    )
 
 
 def stored(
@@ -327,7 +271,7 @@ def close(context: ApplyContext, number: int, row: ExecutionRow, event: Executio
     move(context, row, event)
     row.closed_ms = context.now_ms
     row.end_index = row.next_index - 1
-    until_ms = context.now_ms + context.queue.executions.retention_ms
+    until_ms = row.until_ms = context.now_ms + context.queue.executions.retention_ms
     RETAINED.put(context.txn, context.group, until_ms, number, value=b"")
     counts = counts_of(context)
     counts.head_ms = earlier(counts.head_ms, until_ms)

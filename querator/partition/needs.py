@@ -53,13 +53,14 @@ from querator.model.commands import (
 )
 from querator.model.entries import Need, Tier
 from querator.model.execution_commands import Arrive, FireTimers, RecordProgress, StartExecution
-from querator.model.executions import ArriveKind, Close, NewRun
+from querator.model.executions import ArriveKind, Close, KeyPolicy, NewRun
 from querator.model.limits import (
     APPLY_SEGMENTS_MAX,
     ATTRIBUTES_BYTES_MAX,
     CANCEL_ITEMS_MAX,
     ERROR_CHARS_MAX,
     ERRORS_KEPT_MAX,
+    EXECUTION_CHILDREN_MAX,
     GROUP_DEPTH_MAX,
     GROUP_SETTINGS_MAX,
     KIB,
@@ -164,7 +165,11 @@ def _of_rows(command: PutRecurrence | StartExecution | RecordProgress | Arrive) 
         tier = Tier.FREES if isinstance(command.then, Close | NewRun) else Tier.LEASES
         if isinstance(command.then, NewRun):
             rows += APPLY_SEGMENTS_MAX  # Of a journal that goes; its rows are next to each other.
-    elif isinstance(command, Arrive) and command.kind in (
+    elif isinstance(command, StartExecution):
+        if command.policy == KeyPolicy.RESTART_CLOSED:
+            # Of a journal that goes, and of children that are cancelled.
+            rows += APPLY_SEGMENTS_MAX + 2 * EXECUTION_CHILDREN_MAX
+    elif command.kind in (
         ArriveKind.CANCEL, ArriveKind.TERMINATE, ArriveKind.RETRY,
     ):  # fmt: skip
         tier = Tier.FREES

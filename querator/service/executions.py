@@ -86,8 +86,12 @@ class ExecutionService:
     async def start(self, call: StartCall) -> StartReply:
         queue = await self._queue(call.namespace, call.queue)
         partition = _home(queue, call.command.id)
-        secret = secrets.token_bytes(limits.EXECUTION_SECRET_BYTES)
-        command = msgspec.structs.replace(call.command, secret=secret)
+        command = msgspec.structs.replace(
+            call.command,
+            secret=secrets.token_bytes(limits.EXECUTION_SECRET_BYTES),
+            # The command may be sent more than once when a leader fails.
+            request=call.command.request or secrets.token_bytes(limits.START_REQUEST_BYTES),
+        )
         started: Started = await self._propose(
             queue, partition, command, call.attachment, call.timeout_ms
         )

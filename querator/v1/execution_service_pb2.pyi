@@ -147,6 +147,34 @@ RECORD_KIND_CHILD_LOST: RecordKind.ValueType  # 79
 """A child has ended, and its result has no room in the journal."""
 Global___RecordKind: _TypeAlias = RecordKind  # noqa: Y015
 
+class _KeyPolicy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _KeyPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_KeyPolicy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    KEY_POLICY_UNSPECIFIED: _KeyPolicy.ValueType  # 0
+    """As ATTACH."""
+    KEY_POLICY_ATTACH: _KeyPolicy.ValueType  # 1
+    """One with the same function and arguments is the one that was asked for; another one is an error (EXECUTION_EXISTS)."""
+    KEY_POLICY_FAIL: _KeyPolicy.ValueType  # 2
+    """It is an error (EXECUTION_EXISTS)."""
+    KEY_POLICY_RESTART_CLOSED: _KeyPolicy.ValueType  # 3
+    """One that has ended begins its next run, with this function and these arguments. Otherwise as ATTACH."""
+
+class KeyPolicy(_KeyPolicy, metaclass=_KeyPolicyEnumTypeWrapper):
+    """KeyPolicy says what a start does when there is an execution with its id."""
+
+KEY_POLICY_UNSPECIFIED: KeyPolicy.ValueType  # 0
+"""As ATTACH."""
+KEY_POLICY_ATTACH: KeyPolicy.ValueType  # 1
+"""One with the same function and arguments is the one that was asked for; another one is an error (EXECUTION_EXISTS)."""
+KEY_POLICY_FAIL: KeyPolicy.ValueType  # 2
+"""It is an error (EXECUTION_EXISTS)."""
+KEY_POLICY_RESTART_CLOSED: KeyPolicy.ValueType  # 3
+"""One that has ended begins its next run, with this function and these arguments. Otherwise as ATTACH."""
+Global___KeyPolicy: _TypeAlias = KeyPolicy  # noqa: Y015
+
 class _ExecutionState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -253,11 +281,12 @@ class StartExecutionRequest(_message.Message):
     FUNCTION_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
-    FRESH_FIELD_NUMBER: _builtins.int
+    KEY_POLICY_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     START_AT_FIELD_NUMBER: _builtins.int
     DEADLINE_FIELD_NUMBER: _builtins.int
     REQUEST_TIMEOUT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Namespace of the queue; empty means `default`."""
     queue: _builtins.str
@@ -270,10 +299,14 @@ class StartExecutionRequest(_message.Message):
     """Version of the function, 1 to 64 bytes."""
     arguments: _builtins.bytes
     """The arguments, at most 8 MiB."""
-    fresh: _builtins.bool
-    """Whether an execution that is there is an error (EXECUTION_EXISTS)."""
+    key_policy: Global___KeyPolicy.ValueType
+    """What is done if there is an execution with this id; unset: as KEY_POLICY_ATTACH."""
     priority: _builtins.int
     """Priority of its activations; lower numbers are leased first."""
+    request_id: _builtins.str
+    """Names the request, 0 to 128 characters; a repeat of one that has begun a run begins no other one. An execution
+    remembers the last 16. Empty: not repeatable.
+    """
     @_builtins.property
     def start_at(self) -> _timestamp_pb2.Timestamp:
         """When it begins; unset: at once."""
@@ -295,15 +328,16 @@ class StartExecutionRequest(_message.Message):
         function: _builtins.str = ...,
         version: _builtins.str = ...,
         arguments: _builtins.bytes = ...,
-        fresh: _builtins.bool = ...,
+        key_policy: Global___KeyPolicy.ValueType = ...,
         priority: _builtins.int = ...,
         start_at: _timestamp_pb2.Timestamp | None = ...,
         deadline: _timestamp_pb2.Timestamp | None = ...,
         request_timeout: _duration_pb2.Duration | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "request_timeout", b"request_timeout", "start_at", b"start_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "deadline", b"deadline", "fresh", b"fresh", "function", b"function", "id", b"id", "namespace", b"namespace", "priority", b"priority", "queue", b"queue", "request_timeout", b"request_timeout", "start_at", b"start_at", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "deadline", b"deadline", "function", b"function", "id", b"id", "key_policy", b"key_policy", "namespace", b"namespace", "priority", b"priority", "queue", b"queue", "request_id", b"request_id", "request_timeout", b"request_timeout", "start_at", b"start_at", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -329,7 +363,7 @@ class StartExecutionResponse(_message.Message):
     state: Global___ExecutionState.ValueType
     """Its state."""
     attached: _builtins.bool
-    """Whether it was there before."""
+    """Whether this request has begun no run."""
     def __init__(
         self,
         *,

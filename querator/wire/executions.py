@@ -49,6 +49,7 @@ from querator.model.executions import (
     GiveBack,
     GoOn,
     JournalRecord,
+    KeyPolicy,
     NewRun,
     Note,
     Park,
@@ -101,10 +102,11 @@ def parse_start(data: bytes) -> StartCall:
         payload=payload,
         place=place,
         lengths=payloads.lengths,
-        fresh=message.fresh,
+        policy=message.key_policy or KeyPolicy.ATTACH,
         priority=message.priority,
         start_at_ms=_instant_ms(message, "start_at"),
         deadline_ms=_instant_ms(message, "deadline"),
+        request=_request_hash(message.request_id),
     )
     check_start(command)
     return StartCall(
@@ -212,6 +214,13 @@ def _child(child: v1.ChildStart, payloads: _Payloads) -> ChildStart:
         shielded=child.shielded,
         site=child.site,
     )
+
+
+def _request_hash(request_id: str) -> bytes:
+    if not request_id:
+        return b""
+    field_checks.check_chars(request_id, limits.REQUEST_ID_CHARS_MAX, field="request_id")
+    return blake2b(request_id.encode(), digest_size=limits.START_REQUEST_BYTES).digest()
 
 
 def _arguments_hash(arguments: bytes) -> bytes:

@@ -87,10 +87,10 @@ async def test_a_start_of_another_function_is_refused(make: Make):
     assert (await refusal(shop.start(function="g"))).code == "EXECUTION_EXISTS"
 
 
-async def test_a_start_that_must_be_fresh_is_refused_for_one_that_is_there(make: Make):
+async def test_a_start_that_must_be_new_is_refused_for_one_that_is_there(make: Make):
     shop = await executions(make)
-    assert not (await shop.start(fresh=True)).attached
-    assert (await refusal(shop.start(fresh=True))).code == "EXECUTION_EXISTS"
+    assert not (await shop.start(key_policy=v1.KEY_POLICY_FAIL)).attached
+    assert (await refusal(shop.start(key_policy=v1.KEY_POLICY_FAIL))).code == "EXECUTION_EXISTS"
 
 
 async def test_a_start_attaches_to_one_that_has_ended(make: Make):

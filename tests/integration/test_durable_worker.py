@@ -187,7 +187,7 @@ async def test_a_program_runs_to_its_end(
         with pytest.raises(ExecutionExists):
             await shop.start(checkout, Order("other", []), str(tokens), id="order-17")
         with pytest.raises(ExecutionExists):
-            await shop.start(checkout, order, str(tokens), id="order-17", fresh=True)
+            await shop.start(checkout, order, str(tokens), id="order-17", key_policy="fail")
         with pytest.raises(TimeoutError, match="it is parked"):
             await again.result(timeout=timedelta(0))
         assert await shop.resolve(tokens.read_text(), "yes") is True

@@ -98,7 +98,7 @@ from querator.service.routing.forwarder import (
     StreamLeasesQuery,
 )
 
-LINK_VERSION = 20
+LINK_VERSION = 21
 """Version of the frames in this module. Two nodes talk only if they have the same version."""
 
 

@@ -79,7 +79,8 @@ def test_start_sends_the_arguments_as_the_sdk_does(cluster: ScriptedCluster) -> 
     )  # fmt: skip
     command = (
         "start", "shop", "checkout", "order-17", ' [ "book" ,"\\u00e9"]', "true", "1.50",
-        "--id", "order-17", "--delay", "90s", "--deadline", "+1h", "--priority", "-3", "--fresh",
+        "--id", "order-17", "--delay", "90s", "--deadline", "+1h", "--priority", "-3",
+        "--key-policy", "restart_closed",
     )  # fmt: skip
     first, second = invoke(cluster, *command), invoke(cluster, *command)
     assert (first.exit_code, first.stdout, first.stderr) == (0, "order-17\n", ""), first.output
@@ -88,7 +89,7 @@ def test_start_sends_the_arguments_as_the_sdk_does(cluster: ScriptedCluster) -> 
     args = ("order-17", ["book", "é"], True, 1.5)
     assert one.arguments == encode_arguments(checkout, Codec(), args, {})
     assert (one.queue, one.id, one.function, one.version) == ("shop", "order-17", "checkout", "-")
-    assert (one.priority, one.fresh) == (-3, True)
+    assert (one.priority, one.key_policy) == (-3, pb.KEY_POLICY_RESTART_CLOSED)
     assert one.start_at.ToDatetime(UTC) == NOW + timedelta(seconds=90)
     assert one.deadline.ToDatetime(UTC) == NOW + timedelta(hours=1)
 

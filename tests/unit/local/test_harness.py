@@ -120,7 +120,7 @@ async def test_executions_are_started_once_per_id() -> None:
     with pytest.raises(ExecutionExists):
         await h.start(checkout, "order-18", [], id="order-17")
     with pytest.raises(ExecutionExists):
-        await h.start(checkout, "order-17", [], id="order-17", fresh=True)
+        await h.start(checkout, "order-17", [], id="order-17", key_policy="fail")
     with pytest.raises(ExecutionNotFound):
         await h.executions.get("order-18")
     with pytest.raises(ExecutionClosed):

@@ -23,7 +23,7 @@ from querator.durable import (
     sync,
 )
 from querator.durable.machine import living
-from querator.errors import TokenInvalid
+from querator.errors import ExecutionExists, TokenInvalid
 from querator.local import Harness
 
 
@@ -297,3 +297,37 @@ async def test_signals_that_come_before_a_run_begins_are_not_lost():
         return await handle.result()
 
     assert await Harness([pairs]).every_crash(test) == "012345"
+
+
+# --- beginning again ------------------------------------------------------------------------------
+
+
+@durable
+async def report(day: str) -> str:
+    await spawn(linger, detached=True)
+    publish("day", day)
+    return await say(f"report of {day}")
+
+
+async def test_an_execution_that_has_ended_begins_again() -> None:
+    h = Harness([report, linger])
+    assert await h.run(report, "monday", id="r") == "report of monday"
+    assert await h.run(report, "monday", id="r") == "report of monday"
+    found = await h.run(report, "tuesday", id="r", key_policy="restart_closed")
+    assert found == "report of tuesday"
+    assert (await h.executions.get("r")).run == 2
+    with pytest.raises(ExecutionExists):
+        await h.run(report, "monday", id="r")
+
+
+async def test_an_execution_that_is_open_is_the_one_that_was_asked_for() -> None:
+    h = Harness([linger])
+    await h.start(linger, id="l")
+    await h.start(linger, id="l", key_policy="restart_closed")
+    assert (await h.executions.get("l")).run == 1
+
+
+async def test_a_key_policy_that_is_unknown_is_refused() -> None:
+    h = Harness([linger])
+    with pytest.raises(ValueError, match="'never'; it must be one of attach, fail, restart_cl"):
+        await h.start(linger, key_policy="never")

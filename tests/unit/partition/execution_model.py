@@ -67,6 +67,8 @@ class Run:
     changes: int = 0
     run: int = 1
     parent_run: int = 0
+    requests: list[int] = field(default_factory=list)
+    """Those that have begun a run."""
 
     def publish(self, values: dict[str, bytes]) -> None:
         for key, value in values.items():
@@ -133,14 +135,35 @@ class Model:
     leases: dict[int, int] = field(default_factory=dict)
     """The deadlines of leases, whose executions name them."""
 
-    def start(self, name: str, function: str, deadline: int) -> Outcome:
+    def start(self, name: str, function: str, deadline: int, policy: str, request: int) -> Outcome:
         run = self.runs.get(name)
         if run is not None:
-            return ("there", run.number) if run.function == function else "EXECUTION_EXISTS"
+            if request in run.requests[-16:]:
+                return ("made", run.number)
+            if policy == "RESTART_CLOSED" and run.state not in OPEN:
+                self._restart(name, run, function, deadline, request)
+                return ("made", run.number)
+            if run.function != function or policy == "FAIL":
+                return "EXECUTION_EXISTS"
+            return ("there", run.number)
         self.started += 1
         run = self.runs[name] = Run(self.started, function, deadline=deadline)
+        run.requests.append(request)
         run.append(("STARTED", (), function, 0))
         return ("made", run.number)
+
+    def _restart(self, name: str, run: Run, function: str, deadline: int, request: int) -> None:
+        """Another run of an execution that has ended: nothing stays but its name and number."""
+        for child, link in sorted(run.links.items()):
+            if link.ends:
+                self._cancel(self._open(child), "parent")
+        self.runs[name] = begun = Run(
+            run.number, function, deadline=deadline, run=run.run + 1, messages=run.messages,
+            lease=run.lease, numbers=run.numbers, changes=run.changes,
+            requests=[*run.requests, request], next=run.next,
+            activation=run.activation + 1,
+        )  # fmt: skip
+        begun.journal[0] = ("STARTED", (), function, 0)
 
     def ready(self) -> set[str]:
         return {

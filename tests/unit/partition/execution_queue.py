@@ -39,8 +39,6 @@ from querator.partition.execution_queries import (
 from tests.unit.partition.partition_log import GROUP, PartitionLog, lease_of, seqs
 
 SECRET = b"0123456789abcdef"
-OTHER_SECRET = b"fedcba9876543210"
-"""That of a start that finds an execution."""
 RETENTION_MS = 3_600_000
 LEASE_MS = 30_000
 
@@ -83,13 +81,13 @@ class ExecutionQueue:
         self, *, log: PartitionLog | None = None, retention_ms: int = RETENTION_MS, **changes: Any
     ) -> None:
         self.log = log or PartitionLog()
-        self.log.configure(executions=ExecutionSettings(retention_ms), **changes)
+        self.settings = ExecutionSettings(retention_ms)
+        self.log.configure(executions=self.settings, **changes)
         self.numbers: dict[Worker, int] = {}
 
     def start(self, name: str = "a", *large: bytes, **changes: Any) -> Any:
-        secret = SECRET if self.find(name) is None else OTHER_SECRET
         values: dict[str, Any] = {
-            "function": "shop.checkout", "version": "1", "secret": secret, "arguments": b"h" * 16,
+            "function": "shop.checkout", "version": "1", "secret": SECRET, "arguments": b"h" * 16,
             "payload": b"" if large else b"args", "place": int(bool(large)),
         }  # fmt: skip
         command = StartExecution(name, lengths=_lengths(large), **(values | changes))

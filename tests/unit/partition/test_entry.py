@@ -63,6 +63,7 @@ from querator.model.executions import (
     Close,
     Fold,
     GiveBack,
+    KeyPolicy,
     NewRun,
     Note,
     Park,
@@ -288,10 +289,11 @@ COMMANDS = {
             b"h" * 16,
             place=1,
             lengths=pack_struct("<I", 3),
-            fresh=True,
+            policy=KeyPolicy.RESTART_CLOSED,
             priority=-1,
             start_at_ms=START_MS + 5,
             deadline_ms=START_MS + 900,
+            request=b"r" * 16,
         ),
         b"abc",
     ),
@@ -1108,9 +1110,10 @@ GOLDEN = {
         "929203079204cd012c"
     ),
     "start execution": (
-        "0193cf0000018bcfe568009101919d3ca86f726465722d3137ad73686f702e636865636b6f7574a6"
-        "396633316332c41000000000000000000000000000000000c4106868686868686868686868686868"
-        "6868c40001c40403000000c3ffcf0000018bcfe56805cf0000018bcfe56b84"
+        "0193cf0000018bcfe568009101919e3ca86f726465722d3137ad73686f702e636865636b6f7574a"
+        "6396633316332c41000000000000000000000000000000000c41068686868686868686868686868"
+        "686868c40001c4040300000003ffcf0000018bcfe56805cf0000018bcfe56b84c41072727272727"
+        "272727272727272727272"
     ),
     "record": (
         "0193cf0000018bcfe56800910191dc00103d07cd012c290205929802c4020103a6636861726765aa"

@@ -27,6 +27,7 @@ from querator.model.executions import (
     Fold,
     GiveBack,
     GoOn,
+    KeyPolicy,
     NewRun,
     Note,
     Park,
@@ -41,6 +42,7 @@ from querator.partition import (
     execution_arrivals,
     execution_children,
     execution_runs,
+    execution_starts,
     executions,
     recording,
 )
@@ -120,7 +122,7 @@ class Comparison(RuleBasedStateMachine):
         self.model = Model(START_MS, RETENTION_MS, LEASE_MS, EXECUTION_LAPSES_MAX)
         self.workers: list[tuple[Worker, int]] = []
         """All that was ever leased, with the number of the activation."""
-        self.instants = 0
+        self.instants = self.requests = 0
         self.paths = 0
         """How many operations have started children."""
 
@@ -135,14 +137,24 @@ class Comparison(RuleBasedStateMachine):
         self.lease(1)
 
     @rule(
-        name=st.sampled_from(["a", "b"]),
+        name=st.sampled_from(["a", "a", "b", "b", "a/1"]),
         function=st.sampled_from(["f", "f", "g"]),
         deadline=st.booleans(),
+        policy=st.sampled_from(["ATTACH", "ATTACH", "FAIL", *["RESTART_CLOSED"] * 3]),
+        back=st.sampled_from([0, 0, 0, 1, 2]),
     )
-    def start(self, name: str, function: str, deadline: bool) -> None:
+    def start(
+        self, name: str, function: str, deadline: bool, policy: str = "ATTACH", back: int = 0
+    ) -> None:
+        """`back`: repeats this request from the end."""
         at_ms = self.instant(50_000) if deadline else 0
-        result = self.queue.start(name, function=function, deadline_ms=at_ms)
-        expected = self.model.start(name, function, at_ms)
+        self.requests += back == 0
+        request = max(1, self.requests - back)
+        result = self.queue.start(
+            name, function=function, deadline_ms=at_ms, policy=KeyPolicy[policy],
+            request=request.to_bytes(16, "big"),
+        )  # fmt: skip
+        expected = self.model.start(name, function, at_ms, policy, request)
         if isinstance(result, Started):
             found = ("there" if result.attached else "made", result.execution)
             assert found == expected
@@ -473,7 +485,28 @@ def keeping_waits(monkeypatch):
     yield
 
 
-MUTANTS = [unfenced, losing, overlooking, outliving, refusing, forgetting, keeping_waits]
+@contextlib.contextmanager
+def beginning_twice(monkeypatch):
+    """A repeated start begins an execution that has ended once more."""
+    monkeypatch.setattr(execution_starts, "_has_begun", lambda row, request: False)
+    yield
+
+
+@contextlib.contextmanager
+def leaving_children(monkeypatch):
+    """An execution that begins again leaves the children of its former run as they are."""
+
+    def forget(context, number, rows_max, *, reason):
+        return 0
+
+    monkeypatch.setattr(execution_runs, "forget_children", forget)
+    yield
+
+
+MUTANTS = [
+    unfenced, losing, overlooking, outliving, refusing, forgetting, keeping_waits, beginning_twice,
+    leaving_children,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

@@ -1,5 +1,7 @@
 """Executions as scenarios: each transition of their states, and each refusal."""
 
+from typing import Any
+
 import pytest
 
 from querator.model.commands import (
@@ -19,6 +21,7 @@ from querator.model.executions import (
     ExecutionState,
     Fold,
     GiveBack,
+    KeyPolicy,
     Note,
     Park,
     RecordKind,
@@ -69,9 +72,9 @@ def test_a_start_makes_a_row_a_record_and_an_activation():
 
 def test_a_repeated_start_attaches():
     queue = ExecutionQueue()
-    first, again = queue.start(), queue.start(secret=b"by chance another"[:16])
+    first, again = queue.start(), queue.start()
     assert (again.execution, again.attached) == (first.execution, True)
-    assert refused(queue.start(fresh=True)) == (ErrorCode.EXECUTION_EXISTS, "id")
+    assert refused(queue.start(policy=KeyPolicy.FAIL)) == (ErrorCode.EXECUTION_EXISTS, "id")
     assert refused(queue.start(function="other")) == (ErrorCode.EXECUTION_EXISTS, "id")
     assert refused(queue.start(arguments=b"x" * 16)) == (ErrorCode.EXECUTION_EXISTS, "id")
     assert len(queue.lease(9)) == 1
@@ -79,7 +82,8 @@ def test_a_repeated_start_attaches():
 
 def test_a_start_that_is_sent_again_is_no_other_one():
     queue = ExecutionQueue()
-    first, again = queue.start(fresh=True), queue.start(fresh=True, secret=SECRET)
+    command: dict[str, Any] = {"policy": KeyPolicy.FAIL, "request": b"r" * 16}
+    first, again = queue.start(**command), queue.start(**command)
     assert (again.execution, again.attached) == (first.execution, False)
 
 

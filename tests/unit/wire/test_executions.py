@@ -16,6 +16,7 @@ from querator.model.executions import (
     Fold,
     GiveBack,
     GoOn,
+    KeyPolicy,
     NewRun,
     Note,
     Park,
@@ -57,6 +58,8 @@ def refusal(parse: Any, data: bytes) -> QueratorError:
 def test_kinds_and_states_have_the_numbers_of_the_model():
     kinds = {name.removeprefix("RECORD_KIND_"): number for name, number in v1.RecordKind.items()}
     assert kinds == {"UNSPECIFIED": 0} | {kind.name: kind.value for kind in RecordKind}
+    policies = {name.removeprefix("KEY_POLICY_"): number for name, number in v1.KeyPolicy.items()}
+    assert policies == {"UNSPECIFIED": 0} | {one.name: one.value for one in KeyPolicy}
     states = {
         name.removeprefix("EXECUTION_STATE_"): number for name, number in v1.ExecutionState.items()
     }
@@ -66,7 +69,8 @@ def test_kinds_and_states_have_the_numbers_of_the_model():
 def test_a_start_arrives():
     call = executions.parse_start(
         start(
-            arguments=LARGE, priority=-3, fresh=True, start_at=Timestamp(seconds=5),
+            arguments=LARGE, priority=-3, key_policy=v1.KEY_POLICY_FAIL,
+            request_id="r", start_at=Timestamp(seconds=5),
             deadline=Timestamp(seconds=9), request_timeout=Duration(seconds=2),
         )
     )  # fmt: skip
@@ -74,11 +78,12 @@ def test_a_start_arrives():
     assert (call.namespace, call.queue, call.timeout_ms) == ("default", "shop", 2_000)
     assert (command.id, command.function, command.version) == ("a", "f", "1")
     assert (command.place, command.payload, call.attachment) == (1, b"", LARGE)
-    assert (command.priority, command.fresh) == (-3, True)
+    assert (command.priority, command.policy, len(command.request)) == (-3, KeyPolicy.FAIL, 16)
     assert (command.start_at_ms, command.deadline_ms) == (5_000, 9_000)
     small = executions.parse_start(start(arguments=b"17")).command
     assert (small.place, small.payload, small.lengths) == (0, b"17", b"")
     assert small.arguments != command.arguments
+    assert (small.policy, small.request) == (KeyPolicy.ATTACH, b"")
 
 
 def test_progress_arrives_with_its_payloads_in_order():
