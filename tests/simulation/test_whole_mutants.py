@@ -26,6 +26,7 @@ QUIET = replace(
     retiring=False, removing=False, schedules=False, ranked=False, retried=False,
     sweeping=False, grouped=False, keyed=False, recurring=False, chained=False, unique=False,
     pausing=False, breaking=False, limiting=False, following=False, choosing=False,
+    executing=False,
 )  # fmt: skip
 CRASHES = replace(QUIET, faults=("crash",), fault_every_us=700 * MS)
 OLD_COPIES = replace(QUIET, faults=("old copy",), fault_every_us=700 * MS, faulty_us=10 * SECOND)
@@ -48,6 +49,9 @@ LIMITING = replace(QUIET, limiting=True, faulty_us=6 * SECOND)
 FOLLOWED = replace(QUIET, winding=True, following=True, faulty_us=6 * SECOND)
 CHOOSING = replace(QUIET, choosing=True, faulty_us=6 * SECOND)
 KEYED = replace(QUIET, keyed=True, faulty_us=6 * SECOND)
+EXECUTING = replace(
+    CRASHES, executing=True, faulty_us=6 * SECOND, fault_every_us=1_500 * MS, loss=0.1
+)
 
 
 QUICKLY_FOUND = [
@@ -101,6 +105,10 @@ QUICKLY_FOUND = [
     (mutants.leases_beside_the_choice, CHOOSING),
     (mutants.chooses_any_kind, CHOOSING),
     (mutants.delivers_without_completing, CHOOSING),
+    (mutants.begins_effects_at_once, EXECUTING),
+    (mutants.records_without_leases, EXECUTING),
+    (mutants.lets_executions_sleep, EXECUTING),
+    (mutants.lets_questions_sleep, EXECUTING),
     (mutants.lets_old_copies_in, OLD_COPIES),
     (mutants.lets_old_copies_in, TWINS),
     (mutants.never_gives_up_targets, REMOVALS),
@@ -123,6 +131,8 @@ FOUND_LATER = [
     (mutants.bumps_for_ever, UNIQUE),
     (mutants.stores_beside_what_waits, UNIQUE),
     (mutants.leases_above_the_limit, LIMITING),
+    (mutants.runs_past_leases, EXECUTING),
+    (mutants.forgets_messages, EXECUTING),
 ]
 """These take many seeds. `make slow-mutants` runs them; each feature has another one above."""
 
@@ -157,6 +167,7 @@ def test_a_broken_service_is_found(mutant: Callable[[], Any], profile: WholeProf
         BREAKING,
         LIMITING,
         CHOOSING,
+        EXECUTING,
         OLD_COPIES,
         TWINS,
         REMOVALS,

@@ -69,7 +69,7 @@ ExecutionCallKind = Literal[
     "start", "lease", "record", "signal", "resolve", "get", "wait", "journal", "extend"
 ]
 """The fields of an ExecutionCall."""
-_METHODS: Final[dict[ExecutionCallKind, str]] = {
+EXECUTION_METHODS: Final[dict[ExecutionCallKind, str]] = {
     "start": "StartExecution",
     "lease": "LeaseActivations",
     "record": "RecordProgress",
@@ -208,7 +208,7 @@ class Connection:
                 if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                     raise
         stub: Any = self.queues if kind == "extend" else self.executions
-        return await getattr(stub, _METHODS[kind])(request, timeout=seconds)
+        return await getattr(stub, EXECUTION_METHODS[kind])(request, timeout=seconds)
 
     def open_stream(self, name: str) -> "grpc.aio.StreamStreamCall[bytes, bytes]":
         self.check_open()

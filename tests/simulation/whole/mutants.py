@@ -4,10 +4,14 @@ A mutant is a context manager: within it the real classes do one thing wrong.
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
 
+from querator.durable.activation_run import ActivationRun
+from querator.durable.attempts import Attempts
+from querator.durable.kept_leases import KeptLease
 from querator.model.commands import (
     Configure,
     Done,
@@ -27,6 +31,8 @@ from querator.partition import (
     checkpoints,
     dead,
     duplicates,
+    execution_arrivals,
+    executions,
     feed,
     feed_queries,
     flows,
@@ -40,6 +46,7 @@ from querator.partition import (
     outbox,
     prioritize,
     produce,
+    recording,
     recurrences,
     redrive,
     removals,
@@ -63,6 +70,7 @@ from querator.placement.tasks.leader_tasks import LeaderTasks
 from querator.raft.starts import StartMemory
 from querator.server.link.node_calls import NodeCalls
 from querator.service import moves, schedules
+from querator.service.execution_waits import ExecutionWaits
 from querator.service.feed import waits
 from querator.service.lease.calls import LeaseService
 from querator.service.lease.dispatcher import LeaseDispatcher
@@ -740,3 +748,46 @@ def delivers_without_completing() -> Any:
         return reply
 
     return replaced(LeaseService, "_completed", uncompleted)
+
+
+def begins_effects_at_once() -> Any:
+    """Effects begin before what their execution has seen is durable."""
+    take_ready = Attempts.take_ready
+
+    def ready(self: Attempts, now_ms: int, acknowledged: int) -> Any:
+        return take_ready(self, now_ms, 1 << 30)
+
+    return replaced(Attempts, "take_ready", ready)
+
+
+def records_without_leases() -> Any:
+    """A Record counts under any lease."""
+    return replaced(recording, "_holds", lambda context, command, row: True)
+
+
+def runs_past_leases() -> Any:
+    """A worker never thinks that a lease is over."""
+    stack = ExitStack()
+    stack.enter_context(replaced(KeptLease, "is_over", False))
+    stack.enter_context(replaced(ActivationRun, "_until_ms", lambda run: 1 << 60))
+    return stack
+
+
+def forgets_messages() -> Any:
+    """A signal that is sent again counts again."""
+    signal = execution_arrivals._signal
+
+    def forgetful(context: ApplyContext, command: Any, *args: Any) -> Any:
+        return signal(context, msgspec.structs.replace(command, message_id=""), *args)
+
+    return replaced(execution_arrivals, "_signal", forgetful)
+
+
+def lets_executions_sleep() -> Any:
+    """What arrives for a parked execution does not wake it."""
+    return replaced(executions, "_wakes", lambda row, mark: False)
+
+
+def lets_questions_sleep() -> Any:
+    """Clients that wait for the end of an execution are not informed."""
+    return replaced(ExecutionWaits, "on_effects", lambda waits, group, effects: None)

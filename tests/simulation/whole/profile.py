@@ -50,6 +50,8 @@ FOLLOWING = 0.15
 """Share of seeds whose queues record their events."""
 CHOOSING = 0.12
 """Share of seeds that have a queue of which consumers choose items."""
+EXECUTING = 0.12
+"""Share of seeds that have a queue of executions, and workers."""
 LOST = 0.15
 """Share of seeds in which a machine loses its disk."""
 SPOIL_DATA = frozenset(("old copy", "twins", "damage", "lost disk"))
@@ -137,6 +139,9 @@ class WholeProfile:
     choosing: bool = False
     """Whether there is one more queue, of which consumers choose items."""
 
+    executing: bool = False
+    """Whether there is one more queue, which has executions, and workers that run them."""
+
     following: bool = False
     """Whether all queues record their events, which programs follow."""
 
@@ -196,6 +201,7 @@ def _harsher(drawn: WholeProfile, chance: random.Random) -> WholeProfile:
         limiting=random.Random(f"harsher limiting {drawn}").random() < LIMITING,
         following=random.Random(f"harsher following {drawn}").random() < FOLLOWING,
         choosing=random.Random(f"harsher choosing {drawn}").random() < CHOOSING,
+        executing=random.Random(f"harsher executing {drawn}").random() < EXECUTING,
         clocks_mended=True,
     )
 
@@ -269,6 +275,7 @@ def _draw(seed: int, chance: random.Random) -> WholeProfile:
         limiting=random.Random(f"limiting {seed}").random() < LIMITING,
         following=random.Random(f"following {seed}").random() < FOLLOWING,
         choosing=random.Random(f"choosing {seed}").random() < CHOOSING,
+        executing=random.Random(f"executing {seed}").random() < EXECUTING,
         lapsing=nodes > 1 and random.Random(f"lapsing {seed}").random() < 0.15,
         retiring=retiring,
         clocks_mended=retiring,

@@ -47,11 +47,13 @@ if TYPE_CHECKING:
     from tests.simulation.whole.answers import Answers
     from tests.simulation.whole.choosing import Choices
     from tests.simulation.whole.feeds import Feeds
+    from tests.simulation.whole.lives import Lives
     from tests.simulation.whole.pausing import Pauses
     from tests.simulation.whole.progress import Progress
     from tests.simulation.whole.replacing import Replacing
     from tests.simulation.whole.sweeping import Sweeps
     from tests.simulation.whole.uniques import Uniques
+    from tests.simulation.whole.workers import WorkerProcess
 
 Held = dict[int, str]
 """Items of one lease: sequence to reference."""
@@ -84,6 +86,8 @@ class Ground(Shores, Protocol):
     feeds: "Feeds"
     choices: "Choices"
     uniques: "Uniques"
+    lives: "Lives"
+    worker_processes: "list[WorkerProcess]"
     tries: "tries.Tries"
     progress: "Progress"
     answers: "Answers"

@@ -25,7 +25,7 @@ from querator.model.ids import GroupId
 from querator.model.limits import ROUTING_AGAIN_MS, ROUTING_CLOSED_MS_MAX
 from querator.model.nodes import NodeKey, node_key
 from querator.model.placement_map import PlacedNode, PlacementMap
-from querator.model.queues import DedupUntil, Queue, QueueSettings, QueueState
+from querator.model.queues import DedupUntil, Queue, QueueKind, QueueSettings, QueueState
 from querator.partition import invariants, payloads, queries
 from querator.partition.departed import departed
 from querator.raft.machine import Machine
@@ -50,11 +50,13 @@ from tests.simulation.whole import (
     breaking,
     chaining,
     choosing,
+    executing,
     following,
     grouping,
     keying,
     lapsing,
     limiting,
+    lives,
     pausing,
     ranking,
     reading,
@@ -77,6 +79,7 @@ from tests.simulation.whole.feeds import Feeds
 from tests.simulation.whole.flow_checks import FlowChecks
 from tests.simulation.whole.key_order import KeyOrderChecker
 from tests.simulation.whole.ledger import Ledger
+from tests.simulation.whole.lives import Lives
 from tests.simulation.whole.loop import RightClock, VirtualLoop
 from tests.simulation.whole.node import WholeNode
 from tests.simulation.whole.plans import Plans
@@ -101,6 +104,7 @@ from tests.simulation.whole.winding import (
     winding_programs,
 )
 from tests.simulation.whole.wires import Frame, network_of_links
+from tests.simulation.whole.workers import WorkerProcess, of_one_seed
 
 FORMED_US = 30 * SECOND
 CREATED_US = 120 * SECOND
@@ -139,7 +143,7 @@ WITHOUT_USUAL_PROGRAMS = frozenset(
         sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.QUEUE, grouping.DEAD, keying.QUEUE,
         keying.DEAD,
         runs.QUEUE, *chaining.QUEUES, uniques.QUEUE, breaking.QUEUE, limiting.QUEUE,
-        choosing.QUEUE,
+        choosing.QUEUE, executing.QUEUE,
     )
 )  # fmt: skip
 LEASE_TIMEOUT_MS = 4_000
@@ -147,9 +151,10 @@ RETRY_DELAYS_MS = {"w": 300, tries.QUEUE: retrying.RETRY_DELAY_MS}
 OPERATORS_SLOWER = 4
 DYING = (
     "w.dead", ranking.QUEUE, ranking.DEAD, sweeping.DEAD, tries.QUEUE, tries.DEAD, grouping.DEAD,
-    keying.DEAD, runs.QUEUE, *chaining.QUEUES,
+    keying.DEAD, runs.QUEUE, *chaining.QUEUES, executing.QUEUE,
 )  # fmt: skip
 """Queues that take no probes: the checkers of their items know only their own programs."""
+CLOCK_FAULTS = frozenset(("step clock", "drift", "jump clock"))
 WATCHED_FAULTS = frozenset(("hung disk", "hung loop", "slow disk", "pause"))
 EXPECTED_LOGS = ("damage.found", "damage.unsendable", "clock.rejected")
 """Log events about disks that change what was written, and about clocks that jump."""
@@ -162,7 +167,7 @@ WITHOUT_HISTORY = frozenset(
         ranking.QUEUE, ranking.DEAD, sweeping.QUEUE, sweeping.DEAD, tries.QUEUE, tries.DEAD,
         grouping.QUEUE, grouping.DEAD, keying.QUEUE, keying.DEAD,
         runs.QUEUE, *chaining.QUEUES, uniques.QUEUE, breaking.QUEUE, limiting.QUEUE,
-        choosing.QUEUE,
+        choosing.QUEUE, executing.QUEUE,
     )
 )  # fmt: skip
 
@@ -194,6 +199,7 @@ def _names_of_queues(profile: WholeProfile) -> list[str]:
         (profile.breaking, (breaking.QUEUE,)),
         (profile.limiting, (limiting.QUEUE,)),
         (profile.choosing, (choosing.QUEUE,)),
+        (profile.executing, (executing.QUEUE,)),
     ):
         if there:
             names[:0] = first
@@ -227,9 +233,8 @@ class WholeWorld:
             limiting=self.profile.limiting,
         )
         nature = self.profile.nature
-        self.tries = tries.Tries(retrying.MAX_ATTEMPTS)
+        self.tries, self.runs = tries.Tries(retrying.MAX_ATTEMPTS), runs.Runs()
         self.progress, self.answers = Progress(self.tries), Answers()
-        self.runs = runs.Runs()
         self.latency_us, self.loss = max(50, nature.latency_us), self.profile.loss
         self.recorder = Recorder(History(), lambda: self.timeline.now_us / SECOND)
         self.frames: Network[bytes] = Network(
@@ -273,10 +278,11 @@ class WholeWorld:
         self.scrub_bytes_per_s = 10_000_000 if "damage" in self.profile.faults else 0
         self.ledger = Ledger()
         self.chains = Chains(self.ledger)
-        self.plans = Plans()
-        self.sweeps = sweeping.Sweeps(self.ledger)
+        self.plans, self.sweeps = Plans(), sweeping.Sweeps(self.ledger)
         self.pauses, self.feeds, self.choices = pausing.Pauses(), Feeds(), choosing.Choices()
         self.uniques = uniques.Uniques(self.ledger)
+        self.lives = Lives(trusts_clocks=CLOCK_FAULTS.isdisjoint(self.profile.faults))
+        self.worker_processes: list[WorkerProcess] = []
         self._paces: deque[tuple[int, int, int]] = deque()
         """Instants of the last second, each with the number of commits until then."""
         self.undecided = 0
@@ -415,12 +421,16 @@ class WholeWorld:
         """Stops soon after a violation is found."""
         gc.disable()
         logs = _ErrorLogs(self.found, self._set_aside)
+        workers = of_one_seed(self.timeline, self.seed)
         try:
             logs.begin()
-            for phase in (self._begin, self._under_load, self._come_to_rest, self._look_at_the_end):
-                phase()
-                if self.checks.violations:
-                    break
+            with workers if self.profile.executing else contextlib.nullcontext():
+                for phase in (
+                    self._begin, self._under_load, self._come_to_rest, self._look_at_the_end,
+                ):  # fmt: skip
+                    phase()
+                    if self.checks.violations:
+                        break
         finally:
             violations = list(self.checks.violations)
             # Logs of closing coroutines are not needed.
@@ -430,6 +440,9 @@ class WholeWorld:
                 node.dispose()
                 node.disk.close()
             self.client_loop.dispose()
+            for process in self.worker_processes:
+                process.dispose()
+            executing.enter(None)
             logs.end()
             gc.enable()
         return Verdict(
@@ -453,6 +466,7 @@ class WholeWorld:
             "undecided histories": self.undecided,
             "leases beside other priorities": self.ranks.compared,
             "changed attributes": self.tries.compared,
+            "effects of executions": self.lives.compared,
             "checkpoints": self.progress.compared,
             "results": self.answers.compared,
             "followed events": self.feeds.compared,
@@ -559,6 +573,8 @@ class WholeWorld:
             return {"breaker": breaking.BREAKER}
         if name == limiting.QUEUE:
             return limiting.settings_of(self.seed)
+        if name == executing.QUEUE:
+            return {"kind": QueueKind.EXECUTIONS}
         if name == runs.QUEUE:
             return recurring.settings_of(self.seed)
         return keying.settings_of(self.seed) if name == keying.QUEUE else {}
@@ -618,6 +634,7 @@ class WholeWorld:
             (profile.limiting, self._add_limiting),
             (profile.following, self._add_followers),
             (profile.choosing, self._add_choosing),
+            (profile.executing, self._add_executing),
         ):
             if there:
                 add()
@@ -787,6 +804,27 @@ class WholeWorld:
         if choosing.changes_partitions(self.seed):
             self._add(Resizing, f"{queue}.resizing", queue, slower=OPERATORS_SLOWER)
 
+    def _add_executing(self) -> None:
+        queue = executing.QUEUE
+        chance = random.Random(f"executing {self.seed}")
+        executing.enter(executing.World(self.lives, chance))
+        self.worker_processes = executing.make_processes(self, chance)
+        for process in self.worker_processes:
+            process.start()
+        for number in range(2):
+            self._add(executing.Starting, f"{queue}.p{number}", queue)
+        self._add(executing.Failing, f"{queue}.failing", queue, slower=OPERATORS_SLOWER)
+
+    def _executions_end(self) -> bool:
+        """Whether all executions end in time."""
+        for program in self.programs:
+            if isinstance(program, executing.Starting) and not self._done(
+                program.finish(), within_us=CALM_US
+            ):
+                self.found(f"executions do not end: {self.lives.open_ids}")
+                return False
+        return True
+
     def _operators_end(self) -> bool:
         """Whether what would not come to rest is ended in time: recurrences, a queue that comes and
         goes, and pauses.
@@ -849,19 +887,17 @@ class WholeWorld:
         self._run_for(SECOND)
         if not self._stop_programs():
             return
-        if not (self._all_repaired() and self._operators_end() and self._readers_finish()):
+        ends = (
+            self._all_repaired, self._operators_end, self._readers_finish, self._executions_end
+        )  # fmt: skip
+        if not all(end() for end in ends):
             return
         if self.profile.stuck:
             stuck.Beside(self, random.Random(f"stuck {self.seed}")).look()
         if self.profile.lapsing:
             lapsing.Lapsing(self, random.Random(f"lapsing {self.seed}")).look()
         healed_us = self.timeline.now_us
-        for queue in self.queue_names:
-            for node in self.whole_nodes():
-                self._add(Draining, f"{queue}.{node.name}", queue)
-                drainer = self.programs[-1]
-                assert isinstance(drainer, Draining)
-                drainer.node = node.name
+        self._add_drainers()
         # The last answers may have come before their content is on disk.
         self._run_for(100 * MS)
         left_us = max(healed_us + CALM_US - self.timeline.now_us, 5 * SECOND)
@@ -881,6 +917,17 @@ class WholeWorld:
             self.found(f"the replicas have not become equal: {self._unequal()}")
             return
         self._look_at_the_quiet()
+
+    def _add_drainers(self) -> None:
+        for queue in self.queue_names:
+            # Activations are for workers.
+            if queue == executing.QUEUE:
+                continue
+            for node in self.whole_nodes():
+                self._add(Draining, f"{queue}.{node.name}", queue)
+                drainer = self.programs[-1]
+                assert isinstance(drainer, Draining)
+                drainer.node = node.name
 
     def _all_repaired(self) -> bool:
         """Whether every group gets the replicas that it should have, in time."""
@@ -1019,6 +1066,7 @@ class WholeWorld:
         self.checks.same_logs([node for node in self._nodes.values() if node is not damaged])
         present: dict[str, list[tuple[int, int, str]]] = {name: [] for name in self.queue_names}
         everywhere: Counter[str] = Counter()
+        executions: dict[str, lives.Found] = {}
         for queue, partition, group in self._groups():
             found = self.leader(group)
             assert found is not None
@@ -1036,6 +1084,8 @@ class WholeWorld:
             if self.profile.following and queue.settings.events_retention_ms:
                 with leader.view(group) as snapshot:
                     self.feeds.found += self.feeds.judge(snapshot, group)
+            with leader.view(group) as snapshot:
+                executions.update(executing.executions_of(snapshot, group))
             there = _items_of(leader, group)
             everywhere.update(item for _, item in there)
             if queue.name in present:
@@ -1056,6 +1106,7 @@ class WholeWorld:
             self.runs.judge(apart_ms),
             self.chains.judge(everywhere),
             self.uniques.judge(apart_ms),
+            self.lives.judge(executions),
             self.pauses.found,
             self.feeds.found,
             self.choices.found,

@@ -1,0 +1,373 @@
+"""Programs at a queue of executions: clients, and the durable functions that workers run. What they
+see goes to `lives`, which has the rules.
+
+What an execution does follows from the parts that it is started with. Each part adds what it was
+given to the list of all that the execution has seen, which is its result.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from querator.client.errors import ExecutionClosed, OutcomeUnknown, RequestError, SignalsFull
+from querator.client.executions import EndedInfo, ExecutionCalls
+from querator.durable import Durable, current, durable, promise, receive, saga, sleep, spawn, step
+from querator.durable import random as durable_random
+from querator.durable.arguments import encode_arguments
+from querator.durable.codec import Codec
+from querator.durable.promises import PromiseToken
+from querator.model.execution_calls import ExecutionView
+from querator.model.executions import ExecutionState, JournalRecord, RecordKind
+from querator.partition.execution_queries import end_of, journal_page, list_executions
+from querator.storage.environment import ReadTransaction
+from tests.simulation.timeline import SECOND
+from tests.simulation.whole.lives import Begun, Found, Lives
+from tests.simulation.whole.programs import NAMESPACE, Ground, Program
+from tests.simulation.whole.workers import SimulatedNodes, WorkerProcess
+
+QUEUE = "executions"
+WORKERS = 2
+DURATIONS_S = (0.0, 0.0, 0.02, 0.3, 1.5)
+PAUSES_S = (0.3, 2.0, 5.0)
+"""A lease lasts for 3 s."""
+PARTS_MAX = 3
+LOOK_S = 2.0
+PROBE_S = 4.0
+"""A question looks by itself after 5 s."""
+CALM_S = 20.0
+_PAGE = 1_000
+_CODEC: Final = Codec()
+
+
+class World:
+    """The world outside of all executions of a run: it counts effects, and takes time for them."""
+
+    def __init__(self, lives: Lives, chance: random.Random) -> None:
+        self._lives = lives
+        self._chance = chance
+        self._effects = 0
+
+        self.is_fast = False
+        """Whether effects take no time."""
+
+    async def effect(self, label: str, past: list[str]) -> str:
+        self._effects += 1
+        token = f"effect {self._effects}"
+        here = current()
+        self._lives.begins(here.execution_id, Begun(label, token, tuple(past), here.step_key))
+        if not self.is_fast:
+            await asyncio.sleep(self._chance.choice(DURATIONS_S))
+        return token
+
+    def promised(self, token: str) -> None:
+        self._lives.promised(current().execution_id, token)
+
+
+_WORLD: World | None = None
+
+
+def enter(world: World | None) -> None:
+    """The functions of this process run in this world from now on."""
+    global _WORLD
+    _WORLD = world
+
+
+def _world() -> World:
+    assert _WORLD is not None
+    return _WORLD
+
+
+# --- what workers run ------------------------------------------------------------------------
+
+
+@step
+async def effect(label: str, past: list[str]) -> str:
+    return await _world().effect(label, past)
+
+
+@step
+async def reserve(past: list[str]) -> str:
+    return await _world().effect("reserve", past)
+
+
+@step
+async def release() -> None:
+    """What undoes `reserve`."""
+
+
+@step
+async def tell(token: str) -> None:
+    _world().promised(token)
+
+
+@durable
+async def leaf() -> str:
+    return await effect("leaf", [])
+
+
+@durable
+async def life(parts: list[str]) -> list[str]:
+    seen: list[str] = []
+    async with saga() as undo:
+        undo.add(release)
+        seen.append(await reserve([]))
+        for part in parts:
+            await _PARTS[part](seen)
+        await act(seen, "last")
+    return seen
+
+
+async def act(seen: list[str], label: str) -> None:
+    seen.append(await effect(label, list(seen)))
+
+
+async def together(seen: list[str]) -> None:
+    await asyncio.gather(act(seen, "left"), act(seen, "right"), act(seen, "middle"))
+
+
+async def wait(seen: list[str]) -> None:
+    await sleep(durable_random().choice((0.05, 0.8, 2.5)))
+    seen.append("time")
+
+
+async def hear(seen: list[str]) -> None:
+    for _ in range(2):
+        seen.append(f"signal {await receive('word', str)}")
+        await act(seen, "after a word")
+
+
+async def race(seen: list[str]) -> None:
+    try:
+        async with asyncio.timeout(1.0):
+            seen.append(f"signal {await receive('late', str)}")
+    except TimeoutError:
+        seen.append("late")
+    await act(seen, "after the race")
+
+
+async def beside(seen: list[str]) -> None:
+    """Signals and effects in any order."""
+
+    async def hears() -> None:
+        seen.append(f"signal {await receive('word', str)}")
+        await act(seen, "heard")
+
+    await asyncio.gather(hears(), act(seen, "beside"), act(seen, "beside, too"))
+
+
+async def has_child(seen: list[str]) -> None:
+    child = await spawn(leaf, id=f"{current().execution_id}/leaf")
+    await act(seen, "beside the child")
+    seen.append(f"child {await child}")
+
+
+async def asks(seen: list[str]) -> None:
+    asked = promise(str)
+    await tell(asked.token)
+    seen.append(f"promise {await asked}")
+    await act(seen, "answered")
+
+
+async def fails(seen: list[str]) -> None:
+    raise ValueError(f"after {len(seen)}")
+
+
+_PARTS: dict[str, Callable[[list[str]], Awaitable[None]]] = {
+    "together": together, "wait": wait, "hear": hear, "race": race, "beside": beside,
+    "child": has_child, "asks": asks, "fails": fails,
+}  # fmt: skip
+_WORDS: Final = {"hear": 2, "beside": 1}
+"""Signals that a part receives."""
+FUNCTIONS: Final[list[Durable[..., Any]]] = [life, leaf]
+
+
+# --- clients ---------------------------------------------------------------------------------
+
+
+class Starting(Program):
+    """Starts executions, and sends what they wait for."""
+
+    _number = 0
+
+    def __init__(
+        self, ground: Ground, name: str, queue: str, chance: random.Random, *, pause_us: int
+    ) -> None:
+        super().__init__(ground, name, queue, chance, pause_us=pause_us)
+        nodes: Any = SimulatedNodes(ground, chance)
+        self._calls = ExecutionCalls(nodes, NAMESPACE)
+        self._lives = ground.lives
+
+    async def act(self) -> None:
+        kind = self._chance.random()
+        ids = self._lives.open_ids
+        if kind < 0.4 or not ids:
+            await self._start()
+        elif kind < 0.65:
+            await self._signal(self._chance.choice(ids))
+        elif kind < 0.8:
+            for name, token in self._lives.unresolved()[:1]:
+                await self._resolve(name, token)
+        elif kind < 0.86:
+            await self._end(self._chance.choice(ids))
+        else:
+            await self._listen(ids)
+
+    async def finish(self) -> None:
+        """Sends what is missing, until all executions have ended, and their ends are heard."""
+        while names := self._lives.unanswered:
+            await self._start_one(names[0])
+        while ids := self._lives.open_ids:
+            for name in ids:
+                wanted = sum(_WORDS.get(part, 0) for part in self._lives.parts_of(name))
+                for _ in range(wanted - self._lives.accepted_words(name)):
+                    await self._signal(name, "word")
+            for name, token in self._lives.unresolved():
+                await self._resolve(name, token)
+            await self._listen(ids)
+        await self._probe()
+
+    async def _probe(self) -> None:
+        """Without faults, workers and clients hear at once what they wait for."""
+        _world().is_fast = True
+        began_us = self._ground.timeline.now_us
+        await self._start(())
+        while ids := self._lives.open_ids:
+            await self._listen(ids, seconds=CALM_S)
+        took_s = (self._ground.timeline.now_us - began_us) / SECOND
+        if took_s > PROBE_S:
+            self._ground.found(f"{self.name}: an execution of two steps has taken {took_s:.1f} s")
+
+    async def _start(self, parts: Sequence[str] | None = None) -> None:
+        self._number += 1
+        name = f"{self.name}.{self._number}"
+        if parts is None:
+            parts = self._chance.sample(sorted(_PARTS), self._chance.randint(1, PARTS_MAX))
+        self._lives.starting(name, tuple(parts))
+        for _ in range(self._chance.choice((1, 1, 2))):
+            await self._start_one(name)
+
+    async def _start_one(self, name: str) -> None:
+        parts = list(self._lives.parts_of(name))
+        try:
+            made = await self._calls.start(
+                self.queue, name, life.name, version=life.version,
+                arguments=encode_arguments(life, _CODEC, (parts,), {}),
+            )  # fmt: skip
+        except RequestError as error:
+            self._refused("a start", error)
+        else:
+            self._lives.started(name, made=made)
+
+    async def _signal(self, name: str, mailbox: str = "") -> None:
+        mailbox = mailbox or self._chance.choice(("word", "word", "late"))
+        text = f"{mailbox}:{name}!{self._lives.signals_of(name)}"
+        self._lives.signalled(name, text, -1)
+        try:
+            index = await self._calls.signal(self.queue, name, mailbox, _CODEC.encode(text, "text"))
+        except (ExecutionClosed, SignalsFull):
+            pass
+        except RequestError as error:
+            self._refused("a signal", error)
+        else:
+            self._lives.signalled(name, text, index)
+
+    async def _resolve(self, name: str, token: str) -> None:
+        where = PromiseToken.decode(token)
+        value = f"{self.name} {self._chance.random()}"
+        self._lives.resolving(name, value)
+        try:
+            wins = await self._calls.resolve(
+                where.namespace, where.queue, partition=where.partition, execution=where.number,
+                run=where.run, path=where.path, proof=where.mac,
+                payload=_CODEC.encode(value, "value"), reject=False,
+            )  # fmt: skip
+        except ExecutionClosed:
+            pass
+        except RequestError as error:
+            self._refused("a resolution", error)
+        else:
+            self._lives.resolved(name, token, value, wins=wins)
+
+    async def _end(self, name: str) -> None:
+        end = self._calls.terminate if self._chance.random() < 0.3 else self._calls.cancel
+        try:
+            await end(self.queue, name, "by a client")
+        except ExecutionClosed:
+            pass
+        except RequestError as error:
+            self._refused("an end", error)
+
+    async def _listen(self, ids: list[str], *, seconds: float = LOOK_S) -> None:
+        try:
+            ended = await self._calls.wait(self.queue, ids, seconds=seconds)
+        except RequestError as error:
+            self._refused("a wait", error)
+            return
+        for name, one in ended.items():
+            if one is None:
+                self._ground.found(f"execution {name} was accepted, and is not there")
+            else:
+                self._lives.heard(name, end_text(*_state_and_end(one)))
+
+    def _refused(self, what: str, error: RequestError) -> None:
+        if not (error.retriable or isinstance(error, OutcomeUnknown)):
+            self._ground.found(f"{self.name}: {what} ended with {error!r}")
+
+
+class Failing(Program):
+    """Kills, pauses and stops worker processes; each comes back."""
+
+    async def act(self) -> None:
+        process = self._chance.choice(self._ground.worker_processes)
+        kind = self._chance.random()
+        if kind < 0.4:
+            process.kill()
+            await asyncio.sleep(self._chance.choice((0.05, 1.0)))
+            process.start()
+        elif kind < 0.8:
+            process.loop.pause()
+            await asyncio.sleep(self._chance.choice(PAUSES_S))
+            process.loop.resume()
+        else:
+            process.stop()
+
+
+# --- the end ---------------------------------------------------------------------------------
+
+
+def _state_and_end(one: EndedInfo) -> tuple[ExecutionState, JournalRecord]:
+    info, end = one
+    return ExecutionState[info.state.upper()], end
+
+
+def end_text(state: ExecutionState, end: JournalRecord) -> str:
+    """The end of an execution, as all that ask must hear it."""
+    return f"{state.name} {end.index} {end.note.payload!r}"
+
+
+def executions_of(txn: ReadTransaction, group: int) -> dict[str, Found]:
+    """All executions of a partition."""
+    page = list_executions(
+        txn, group, after=0, function="", state=None, count_max=_PAGE, rows_max=_PAGE
+    )
+    return {view.id: _found(txn, group, view) for view in page.executions}
+
+
+def _found(txn: ReadTransaction, group: int, view: ExecutionView) -> Found:
+    end = end_of(txn, group, view)
+    result: list[str] = []
+    if end is not None and view.state is ExecutionState.COMPLETED and view.function == life.name:
+        result = _CODEC.decode(end.note.payload, list[str])
+    journal = journal_page(
+        txn, group, view.number, first=0, count_max=_PAGE, bytes_max=1 << 30
+    ).records
+    names = tuple(one.note.name for one in journal if one.note.kind == RecordKind.STEP_DONE)
+    return Found(view.state, "" if end is None else end_text(view.state, end), tuple(result), names)
+
+
+def make_processes(ground: Ground, chance: random.Random) -> list[WorkerProcess]:
+    return [
+        WorkerProcess(ground, f"worker {number}", QUEUE, FUNCTIONS, chance)
+        for number in range(WORKERS)
+    ]

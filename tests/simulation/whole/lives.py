@@ -1,0 +1,239 @@
+"""Executions, as their clients, their code and the world around them saw them.
+
+a repeated start makes no second execution
+an execution has one end, and all clients that ask hear this one
+no effect begins before everything that its execution has seen is durable: what it had seen is the
+    beginning of what its execution has seen at the end
+an effect of the result was begun, and by this execution; no two have the same
+no effect begins again when an attempt has begun whose result is recorded (with right clocks)
+what a signal says is received once at most, and in the order of the journal; what was accepted is
+    received if the code receives enough
+the first resolution of a promise counts
+a failed or cancelled execution that began to reserve has released
+each execution ends
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from querator.model.executions import ExecutionState
+
+_RESOLVED = "resolved"
+"""In the place of a value that is not known."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """An effect that has begun."""
+
+    label: str
+    token: str
+    """Its result: no other attempt has the same."""
+    past: tuple[str, ...]
+    step_key: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """An execution at the end, as its partition has it."""
+
+    state: ExecutionState
+    end: str
+    """What it has ended with, in the words of `Lives.heard`."""
+    result: tuple[str, ...] = ()
+    """What a completed one has seen, in its order."""
+    names: tuple[str, ...] = ()
+    """Those of the steps that are done."""
+
+
+@dataclass
+class _Life:
+    parts: tuple[str, ...]
+    made: int = 0
+    """Answers that say that the call has made it."""
+    accepted: bool = False
+    begun: list[Begun] = field(default_factory=list)
+    signals: dict[str, int] = field(default_factory=dict)
+    """By text: its index in the journal; -1: it may not have been accepted."""
+    tokens: dict[str, str] = field(default_factory=dict)
+    """Tokens of promises, with the value that counts; empty: it is not resolved."""
+    values: set[str] = field(default_factory=set)
+    """Those with which clients have resolved promises."""
+    heard: set[str] = field(default_factory=set)
+
+
+class Lives:
+    """`trusts_clocks`: whether no clock jumps. A leader whose clock jumps lets leases lapse."""
+
+    def __init__(self, *, trusts_clocks: bool = True) -> None:
+        self._trusts_clocks = trusts_clocks
+        self.found: list[str] = []
+        self.compared = 0
+        """Effects whose past was compared with the end."""
+        self._lives: dict[str, _Life] = {}
+
+    # --- clients ---------------------------------------------------------------------------
+
+    def starting(self, name: str, parts: tuple[str, ...]) -> None:
+        self._lives.setdefault(name, _Life(parts))
+
+    def started(self, name: str, *, made: bool) -> None:
+        """`made`: the answer says that this call has made it."""
+        life = self._lives[name]
+        life.accepted = True
+        life.made += made
+        if life.made > 1:
+            self.found.append(f"execution {name} was made {life.made} times")
+
+    def signalled(self, name: str, text: str, index: int) -> None:
+        """`index` -1: the outcome is not known."""
+        self._lives[name].signals[text] = index
+
+    def promised(self, name: str, token: str) -> None:
+        self._lives[name].tokens.setdefault(token, "")
+
+    def resolving(self, name: str, value: str) -> None:
+        self._lives[name].values.add(value)
+
+    def resolved(self, name: str, token: str, value: str, *, wins: bool) -> None:
+        """`wins`: the answer says that the value counts. It is not known of a repeated call."""
+        tokens = self._lives[name].tokens
+        if wins and tokens[token] not in ("", _RESOLVED):
+            self.found.append(f"{name}: {tokens[token]} and {value} have resolved one promise")
+        if wins or not tokens[token]:
+            tokens[token] = value if wins else _RESOLVED
+
+    def heard(self, name: str, end: str) -> None:
+        self._lives[name].heard.add(end)
+
+    @property
+    def open_ids(self) -> list[str]:
+        """Those that were accepted, and whose end no client has heard."""
+        return [name for name, life in self._lives.items() if life.accepted and not life.heard]
+
+    @property
+    def unanswered(self) -> list[str]:
+        """Those whose starts have no answer."""
+        return [name for name, life in self._lives.items() if not life.accepted]
+
+    def parts_of(self, name: str) -> tuple[str, ...]:
+        return self._lives[name].parts
+
+    def signals_of(self, name: str) -> int:
+        return len(self._lives[name].signals)
+
+    def accepted_words(self, name: str) -> int:
+        """How many signals `word` the execution certainly has."""
+        signals = self._lives[name].signals.items()
+        return sum(index >= 0 and mailbox_of(text) == "word" for text, index in signals)
+
+    def unresolved(self) -> list[tuple[str, str]]:
+        """Executions and tokens."""
+        return [
+            (name, token)
+            for name, life in self._lives.items()
+            for token, value in life.tokens.items()
+            if not value and not life.heard
+        ]
+
+    # --- effects ---------------------------------------------------------------------------
+
+    def begins(self, name: str, begun: Begun) -> None:
+        life = self._lives.get(name.partition("/")[0])
+        if life is None:
+            self.found.append(f"{name} runs, and was never started")
+            return
+        if "/" not in name:
+            life.begun.append(begun)
+
+    # --- the end ---------------------------------------------------------------------------
+
+    def judge(self, executions: Mapping[str, Found]) -> Iterable[str]:
+        """`executions`: those of the partitions at the end, by their ids."""
+        yield from self.found
+        for name, life in self._lives.items():
+            found = executions.get(name)
+            if found is None:
+                if life.accepted:
+                    yield f"execution {name} is gone"
+                continue
+            if not found.state.closed:
+                yield f"execution {name} has not ended: {found.state.name}"
+            for end in life.heard - {found.end}:
+                yield f"execution {name} has ended with {found.end}; a client has heard {end}"
+            yield from (f"execution {name}: {text}" for text in self._wrong(life, found))
+        for name, found in executions.items():
+            if not found.state.closed and "/" in name:
+                yield f"execution {name} has not ended: {found.state.name}"
+
+    def _wrong(self, life: _Life, found: Found) -> Iterable[str]:
+        if found.state is ExecutionState.COMPLETED:
+            yield from self._wrong_result(life, found.result)
+        elif found.state in (ExecutionState.FAILED, ExecutionState.CANCELLED):
+            if any(one.label == "reserve" for one in life.begun) and "release" not in found.names:
+                yield f"it has ended as {found.state.name}, and has not released: {found.names}"
+
+    def _wrong_result(self, life: _Life, result: tuple[str, ...]) -> Iterable[str]:
+        for one in life.begun:
+            self.compared += 1
+            if one.past != result[: len(one.past)]:
+                yield f"{one.label} has begun after {one.past}; the result is {result}"
+        tokens = {one.token for one in life.begun}
+        words: defaultdict[str, list[str]] = defaultdict(list)
+        for text in result:
+            kind, _, rest = text.partition(" ")
+            words[kind].append(rest)
+        for token in words["effect"]:
+            if f"effect {token}" not in tokens:
+                yield f"its result has effect {token}, which it has not begun"
+        if len(set(words["effect"])) != len(words["effect"]):
+            yield f"its result has an effect twice: {result}"
+        if self._trusts_clocks:
+            yield from _begun_again(life, result)
+        mailboxes: defaultdict[str, list[str]] = defaultdict(list)
+        for text in words["signal"]:
+            mailboxes[mailbox_of(text)].append(text)
+        for mailbox, received in mailboxes.items():
+            yield from self._wrong_signals(life, mailbox, received)
+        yield from _wrong_promises(life, words["promise"])
+
+    def _wrong_signals(self, life: _Life, mailbox: str, received: list[str]) -> Iterable[str]:
+        for text in received:
+            if text not in life.signals:
+                yield f"it has received {text}, which was never sent"
+        known = [life.signals[text] for text in received if life.signals.get(text, -1) >= 0]
+        if known != sorted(set(known)):
+            yield f"it has received {received}, with the indexes {known}"
+        if len(set(received)) != len(received):
+            yield f"it has received a signal twice: {received}"
+        # A mailbox gives the oldest first: what was accepted earlier is not passed over.
+        passed = [
+            text for text, index in life.signals.items()
+            if known and 0 <= index < max(known) and text not in received
+            and mailbox_of(text) == mailbox
+        ]  # fmt: skip
+        if passed:
+            yield f"it has received {received}, and not the earlier {passed}"
+
+
+def _wrong_promises(life: _Life, values: list[str]) -> Iterable[str]:
+    winners = set(life.tokens.values()) - {"", _RESOLVED}
+    for value in values:
+        if value not in life.values:
+            yield f"its promise gave {value}, which no client has sent"
+        if winners and value not in winners:
+            yield f"its promise gave {value}; {winners} was said to count"
+
+
+def _begun_again(life: _Life, result: tuple[str, ...]) -> Iterable[str]:
+    """The lease that records a result was held when its attempt began: no other may begin."""
+    last = {one.step_key: one for one in life.begun}
+    for one in life.begun:
+        if one.token in result and last[one.step_key] is not one:
+            yield f"{one.label} has begun again, as {last[one.step_key]}, after {one}"
+
+
+def mailbox_of(signal: str) -> str:
+    """The name of a signal, which its text begins with."""
+    return signal.partition(":")[0]
