@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from querator.client import Client, QueueInfo
 from querator.client.errors import NotFound
-from querator.durable import Durable, Worker
+from querator.durable import Durable, Step, Worker
 from querator.durable.worker import CONCURRENCY_DEFAULT
 from querator.worker.loading import LoadError
 from querator.worker.log import LOG
@@ -26,6 +26,12 @@ def durable_functions(found: object, name: str) -> tuple[Durable[..., Any], ...]
     """
     if isinstance(found, Durable):
         return (found,)
+    if isinstance(found, Step):
+        module = name.partition(":")[0]
+        raise LoadError(
+            f"{name} is a step. Give the durable functions that call it: {module}, which is all "
+            "of the module, or a list in it."
+        )
     if isinstance(found, ModuleType):
         marked = [one for one in vars(found).values() if isinstance(one, Durable)]
         return tuple(dict.fromkeys(marked))

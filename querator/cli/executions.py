@@ -220,6 +220,7 @@ def show(queue: str, execution_id: str, target: CommandTarget, as_json: bool) ->
         (
             ("id", info.id),
             ("function", info.function),
+            ("version", info.version),
             ("state", f"{info.state}, to be cancelled" if _is_leaving(info) else info.state),
             ("reason", info.reason),
             ("run", info.run),
@@ -340,6 +341,9 @@ def wait(
 
     async def main(client: Client) -> tuple[ExecutionInfo, JournalEntry | None]:
         raised: Exception | None = None
+        before = await Executions(client, queue).get(execution_id)
+        if before.state == "stuck":
+            note(f"{execution_id} is stuck, and does not end before its repair: {before.reason}")
         try:
             await Executions(client, queue).handle(execution_id).result(timeout=timeout)
         except RequestError:

@@ -361,7 +361,8 @@ class ActivationRun:
     async def _leave(self, reason: str, number: int = 1, seen: int | None = None) -> None:
         """Gives the activation back: as stuck if there is a reason, else to other workers."""
         if reason:
-            LOG.error("%s is stuck: %s", self._title, reason)
+            # The reasons that come from the code begin with the title, too.
+            LOG.error("%s is stuck: %s", self._title, reason.removeprefix(f"{self._title}: "))
         report = ProgressReport(
             lease_id=self._grant.lease_id, item=self._grant.item, execution=self._grant.execution,
             number=number, seen=self._seen if seen is None else seen,

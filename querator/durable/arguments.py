@@ -14,7 +14,10 @@ def encode_arguments(
     function: Durable[..., Any], codec: Codec, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bytes:
     """Raises TypeError for arguments that the function does not take, and CodecError."""
-    bound = function.signature.bind(*args, **kwargs)
+    try:
+        bound = function.signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{function.name}: {error}") from None
     for name, value in bound.arguments.items():
         codec.encode(value, name)
     return codec.encode((bound.args, bound.kwargs), "the arguments")

@@ -23,7 +23,7 @@ from querator.durable.errors import (
     RunTooLong,
     TooDeep,
 )
-from querator.durable.functions import Durable
+from querator.durable.functions import Durable, checked_function
 from querator.durable.operations import Operation, WaitKind, place_of, site_of
 from querator.durable.paths import shown
 from querator.model.errors import ErrorCode, QueratorError
@@ -198,12 +198,6 @@ def spawn(
     site = site_of(sys._getframe(1))
     options = SpawnOptions(id, detached=detached, cancel=cancel)
     return code.spawn(checked_function(function), args, kwargs, options, site)
-
-
-def checked_function(function: Any) -> Durable[..., Any]:
-    if not isinstance(function, Durable):
-        raise TypeError(f"function is {function!r}; it must be a function with @durable")
-    return function
 
 
 def make_child(

@@ -11,6 +11,7 @@ same value live and in each replay.
 
 import builtins
 import dataclasses
+import inspect
 import math
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -232,6 +233,8 @@ def _cannot_encode(value: object, name: str, error: Exception) -> CodecError:
             break
     if isinstance(error, RecursionError):
         return CodecError(f"{name} holds itself, or is too deep for JSON")
+    if inspect.iscoroutine(inner):
+        return CodecError(f"{place} is a coroutine: an await is missing")
     return CodecError(f"{place} is a {type(inner).__name__}, which has no JSON: {error}")
 
 

@@ -18,6 +18,9 @@ STEP: Final[contextvars.ContextVar[Effect]] = contextvars.ContextVar("querator.d
 """The effect that runs; set for the time of an attempt."""
 
 
+_OUTSIDE: Final = "outside of an execution, or in another thread"
+
+
 @dataclass(frozen=True, slots=True)
 class Current:
     """Where the code runs. In a durable function, `attempt` is 0 and `step_key` is empty."""
@@ -38,7 +41,7 @@ def current() -> Current:
         return Current(code.identity.id)
     effect = STEP.get(None)
     if effect is None:
-        raise NotInExecution("current", "outside of an execution")
+        raise _not_here("current", _OUTSIDE)
     return Current(effect.execution_id, effect.attempt, effect.step_key)
 
 
@@ -55,7 +58,7 @@ def code_or_raise(call: str) -> "ExecutionCode":
     """The code of the execution, for a call that is awaited. Raises NotInExecution."""
     code = code_here()
     if code is None:
-        raise NotInExecution(call, _where())
+        raise _not_here(call, _where())
     return code
 
 
@@ -66,7 +69,7 @@ def any_code_or_raise(call: str) -> "ExecutionCode":
     if code is None and bridge is not None:
         code = bridge.code
     if code is None:
-        raise NotInExecution(call, _where())
+        raise _not_here(call, _where())
     return code
 
 
@@ -75,9 +78,16 @@ def bridge_or_raise(call: str) -> "threads.Bridge":
     bridge = threads.bridge_here()
     if bridge is None:
         if code_here() is not None:
-            raise NotInExecution(call, "in an async function (it is for sync ones)")
-        raise NotInExecution(call, _where())
+            raise _not_here(call, "in an async function (it is for sync ones)")
+        raise _not_here(call, _where())
     return bridge
+
+
+def _not_here(call: str, where: str) -> NotInExecution:
+    how = ""
+    if where == _OUTSIDE:
+        how = ". Run that as an execution: Harness([…]).run in a test, Local or a worker elsewhere"
+    return NotInExecution(f"{call} was called {where}; it works only in a durable function{how}")
 
 
 def _where() -> str:
@@ -85,7 +95,7 @@ def _where() -> str:
         return "in a sync function (use querator.durable.sync)"
     if STEP.get(None) is not None:
         return "in a step"
-    return "outside of an execution, or in another thread"
+    return _OUTSIDE
 
 
 class LiveOnly(logging.Filter):

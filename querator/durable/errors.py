@@ -33,9 +33,6 @@ class DurableError(Exception):
 class NotInExecution(DurableError):
     """A durable call was made outside of an execution, in a step, or in another thread."""
 
-    def __init__(self, call: str, where: str) -> None:
-        super().__init__(f"{call} was called {where}; it works only in a durable function")
-
 
 class NonDeterminism(DurableError):
     """The code does not do what its journal says. Nothing was run."""

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import Any, ClassVar, Final, Generic, Literal, ParamSpec, TypeVar, overload
 
 from querator.durable import context, threads
 from querator.durable.errors import NotInExecution
@@ -51,6 +51,11 @@ class Retry:
     unless: tuple[type[Exception], ...] = ()
 
     def __post_init__(self) -> None:
+        if self.attempts is not None and not isinstance(self.attempts, int):
+            raise TypeError(f"attempts is {self.attempts!r}; it must be a number, or None")
+        _check_duration(self.first, "first")
+        _check_duration(self.most, "most")
+        _check_unless(self.unless)
         if self.attempts is not None and not 1 <= self.attempts <= STEP_ATTEMPTS_CAP:
             raise ValueError(f"attempts is {self.attempts}; it must be 1 to {STEP_ATTEMPTS_CAP}")
         if self.first < timedelta(0) or self.most < self.first:
@@ -81,12 +86,30 @@ class Retry:
         return round(min(grown, most) * (1 + self.jitter * (2 * share - 1)))
 
 
+def _check_duration(value: object, field: str) -> None:
+    if not isinstance(value, timedelta):
+        example = f": timedelta(seconds={value})" if isinstance(value, int | float) else ""
+        raise TypeError(f"{field} is {value!r}; it must be a timedelta{example}")
+
+
+def _check_unless(unless: object) -> None:
+    if not isinstance(unless, tuple):
+        name = unless.__name__ if isinstance(unless, type) else repr(unless)
+        raise TypeError(f"unless is {name}; it must be a tuple of exceptions: unless=(ValueError,)")
+    for one in unless:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise TypeError(f"unless has {one!r}, which is no type of exceptions")
+
+
 ONCE: Final = Retry(attempts=1)
 WITHOUT_END: Final = Retry(attempts=None)
 
 
 class _Marked(Generic[P, R]):
     """A function with a name and types; what steps and durable functions share."""
+
+    kind: ClassVar[str]
+    """What it is, for messages."""
 
     def __init__(self, function: Callable[P, R], name: str | None, what: str) -> None:
         if isinstance(function, _Marked | type) or not callable(function):
@@ -98,6 +121,9 @@ class _Marked(Generic[P, R]):
         self.name: str = getattr(function, "__name__", "") if name is None else name
         self._check_text(self.name, f"the name of the {what}")
         functools.update_wrapper(self, function)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name} of {self.__module__}>"
 
     @staticmethod
     def _check_text(text: str, field: str, bytes_max: int = EXECUTION_NAME_BYTES_MAX) -> None:
@@ -127,6 +153,8 @@ class _Marked(Generic[P, R]):
 class Step(_Marked[P, R]):
     """A marked step; see `step`."""
 
+    kind = "step"
+
     def __init__(
         self,
         function: Callable[P, R],
@@ -143,6 +171,12 @@ class Step(_Marked[P, R]):
             raise TypeError(f'was is {was!r}; it must be a tuple of names: was=("charge",)')
         for former in was:
             self._check_text(former, f"a former name of {self.name}")
+        if not isinstance(retry, Retry):
+            raise TypeError(
+                f"retry is {retry!r}; it must be a querator.durable.Retry: Retry(attempts=3)"
+            )
+        if timeout is not None:
+            _check_duration(timeout, "timeout")
         if timeout is not None and timeout <= timedelta(0):
             raise ValueError(f"timeout is {timeout}; it must be positive")
         if timeout is not None and not self.is_async:
@@ -161,11 +195,9 @@ class Step(_Marked[P, R]):
         code = context.code_here()
         if code is not None:
             if not self.is_async:
-                raise NotInExecution(
-                    f"the sync step {self.name}", "without call() in an async function"
-                )
+                raise _sync_in_async(self)
             site = site_of(sys._getframe(1))
-            return code.perform(self, args, kwargs, site)  # type: ignore[return-value]
+            return _named(code.perform(self, args, kwargs, site), self)  # type: ignore[return-value]
         bridge = threads.bridge_here()
         if bridge is not None and not self.is_async:
             site = site_of(sys._getframe(1))
@@ -176,6 +208,8 @@ class Step(_Marked[P, R]):
 
 class Durable(_Marked[P, R]):
     """A marked durable function; see `durable`."""
+
+    kind = "durable function"
 
     def __init__(
         self, function: Callable[P, R], *, name: str | None = None, version: str | None = None
@@ -200,11 +234,9 @@ class Durable(_Marked[P, R]):
         code = context.code_here()
         if code is not None:
             if not self.is_async:
-                raise NotInExecution(
-                    f"the sync durable function {self.name}", "without call() in an async function"
-                )
+                raise _sync_in_async(self)
             site = site_of(sys._getframe(1))
-            return code.call(self, args, kwargs, site)  # type: ignore[return-value]
+            return _named(code.call(self, args, kwargs, site), self)  # type: ignore[return-value]
         bridge = threads.bridge_here()
         if bridge is not None and not self.is_async:
             site = site_of(sys._getframe(1))
@@ -307,8 +339,36 @@ def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     code = context.code_or_raise("call")
     site = site_of(sys._getframe(1))
     if isinstance(function, Durable):
-        return code.call(function, args, kwargs, site)
-    return code.perform(as_step(function), args, kwargs, site)
+        return _named(code.call(function, args, kwargs, site), function)
+    step = as_step(function)
+    return _named(code.perform(step, args, kwargs, site), step)
+
+
+def checked_function(function: object) -> Durable[..., Any]:
+    """Raises TypeError for what cannot be started as an execution."""
+    if isinstance(function, Durable):
+        return function
+    if inspect.iscoroutine(function):
+        raise TypeError(
+            f"function is a call of {function.__name__}; give the function, and its arguments "
+            f"behind it: {function.__name__}, argument"
+        )
+    what = f"the step {function.name}" if isinstance(function, Step) else repr(function)
+    raise TypeError(f"function is {what}; it must be a function with @durable")
+
+
+def _named(called: Coroutine[Any, Any, T], marked: _Marked[..., Any]) -> Coroutine[Any, Any, T]:
+    """For the warning of Python that a coroutine was never awaited."""
+    called.__qualname__ = marked.name  # type: ignore[attr-defined]
+    return called
+
+
+def _sync_in_async(marked: _Marked[..., Any]) -> NotInExecution:
+    name = marked.name
+    return NotInExecution(
+        f"the sync {marked.kind} {name} was called in an async function without call(); "
+        f"write: await call({name}, …)"
+    )
 
 
 def as_step(function: Callable[..., Any]) -> Step[..., Any]:

@@ -27,7 +27,7 @@ from querator.durable.errors import (
     ExecutionTerminated,
     PromiseRejected,
 )
-from querator.durable.functions import Durable
+from querator.durable.functions import Durable, checked_function
 from querator.durable.promises import PromiseToken
 from querator.durable.waits import checked
 from querator.durable.worker import make_codec
@@ -72,6 +72,9 @@ class ExecutionHandle(Generic[T]):
         self.id = execution_id
         self._executions = executions
         self._function = function
+
+    def __repr__(self) -> str:
+        return f"<ExecutionHandle of {self.id!r} in queue {self._executions.queue!r}>"
 
     async def result(self, *, timeout: timedelta | None = None) -> T:  # noqa: ASYNC109
         """What the function has returned. Raises what it has raised: its own type, if that is built
@@ -213,8 +216,7 @@ class Executions:
         Raises TypeError for arguments that the function does not take, and CodecError for values
         without JSON.
         """
-        if not isinstance(function, Durable):
-            raise TypeError(f"function is {function!r}; it must be a function with @durable")
+        checked_function(function)
         if key_policy not in KEY_POLICIES:
             allowed = ", ".join(KEY_POLICIES)
             raise ValueError(f"key_policy is {key_policy!r}; it must be one of {allowed}")

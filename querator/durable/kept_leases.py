@@ -76,23 +76,37 @@ class LeaseKeeper:
             self._leases.pop(lease.id, None)
 
     async def keep(self) -> None:
+        ran = time.monotonic()
         while True:
-            due = min((lease.due for lease in self._leases.values()), default=None)
-            left = None if due is None else due - time.monotonic()
-            if left is None or left > 0:
+            first = min(self._leases.values(), key=lambda lease: lease.due, default=None)
+            now = time.monotonic()
+            if first is None or now < first.due:
+                ran = now
                 self._changed.clear()
                 try:
-                    async with asyncio.timeout(left):
+                    async with asyncio.timeout(None if first is None else first.due - now):
                         await self._changed.wait()
                 except TimeoutError:
                     pass
                 continue
+            self._warn_if_late(first, now - max(first.due, ran))
             soon = time.monotonic() + _TOGETHER_SECONDS
             partitions: defaultdict[int, list[KeptLease]] = defaultdict(list)
             for lease in self._leases.values():
                 if lease.due <= soon:
                     partitions[parse_lease_id(lease.id, field="lease_id")[1]].append(lease)
             await asyncio.gather(*(self._extend(leases) for leases in partitions.values()))
+            ran = time.monotonic()
+
+    def _warn_if_late(self, lease: KeptLease, late: float) -> None:
+        """`late`: for how many seconds the loop has not run what was due."""
+        if late > max(_AGAIN_SECONDS, (lease.ends - lease.due) / 2):
+            LOG.warning(
+                "the event loop of the worker of queue %s stood still for %.1f s: leases lapse, "
+                "and steps run again. If an async step or a durable function blocks it (time.sleep,"
+                " a sync client), make that a step with def: it runs in a thread",
+                self._queue, late,
+            )  # fmt: skip
 
     async def _extend(self, leases: list[KeptLease]) -> None:
         """Extends leases of one partition."""

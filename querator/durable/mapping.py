@@ -12,8 +12,8 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from querator.durable import context
-from querator.durable.children import SpawnOptions, checked_function
-from querator.durable.functions import Durable
+from querator.durable.children import SpawnOptions
+from querator.durable.functions import Durable, checked_function
 from querator.durable.operations import Site, site_of
 
 if TYPE_CHECKING:

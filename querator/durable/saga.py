@@ -1,6 +1,7 @@
 """Sagas: what undoes the steps of a block, if the block fails."""
 
 import asyncio
+import inspect
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -55,6 +56,11 @@ class Undo:
 
     def add(self, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Self:
         """A step, or a function that becomes one."""
+        if inspect.iscoroutine(function):
+            raise TypeError(
+                f"function is a call of {function.__name__}, which would be made now; write: "
+                "undo.add(function, argument)"
+            )
         self._added.append((_endless(as_step(function)), args, kwargs, site_of(sys._getframe(1))))
         return self
 

@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
 from querator.durable import functions, waits
-from querator.durable.children import Child, SpawnOptions, checked_function
+from querator.durable.children import Child, SpawnOptions
 from querator.durable.context import bridge_or_raise
 from querator.durable.errors import Cancelled
+from querator.durable.functions import checked_function
 from querator.durable.mapping import map_with
 from querator.durable.operations import site_of
 from querator.durable.promises import Promise

@@ -16,7 +16,7 @@ from querator.client.transport.backoff import Backoff
 from querator.client.typed import typed
 from querator.durable.activation_run import ActivationRun, RunParts
 from querator.durable.codec import Codec
-from querator.durable.functions import Durable
+from querator.durable.functions import Durable, Step
 from querator.durable.kept_leases import LeaseKeeper
 from querator.durable.logs import WORKER as LOG
 from querator.model import limits
@@ -234,10 +234,22 @@ def make_codec(codec: Codec | None, errors: Iterable[type[Exception]]) -> Codec:
     return Codec(errors) if codec is None else codec
 
 
+def as_functions(functions: Iterable[Durable[..., Any]]) -> tuple[Durable[..., Any], ...]:
+    """Raises TypeError for what is no list."""
+    if callable(functions) or isinstance(functions, str):
+        raise TypeError(f"functions is {functions!r}; it must be a list of functions with @durable")
+    return tuple(functions)
+
+
 def functions_by_name(functions: Iterable[Durable[..., Any]]) -> dict[str, Durable[..., Any]]:
     """Raises TypeError and ValueError for what a worker cannot run."""
     named: dict[str, Durable[..., Any]] = {}
-    for function in functions:
+    for function in as_functions(functions):
+        if isinstance(function, Step):
+            raise TypeError(
+                f"functions has the step {function.name}; steps are not listed, but the functions "
+                "with @durable that call them"
+            )
         if not isinstance(function, Durable):
             raise TypeError(f"functions has {function!r}; it must have functions with @durable")
         if named.setdefault(function.name, function) is not function:

@@ -10,6 +10,7 @@ is long. It may be killed before or behind each of its writes.
 """
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, ParamSpec, TypeVar, overload
@@ -18,7 +19,8 @@ from querator.client import Client
 from querator.client.executions import ExecutionCalls, KeyPolicyName
 from querator.durable import Codec, Durable, ExecutionHandle, Executions, Step
 from querator.durable.context import STEP
-from querator.durable.worker import functions_by_name, make_codec
+from querator.durable.functions import checked_function
+from querator.durable.worker import as_functions, functions_by_name, make_codec
 from querator.local.memory_queue import QUEUE, MemoryCalls, MemoryQueue, instant
 from querator.local.memory_worker import BegunStep, MemoryWorker
 from querator.model.executions import ExecutionState
@@ -75,7 +77,7 @@ class Harness:
         if start.tzinfo is None:
             raise ValueError("start needs a time zone: datetime(..., tzinfo=UTC)")
         self._options: dict[str, Any] = {
-            "functions": tuple(functions), "steps": dict(steps or {}),
+            "functions": as_functions(functions), "steps": dict(steps or {}),
             "codec": make_codec(codec, errors), "start": start,
         }  # fmt: skip
         self._functions = functions_by_name(self._options["functions"])
@@ -141,11 +143,10 @@ class Harness:
         return await handle.result()
 
     def _name_of(self, function: Any) -> str:
-        if not isinstance(function, Durable):
-            raise TypeError(f"function is {function!r}; it must be a function with @durable")
-        if self._functions.get(function.name) is not function:
-            raise ValueError(f"functions does not have {function.name}")
-        return function.name
+        name = checked_function(function).name
+        if self._functions.get(name) is not function:
+            raise ValueError(f"functions does not have {name}; it has {', '.join(self._functions)}")
+        return name
 
     def replace(self, step: Callable[..., Any], fake: Callable[..., Any]) -> None:
         """Replaces a step from here on, as `steps` does: for fakes that belong to one run of a test
@@ -204,6 +205,8 @@ class Harness:
         Raises AssertionError if a result is another one, or if a recorded step begins again; and
         what the test raises, with a note that says where the worker was killed.
         """
+        if not inspect.iscoroutinefunction(test):
+            raise TypeError(f"test is {test!r}; it must be an async function of one harness")
         plain = self._another()
         expected = await test(plain)
         writes = plain.writes

@@ -10,7 +10,7 @@ from typing import Any, Final, ParamSpec, Self, TypeVar, overload
 
 from querator.client import Client
 from querator.durable import Codec, Durable, ExecutionHandle, Executions, Worker
-from querator.durable.worker import CONCURRENCY_DEFAULT, GRACE_DEFAULT
+from querator.durable.worker import CONCURRENCY_DEFAULT, GRACE_DEFAULT, as_functions
 from querator.node import Node
 from querator.raft.clock import Clock
 
@@ -59,7 +59,7 @@ class Local:
             data_dir, memory=data_dir is None, new=data_dir is not None, listen=listen, clock=clock
         )
         self._queue = queue
-        self._functions = tuple(functions)
+        self._functions = as_functions(functions)
         self._calls: dict[str, Any] = {"codec": codec, "errors": tuple(errors)}
         self._options: dict[str, Any] = {
             "concurrency": concurrency, "lease_timeout": lease_timeout, "grace": grace,

@@ -272,7 +272,7 @@ class ExecutionService:
         if queue.settings.kind is not QueueKind.EXECUTIONS:
             raise QueratorError(
                 ErrorCode.QUEUE_KIND,
-                f"queue {queue.name} has items of producers, and no executions",
+                f"queue {queue.name} has items; executions need a queue of kind executions",
                 field="queue",
                 value=queue.name,
             )

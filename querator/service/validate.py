@@ -190,7 +190,7 @@ def _check_executions(settings: QueueSettings) -> None:
 
 def not_of_items(queue: Queue) -> QueratorError:
     """The error of a call about items of producers, for a queue of executions."""
-    message = f"queue {queue.name} has executions; use the calls of ExecutionService"
+    message = f"queue {queue.name} is of kind executions: it has executions, and no items"
     return QueratorError(ErrorCode.QUEUE_KIND, message, field="queue", value=queue.name)
 
 

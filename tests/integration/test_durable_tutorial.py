@@ -8,8 +8,13 @@ import pytest
 from tests.integration.page_programs import DOCS, ROOT, PageReader, Running, page_blocks
 
 PAGE = DOCS / "tutorials" / "durable.md"
-WORDS = {"python order.py": "charge order-17", "python approval.py": "may I?"}
-"""What a program of the first terminal says before the reader continues."""
+WORDS = {
+    "python order.py": "charge order-17",
+    "python approval.py": "may I?",
+    "querator serve --new --data-dir ./data": "querator ready",
+    "querator worker order --queue shop --create": "runs checkout",
+}
+"""What a program that stays says before the reader continues."""
 
 
 @pytest.mark.timeout(300)
@@ -18,6 +23,7 @@ async def test_each_step(tmp_path: Path) -> None:
     path = os.environ.get("PYTHONPATH", "")
     reader.environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{path}"
     first: Running | None = None
+    stays: list[Running] = []
     output = ""
     checked = 0
     for block in page_blocks(PAGE):
@@ -30,7 +36,10 @@ async def test_each_step(tmp_path: Path) -> None:
             assert first is not None
             await first.kill()
             output = first.output
-        elif block.title == "Terminal 2":
+        elif block.text in WORDS and ":" in block.title:
+            stays.append(await reader.start(block.text))
+            await stays[-1].until(WORDS[block.text])
+        elif block.title in ("Terminal 2", "Terminal 3"):
             output = await reader.run(block.text)
         else:
             assert block.language == "text"
@@ -41,4 +50,6 @@ async def test_each_step(tmp_path: Path) -> None:
                 lines = output.splitlines()
             assert lines == block.text.splitlines()
             checked += 1
-    assert checked == 5
+    for running in reversed(stays):
+        await running.stop()
+    assert checked == 6

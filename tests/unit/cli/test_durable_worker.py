@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from querator.cli import querator
 from querator.cli.durable_worker import durable_functions
-from querator.durable import durable
+from querator.durable import durable, step
 from querator.worker.loading import LoadError
 
 
@@ -27,6 +27,13 @@ def handle(item: object) -> None: ...
 
 FUNCTIONS = [checkout, pack]
 BY_NAME = {"a": checkout, "b": pack}
+
+
+@step
+async def charge(order: str, euros: int) -> None:
+    """A step, taken for what a worker runs."""
+
+
 EMPTY: list[Any] = []
 MIXED = [checkout, handle]
 
@@ -71,6 +78,7 @@ def test_a_collection_has_nothing_else(found: object, words: str) -> None:
     [
         (("EMPTY",), "EMPTY is empty."),
         (("MIXED",), "is not marked with @durable"),
+        (("charge",), "charge is a step. Give the durable functions that call it: "),
         (("FUNCTIONS", "--until-empty"), "for which there is no --until-empty."),
         (("pack", "--prefetch", "200", "--retry-on", "OSError"),
          "for which there is no --prefetch and no --retry-on."),

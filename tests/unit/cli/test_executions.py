@@ -424,6 +424,17 @@ def test_wait_prints_how_it_has_ended(
     assert (view["error"] is None) is (code == 0)
 
 
+def test_wait_says_that_an_execution_is_stuck(cluster: ScriptedCluster) -> None:
+    there = scripted_execution(None)
+    there.execution.state = pb.EXECUTION_STATE_STUCK
+    there.execution.reason = "the worker has no function checkout"
+    cluster.answers["GetExecution"] = there
+    first, _ = invoke(cluster, "wait", *SHOP, "--timeout", "0").stderr.splitlines()
+    assert first == (
+        "order-17 is stuck, and does not end before its repair: the worker has no function checkout"
+    )
+
+
 def test_wait_says_the_state_of_one_that_has_not_ended(cluster: ScriptedCluster) -> None:
     cluster.answers["GetExecution"] = scripted_execution(None)
     shown = invoke(cluster, "wait", *SHOP, "--timeout", "0")

@@ -456,7 +456,7 @@ def test_a_sync_step_is_not_called_directly_in_an_async_function():
 
     error = run_straight(main).result()
     assert isinstance(error, NotInExecution)
-    assert "the sync step triple was called without call() in an async function" in str(error)
+    assert "the sync step triple was called in an async function without call()" in str(error)
 
 
 def test_a_step_that_is_not_awaited_is_not_begun():
@@ -465,7 +465,7 @@ def test_a_step_that_is_not_awaited_is_not_begun():
         double(1)  # type: ignore[unused-coroutine]
         return 1
 
-    with pytest.warns(RuntimeWarning, match=r"ExecutionCode\.perform' was never awaited"):
+    with pytest.warns(RuntimeWarning, match=r"coroutine 'double' was never awaited"):
         run = run_straight(main)
     assert run.effects == []
 

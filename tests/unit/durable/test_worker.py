@@ -236,7 +236,7 @@ async def test_a_function_that_is_not_there():
     assert calls.partition.reason == "the worker has no function main; it has other"
 
 
-async def test_code_that_does_not_fit_its_journal():
+async def test_code_that_does_not_fit_its_journal(caplog: pytest.LogCaptureFixture):
     calls = FakeCalls(MemoryPartition().start(waits))
     await run(calls, waits)
     calls.partition.signal("word", b'"hello"')
@@ -247,6 +247,9 @@ async def test_code_that_does_not_fit_its_journal():
 
     await run(calls, changed)
     assert calls.partition.state == "stuck"
+    [said] = caplog.records
+    # The reason has the title of the execution, which the line has already.
+    assert said.getMessage().count(f'main "{IDENTITY.id}", run') == 1
     assert "step double" in calls.partition.reason
     assert "step half" in calls.partition.reason
 
@@ -405,7 +408,7 @@ def test_what_a_worker_refuses():
         Worker(client, "shop", [])
     with pytest.raises(ValueError, match="functions has two with the name main"):
         Worker(client, "shop", [steps, waits])
-    with pytest.raises(TypeError, match="it must have functions with @durable"):
+    with pytest.raises(TypeError, match="functions has the step double; steps are not listed"):
         Worker(client, "shop", [double])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="codec and errors are given"):
         Worker(client, "shop", [steps], codec=Codec(), errors=[FinalError])
