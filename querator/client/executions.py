@@ -12,7 +12,7 @@ import builtins
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 import uuid_utils
@@ -81,7 +81,8 @@ class ExecutionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 class ActivationGrant(msgspec.Struct, frozen=True, kw_only=True):
     """An activation that is leased, with the beginning of its journal. `next_index`: where the
-    journal continues; 0: it is whole. `timers`: paths of those that the partition has.
+    journal continues; 0: it is whole. `timers`: paths of those that the partition has. `now_ms`:
+    its time, in milliseconds since the Unix epoch.
     """
 
     lease_id: str
@@ -97,6 +98,7 @@ class ActivationGrant(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[JournalRecord, ...]
     next_index: int
     timers: tuple[bytes, ...]
+    now_ms: int
 
 
 class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +117,15 @@ class ProgressReport(msgspec.Struct, frozen=True, kw_only=True):
     published: tuple[tuple[str, bytes], ...] = ()
     version: str = ""
     then: Then
+
+
+class ProgressAnswer(NamedTuple):
+    """The index of the first record of a report, and the partition's time, in milliseconds since
+    the Unix epoch.
+    """
+
+    first_index: int
+    now_ms: int
 
 
 EndedInfo = tuple[ExecutionInfo, JournalRecord]
@@ -211,10 +222,8 @@ class ExecutionCalls:
             response = await call(seconds=max(0.0, seconds - (loop.time() - started)))
         return [_grant(each) for each in response.activations]
 
-    async def record(self, queue: str, report: ProgressReport) -> int:
-        """Returns the index of the first record. Raises `Unseen`, when nothing was applied, and
-        `LeaseLost`.
-        """
+    async def record(self, queue: str, report: ProgressReport) -> ProgressAnswer:
+        """Raises `Unseen`, when nothing was applied, and `LeaseLost`."""
         request = progress_request(self.namespace, queue, report)
         response = await self._nodes.call(
             lambda node, left: node.call_execution("record", request, left),
@@ -222,7 +231,7 @@ class ExecutionCalls:
             # A repeat of a Record that was applied gets its answer, also behind later arrivals.
             telling=(Unseen, LeaseLost),
         )
-        return int(response.first_index)
+        return ProgressAnswer(response.first_index, response.now_ms)
 
     async def extend(
         self, queue: str, lease_ids: list[str], *, seconds: float
@@ -514,7 +523,7 @@ def _grant(message: v1.Activation) -> ActivationGrant:
         execution=message.execution, id=message.id, run=message.run, function=message.function,
         version=message.version, secret=message.secret, remaining=message.remaining.ToTimedelta(),
         records=tuple(map(_record, message.records)), next_index=message.next_index,
-        timers=tuple(message.timers),
+        timers=tuple(message.timers), now_ms=message.now_ms,
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ A part of the SDK; it never imports a server. What talks to one is loaded at its
     operations      what the code waits for
     outbox          what is on its way to the partition
     parking         when an execution may be parked, and what wakes it
+    partition_clock  the time of partitions, which workers keep
     patches         changes of code that only some executions take
     paths           the places of operations in the tree of tasks
     promises        values that come from outside, and their tokens

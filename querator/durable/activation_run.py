@@ -6,7 +6,7 @@ ended, a Record is answered, the lease was extended) is kept, and wakes the task
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,12 @@ from querator.client.errors import (
     SequenceGap,
     Unseen,
 )
-from querator.client.executions import ActivationGrant, ExecutionCalls, ProgressReport
+from querator.client.executions import (
+    ActivationGrant,
+    ExecutionCalls,
+    ProgressAnswer,
+    ProgressReport,
+)
 from querator.client.transport.backoff import Backoff
 from querator.durable.codec import Codec
 from querator.durable.effects import NOT_BEGUN, StepOutcome, carry_out
@@ -32,6 +37,7 @@ from querator.durable.logs import WORKER as LOG
 from querator.durable.machine import ExecutionMachine
 from querator.durable.operations import Effect
 from querator.durable.outbox import Sending
+from querator.durable.partition_clock import PartitionClock
 from querator.durable.paths import Path
 from querator.durable.promises import ExecutionIdentity
 from querator.model.executions import GiveBack, RecordKind
@@ -58,6 +64,8 @@ class RunParts:
     executor: Executor
     strays: "set[_Task]"
     """Steps that do not end although they were cancelled: kept, so that they can end."""
+    times: defaultdict[int, PartitionClock]
+    """By the number of the partition."""
 
 
 _Task = asyncio.Task[StepOutcome]
@@ -78,8 +86,7 @@ class ActivationRun:
         self._parts = parts
         self._grant = grant
         self._title = f'{grant.function} "{grant.id}", run {grant.run}'
-        self._wall_ms = time.time_ns() // 1_000_000
-        self._monotonic = time.monotonic()
+        self._time = parts.times[grant.partition]
         self._wake = asyncio.Event()
         self._lease = parts.leases.hold(grant.lease_id, since, grant.remaining, self._was_extended)
         self._known = 0
@@ -90,7 +97,7 @@ class ActivationRun:
         self._withheld: list[Effect] = []
         """Those whose lease was over when their turn came."""
         self._outcomes: deque[tuple[Path, int, StepOutcome]] = deque()
-        self._sending: tuple[Sending, asyncio.Task[int]] | None = None
+        self._sending: tuple[Sending, asyncio.Task[ProgressAnswer]] | None = None
         self._flush_at: float | None = None
         self._hears = False
         self._unseen = Backoff()
@@ -315,17 +322,20 @@ class ActivationRun:
         self._sending = sending, task
         task.add_done_callback(lambda _: self._wake.set())
 
-    async def _record(self, report: ProgressReport) -> int:
+    async def _record(self, report: ProgressReport) -> ProgressAnswer:
         """Tries until there is an answer, or the lease is over: then another worker decides."""
         backoff = Backoff()
         while True:
             try:
-                return await self._parts.calls.record(self._parts.queue, report)
+                answer = await self._parts.calls.record(self._parts.queue, report)
             except RequestError as error:
                 is_passing = error.retriable or isinstance(error, OutcomeUnknown)
                 if not is_passing or self._lease.is_over:
                     raise
                 LOG.warning("%s: a Record is sent again: %s", self._title, error)
+            else:
+                self._time.heard(answer.now_ms)
+                return answer
             await asyncio.sleep(backoff.next())
 
     async def _answered(self, machine: ExecutionMachine) -> None:
@@ -334,7 +344,7 @@ class ActivationRun:
         sending, task = self._sending
         self._sending = None
         try:
-            machine.applied(sending.number, task.result())
+            machine.applied(sending.number, task.result().first_index)
         except Unseen:
             machine.refused(sending.number)
             known = self._known
@@ -407,13 +417,7 @@ class ActivationRun:
     # --- time ------------------------------------------------------------------------------------
 
     def _now_ms(self) -> int:
-        """The time of the wall when the run began, and what has passed since by the clock that
-        never jumps.
-        """
-        return self._at_ms(time.monotonic())
+        return self._time.now_ms()
 
     def _until_ms(self) -> int:
-        return 0 if self._lease.is_lost else self._at_ms(self._lease.ends)
-
-    def _at_ms(self, monotonic: float) -> int:
-        return self._wall_ms + int((monotonic - self._monotonic) * 1000)
+        return 0 if self._lease.is_lost else self._time.at_ms(self._lease.ends)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -19,6 +20,7 @@ from querator.durable.codec import Codec
 from querator.durable.functions import Durable, Step
 from querator.durable.kept_leases import LeaseKeeper
 from querator.durable.logs import WORKER as LOG
+from querator.durable.partition_clock import PartitionClock
 from querator.model import limits
 
 CONCURRENCY_DEFAULT: Final = 100
@@ -100,7 +102,7 @@ class Worker:
         )
         parts = RunParts(
             calls, self._queue, self._functions, self._codec, leases=leases, executor=executor,
-            strays=set(),
+            strays=set(), times=defaultdict(PartitionClock),
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         # Owned: cancelled and awaited below.
@@ -207,6 +209,7 @@ class Worker:
             return []
 
     def _begin(self, parts: RunParts, grant: ActivationGrant, since: float) -> None:
+        parts.times[grant.partition].heard(grant.now_ms)
         run = ActivationRun(parts, grant, since)
         if self._stopping.is_set():
             run.stop(0.0)

@@ -205,5 +205,7 @@ class LeasedActivation(msgspec.Struct, frozen=True):
     partition: int
     attempt: int
     remaining_ms: int
+    now_ms: int
+    """The partition's time."""
     view: ExecutionView
     journal: JournalPage

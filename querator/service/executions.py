@@ -152,6 +152,7 @@ class ExecutionService:
                 partition=run.partition,
                 attempt=run.attempt,
                 remaining_ms=run.remaining_ms,
+                now_ms=run.deadline_ms - run.remaining_ms,
                 view=one.view,
                 journal=one.journal,
             )

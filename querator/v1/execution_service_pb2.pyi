@@ -458,6 +458,7 @@ class Activation(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     NEXT_INDEX_FIELD_NUMBER: _builtins.int
     TIMERS_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease; several activations may have one."""
     item: _builtins.int
@@ -480,6 +481,10 @@ class Activation(_message.Message):
     """How often the activation was leased."""
     next_index: _builtins.int
     """Index from which ReadJournal continues; 0: `records` is all."""
+    now_ms: _builtins.int
+    """The partition's time at the answer, in milliseconds since the Unix epoch. Records and timers of
+    the worker are of this time: its own clock may be wrong.
+    """
     @_builtins.property
     def remaining(self) -> _duration_pb2.Duration:
         """Time until the lease ends."""
@@ -514,10 +519,11 @@ class Activation(_message.Message):
         records: _abc.Iterable[Global___JournalRecord] | None = ...,
         next_index: _builtins.int = ...,
         timers: _abc.Iterable[_builtins.bytes] | None = ...,
+        now_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "remaining", b"remaining"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "deadline", b"deadline", "execution", b"execution", "function", b"function", "id", b"id", "item", b"item", "lease_id", b"lease_id", "next_index", b"next_index", "partition", b"partition", "records", b"records", "remaining", b"remaining", "run", b"run", "secret", b"secret", "timers", b"timers", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "deadline", b"deadline", "execution", b"execution", "function", b"function", "id", b"id", "item", b"item", "lease_id", b"lease_id", "next_index", b"next_index", "now_ms", b"now_ms", "partition", b"partition", "records", b"records", "remaining", b"remaining", "run", b"run", "secret", b"secret", "timers", b"timers", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -992,10 +998,13 @@ class RecordProgressResponse(_message.Message):
     FIRST_INDEX_FIELD_NUMBER: _builtins.int
     REPEATED_ANSWER_FIELD_NUMBER: _builtins.int
     DEADLINE_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
     first_index: _builtins.int
     """Index of the first record of the request."""
     repeated_answer: _builtins.bool
     """Whether the request repeats an earlier one."""
+    now_ms: _builtins.int
+    """The partition's time when it was recorded, in milliseconds since the Unix epoch."""
     @_builtins.property
     def deadline(self) -> _timestamp_pb2.Timestamp:
         """When the lease ends, if the request has extended it."""
@@ -1006,10 +1015,11 @@ class RecordProgressResponse(_message.Message):
         first_index: _builtins.int = ...,
         repeated_answer: _builtins.bool = ...,
         deadline: _timestamp_pb2.Timestamp | None = ...,
+        now_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "first_index", b"first_index", "repeated_answer", b"repeated_answer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "first_index", b"first_index", "now_ms", b"now_ms", "repeated_answer", b"repeated_answer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

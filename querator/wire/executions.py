@@ -428,6 +428,7 @@ def encode_leased(leased: Iterable[LeasedActivation]) -> bytes:
                 records=[_record(record) for record in one.journal.records],
                 next_index=one.journal.next_index,
                 timers=one.view.timer_paths,
+                now_ms=one.now_ms,
             )
             for one in leased
         ]
@@ -439,6 +440,7 @@ def encode_recorded(result: Recorded) -> bytes:
         first_index=result.first_index,
         repeated_answer=result.repeated,
         deadline=_timestamp(result.deadline_ms),
+        now_ms=result.now_ms,
     ).SerializeToString()
 
 

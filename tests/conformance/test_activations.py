@@ -20,6 +20,15 @@ ONE, TWO = b"\x01", b"\x02"
 # --- leases ---------------------------------------------------------------------------------------
 
 
+async def test_answers_say_the_time_of_the_partition(make: Make):
+    shop, held = await begun(make)
+    recorded = await shop.record(held, extend_s=60)
+    [started] = await shop.journal()
+    assert started.at_ms <= held.now_ms <= recorded.now_ms
+    assert abs(held.now_ms / 1000 - time.time()) < 30
+    assert recorded.now_ms + 59_000 <= recorded.deadline.ToMilliseconds()
+
+
 async def test_a_lease_of_nothing_waits_and_is_empty(make: Make):
     shop = await executions(make)
     assert await shop.lease(wait_s=0.2) == []

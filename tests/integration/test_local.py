@@ -5,9 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,11 +21,15 @@ from querator.durable import (
     Executions,
     RemoteError,
     SyncExecutions,
+    activation_run,
     call,
     continue_as_new,
     durable,
+    now,
+    partition_clock,
     promise,
     receive,
+    sleep,
     step,
     sync,
 )
@@ -110,11 +116,19 @@ async def squares(count: int) -> list[int]:
 
 
 @durable
+async def naps() -> tuple[datetime, datetime]:
+    await reserve("a nap")
+    before = now()
+    await sleep(0.6)
+    return before, now()
+
+
+@durable
 async def elsewhere() -> None: ...
 
 
 FUNCTIONS: list[Durable[..., Any]] = [
-    checkout, declined, conversation, in_a_thread, collect, square, squares,
+    checkout, declined, conversation, in_a_thread, collect, square, squares, naps,
 ]  # fmt: skip
 
 
@@ -155,6 +169,21 @@ async def test_exceptions_are_those_of_the_function(local: Local) -> None:
         await local.run(declined, "unknown")
     with pytest.raises(TimeoutError, match="it is parked"):
         await local.run(conversation, timeout=timedelta(seconds=1))
+
+
+async def test_a_worker_whose_clock_is_wrong_by_a_year_keeps_time(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it records, and the timers that it sets, are of the partition's time."""
+    for year_ns in (-365 * 86_400 * 10**9, 365 * 86_400 * 10**9):
+        clock = SimpleNamespace(
+            monotonic=time.monotonic, time_ns=lambda wrong=year_ns: time.time_ns() + wrong
+        )
+        for module in (activation_run, partition_clock):
+            monkeypatch.setattr(module, "time", clock)
+        before, after = await local.run(naps, timeout=WAIT)
+        assert timedelta(seconds=0.6) <= after - before < WAIT
+        assert abs(before - datetime.now(UTC)) < WAIT
 
 
 async def test_other_functions_are_refused(local: Local) -> None:

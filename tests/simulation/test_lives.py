@@ -33,6 +33,7 @@ def a_life(*, trusts_clocks: bool = True) -> Lives:
     lives.resolving("e", "yes")
     lives.resolved("e", "token", "no", wins=False)
     lives.resolved("e", "token", "yes", wins=True)
+    lives.slept("e", 2.5, 2.4)
     lives.heard("e", "COMPLETED 9")
     return lives
 
@@ -71,6 +72,7 @@ def again(lives: Lives) -> None:
         ),
         (lambda lives: lives.resolved("e", "token", "no", wins=True), "resolved one promise"),
         (lambda lives: lives.signalled("e", "word:e!3", 2), "and not the earlier"),
+        (lambda lives: lives.slept("e", 2.5, 1.5), "has slept 1.500 s instead of 2.5"),
     ],
 )
 def test_what_is_seen_and_wrong_is_found(does: Callable[[Lives], None], text: str):

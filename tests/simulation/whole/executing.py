@@ -21,7 +21,7 @@ from querator.model.execution_calls import ExecutionView
 from querator.model.executions import ExecutionState, JournalRecord, RecordKind
 from querator.partition.execution_queries import end_of, journal_page, list_executions
 from querator.storage.environment import ReadTransaction
-from tests.simulation.timeline import SECOND
+from tests.simulation.timeline import SECOND, Timeline
 from tests.simulation.whole.lives import Begun, Found, Lives
 from tests.simulation.whole.programs import NAMESPACE, Ground, Program
 from tests.simulation.whole.workers import SimulatedNodes, WorkerProcess
@@ -43,8 +43,9 @@ _CODEC: Final = Codec()
 class World:
     """The world outside of all executions of a run: it counts effects, and takes time for them."""
 
-    def __init__(self, lives: Lives, chance: random.Random) -> None:
+    def __init__(self, lives: Lives, timeline: Timeline, chance: random.Random) -> None:
         self._lives = lives
+        self._timeline = timeline
         self._chance = chance
         self._effects = 0
 
@@ -62,6 +63,13 @@ class World:
 
     def promised(self, token: str) -> None:
         self._lives.promised(current().execution_id, token)
+
+    @property
+    def now_s(self) -> float:
+        return self._timeline.now_us / SECOND
+
+    def slept(self, seconds: float, took: float) -> None:
+        self._lives.slept(current().execution_id, seconds, took)
 
 
 _WORLD: World | None = None
@@ -101,6 +109,11 @@ async def tell(token: str) -> None:
     _world().promised(token)
 
 
+@step
+async def instant() -> float:
+    return _world().now_s
+
+
 @durable
 async def leaf() -> str:
     return await effect("leaf", [])
@@ -127,7 +140,10 @@ async def together(seen: list[str]) -> None:
 
 
 async def wait(seen: list[str]) -> None:
-    await sleep(durable_random().choice((0.05, 0.8, 2.5)))
+    seconds = durable_random().choice((0.05, 0.8, 2.5))
+    began = await instant()
+    await sleep(seconds)
+    _world().slept(seconds, await instant() - began)
     seen.append("time")
 
 

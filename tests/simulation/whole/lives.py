@@ -9,6 +9,7 @@ no effect begins again when an attempt has begun whose result is recorded (with 
 what a signal says is received once at most, and in the order of the journal; what was accepted is
     received if the code receives enough
 the first resolution of a promise counts
+a timer does not fire early (with right clocks)
 a failed or cancelled execution that began to reserve has released
 each execution ends
 """
@@ -19,6 +20,8 @@ from dataclasses import dataclass, field
 
 from querator.model.executions import ExecutionState
 
+EARLY_S = 0.9
+"""Leaders' clocks may be 400 ms apart, and their time comes to workers with the network's delay."""
 _RESOLVED = "resolved"
 """In the place of a value that is not known."""
 
@@ -146,6 +149,11 @@ class Lives:
             return
         if "/" not in name:
             life.begun.append(begun)
+
+    def slept(self, name: str, seconds: float, took: float) -> None:
+        """A durable timer of so many seconds has fired after others."""
+        if self._trusts_clocks and took < seconds - EARLY_S:
+            self.found.append(f"{name} has slept {took:.3f} s instead of {seconds}")
 
     # --- the end ---------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from querator.client.transport.attempts import repeated
 from querator.client.transport.channel import EXECUTION_METHODS, ExecutionCallKind
 from querator.client.transport.rpc_errors import from_frame, from_rpc
 from querator.client.transport.streamed_calls import StreamRefusal
-from querator.durable import Durable, Worker, activation_run, kept_leases, worker
+from querator.durable import Durable, Worker, activation_run, kept_leases, partition_clock, worker
 from querator.model.errors import QueratorError
 from querator.node_core import NodeCore
 from querator.server.calls.execution_calls import streamed_calls
@@ -34,9 +34,8 @@ from querator.server.calls.execution_stream import CallerDeadline
 from querator.service import executions as service_executions
 from querator.v1 import execution_service_pb2, queue_service_pb2
 from querator.wire.errors import error_message
-from tests.simulation.clock import EPOCH_MS
 from tests.simulation.mutants import replaced
-from tests.simulation.timeline import MS, SECOND, Timeline
+from tests.simulation.timeline import SECOND, Timeline
 from tests.simulation.whole.loop import RightClock, VirtualLoop
 from tests.simulation.whole.node import Lost, WholeNode
 from tests.simulation.whole.stub import NobodyListens, Shores, Stub
@@ -279,16 +278,13 @@ class WorkerProcess:
 
 
 class _Clock:
-    """Stands for the module `time` in the modules of the worker."""
+    """Stands for the module `time` in the modules of the worker, which read no wall clock."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
 
     def monotonic(self) -> float:
         return self._timeline.now_us / SECOND
-
-    def time_ns(self) -> int:
-        return (EPOCH_MS + self._timeline.now_us // MS) * 1_000_000
 
 
 class _Chance:
@@ -313,7 +309,7 @@ def of_one_seed(timeline: Timeline, seed: int) -> Iterator[None]:
     random.seed(f"pauses {seed}")
     chance = _Chance(random.Random(f"names {seed}"))
     with ExitStack() as stack:
-        for module in (activation_run, kept_leases, worker):
+        for module in (activation_run, kept_leases, partition_clock, worker):
             stack.enter_context(replaced(module, "time", _Clock(timeline)))
         for module in (client_executions, worker, service_executions):
             stack.enter_context(replaced(module, "uuid_utils", chance))

@@ -807,7 +807,7 @@ class WholeWorld:
     def _add_executing(self) -> None:
         queue = executing.QUEUE
         chance = random.Random(f"executing {self.seed}")
-        executing.enter(executing.World(self.lives, chance))
+        executing.enter(executing.World(self.lives, self.timeline, chance))
         self.worker_processes = executing.make_processes(self, chance)
         for process in self.worker_processes:
             process.start()

@@ -4,6 +4,7 @@ what `Worker` and `Executions` refuse.
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,7 +15,12 @@ import pytest
 
 from querator import Client
 from querator.client.errors import make_error
-from querator.client.executions import ActivationGrant, ExecutionCalls, ProgressReport
+from querator.client.executions import (
+    ActivationGrant,
+    ExecutionCalls,
+    ProgressAnswer,
+    ProgressReport,
+)
 from querator.durable import (
     Codec,
     Durable,
@@ -34,6 +40,7 @@ from querator.durable.kept_leases import LeaseKeeper
 from querator.durable.machine import living
 from querator.durable.operations import Effect
 from querator.durable.outbox import Sending
+from querator.durable.partition_clock import PartitionClock
 from querator.errors import ErrorCode, RequestError
 from querator.model.executions import (
     UNVERSIONED,
@@ -67,7 +74,7 @@ class FakeCalls:
     run: ActivationRun | None = None
     """The last one that began."""
 
-    async def record(self, queue: str, report: ProgressReport) -> int:
+    async def record(self, queue: str, report: ProgressReport) -> ProgressAnswer:
         self.reports.append(report)
         self.before(report)
         # The run sees meanwhile what that has done.
@@ -77,7 +84,8 @@ class FakeCalls:
             published=report.published, then=report.then,
         )  # fmt: skip
         try:
-            return self.partition.record(int(report.lease_id), sending)
+            first_index = self.partition.record(int(report.lease_id), sending)
+            return ProgressAnswer(first_index, time.time_ns() // 1_000_000)
         except LeaseLost:
             raise refusal(ErrorCode.LEASE_LOST) from None
         except Unseen:
@@ -116,12 +124,14 @@ async def run(
         lease_id=str(lease), item=1, partition=3, execution=17, id="order-17", run=1,
         function="main", version=version, secret=IDENTITY.secret, remaining=remaining,
         records=tuple(calls.partition.journal), next_index=0, timers=(),
+        now_ms=time.time_ns() // 1_000_000,
     )  # fmt: skip
     with ThreadPoolExecutor(2) as executor:
         parts = RunParts(
             cast(ExecutionCalls, calls), "shop", {each.name: each for each in functions}, Codec(),
-            leases=keeper, executor=executor, strays=set(),
+            leases=keeper, executor=executor, strays=set(), times=defaultdict(PartitionClock),
         )  # fmt: skip
+        parts.times[grant.partition].heard(grant.now_ms)
         one = ActivationRun(parts, grant, time.monotonic() - age)
         calls.run = one
         if stop:
