@@ -208,6 +208,7 @@ class ExecutionMachine:
         if len(journal) > 1 or len(self._loop.timers) > RECORD_TIMERS_MAX:
             # It may be that an earlier worker has given them to the partition.
             give_timers(code, self._attempts)
+        self._withdraw(timers)
         self._settle()
 
     def leased(self, until_ms: int) -> None:
@@ -440,6 +441,15 @@ class ExecutionMachine:
         for path in timers:
             if path not in waits and not self.code.had_timer(path):
                 raise timer_missing(self._sides(), path, self.code)
+
+    def _withdraw(self, timers: Sequence[Path]) -> None:
+        """Of the timers that the partition has, those that the code needed before the end of the
+        journal. An activation begins with what has arrived, so each time limit ends in a replay.
+        """
+        waits = self._loop.timers.keys() | {path for path, _ in self._attempts.recorded()}
+        for path in timers:
+            if path not in waits and self.code.had_timer(path):
+                self._loop.to_withdraw.append(path)
 
     def _cancel(self, note: Note) -> None:
         self.code.is_cancelled = True

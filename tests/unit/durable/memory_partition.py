@@ -245,7 +245,7 @@ class Worker:
         self.known = partition.journal[-1].index
         self.running: dict[tuple[bytes, int], Effect] = {}
         self.machine.leased(until_ms)
-        self.machine.load(partition.journal)
+        self.machine.load(partition.journal, timers=tuple(partition.timers))
 
     def begin(self, now_ms: int = START_MS) -> list[Effect]:
         begun = self.machine.ready(now_ms)

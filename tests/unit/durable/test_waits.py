@@ -112,6 +112,34 @@ def test_a_timer_that_is_not_needed_any_more_is_withdrawn():
     assert worker.machine.put_away()
 
 
+def test_a_timer_that_a_replay_does_not_need_any_more_is_withdrawn():
+    """The signal is in the journal from which the next worker begins, as it is in the leases of a
+    server: 2,000 such waits would have filled the timers of the execution.
+    """
+
+    async def waits() -> None:
+        async with asyncio.timeout(3_600):
+            await receive("go")
+
+    @durable
+    async def called() -> None:
+        await waits()
+
+    @durable
+    async def main() -> None:
+        await waits()
+        await called()
+        await receive("end")
+
+    partition = MemoryPartition().start(main)
+    for number in range(3):
+        worker = Worker(partition, main)
+        worker.send(park=True)
+        assert len(partition.timers) == (1 if number < 2 else 0)
+        assert worker.machine.put_away()
+        partition.signal("go", b"1", START_MS + number)
+
+
 @pytest.mark.parametrize(
     ("duration", "error", "words"),
     [
